@@ -1,0 +1,3 @@
+"""A small cloud on one machine or many. See docs/architecture.md for the rooms."""
+
+__version__ = "0.1.0"

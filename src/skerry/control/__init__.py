@@ -1,0 +1,1 @@
+"""Desired state, and what is done to reach it: identity, events, and the controllers."""

@@ -1,0 +1,1 @@
+"""A running process: its data folder, its listeners, its signals, and the roles it is made of."""

@@ -1,0 +1,86 @@
+"""Files that are whole or absent, private where they must be, and folders held by one process.
+
+A write that returns has reached the disk: the file is synced, renamed into place, and its folder synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+PRIVATE = 0o600
+PUBLIC = 0o644
+
+
+def write_atomically(path: Path, data: bytes, mode: int = PUBLIC) -> None:
+    """Replace `path` with `data`. A reader sees the old file or the new one, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # the umask must not widen or narrow what the caller asked for
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def private_folder(path: Path) -> Path:
+    """Make `path` (and its parents) if needed and keep others out of it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+class FolderHeld(RuntimeError):
+    """Another live process holds the folder; `pid` is what it wrote of itself, 0 if it wrote nothing yet."""
+
+    def __init__(self, folder: Path, pid: int) -> None:
+        super().__init__(f"{folder} is held by process {pid}")
+        self.folder = folder
+        self.pid = pid
+
+
+class FolderLock:
+    """One live process per folder. The kernel drops the lock when the process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PUBLIC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise FolderHeld(self._path.parent, int(text) if text.isdigit() else 0) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the folder up. The file stays: removing it would race with a process that just opened it."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,107 @@
+"""Background loops that cannot die in silence.
+
+`Keeper` owns the loops of one part of the process. A loop that returns or raises is logged and counted;
+an ordinary one is started again with back-off, a critical one takes the whole keeper down, which its owner
+sees as an exception. Nothing here knows what the loops do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+import structlog
+
+from skerry.kit import metrics
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock, SystemClock
+
+log = structlog.get_logger(__name__)
+
+# A loop that ran this long before it failed is taken as healthy: its back-off starts from the beginning.
+_HEALTHY_AFTER_S = 60.0
+
+
+class LoopDied(RuntimeError):
+    """A critical loop ended; the process must not go on without it."""
+
+
+class Keeper:
+    """`async with Keeper("agent") as keep: keep.forever("beat", self.beat)`; leaving it stops every loop."""
+
+    def __init__(self, name: str, *, backoff: Backoff | None = None, clock: Clock | None = None) -> None:
+        self._name = name
+        self._backoff = backoff or Backoff()
+        self._clock = clock or SystemClock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Keeper:
+        self._failure = asyncio.get_running_loop().create_future()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def forever(self, name: str, loop: Callable[[], Awaitable[None]], *, critical: bool = False) -> None:
+        """Run `loop` until the keeper stops; it is not meant to return."""
+        self._start(f"{self._name}.{name}", self._mind(f"{self._name}.{name}", loop, critical))
+
+    def once(self, name: str, work: Awaitable[None]) -> None:
+        """Run `work` to its end in the background; a failure is logged and counted."""
+        self._start(f"{self._name}.{name}", self._finish(f"{self._name}.{name}", work))
+
+    async def failed(self) -> None:
+        """Wait until a critical loop has died, and raise `LoopDied`."""
+        assert self._failure is not None, "the keeper is not entered"
+        await asyncio.shield(self._failure)
+
+    async def stop(self) -> None:
+        """Cancel every loop and wait for each to end."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._failure is not None and not self._failure.done():
+            self._failure.cancel()
+
+    def _start(self, name: str, coroutine: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        task.set_name(name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _mind(self, name: str, loop: Callable[[], Awaitable[None]], critical: bool) -> None:
+        failures = 0
+        while True:
+            started = self._clock.monotonic()
+            error: BaseException | None = None
+            try:
+                await loop()
+            except asyncio.CancelledError:
+                raise
+            except Exception as caught:  # noqa: BLE001 - whatever it was, it is logged, counted and answered
+                error = caught
+            metrics.LOOP_DEATHS.labels(name).inc()
+            log.error("loop.died", loop=name, critical=critical, error=repr(error), exc_info=error)
+            if critical:
+                assert self._failure is not None, "the keeper is not entered"
+                if not self._failure.done():
+                    self._failure.set_exception(LoopDied(f"{name} ended: {error!r}"))
+                return
+            if self._clock.monotonic() - started >= _HEALTHY_AFTER_S:
+                failures = 0
+            await asyncio.sleep(self._backoff.delay(failures))
+            failures += 1
+
+    async def _finish(self, name: str, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            metrics.LOOP_DEATHS.labels(name).inc()
+            log.error("task.failed", task=name, error=repr(error), exc_info=error)

@@ -1,0 +1,1 @@
+"""The nouns: frozen data with validation, the state machine as data, and the error tree."""

@@ -1,0 +1,67 @@
+"""Who may speak to Skerry: roles, tokens, certificates, and the caller that they make.
+
+Secrets are not here: a token record holds only the hash of its secret, a certificate record only its serial.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Role(enum.StrEnum):
+    """What a caller is for. `skerry.wire.access` says, route by route, which roles may do what."""
+
+    ADMIN = "admin"  # everything
+    DEPLOYER = "deployer"  # workloads, instances, functions, cells
+    INVOKER = "invoker"  # calling functions and reading their results
+    VIEWER = "viewer"  # reading
+    NODE = "node"  # a machine of this cloud: its own session and its own certificate
+
+
+class Origin(enum.StrEnum):
+    """How the caller showed who it is."""
+
+    LOOPBACK = "loopback"  # same user on this machine, told by the kernel
+    TOKEN = "token"  # noqa: S105 - the word, not a secret
+    CERTIFICATE = "certificate"
+    NONE = "none"  # it did not
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Somebody who sent a request. `role` is None if it showed nothing; `name` is for logs and events."""
+
+    origin: Origin
+    name: str
+    role: Role | None = None
+    node: str = ""  # the node id, if it is a node
+    token: str = ""  # the token id, if it showed one
+    serial: str = ""  # the certificate's serial number in hex, if it showed one
+
+
+ANONYMOUS = Caller(origin=Origin.NONE, name="anonymous")
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token as it is stored: `digest` is the SHA-256 of its secret, in hex."""
+
+    id: str
+    role: Role
+    digest: str
+    created_at: float
+    expires_at: float | None = None
+    note: str = ""
+    used_at: float | None = None  # node tokens are good for one join
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """A certificate that the CA gave out, kept until it expires so that it can be listed and revoked."""
+
+    serial: str
+    role: Role
+    name: str
+    node: str
+    not_before: float
+    not_after: float
+    revoked_at: float | None = None

@@ -1,0 +1,136 @@
+"""Every knob, as one frozen tree with its default, unit, range and meaning.
+
+Read once at the edge (`skerry.cli.settings`) from flags, environment and a TOML file, then passed down.
+`docs/settings.md` is generated from here. Nothing below the CLI reads the environment.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Logs go to standard error."""
+
+    level: Annotated[
+        str, Meta(pattern="^(debug|info|warning|error)$", description="Lowest level that is logged")
+    ] = "info"
+    style: Annotated[
+        str,
+        Meta(
+            pattern="^(auto|text|json)$",
+            description="`text` for people, `json` for machines, `auto` by terminal",
+        ),
+    ] = "auto"
+
+
+class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP listener: REST, functions, market, console."""
+
+    listen: Annotated[str, Meta(description="HOST:PORT; port 0 takes any free one")] = "127.0.0.1:1323"
+    tls: Annotated[
+        bool, Meta(description="Serve HTTPS with a certificate of Skerry's own CA; needed off loopback")
+    ] = False
+    names: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further host names and addresses that clients use: put into certificates, accepted as Host"
+        ),
+    ] = ()
+    max_connections: Annotated[int, Meta(ge=1, description="Connections served at once; more get 503")] = 4096
+    max_header_bytes: Annotated[int, Meta(ge=1024, description="Request line and headers together")] = 65536
+    max_body_bytes: Annotated[int, Meta(ge=1024, description="Request body; routes may set less")] = (
+        16 * 1024 * 1024
+    )
+    header_timeout_s: Annotated[
+        float, Meta(gt=0, description="From the first byte to the end of the headers")
+    ] = 10.0
+    body_timeout_s: Annotated[float, Meta(gt=0, description="Between two parts of a body")] = 30.0
+    keep_alive_s: Annotated[float, Meta(gt=0, description="An idle connection is closed after this")] = 75.0
+    request_timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="From the end of the headers to the answer, on routes that do not stream"),
+    ] = 60.0
+
+
+class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The gRPC listeners: the TCP port and the unix socket."""
+
+    listen: Annotated[str, Meta(description="HOST:PORT; port 0 takes any free one")] = "127.0.0.1:50052"
+    socket: Annotated[
+        str,
+        Meta(
+            description="Unix socket of the node runtime; empty: /var/run/aurae/aurae.sock as root, else in the data folder"
+        ),
+    ] = ""
+    max_connections: Annotated[int, Meta(ge=1, description="Connections served at once on each listener")] = (
+        1024
+    )
+    max_message_bytes: Annotated[int, Meta(ge=1024, description="One message of a client")] = 4 * 1024 * 1024
+    handshake_timeout_s: Annotated[
+        float, Meta(gt=0, description="For the first byte and for the TLS handshake")
+    ] = 10.0
+
+
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where desired state is kept."""
+
+    url: Annotated[
+        str, Meta(description="`sqlite`, or `etcd://HOST:PORT[,HOST:PORT...]`, `etcds://` for TLS")
+    ] = "sqlite"
+    history: Annotated[int, Meta(ge=100, description="Revisions kept for watchers that fell behind")] = 10_000
+    etcd_prefix: Annotated[str, Meta(description="Key prefix of this cloud in etcd")] = "/skerry/"
+    etcd_ca: Annotated[str, Meta(description="PEM file: the CA of etcd's certificate")] = ""
+    etcd_cert: Annotated[str, Meta(description="PEM file: our client certificate for etcd")] = ""
+    etcd_key: Annotated[str, Meta(description="PEM file: its private key")] = ""
+    timeout_s: Annotated[float, Meta(gt=0, description="One operation on a remote store")] = 5.0
+
+
+class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Certificates and tokens."""
+
+    node_certificate_s: Annotated[int, Meta(ge=1, description="Life of a node's certificate, seconds")] = (
+        24 * 3600
+    )
+    server_certificate_s: Annotated[
+        int, Meta(ge=1, description="Life of a server's certificate, seconds")
+    ] = 30 * 86400
+    join_token_s: Annotated[
+        int, Meta(ge=1, description="Life of a join token if `--ttl` is not given, seconds")
+    ] = 3600
+
+
+class EventSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The durable event log."""
+
+    keep: Annotated[int, Meta(ge=100, description="Events kept; the oldest go first")] = 10_000
+    max_streams: Annotated[int, Meta(ge=1, description="Open /events streams at once")] = 256
+    heartbeat_s: Annotated[
+        float, Meta(gt=0, description="A comment is sent on a silent stream after this")
+    ] = 15.0
+
+
+class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """This machine as a node."""
+
+    name: Annotated[str, Meta(description="Name for people; empty: the host name")] = ""
+    join: Annotated[str, Meta(description="URL of the server to join (`skerry node`)")] = ""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole tree."""
+
+    data: Annotated[
+        str, Meta(description="Data folder; empty: /var/lib/skerry as root, else ~/.local/share/skerry")
+    ] = ""
+    stop_timeout_s: Annotated[float, Meta(gt=0, description="A clean stop takes at most this long")] = 10.0
+    log: LogSettings = LogSettings()
+    http: HttpSettings = HttpSettings()
+    grpc: GrpcSettings = GrpcSettings()
+    store: StoreSettings = StoreSettings()
+    identity: IdentitySettings = IdentitySettings()
+    events: EventSettings = EventSettings()
+    node: NodeSettings = NodeSettings()

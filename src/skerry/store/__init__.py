@@ -1,0 +1,1 @@
+"""Durable state behind one protocol: `protocol` is the contract; `memory`, `sqlite` and `etcd` keep it."""

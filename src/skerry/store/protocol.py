@@ -1,0 +1,143 @@
+"""The contract of durable state, in the shape of etcd; `memory`, `sqlite` and `etcd` keep it.
+
+Keys are text, values are bytes. Every transaction that changes something gets the next **revision**, one
+number for the whole store; its changes are seen together or not at all. `range` without a cursor is one
+moment's snapshot and names its revision; `watch(prefix, since=that revision)` then misses nothing. A
+transaction that returned is durable. Leases take their keys with them when they end.
+
+What backends promise beyond the methods:
+- transactions are linearizable; watchers see revisions in order, each once, each whole;
+- history is bounded: a watch from before what is kept raises `Compacted`, never skips;
+- keys are at most `MAX_KEY` bytes, values `MAX_VALUE`, transactions `MAX_OPS` operations, and one
+  transaction names a key in at most one operation; otherwise `Invalid` or `TooLarge`, nothing written;
+- a backend that cannot be reached, or whose disk is full, raises `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NewType, Protocol
+
+import msgspec
+
+MAX_KEY = 512
+MAX_VALUE = 1024 * 1024
+MAX_OPS = 128
+
+LeaseId = NewType("LeaseId", int)
+NO_LEASE = LeaseId(0)
+ABSENT = 0
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One key as it stands: `created` and `revision` are the transactions that made and last wrote it."""
+
+    key: str
+    value: bytes
+    created: int
+    revision: int
+    lease: LeaseId = NO_LEASE
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Write a key; with a lease, the key goes when the lease goes."""
+
+    key: str
+    value: bytes
+    lease: LeaseId = NO_LEASE
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Remove a key; removing what is not there changes nothing."""
+
+    key: str
+
+
+Op = Put | Delete
+
+
+class Expect(msgspec.Struct, frozen=True):
+    """The transaction happens only if `key` is still at `revision`; `ABSENT` means it must not exist."""
+
+    key: str
+    revision: int = ABSENT
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a range in key order. `cursor` is None on the last page; `revision` is this page's moment."""
+
+    entries: tuple[Entry, ...]
+    revision: int
+    cursor: str | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One key of a transaction: `entry` as it is now, None if it was removed."""
+
+    key: str
+    entry: Entry | None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """All changes of one revision under the watched prefix, in key order."""
+
+    revision: int
+    changes: tuple[Change, ...]
+
+
+class Store(Protocol):
+    """A linearizable, durable key space with revisions."""
+
+    async def get(self, key: str) -> Entry | None:
+        """The key as of all transactions that have returned, or None."""
+        ...
+
+    async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> Page:
+        """Keys that start with `prefix`, in order; at most `limit` (0: all). `cursor` goes on after a page.
+
+        A later page may be of a later moment than the first; watching from the first page's revision
+        brings whatever came between.
+        """
+        ...
+
+    async def commit(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> int:
+        """Do all of `ops` or nothing, if all of `expect` hold; the revision they got, durable.
+
+        Raises `Conflict` naming the first key whose expectation failed, and `NotFound` for an unknown
+        lease. If nothing changes (only deletes of absent keys) no revision is made; the current one returns.
+        """
+        ...
+
+    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
+        """Every batch after revision `since` that touches `prefix`, for as long as the context is open.
+
+        Raises `Compacted` when entering or iterating if `since` is older than the history, and
+        `Unavailable` if the connection to the backend is lost and could not be resumed without a gap.
+        A reader that falls too far behind gets `Compacted`, never a gap and never unbounded memory.
+        """
+        ...
+
+    async def grant(self, ttl_s: int) -> LeaseId:
+        """A new lease that ends `ttl_s` seconds after its last `keep`. Restarting the store re-arms it."""
+        ...
+
+    async def keep(self, lease: LeaseId) -> None:
+        """Renew the lease. Raises `NotFound` if it has ended."""
+        ...
+
+    async def drop(self, lease: LeaseId) -> None:
+        """End the lease now and remove its keys. Ending an unknown lease raises `NotFound`."""
+        ...
+
+    async def compact(self, before: int) -> None:
+        """Forget history older than `before`; current entries stay."""
+        ...
+
+    async def revision(self) -> int:
+        """The newest revision."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go. Later calls raise `Unavailable`."""
+        ...

@@ -1,0 +1,1 @@
+"""The outside contracts: translation only, no decisions."""
