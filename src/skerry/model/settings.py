@@ -36,9 +36,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     names: Annotated[
         tuple[str, ...],
-        Meta(
-            description="Further host names and addresses that clients use: put into certificates, accepted as Host"
-        ),
+        Meta(description="More host names of this server, for its certificate and the Host check"),
     ] = ()
     max_connections: Annotated[int, Meta(ge=1, description="Connections served at once; more get 503")] = 4096
     max_header_bytes: Annotated[int, Meta(ge=1024, description="Request line and headers together")] = 65536
@@ -62,9 +60,7 @@ class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: Annotated[str, Meta(description="HOST:PORT; port 0 takes any free one")] = "127.0.0.1:50052"
     socket: Annotated[
         str,
-        Meta(
-            description="Unix socket of the node runtime; empty: /var/run/aurae/aurae.sock as root, else in the data folder"
-        ),
+        Meta(description="Unix socket; empty: /var/run/aurae/aurae.sock as root, else in the data folder"),
     ] = ""
     max_connections: Annotated[int, Meta(ge=1, description="Connections served at once on each listener")] = (
         1024

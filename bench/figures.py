@@ -1,0 +1,27 @@
+"""What a benchmark reports: a figure with what it was measured against, and whether its promise holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number. With `at_least` or `at_most` it is a promise; without, it is only told."""
+
+    name: str
+    value: float
+    unit: str  # "x raw sqlite3 commits", "transactions/s", "MB" ...
+    at_least: float | None = None
+    at_most: float | None = None
+    note: str = ""
+
+    @property
+    def is_promise(self) -> bool:
+        return self.at_least is not None or self.at_most is not None
+
+    @property
+    def holds(self) -> bool:
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )

@@ -1,0 +1,1 @@
+"""What several tests share: waiting, leak checks, and real servers on loopback."""

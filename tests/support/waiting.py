@@ -1,0 +1,37 @@
+"""Waiting for a condition instead of sleeping: the only place in the tests that sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+_STEP_S = 0.01
+
+
+async def eventually(
+    condition: Callable[[], Any | Awaitable[Any]], *, within: float = 10.0, what: str = ""
+) -> Any:
+    """The first true value of `condition`, asked again until `within` seconds are over."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what or inspect.getsource(condition).strip()}")
+        await asyncio.sleep(_STEP_S)
+
+
+def eventually_sync(condition: Callable[[], Any], *, within: float = 10.0, what: str = "") -> Any:
+    """`eventually` for tests without an event loop."""
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what or inspect.getsource(condition).strip()}")
+        time.sleep(_STEP_S)
+    return value
