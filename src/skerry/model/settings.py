@@ -6,7 +6,8 @@ Read once at the edge (`skerry.cli.settings`) from flags, environment and a TOML
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -130,3 +131,33 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity: IdentitySettings = IdentitySettings()
     events: EventSettings = EventSettings()
     node: NodeSettings = NodeSettings()
+
+
+class Knob(NamedTuple):
+    """One leaf of the tree: its dotted `key`, its annotated type, and its default."""
+
+    key: str
+    type: Any
+    default: Any
+    meta: Meta
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return "SKERRY_" + self.key.replace(".", "_").upper()
+
+
+def knobs() -> dict[str, Knob]:
+    """Every knob by its dotted key, in the order of the tree."""
+    return {knob.key: knob for knob in _leaves(Settings, "")}
+
+
+def _leaves(tree: type[msgspec.Struct], prefix: str) -> Iterator[Knob]:
+    hints = get_type_hints(tree, include_extras=True)
+    for field in msgspec.structs.fields(tree):
+        hint, key = hints[field.name], f"{prefix}{field.name}"
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from _leaves(hint, f"{key}.")
+        else:
+            meta = next(extra for extra in get_args(hint) if isinstance(extra, Meta))
+            yield Knob(key, hint, field.default, meta)

@@ -1,0 +1,220 @@
+"""How a verb reaches the server: find it, call it, and say what went wrong in plain words.
+
+Only the standard library: a verb must start quickly and must not load server code. The server is found by
+`--url`, then `SKERRY_URL`, then the ready file that a running Skerry keeps in its data folder.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+
+from skerry.cli import places
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MAX_REPLY = 64 * 1024 * 1024
+
+
+class NoServer(click.ClickException):
+    """Nothing answered where a server should be."""
+
+    exit_code = 3
+
+
+class ServerSaidNo(click.ClickException):
+    """The server answered with an error; its own sentence is the message."""
+
+    exit_code = 1
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Target(NamedTuple):
+    """Where a server is, and what proves to it who we are."""
+
+    url: str
+    token: str | None
+    ca: str | None
+    found_by: str
+
+
+def options(command: F) -> F:
+    """The options of every verb that talks to a server; they arrive together as `server`."""
+    for option in (
+        click.option(
+            "--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]"
+        ),
+        click.option(
+            "--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"
+        ),
+        click.option(
+            "--token",
+            metavar="TEXT",
+            help="Access token; not needed for your own Skerry. [env: SKERRY_TOKEN]",
+        ),
+        click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]"),
+    ):
+        command = option(command)
+
+    def wrapped(url: str | None, data: str | None, token: str | None, ca: str | None, **rest: Any) -> Any:
+        return command(server=Server(find(url, data, token, ca)), **rest)
+
+    wrapped.__name__ = command.__name__
+    wrapped.__doc__ = command.__doc__
+    wrapped.__click_params__ = command.__click_params__  # type: ignore[attr-defined]  # click keeps options there
+    return cast(F, wrapped)
+
+
+def find(url: str | None, data: str | None, token: str | None, ca: str | None) -> Target:
+    """Decide which server is meant; say how to name one if none can be found."""
+    token = token or os.environ.get("SKERRY_TOKEN")
+    ca = ca or os.environ.get("SKERRY_CA")
+    if url:
+        return Target(url, token, ca, "--url")
+    if named := os.environ.get("SKERRY_URL"):
+        return Target(named, token, ca, "SKERRY_URL")
+    folder = places.data_folder(data or os.environ.get("SKERRY_DATA"))
+    ready = read_ready(folder)
+    return Target(ready["http"], token, ca or ready["ca"], f"{folder}/ready.json")
+
+
+def read_ready(folder: Path) -> dict[str, Any]:
+    """What the Skerry of `folder` wrote when it was ready; a clear error if none runs there."""
+    start = "Start one with 'skerry up', or name a server with --url or SKERRY_URL."
+    try:
+        ready = json.loads((folder / "ready.json").read_text())
+        pid = int(ready["pid"])
+    except PermissionError:
+        raise NoServer(
+            f"{folder} belongs to another user. Name its server with --url and show a token with --token."
+        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoServer(f"No Skerry is running with the data folder {folder}. {start}") from None
+    except (ValueError, KeyError, TypeError):
+        raise NoServer(f"{folder}/ready.json cannot be read. {start}") from None
+    if not Path(f"/proc/{pid}").exists():
+        raise NoServer(f"The Skerry of {folder} (process {pid}) has ended without a clean stop. {start}")
+    return cast(dict[str, Any], ready)
+
+
+class Server:
+    """One server, called over HTTP."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        split = urlsplit(target.url if "//" in target.url else f"http://{target.url}")
+        if split.scheme not in ("http", "https") or not split.hostname:
+            raise click.UsageError(f"'{target.url}' is no server URL; one looks like http://127.0.0.1:1323")
+        self._split = split
+
+    def get(self, *path: str, **query: str | None) -> Any:
+        return self._call("GET", path, query)
+
+    def post(self, *path: str, body: Any = None) -> Any:
+        return self._call("POST", path, {}, body)
+
+    def delete(self, *path: str) -> Any:
+        return self._call("DELETE", path, {})
+
+    def stream(self, *path: str, headers: dict[str, str] | None = None, **query: str | None) -> Iterator[str]:
+        """The lines of an endless answer, as they come."""
+        connection, response = self._send("GET", path, query, None, timeout=None, headers=headers or {})
+        try:
+            self._raise_for(response)
+            for line in response:
+                yield line.decode("utf-8", "replace").rstrip("\r\n")
+        finally:
+            connection.close()
+
+    def ask(self, *path: str) -> tuple[int, Any]:
+        """Status and JSON of a GET, also when the status is an error: for health."""
+        connection, response = self._send("GET", path, {}, None)
+        try:
+            return response.status, _json(response.read(_MAX_REPLY))
+        finally:
+            connection.close()
+
+    def _call(self, verb: str, path: tuple[str, ...], query: dict[str, str | None], body: Any = None) -> Any:
+        connection, response = self._send(verb, path, query, body)
+        try:
+            self._raise_for(response)
+            return _json(response.read(_MAX_REPLY))
+        finally:
+            connection.close()
+
+    def _send(
+        self,
+        verb: str,
+        path: tuple[str, ...],
+        query: dict[str, str | None],
+        body: Any,
+        timeout: float | None = 60.0,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        where = "/" + "/".join(quote(part, safe="") for part in path)
+        given = {name: value for name, value in query.items() if value is not None}
+        target = f"{self._split.path.rstrip('/')}{where}{'?' + urlencode(given) if given else ''}"
+        sent = {"Accept": "application/json", **(headers or {})}
+        if self.target.token:
+            sent["Authorization"] = f"Bearer {self.target.token}"
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            sent["Content-Type"] = "application/json"
+        connection = self._connect(timeout)
+        try:
+            connection.request(verb, target, body=data, headers=sent)
+            return connection, connection.getresponse()
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise NoServer(
+                f"{self.target.url} shows a certificate that cannot be verified ({error.verify_message}). "
+                "Give the server's CA with --ca."
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise NoServer(
+                f"Nothing answers at {self.target.url} (found by {self.target.found_by}): "
+                f"{error or type(error).__name__}. Is Skerry running there?"
+            ) from None
+
+    def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
+        assert self._split.hostname is not None
+        if self._split.scheme == "http":
+            return http.client.HTTPConnection(self._split.hostname, self._split.port or 80, timeout=timeout)
+        try:
+            context = ssl.create_default_context(cafile=self.target.ca)
+        except OSError as error:
+            raise click.UsageError(f"The CA file {self.target.ca} cannot be read: {error}") from None
+        return http.client.HTTPSConnection(
+            self._split.hostname, self._split.port or 443, timeout=timeout, context=context
+        )
+
+    def _raise_for(self, response: http.client.HTTPResponse) -> None:
+        if response.status < 400:
+            return
+        reply = _json(response.read(_MAX_REPLY))
+        said = reply if isinstance(reply, dict) else {}
+        message = str(said.get("error") or f"the server answered {response.status} {response.reason}")
+        raise ServerSaidNo(response.status, message, str(said.get("code", "")))
+
+
+def _json(data: bytes) -> Any:
+    if not data:
+        return None
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode("utf-8", "replace")

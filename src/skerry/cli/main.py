@@ -1,0 +1,92 @@
+"""The `skerry` command: a table of verbs, each imported only when it is called.
+
+Before the verb is known nothing is imported but the standard library and click, so that `skerry --help` and
+shell completion are quick. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server reached,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NamedTuple
+
+import click
+
+from skerry import __version__
+
+
+class Verb(NamedTuple):
+    """Where a verb lives, and what `--help` says of it without importing it."""
+
+    module: str
+    summary: str
+
+
+VERBS = {
+    "up": Verb("skerry.cli.serve", "Start everything on this machine."),
+    "server": Verb("skerry.cli.serve", "Start the control plane alone."),
+    "node": Verb("skerry.cli.serve", "Join this machine to a server as a node."),
+    "status": Verb("skerry.cli.status", "Show whether the server is up and what it lacks."),
+    "token": Verb("skerry.cli.tokens", "Make, list and revoke access tokens."),
+    "certificate": Verb("skerry.cli.certificates", "List and revoke certificates."),
+    "events": Verb("skerry.cli.events", "Show what happened, and follow it."),
+    "version": Verb("skerry.cli.status", "Show the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs' names and summaries, and imports a verb when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        command = getattr(importlib.import_module(verb.module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else " 'skerry --help' lists the verbs."
+            raise click.UsageError(f"There is no verb '{args[0]}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with 'skerry up' in one terminal and 'skerry status' in another. "
+    "Every verb has --help; those that print take --output json.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="skerry")
+def cli() -> None:
+    """Skerry turns one machine, or many, into a small cloud."""
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        sys.exit(cli.main(prog_name="skerry", standalone_mode=False) or 0)
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output went away (`skerry events | head`): that is no failure of ours.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,97 @@
+"""How verbs print: tables for people, JSON for scripts.
+
+`rich` is imported only here and only to print a table; colours and boxes appear only on a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(command: F) -> F:
+    """`--output table|json` for a verb."""
+    chosen = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Tables are for people; scripts should read json.",
+    )
+    return chosen(command)
+
+
+def show(
+    value: Any, output: str, *, columns: Sequence[str], rows: Callable[[Any], list[Sequence[str]]]
+) -> None:
+    """Print `value` as JSON, or as the table that `rows` makes of it."""
+    if output == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        return
+    table(columns, rows(value))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns with a header; plain text when the output is no terminal."""
+    if not sys.stdout.isatty():
+        widths = [max(len(str(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
+        for row in (columns, *rows):
+            click.echo(
+                "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            )
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in columns:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(str(cell) for cell in row))
+    Console().print(drawn)
+
+
+def ago(seconds: float | None, now: float | None = None) -> str:
+    """A moment in the past or the future as people say it: `3m ago`, `in 2h`."""
+    if seconds is None:
+        return "never"
+    distance = (time.time() if now is None else now) - seconds
+    text = duration(abs(distance))
+    return f"{text} ago" if distance >= 0 else f"in {text}"
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `3m`, `2h`, `5d`: the largest unit that fits."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
+class Duration(click.ParamType[float, str]):
+    """`90s`, `15m`, `2h`, `7d`, or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower()
+        unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
+        number = text[:-1] if unit else text
+        try:
+            seconds = float(number) * (unit or 1)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < 1e10:
+            self.fail(f"'{value}' is no duration; write 90s, 15m, 2h or 7d", param, ctx)
+        return seconds

@@ -1,0 +1,105 @@
+"""Settings, read once: flags over environment over a TOML file over defaults.
+
+Everything else gets the frozen tree of `skerry.model.settings` passed in. An unknown key or variable is an
+error that names the nearest known one, and every bad value is told with the place it came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from skerry.cli import places
+from skerry.kit import jsonio
+from skerry.model.settings import Knob, Settings, knobs
+
+# Variables of the client side, which are no knobs of a server.
+_OTHERS = {"SKERRY_URL", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG"}
+
+
+def load(
+    flags: Mapping[str, Any], config: str | None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """The tree for this start. `flags` are values by dotted key; None means the flag was not given."""
+    environment = os.environ if environment is None else environment
+    known = knobs()
+    values: dict[str, Any] = {}
+    named = config or environment.get("SKERRY_CONFIG")
+    path = Path(named) if named else places.config_file()
+    if path is not None:
+        values |= _from_file(path, known)
+    values |= _from_environment(environment, known)
+    for key, value in flags.items():
+        if value is not None:
+            knob = known.get(key) or _unknown(key, known, "--set")
+            values[key] = _checked(knob, value, f"the flag for {key}", from_text=isinstance(value, str))
+    return jsonio.convert(_nested(values), Settings)
+
+
+def _from_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise click.UsageError(f"The settings file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"The settings file {path} is no valid TOML: {error}") from None
+    values = {}
+    for key, value in _flat(tree):
+        knob = known.get(key) or _unknown(key, known, str(path))
+        values[key] = _checked(knob, value, f"'{key}' in {path}", from_text=False)
+    return values
+
+
+def _from_environment(environment: Mapping[str, str], known: Mapping[str, Knob]) -> dict[str, Any]:
+    by_variable = {knob.variable: knob for knob in known.values()}
+    values = {}
+    for name, text in environment.items():
+        if not name.startswith("SKERRY_") or name in _OTHERS:
+            continue
+        knob = by_variable.get(name) or _unknown(name, [*by_variable, *_OTHERS], "the environment")
+        values[knob.key] = _checked(knob, text, name, from_text=True)
+    return values
+
+
+def _checked(knob: Knob, value: Any, source: str, *, from_text: bool) -> Any:
+    if from_text and isinstance(knob.default, tuple):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        return jsonio.convert(value, knob.type, strict=not from_text)
+    except jsonio.Malformed as error:
+        raise click.UsageError(
+            f"{source}: {str(error)[0].lower()}{str(error)[1:]} ({knob.meta.description})"
+        ) from None
+
+
+def _unknown(key: str, known: Any, source: str) -> Any:
+    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
+    hint = f" The nearest known one is '{near[0]}'." if near else ""
+    raise click.UsageError(f"Unknown setting '{key}' in {source}.{hint} docs/settings.md lists them all.")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            pairs += _flat(value, f"{prefix}{name}.")
+        else:
+            pairs.append((f"{prefix}{name}", value))
+    return pairs
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *path, leaf = key.split(".")
+        branch = tree
+        for name in path:
+            branch = branch.setdefault(name, {})
+        branch[leaf] = value
+    return tree

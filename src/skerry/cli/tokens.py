@@ -1,0 +1,79 @@
+"""`skerry token`: access tokens for people, scripts and joining nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from skerry.cli import client
+from skerry.cli import output as printing
+
+ROLES = ("admin", "deployer", "invoker", "viewer", "node")
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke access tokens.
+
+    The secret is shown once, when the token is made; the server keeps only its hash.
+    """
+
+
+@token.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What the bearer may do.")
+@click.option(
+    "--ttl",
+    type=printing.Duration(),
+    help="How long it is good for: 15m, 2h, 7d. [default: for ever; node: 1h]",
+)
+@click.option("--note", default="", help="A word on what it is for.")
+@client.options
+@printing.option
+def create(server: client.Server, role: str, ttl: float | None, note: str, output: str) -> None:
+    """Make a token and print it.
+
+    A token of role node lets one machine join, once.
+    """
+    body: dict[str, Any] = {"role": role, "note": note}
+    if ttl is not None:
+        body["ttl_s"] = ttl
+    made = server.post("token", body=body)
+    if output == "json":
+        printing.show(made, output, columns=(), rows=lambda _: [])
+        return
+    click.echo(made["token"])
+    click.echo(f"This is shown once. Role {made['role']}, ends {_until(made['expires_at'])}.", err=True)
+    if role == "node":
+        click.echo(
+            f"On the new machine: skerry node --join {server.target.url} --token {made['token']}", err=True
+        )
+
+
+@token.command(name="list")
+@client.options
+@printing.option
+def list_tokens(server: client.Server, output: str) -> None:
+    """List tokens, without their secrets."""
+    printing.show(
+        server.get("token"),
+        output,
+        columns=("id", "role", "made", "ends", "note"),
+        rows=lambda value: [
+            (t["id"], t["role"], printing.ago(t["created_at"]), _until(t["expires_at"]), t["note"])
+            for t in value["tokens"]
+        ],
+    )
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@client.options
+def revoke(server: client.Server, token_id: str) -> None:
+    """Make a token useless from now on."""
+    server.delete("token", token_id)
+    click.echo(f"revoked {token_id}")
+
+
+def _until(expires_at: float | None) -> str:
+    return "never" if expires_at is None else printing.ago(expires_at)
