@@ -1,0 +1,1 @@
+"""Tools of contributors: set-up, lock files, generated files."""

@@ -1,0 +1,124 @@
+"""Write the files that are made from code: references in docs/ and protobuf stubs.
+
+`python scripts/generate.py` writes them; `--check` only says which are out of date and exits with 1. The
+files are committed, so that a reader and an installed Skerry need none of the tools that make them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts import protos  # noqa: E402 - the path above makes it importable
+
+SETTINGS_OPENING = """\
+# Settings
+
+Every knob with its default. Flags win over environment variables, these over the settings file, this over the
+defaults. A file is named with `--config` or `SKERRY_CONFIG`; otherwise `~/.config/skerry/skerry.toml` and then
+`/etc/skerry/skerry.toml` are read if they exist. In the file `http.listen` is the key `listen` of the table
+`[http]`; on the command line any knob can be given as `--set http.listen=127.0.0.1:8080`. An unknown key or
+variable is an error that names the nearest known one.
+
+This page is generated from `src/skerry/model/settings.py`.
+
+| key | variable | default | range | meaning |
+|---|---|---|---|---|"""
+
+CLI_OPENING = """\
+# Command line
+
+The help of every verb, as `skerry VERB --help` prints it. Exit codes: 0 done, 1 refused or failed, 2 wrong
+usage, 3 no server reached, 130 interrupted.
+
+This page is generated from `src/skerry/cli/`.
+"""
+
+
+def settings_reference() -> str:
+    """docs/settings.md: every knob."""
+    from skerry.model.settings import knobs
+
+    lines = [SETTINGS_OPENING]
+    for knob in knobs().values():
+        bounds = [
+            f"{sign} {value:g}"
+            for sign, value in (
+                ("≥", knob.meta.ge),
+                (">", knob.meta.gt),
+                ("≤", knob.meta.le),
+                ("<", knob.meta.lt),
+            )
+            if value is not None
+        ]
+        cells = (f"`{knob.key}`", f"`{knob.variable}`", f"`{json.dumps(knob.default)}`", ", ".join(bounds))
+        lines.append(f"| {' | '.join(cells)} | {knob.meta.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def cli_reference() -> str:
+    """docs/cli.md: the help of every verb."""
+    import click
+
+    from skerry.cli import main
+
+    lines = [CLI_OPENING.rstrip()]
+
+    def describe(command: click.Command, name: str, parent: click.Context | None) -> None:
+        context = click.Context(
+            command, info_name=name, parent=parent, terminal_width=100, max_content_width=100
+        )
+        lines.extend(
+            ["", f"## {context.command_path}", "", "```text", command.get_help(context).rstrip(), "```"]
+        )
+        if isinstance(command, click.Group):
+            for child in command.list_commands(context):
+                found = command.get_command(context, child)
+                assert found is not None
+                describe(found, child, context)
+
+    describe(main.cli, "skerry", None)
+    return "\n".join(lines) + "\n"
+
+
+def openapi() -> str:
+    """docs/openapi.json: the HTTP API."""
+    from skerry.wire.http.openapi import openapi_document
+
+    return json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n"
+
+
+def generated() -> dict[Path, bytes]:
+    """Every generated file with what it should hold."""
+    made = {
+        ROOT / "docs" / "settings.md": settings_reference().encode(),
+        ROOT / "docs" / "cli.md": cli_reference().encode(),
+        ROOT / "docs" / "openapi.json": openapi().encode(),
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in protos.compile_into(Path(scratch)):
+            made[protos.HOME / path.relative_to(scratch)] = path.read_bytes()
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    stale = [path for path, data in generated().items() if not path.exists() or path.read_bytes() != data]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date; 'make fix' writes it anew", file=sys.stderr)
+        return 1 if stale else 0
+    for path, data in generated().items():
+        if path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""The docs stand: links lead somewhere, and what is shown exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.test_repo import ROOT, tracked
+
+PAGES = [path for path in tracked("*.md") if path.suffix == ".md"]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings give."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_of_the_docs_is_reached_from_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {str(p.relative_to(ROOT / "docs")) for p in PAGES if p.is_relative_to(ROOT / "docs")} - {
+        "README.md"
+    }
+    linked = {target.partition("#")[0] for target in LINK.findall(index)}
+    assert pages - linked == set()
+
+
+def test_every_file_that_the_specification_names_exists() -> None:
+    text = (ROOT / "docs" / "specification.md").read_text()
+    named = re.findall(r"`((?:tests|bench|src)/[\w/.]+?)(?:::(\w+))?`", text)
+    assert named, "the specification names no test"
+    missing = []
+    for path, test in named:
+        file = ROOT / path
+        if not file.exists() or (test and f"def {test}(" not in file.read_text()):
+            missing.append(f"{path}::{test}" if test else path)
+    assert missing == []
