@@ -1,0 +1,71 @@
+"""Which roles may use which route and which RPC: the one table, and the one place that asks it.
+
+A route or RPC without a row does not exist for anybody; a test holds that everything served has one. Rows are
+written out one by one, so that a reader sees at a glance what a role can do.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.identity import Caller, Role
+
+
+class Access(msgspec.Struct, frozen=True):
+    """Who may pass. An admin may do whatever people may do, but is no node."""
+
+    roles: frozenset[Role] = frozenset()
+    anybody: bool = False
+
+
+OPEN = Access(anybody=True)
+
+
+def _only(*roles: Role) -> Access:
+    return Access(roles=frozenset(roles))
+
+
+_ADMIN = _only(Role.ADMIN)
+_READERS = _only(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)
+_PEOPLE = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
+_NODES = _only(Role.NODE)
+
+HTTP: dict[str, Access] = {
+    "GET /healthz": OPEN,
+    "GET /readyz": OPEN,
+    "GET /metrics": _READERS,
+    "GET /openapi.json": OPEN,
+    "GET /about": _PEOPLE,
+    "GET /events": _READERS,
+    "GET /token/": _ADMIN,
+    "POST /token/": _ADMIN,
+    "DELETE /token/{id}": _ADMIN,
+    "GET /certificate/": _ADMIN,
+    "POST /certificate/{serial}/revoke": _ADMIN,
+    "GET /ca.pem": OPEN,
+    "POST /join": OPEN,  # the join token in the body is the proof
+}
+
+GRPC: dict[str, Access] = {
+    "/grpc.health.v1.Health/Check": OPEN,
+    "/grpc.health.v1.Health/Watch": OPEN,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _READERS,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _READERS,
+    "/skerry.identity.v1.IdentityService/Renew": _NODES,
+}
+
+
+def allow(row: Access, caller: Caller) -> None:
+    """Return if `caller` may pass; otherwise raise, with what would help."""
+    if row.anybody or caller.role in row.roles:
+        return
+    if caller.role is None:
+        raise errors.Unauthenticated(
+            "this needs to know who is calling: send `Authorization: Bearer TOKEN` (an admin makes one with "
+            "`skerry token create`), or call on this machine's loopback as the user who runs Skerry"
+        )
+    if caller.role is Role.ADMIN and row.roles != _NODES.roles:
+        return
+    needed = " or ".join(sorted(row.roles))
+    raise errors.Forbidden(f"{caller.name} has the role {caller.role}; this needs {needed}")

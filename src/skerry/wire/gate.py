@@ -1,0 +1,166 @@
+"""From a peer and what it shows to a caller; and which listeners, Host and Origin headers are let in.
+
+Both servers stand behind this one gate, and `skerry.wire.access` then says what the caller may do. Everything
+here is a decision on values: the connection is looked at in `skerry.wire.peers`, tokens and certificates in
+`skerry.control.identity`. A proof that is shown and bad is an error, never a reason to try the next one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from skerry.model import errors
+from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
+from skerry.wire.peers import Peer, is_loopback
+
+_ROOT_UID = 0
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Callers(Protocol):
+    """Who is behind a token or a certificate; raises `Unauthenticated` with the reason."""
+
+    def caller_from_token(self, text: str) -> Caller: ...
+
+    def caller_from_certificate(self, der: bytes) -> Caller: ...
+
+
+class Gate:
+    """Turns every request's peer and `authorization` into a `Caller`."""
+
+    def __init__(self, identity: Callers, own_uid: int) -> None:
+        self._identity = identity
+        self._trusted_uids = frozenset({own_uid, _ROOT_UID})
+
+    def caller(self, peer: Peer, authorization: str | None) -> Caller:
+        """Who it is by the token, if one is shown; else by certificate; else by local user; else nobody."""
+        if authorization is not None:
+            return self._identity.caller_from_token(_bearer(authorization))
+        if peer.certificate is not None:
+            return self._identity.caller_from_certificate(peer.certificate)
+        if peer.loopback and peer.uid in self._trusted_uids:
+            return Caller(origin=Origin.LOOPBACK, name=f"uid:{peer.uid}", role=Role.ADMIN)
+        return ANONYMOUS
+
+
+def _bearer(authorization: str) -> str:
+    scheme, _, token = authorization.strip().partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise errors.Unauthenticated("the authorization header must read `Bearer TOKEN`")
+    return token.strip()
+
+
+def allowed_hosts(listen_host: str, names: Iterable[str] = ()) -> frozenset[str]:
+    """The hosts by which this server may be called: loopback, where it listens, and its configured names."""
+    hosts = {"localhost", "127.0.0.1", "::1", *(_plain_host(name) for name in names)}
+    listening = _plain_host(listen_host)
+    if not _is_wildcard(listening):
+        hosts.add(listening)
+    return frozenset(hosts)
+
+
+def check_host(host_header: str | None, allowed: frozenset[str]) -> None:
+    """Refuse a request that was meant for another name: a web page can point its own name at this machine."""
+    host, _ = _host_and_port(host_header or "")
+    if not host:
+        raise errors.Invalid("the request needs one Host header, such as `localhost:1323`", field="host")
+    if host not in allowed:
+        raise errors.Forbidden(
+            f"this server is not called {host[:100]!r}; to keep web pages from reaching it under a name of "
+            "their own (DNS rebinding), only known names are served. Call it as `localhost` or by the "
+            "address it listens on, or add the name to http.names (SKERRY_HTTP_NAMES)"
+        )
+
+
+def check_origin(origin_header: str | None, allowed: frozenset[str], *, host_header: str | None) -> None:
+    """Refuse what a web page of another origin sends; programs other than browsers send no Origin.
+
+    The port counts too: a page that another user serves on this machine is another origin.
+    """
+    if origin_header is None:
+        return
+    refusal = errors.Forbidden(
+        f"web pages of {origin_header[:100]!r} may not call this server; only its own pages may. If it has "
+        "another name, add that to http.names (SKERRY_HTTP_NAMES)"
+    )
+    try:
+        parts = urlsplit(origin_header)
+    except ValueError:
+        raise refusal from None
+    default_port = _DEFAULT_PORTS.get(parts.scheme)
+    if default_port is None:  # `null` and anything that is no web page
+        raise refusal
+    host, port = _host_and_port(parts.netloc)
+    called_host, called_port = _host_and_port(host_header or "")
+    if not host or host not in allowed or host != called_host:
+        raise refusal
+    if (port or default_port) != (called_port or default_port):
+        raise refusal
+
+
+def _addresses_of(host: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise errors.Invalid(
+            f"{host!r} cannot be resolved; listen on an address of this machine",
+            field="listen",
+            detail=str(error),
+        ) from error
+    return sorted({str(address[0]) for *_, address in found})
+
+
+def check_exposure(host: str, *, tls: bool, resolve: Callable[[str], Iterable[str]] = _addresses_of) -> None:
+    """Refuse to listen where others can listen in: off loopback there must be TLS, and then tokens count."""
+    if tls:
+        return
+    plain = _plain_host(host)
+    addresses = [plain or "every address"] if _is_wildcard(plain) else list(resolve(plain))
+    outside = [address for address in addresses if not is_loopback(address)]
+    if outside or not addresses:
+        reached = ", ".join(outside) or "no address"
+        raise errors.Invalid(
+            f"{host or 'an empty host'} means {reached}, which is not loopback; off loopback Skerry needs "
+            "TLS, so that tokens cannot be read on the way. Set http.tls=true (SKERRY_HTTP_TLS=true, --tls), "
+            "or listen on 127.0.0.1",
+            field="listen",
+        )
+
+
+def _is_wildcard(plain_host: str) -> bool:
+    if not plain_host:
+        return True
+    try:
+        return ipaddress.ip_address(plain_host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _host_and_port(authority: str) -> tuple[str, int | None]:
+    """`Host:80`, `[::1]:80` and the like; an empty host if it is none of these."""
+    text = authority.strip()
+    if text.startswith("["):
+        literal, closed, rest = text[1:].partition("]")
+        if not closed or ":" not in literal:
+            return "", None
+    else:
+        literal, colon, port_text = text.partition(":")
+        rest = colon + port_text
+    if rest in ("", ":"):
+        return _plain_host(literal), None
+    if not (rest.startswith(":") and rest[1:].isascii() and rest[1:].isdecimal() and len(rest) <= 6):
+        return "", None
+    return _plain_host(literal), int(rest[1:])
+
+
+def _plain_host(host: str) -> str:
+    """One spelling per host: lower case, no brackets, no root dot, addresses in their short form."""
+    plain = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    try:
+        return str(ipaddress.ip_address(plain))
+    except ValueError:
+        return plain
