@@ -1,0 +1,1 @@
+"""gRPC: listeners, connections, calls, and the services that are Skerry's own."""
