@@ -20,10 +20,10 @@ SETTINGS_OPENING = """\
 # Settings
 
 Every knob with its default. Flags win over environment variables, these over the settings file, this over the
-defaults. A file is named with `--config` or `SKERRY_CONFIG`; otherwise `~/.config/skerry/skerry.toml` and then
-`/etc/skerry/skerry.toml` are read if they exist. In the file `http.listen` is the key `listen` of the table
-`[http]`; on the command line any knob can be given as `--set http.listen=127.0.0.1:8080`. An unknown key or
-variable is an error that names the nearest known one.
+defaults. A file is named with `--config` or `SKERRY_CONFIG`; otherwise `~/.config/skerry/skerry.toml` and
+then `/etc/skerry/skerry.toml` are read if they exist. In the file `http.listen` is the key `listen` of the
+table `[http]`; on the command line any knob can be given as `--set http.listen=127.0.0.1:8080`. An unknown
+key or variable is an error that names the nearest known one.
 
 This page is generated from `src/skerry/model/settings.py`.
 
@@ -68,10 +68,11 @@ def cli_reference() -> str:
     from skerry.cli import main
 
     lines = [CLI_OPENING.rstrip()]
+    wide = {"max_content_width": 100}
 
     def describe(command: click.Command, name: str, parent: click.Context | None) -> None:
         context = click.Context(
-            command, info_name=name, parent=parent, terminal_width=100, max_content_width=100
+            command, info_name=name, parent=parent, terminal_width=100, **(command.context_settings or wide)
         )
         lines.extend(
             ["", f"## {context.command_path}", "", "```text", command.get_help(context).rstrip(), "```"]

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 
 from skerry.cli import places
+from skerry.cli.options import together
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,23 +51,19 @@ class Target(NamedTuple):
     found_by: str
 
 
+_OPTIONS = together(
+    click.option("--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]"),
+    click.option("--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"),
+    click.option(
+        "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
+    ),
+    click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]"),
+)
+
+
 def options(command: F) -> F:
     """The options of every verb that talks to a server; they arrive together as `server`."""
-    for option in (
-        click.option(
-            "--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]"
-        ),
-        click.option(
-            "--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"
-        ),
-        click.option(
-            "--token",
-            metavar="TEXT",
-            help="Access token; not needed for your own Skerry. [env: SKERRY_TOKEN]",
-        ),
-        click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]"),
-    ):
-        command = option(command)
+    command = _OPTIONS(command)
 
     def wrapped(url: str | None, data: str | None, token: str | None, ca: str | None, **rest: Any) -> Any:
         return command(server=Server(find(url, data, token, ca)), **rest)

@@ -6,63 +6,46 @@ They read the settings, then hand over to `skerry.daemon`, which is imported onl
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from skerry.cli import places
+from skerry.cli.options import together
 
 if TYPE_CHECKING:
     from skerry.daemon.process import Ready
 
-F = TypeVar("F", bound=Callable[..., Any])
 
+common = together(
+    click.option(
+        "--data",
+        metavar="DIR",
+        help="Data folder. [default: /var/lib/skerry as root, else ~/.local/share/skerry]",
+    ),
+    click.option("--ready-file", metavar="FILE", help="Write this JSON file once everything serves."),
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
+    click.option("--config", metavar="FILE", help="TOML file with settings. [env: SKERRY_CONFIG]"),
+    click.option(
+        "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Any setting of docs/settings.md."
+    ),
+)
 
-def common(command: F) -> F:
-    """What every role takes."""
-    for option in (
-        click.option(
-            "--data",
-            metavar="DIR",
-            help="Data folder. [default: /var/lib/skerry as root, else ~/.local/share/skerry]",
-        ),
-        click.option("--ready-file", metavar="FILE", help="Write this JSON file once everything serves."),
-        click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
-        click.option("--config", metavar="FILE", help="TOML file with settings. [env: SKERRY_CONFIG]"),
-        click.option(
-            "--set",
-            "assignments",
-            metavar="KEY=VALUE",
-            multiple=True,
-            help="Any setting of docs/settings.md.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def listeners(command: F) -> F:
-    """What a role that serves takes."""
-    for option in (
-        click.option(
-            "--http",
-            metavar="HOST:PORT",
-            help="HTTP listener; port 0 is any free one. [default: 127.0.0.1:1323]",
-        ),
-        click.option("--grpc", metavar="HOST:PORT", help="gRPC listener. [default: 127.0.0.1:50052]"),
-        click.option(
-            "--socket", metavar="PATH", help="gRPC unix socket. [default: /var/run/aurae/aurae.sock as root]"
-        ),
-        click.option(
-            "--tls", is_flag=True, default=None, help="Serve HTTPS; needed on any address but loopback."
-        ),
-        click.option(
-            "--store", metavar="URL", help="sqlite, or etcd://HOST:PORT[,HOST:PORT...]. [default: sqlite]"
-        ),
-    ):
-        command = option(command)
-    return command
+listeners = together(
+    click.option(
+        "--http", metavar="HOST:PORT", help="HTTP; port 0 is any free one. [default: 127.0.0.1:1323]"
+    ),
+    click.option("--grpc", metavar="HOST:PORT", help="gRPC. [default: 127.0.0.1:50052]"),
+    click.option(
+        "--socket", metavar="PATH", help="gRPC socket. [default: /var/run/aurae/aurae.sock as root]"
+    ),
+    click.option(
+        "--tls", is_flag=True, default=None, help="Serve HTTPS; needed on any address but loopback."
+    ),
+    click.option(
+        "--store", metavar="URL", help="sqlite, or etcd://HOST:PORT[,HOST:PORT...]. [default: sqlite]"
+    ),
+)
 
 
 @click.command()
