@@ -1,0 +1,389 @@
+"""Keys, signing requests and certificates, and an authority of our own that signs them.
+
+`skerry.control` decides who gets a certificate and keeps the records; `skerry.kit.tls` puts certificates to
+use. The authority takes nothing from a signing request but its public key: names, role and life come from
+the caller. It never writes a private key to a file that others can read, and never overwrites one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import ipaddress
+import math
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from skerry.kit import files
+from skerry.kit.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+BACKDATE_S = 60  # a peer whose clock is a little slow must not find a fresh certificate "not yet valid"
+AUTHORITY_LIFE_S = 10 * 365 * 86400
+MAX_REQUEST_BYTES = 16 * 1024
+_MAX_COMMON_NAME = 64
+
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
+
+LeafKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
+
+
+class BadRequest(ValueError):
+    """A signing request that is not accepted; the text says why, for whoever sent it."""
+
+
+class BadCertificate(ValueError):
+    """Bytes that are no certificate, or one that this authority did not sign."""
+
+
+class BrokenFiles(RuntimeError):
+    """Key or certificate files that cannot be used; the text names the file and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A signing request that was checked: its sender holds the private key that belongs to `key`."""
+
+    key: LeafKey
+    digest: str  # SHA-256 of the public key, in hex
+
+    @classmethod
+    def parse(cls, pem: bytes) -> Request:
+        if len(pem) > MAX_REQUEST_BYTES:
+            raise BadRequest(f"the signing request is larger than {MAX_REQUEST_BYTES} bytes")
+        try:
+            request = x509.load_pem_x509_csr(pem)
+            is_signed = request.is_signature_valid
+            key = request.public_key()
+        except _UNREADABLE as error:
+            raise BadRequest("this is not a PEM certificate signing request (PKCS #10)") from error
+        if not is_signed:
+            raise BadRequest("the signing request is not signed by its own key")
+        return cls(_accept(key), key_digest(key))
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate in plain terms: subject CN is the `name`, O the `role`; times are wall clock seconds."""
+
+    pem: bytes
+    serial: str  # 32 hex digits
+    name: str
+    role: str
+    hosts: frozenset[str]
+    key: str  # SHA-256 of the public key, in hex
+    not_before: float
+    not_after: float
+
+    @property
+    def issued_at(self) -> float:
+        return self.not_before + BACKDATE_S
+
+
+class Authority:
+    """A certificate authority that signs with ECDSA P-256 and holds its key in memory and in one file."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Clock) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._clock = clock
+        self.certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
+        self.fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
+
+    @classmethod
+    def load_or_create(cls, folder: Path, clock: Clock) -> Authority:
+        """The authority of `folder` (`ca.crt`, `ca.key`); made now if the folder has none.
+
+        The key is written first: a process that dies before it has written the certificate leaves a key
+        that the next start goes on with.
+        """
+        files.private_folder(folder)
+        certificate_file, key_file = folder / "ca.crt", folder / "ca.key"
+        with _alone_in(folder):
+            if certificate_file.exists() and not key_file.exists():
+                raise BrokenFiles(
+                    f"{certificate_file} is there but {key_file} is missing: bring the key back from a "
+                    "backup, or remove ca.crt to start over with a new CA (every node must join again)"
+                )
+            key = _parse_key(key_file, _read_or_make_key(key_file))
+            if not certificate_file.exists():
+                certificate = _self_sign(key, clock.now())
+                pem = certificate.public_bytes(serialization.Encoding.PEM)
+                files.write_atomically(certificate_file, pem)
+                log.info("authority.created", file=str(certificate_file))
+        authority = cls(_read_authority(certificate_file), key, clock)
+        authority._check(certificate_file, key_file)
+        return authority
+
+    def issue(
+        self,
+        request: Request,
+        *,
+        name: str,
+        role: str,
+        lifetime_s: float,
+        server: bool = False,
+        hosts: Iterable[str] = (),
+    ) -> Issued:
+        """A certificate for the key of `request`: for a server at `hosts` (names, addresses), or a client.
+
+        It never outlives the authority.
+        """
+        now = self._clock.now()
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        ends = min(_moment(math.ceil(now + lifetime_s)), self._certificate.not_valid_after_utc)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_subject(name, role))
+            .issuer_name(self._certificate.subject)
+            .public_key(request.key)
+            .serial_number(_new_serial())
+            .not_valid_before(_moment(math.floor(now) - BACKDATE_S))
+            .not_valid_after(ends)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(request.key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+        )
+        if alternatives := [_general_name(host) for host in sorted(set(hosts))]:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        return _describe(builder.sign(self._key, hashes.SHA256()))
+
+    def read(self, der: bytes) -> Issued:
+        """The certificate in `der`; `BadCertificate` if this authority did not sign it. Looks at no dates."""
+        try:
+            certificate = x509.load_der_x509_certificate(der)
+            certificate.verify_directly_issued_by(self._certificate)
+        except InvalidSignature as error:
+            raise BadCertificate("the certificate was not signed by this CA") from error
+        except _UNREADABLE as error:
+            raise BadCertificate("the certificate is unreadable or was issued by another CA") from error
+        return _describe(certificate)
+
+    def _check(self, certificate_file: Path, key_file: Path) -> None:
+        if key_digest(self._certificate.public_key()) != key_digest(self._key.public_key()):
+            raise BrokenFiles(
+                f"{key_file} does not belong to {certificate_file}: bring both back from the same backup"
+            )
+        try:
+            constraints = self._certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        except x509.ExtensionNotFound:
+            constraints = x509.BasicConstraints(ca=False, path_length=None)
+        if not constraints.ca:
+            raise BrokenFiles(f"{certificate_file} is not the certificate of a CA: bring the right one back")
+        if self._certificate.not_valid_after_utc.timestamp() <= self._clock.now():
+            raise BrokenFiles(
+                f"the CA in {certificate_file} expired on {self._certificate.not_valid_after_utc:%Y-%m-%d}: "
+                "remove ca.crt and ca.key to start over with a new CA; every node must join again"
+            )
+
+
+def load_or_create_key(path: Path) -> bytes:
+    """The ECDSA key in `path` as PEM; a new one on P-256, readable by this user only, if there is none."""
+    with _alone_in(path.parent):
+        pem = _read_or_make_key(path)
+        _parse_key(path, pem)
+        return pem
+
+
+def make_request(key_pem: bytes) -> bytes:
+    """A signing request (PEM) for the key. It names nobody: the authority decides on the name."""
+    key = serialization.load_pem_private_key(key_pem, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "made by load_or_create_key"
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def read_certificate(pem: bytes) -> Issued:
+    """The certificate in `pem` in plain terms. Says nothing about who signed it."""
+    try:
+        return _describe(x509.load_pem_x509_certificate(pem))
+    except _UNREADABLE as error:
+        raise BadCertificate("this is not a PEM certificate") from error
+
+
+def fingerprint(pem: bytes) -> str:
+    """SHA-256 of the certificate's DER in hex, as `Authority.fingerprint`."""
+    try:
+        return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
+    except _UNREADABLE as error:
+        raise BadCertificate("this is not a PEM certificate") from error
+
+
+def is_issued_by(pem: bytes, authority_pem: bytes) -> bool:
+    """Whether the authority signed the certificate."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
+    except (*_UNREADABLE, InvalidSignature):
+        return False
+    return True
+
+
+def key_digest(key: PublicKeyTypes | bytes) -> str:
+    """SHA-256 in hex of a public key, or of the public half of a private key in PEM."""
+    if isinstance(key, bytes):
+        key = serialization.load_pem_private_key(key, password=None).public_key()
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
+
+
+def _accept(key: object) -> LeafKey:
+    match key:
+        case ec.EllipticCurvePublicKey() if isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1):
+            return key
+        case ec.EllipticCurvePublicKey():
+            raise BadRequest(f"elliptic curve {key.curve.name} is not accepted: use P-256 or P-384")
+        case ed25519.Ed25519PublicKey():
+            return key
+        # The upper bound keeps one request from buying seconds of arithmetic.
+        case rsa.RSAPublicKey() if 2048 <= key.key_size <= 8192:
+            return key
+        case rsa.RSAPublicKey():
+            raise BadRequest(f"an RSA key of {key.key_size} bits is not accepted: use 2048 to 8192 bits")
+        case _:
+            raise BadRequest("this kind of key is not accepted: use ECDSA P-256 or P-384, Ed25519 or RSA")
+
+
+def _describe(certificate: x509.Certificate) -> Issued:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return Issued(
+        pem=certificate.public_bytes(serialization.Encoding.PEM),
+        serial=f"{certificate.serial_number:032x}",
+        name=_attribute(certificate.subject, NameOID.COMMON_NAME),
+        role=_attribute(certificate.subject, NameOID.ORGANIZATION_NAME),
+        hosts=frozenset([*names.get_values_for_type(x509.DNSName), *map(str, addresses)]),
+        key=key_digest(certificate.public_key()),
+        not_before=certificate.not_valid_before_utc.timestamp(),
+        not_after=certificate.not_valid_after_utc.timestamp(),
+    )
+
+
+def _attribute(name: x509.Name, oid: x509.ObjectIdentifier) -> str:
+    values = name.get_attributes_for_oid(oid)
+    return str(values[0].value) if values else ""
+
+
+def _subject(name: str, role: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, role),
+            x509.NameAttribute(NameOID.COMMON_NAME, name[:_MAX_COMMON_NAME]),
+        ]
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _new_serial() -> int:
+    return secrets.randbits(128) | 1 << 127  # the top bit makes every serial 32 hex digits long
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _self_sign(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:
+    # Two clouds' authorities have different names, so that "unknown issuer" can be told from a bad signature.
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, f"Skerry CA {key_digest(key.public_key())[:8]}")]
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(_new_serial())
+        .not_valid_before(_moment(math.floor(now) - BACKDATE_S))
+        .not_valid_after(_moment(math.floor(now) + AUTHORITY_LIFE_S))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _read_authority(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except _UNREADABLE as error:
+        raise BrokenFiles(f"{path} is not a PEM certificate: bring it back from a backup") from error
+
+
+def _read_or_make_key(path: Path) -> bytes:
+    """The content of `path`, written first if it does not exist."""
+    try:
+        pem = path.read_bytes()
+    except FileNotFoundError:
+        pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        files.write_atomically(path, pem, files.PRIVATE)
+        return pem
+    if path.stat().st_mode & 0o077:
+        path.chmod(files.PRIVATE)
+        log.warning("key.was-readable", file=str(path), now="0600", hint="others may have copied it")
+    return pem
+
+
+def _parse_key(path: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except _UNREADABLE as error:
+        raise BrokenFiles(
+            f"{path} is not a PEM private key without a password: bring it back from a backup"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BrokenFiles(f"{path} is no ECDSA key: bring the right one back from a backup")
+    return key
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time: of two that start together, the second finds what the first has made."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.PRIVATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

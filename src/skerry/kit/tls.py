@@ -1,0 +1,112 @@
+"""SSL contexts for our listeners and for clients of them; certificates are exchanged in place.
+
+A listener holds on to its context object, so renewing means loading the new pair into that same object: new
+connections get the new certificate, open ones go on. Every server context logs why it turned a client away,
+which asyncio does not. No context resumes sessions: a resumed one would skip looking at the client's
+certificate and would hide a renewed certificate of ours. TLS below 1.2 is never spoken.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+HTTP2 = ("h2",)
+HTTP1 = ("http/1.1",)
+
+# OpenSSL's verification results (X509_V_ERR_*) in words; the rest keep OpenSSL's own text.
+_VERIFY = {
+    9: "the certificate is not yet valid: compare the clocks of the two machines",
+    10: "the certificate has expired: renew it, or join again",
+    7: "the certificate was signed by another CA",
+    18: "the certificate is self-signed, not issued by this cloud's CA",
+    19: "the certificate was issued by another CA",
+    20: "the certificate was issued by another CA",
+    21: "the certificate was issued by another CA",
+    26: "the certificate is not made for this side of a connection",
+}
+# What the other side told us in an alert, and what a client that speaks no TLS looks like.
+_REASONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side says that our certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the other side does not accept this kind of certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not know the CA of our certificate",
+    "HTTP_REQUEST": "plain HTTP was sent to a TLS port",
+    "WRONG_VERSION_NUMBER": "the other side does not speak TLS here",
+    "UNSUPPORTED_PROTOCOL": "the other side speaks only TLS older than 1.2",
+    "NO_SHARED_CIPHER": "the two sides have no cipher in common",
+    "NO_APPLICATION_PROTOCOL": "the two sides have no application protocol (ALPN) in common",
+}
+
+
+def mutual_server(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLContext:
+    """For listeners that serve only clients with a certificate of `authority_pem`."""
+    return _server(authority_pem, ssl.CERT_REQUIRED, alpn)
+
+
+def https_server(authority_pem: bytes, alpn: Sequence[str] = HTTP1) -> ssl.SSLContext:
+    """For HTTPS, where a client may show a certificate instead of a token; a bad one is turned away."""
+    return _server(authority_pem, ssl.CERT_OPTIONAL, alpn)
+
+
+def client(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLContext:
+    """For clients: trusts only `authority_pem` and checks the host name. `load` gives it a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return _common(context, authority_pem, alpn)
+
+
+def load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Put the pair into `context`, also while it is in use.
+
+    A pair that does not fit together raises `ssl.SSLError` and leaves the context as it was: OpenSSL would
+    already have thrown the old certificate away, so the pair is tried on another context first.
+    """
+    for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+        # The empty password turns an encrypted key into an error instead of a question on the terminal.
+        each.load_cert_chain(certificate, key, password="")
+
+
+def explain(error: ssl.SSLError) -> str:
+    """Why a handshake failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _VERIFY.get(error.verify_code, error.verify_message)
+    reason = getattr(error, "reason", None) or ""
+    return _REASONS.get(reason, reason.replace("_", " ").lower() or str(error))
+
+
+def _server(authority_pem: bytes, verify: ssl.VerifyMode, alpn: Sequence[str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = verify
+    context.num_tickets = 0
+    context.sslobject_class = _ServerSide
+    return _common(context, authority_pem, alpn)
+
+
+def _common(context: ssl.SSLContext, authority_pem: bytes, alpn: Sequence[str]) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_verify_locations(cadata=authority_pem.decode("ascii"))
+    context.set_alpn_protocols(list(alpn))
+    return context
+
+
+class _ServerSide(ssl.SSLObject):
+    """A connection as its server sees it: asyncio and uvloop say nothing about a handshake that failed."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLSyscallError):
+            raise  # not finished, or the client just went away
+        except ssl.SSLError as error:
+            log.info("tls.refused", reason=explain(error), openssl=error.reason)
+            raise
