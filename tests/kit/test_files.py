@@ -1,0 +1,79 @@
+"""Files are whole or absent, and folders are held by one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skerry.kit import files
+
+
+def test_a_written_file_has_its_content_and_exactly_its_mode(tmp_path: Path) -> None:
+    previous = os.umask(0o000)
+    try:
+        files.write_atomically(tmp_path / "key", b"secret", files.PRIVATE)
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "key").read_bytes() == b"secret"
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "state"
+    files.write_atomically(target, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_atomically(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_private_folder_is_closed_to_others_even_if_it_was_open(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True, mode=0o755)
+    files.private_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_held_folder_names_the_process_that_holds_it(tmp_path: Path) -> None:
+    lock = files.FolderLock(tmp_path)
+    lock.acquire()
+    try:
+        with pytest.raises(files.FolderHeld) as held:
+            files.FolderLock(tmp_path).acquire()
+        assert held.value.pid == os.getpid()
+    finally:
+        lock.release()
+    again = files.FolderLock(tmp_path)
+    again.acquire()
+    again.release()
+
+
+def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib; from skerry.kit.files import FolderLock\n"
+        f"FolderLock(pathlib.Path({str(tmp_path)!r})).acquire(); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(files.FolderHeld) as held:
+            files.FolderLock(tmp_path).acquire()
+        assert held.value.pid == holder.pid
+        holder.kill()
+        holder.wait()
+    lock = files.FolderLock(tmp_path)
+    lock.acquire()
+    lock.release()

@@ -1,0 +1,53 @@
+"""Logs are events with fields: JSON for machines, and the request id follows the request."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+
+def logged(script: str, level: str = "info", style: str = "json") -> list[str]:
+    """The lines that `script` logs in a process of its own."""
+    opening = "import structlog, logging, asyncio\nfrom skerry.kit import logs\n"
+    code = f"{opening}logs.setup({level!r}, {style!r})\n{script}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()
+
+
+def test_lines_are_json_with_time_level_event_and_fields() -> None:
+    (line,) = logged("structlog.get_logger('x').info('plan.applied', started=2)")
+    entry = json.loads(line)
+    assert entry.pop("timestamp").endswith("Z")
+    assert entry == {"event": "plan.applied", "level": "info", "started": 2}
+
+
+def test_the_request_id_follows_through_awaits_and_child_tasks() -> None:
+    script = """
+async def child():
+    structlog.get_logger().info("inner")
+async def main():
+    with logs.request_context("r-1"):
+        await asyncio.create_task(child())
+    structlog.get_logger().info("outer")
+asyncio.run(main())
+"""
+    inner, outer = (json.loads(line) for line in logged(script))
+    assert inner["request_id"] == "r-1"
+    assert "request_id" not in outer
+
+
+def test_lines_below_the_level_are_not_written() -> None:
+    assert logged("structlog.get_logger().info('quiet')", level="warning") == []
+
+
+def test_libraries_come_out_in_the_same_shape() -> None:
+    (line,) = logged("logging.getLogger('lib').warning('careful %s', 'now')")
+    entry = json.loads(line)
+    assert (entry["event"], entry["level"]) == ("careful now", "warning")
+
+
+def test_people_get_text() -> None:
+    (line,) = logged("structlog.get_logger().info('plan.applied', started=2)", style="text")
+    assert "plan.applied" in line
+    assert not line.startswith("{")

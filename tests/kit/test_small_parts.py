@@ -1,0 +1,90 @@
+"""Ids, back-off, clocks and JSON."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.kit import jsonio
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import ManualClock, iso
+from skerry.kit.ids import new_id
+
+LATER = st.floats(min_value=0, max_value=2**47 / 1000)
+
+
+@given(LATER, LATER)
+def test_ids_sort_by_the_millisecond_they_were_made_in(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    if int(low * 1000) < int(high * 1000):
+        assert new_id(low, lambda bits: 2**bits - 1) < new_id(high, lambda bits: 0)
+
+
+@given(LATER)
+def test_ids_are_safe_in_paths_and_names(now: float) -> None:
+    made = new_id(now)
+    assert len(made) == 26
+    assert made.isalnum()
+    assert made == made.lower()
+
+
+def test_ten_thousand_ids_of_one_moment_are_all_different() -> None:
+    assert len({new_id(1.0) for _ in range(10_000)}) == 10_000
+
+
+@given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
+def test_a_delay_never_leaves_its_bounds(failures: int, chance: float) -> None:
+    schedule = Backoff(first_s=0.1, factor=2, cap_s=30, jitter=0.2)
+    delay = schedule.delay(failures, lambda: chance)
+    assert 0.1 * 0.8 <= delay <= 30 * 1.2
+
+
+def test_delays_double_until_the_cap() -> None:
+    schedule = Backoff(first_s=1, factor=2, cap_s=5, jitter=0)
+    assert [schedule.delay(n) for n in range(5)] == [1, 2, 4, 5, 5]
+
+
+def test_a_manual_clock_moves_only_when_told() -> None:
+    clock = ManualClock(100.0)
+    assert (clock.now(), clock.monotonic()) == (100.0, 0.0)
+    clock.advance(2.5)
+    assert (clock.now(), clock.monotonic()) == (102.5, 2.5)
+
+
+def test_times_are_written_in_utc_with_milliseconds() -> None:
+    assert iso(0.0625) == "1970-01-01T00:00:00.062Z"
+
+
+class Shape(msgspec.Struct, forbid_unknown_fields=True):
+    sides: int
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"{", "not valid JSON"),
+        (b'{"sides": 3} x', "not valid JSON"),
+        (b'{"sides": "3"}', r"Expected `int`, got `str` - at `\$.sides`"),
+        (b'{"sides": 3, "angles": 3}', "unknown field `angles`"),
+        (b'{"sides": \xff}', "not valid JSON"),
+        (b"[" * 100_000, "Expected `object`, got `array`"),
+        (b"{}", "missing required field `sides`"),
+    ],
+)
+def test_bad_json_is_told_with_its_place(data: bytes, complaint: str) -> None:
+    with pytest.raises(jsonio.Malformed, match=complaint):
+        jsonio.decode(data, Shape)
+
+
+def test_json_that_is_nested_too_deeply_is_told_and_not_a_crash() -> None:
+    with pytest.raises(jsonio.Malformed, match="nested too deeply"):
+        jsonio.decode(b"[" * 100_000, list)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(min_value=-(2**53), max_value=2**53), max_size=5))
+def test_canonical_json_does_not_depend_on_the_order_of_keys(value: dict[str, int]) -> None:
+    turned = dict(reversed(list(value.items())))
+    assert jsonio.encode_canonical(value) == jsonio.encode_canonical(turned)
+    assert jsonio.decode(jsonio.encode_canonical(value), dict) == value

@@ -1,0 +1,95 @@
+"""Background loops never die in silence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skerry.kit import metrics
+from skerry.kit.backoff import Backoff
+from skerry.kit.tasks import Keeper, LoopDied
+from tests.support.waiting import eventually
+
+AT_ONCE = Backoff(first_s=0.0)
+
+
+def deaths(loop: str) -> float:
+    return metrics.REGISTRY.get_sample_value("skerry_loop_deaths_total", {"loop": loop}) or 0.0
+
+
+async def test_a_loop_that_raises_is_counted_and_started_again() -> None:
+    runs = 0
+
+    async def stumble() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise RuntimeError("tripped")
+        await asyncio.Event().wait()
+
+    before = deaths("test.stumble")
+    async with Keeper("test", backoff=AT_ONCE) as keep:
+        keep.forever("stumble", stumble)
+        await eventually(lambda: runs == 3)
+    assert deaths("test.stumble") - before == 2
+
+
+async def test_a_loop_that_returns_is_taken_as_dead_too() -> None:
+    runs = 0
+
+    async def leave() -> None:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            await asyncio.Event().wait()
+
+    async with Keeper("test", backoff=AT_ONCE) as keep:
+        keep.forever("leave", leave)
+        await eventually(lambda: runs == 2)
+
+
+async def test_a_critical_loop_that_dies_brings_its_owner_down() -> None:
+    async def die() -> None:
+        raise RuntimeError("gone")
+
+    async with Keeper("test") as keep:
+        keep.forever("heart", die, critical=True)
+        with pytest.raises(LoopDied, match=r"test\.heart ended: RuntimeError\('gone'\)"):
+            await asyncio.wait_for(keep.failed(), 5)
+
+
+async def test_leaving_the_keeper_cancels_every_loop_and_waits_for_it() -> None:
+    ended: list[str] = []
+
+    async def linger(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # a loop may need a moment to put things away
+            ended.append(name)
+
+    async with Keeper("test") as keep:
+        keep.forever("a", lambda: linger("a"))
+        keep.once("b", linger("b"))
+        await asyncio.sleep(0)
+    assert sorted(ended) == ["a", "b"]
+
+
+async def test_a_background_task_that_fails_is_counted() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    before = deaths("test.fail")
+    async with Keeper("test") as keep:
+        keep.once("fail", fail())
+        await eventually(lambda: deaths("test.fail") > before)
+
+
+async def test_an_unharmed_keeper_reports_no_failure() -> None:
+    async with Keeper("test") as keep:
+        waiting = asyncio.ensure_future(keep.failed())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
