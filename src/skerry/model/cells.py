@@ -1,0 +1,110 @@
+"""Cells: the one isolation unit on a node, with its name, its limits, and the executables in it.
+
+Cells nest by name: `a/b` is a child of `a`. A name is accepted whole or refused whole, never cleaned up: a
+program that dropped the bad parts of a name would free `parent` when asked to free `parent/bad_child`. How a
+cell is made is `skerry.node`'s business.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.ids import CellName, ExecutableName
+from skerry.model.room import MOST, Megabytes, Millicores
+
+MAX_CELL_NAME = 255
+MAX_COMMAND = 64 * 1024
+_COMPONENT = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?<!-)")
+_EXECUTABLE = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+_CPU_LIST = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*")
+
+
+def parse_name(text: str) -> CellName:
+    """`text` as a cell's name: components of letters, digits and inner '-', divided by '/'."""
+    if len(text) > MAX_CELL_NAME or not all(_COMPONENT.fullmatch(part) for part in text.split("/")):
+        raise errors.Invalid(
+            f"cell name {text[:MAX_CELL_NAME]!r} must be parts of 1 to 63 letters, digits or '-', not "
+            f"beginning or ending with '-', divided by single '/', at most {MAX_CELL_NAME} characters in all",
+            field="cell_name",
+        )
+    return CellName(text)
+
+
+def parent_of(name: CellName) -> CellName | None:
+    """The cell that `name` is in, or None for one at the top."""
+    parent, slash, _ = name.rpartition("/")
+    return CellName(parent) if slash else None
+
+
+def is_within(name: CellName, ancestor: CellName) -> bool:
+    """True if `name` is `ancestor` or anywhere below it."""
+    return name == ancestor or name.startswith(f"{ancestor}/")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the kernel holds a cell to; None and empty mean no limit of its own."""
+
+    cpu_weight: int | None = None  # share of the cpu when it is scarce; 100 is usual
+    cpu_quota: Millicores | None = None
+    cpus: str = ""  # which cpus, as the kernel lists them: `0-3,6`
+    mems: str = ""  # which memory nodes, likewise
+    memory: Megabytes | None = None
+    pids: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("cpu_weight", self.cpu_weight, 1, 10_000)
+        _check_range("cpu_quota", self.cpu_quota, 1, MOST)
+        _check_range("memory", self.memory, 1, MOST)
+        _check_range("pids", self.pids, 1, MOST)
+        _check_list("cpus", self.cpus)
+        _check_list("mems", self.mems)
+
+
+def _check_range(field: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise errors.Invalid(f"{field} must be {least} to {most}, not {value}", field=field)
+
+
+def _check_list(field: str, text: str) -> None:
+    if not text:
+        return
+    if len(text) <= 1024 and _CPU_LIST.fullmatch(text):
+        spans = [part.split("-") for part in text.split(",")]
+        if all(int(span[0]) <= int(span[-1]) for span in spans):
+            return
+    raise errors.Invalid(f"{field} must be a list such as `0-3,6`, not {text[:40]!r}", field=field)
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A cgroup with its limits, and the namespaces of what runs in it."""
+
+    name: CellName
+    limits: Limits = Limits()
+    isolates_processes: bool = True  # own pid, mount, ipc and host name
+    isolates_network: bool = False
+
+    def __post_init__(self) -> None:
+        parse_name(self.name)
+
+
+class Executable(msgspec.Struct, frozen=True):
+    """A process to start in a cell."""
+
+    name: ExecutableName
+    cell: CellName
+    command: str
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        parse_name(self.cell)
+        if not _EXECUTABLE.fullmatch(self.name) or self.name in (".", ".."):
+            raise errors.Invalid(
+                "an executable's name must be 1 to 128 printable characters without '/'", field="name"
+            )
+        if not self.command.strip() or len(self.command) > MAX_COMMAND or "\0" in self.command:
+            raise errors.Invalid(
+                f"command must be 1 to {MAX_COMMAND} characters, such as `sleep 60`", field="command"
+            )

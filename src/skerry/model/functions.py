@@ -1,0 +1,61 @@
+"""Functions: code with a handler, as it is registered.
+
+What it needs of a worker, not the workers themselves: those are `skerry.functions`. The code is named by its
+digest and kept elsewhere, so that a function is small enough to be watched.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from skerry.model import errors, ids
+from skerry.model.ids import Digest, FunctionName
+from skerry.model.room import MOST, Megabytes, Millicores
+from skerry.model.workloads import check_environment
+
+CUSTOM = "custom"  # the runtime of functions that bring an image of their own
+MAX_CONCURRENCY = 2**15 - 1
+
+
+class Function(msgspec.Struct, frozen=True):
+    """A registered function."""
+
+    name: FunctionName
+    runtime: str
+    memory: Megabytes  # of each worker
+    created_at: float
+    cpu: Millicores | None = None  # of each worker; None: no cap
+    max_concurrency: int = 1  # calls at once in one worker
+    handler: str = ""
+    code: Digest | None = None
+    image: str = ""
+    environment: tuple[str, ...] = ()
+    version: int = 1  # goes up with every update; workers of older ones serve no new call
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.name, "name")
+        ids.check_id(self.runtime, "runtime")
+        if not 1 <= self.memory <= MOST:
+            raise errors.Invalid(f"memory must be 1 to {MOST} MB, not {self.memory}", field="memory")
+        if self.cpu is not None and not 1 <= self.cpu <= MOST:
+            raise errors.Invalid(f"cpu must be 1 to {MOST} milli-cores, not {self.cpu}", field="cpu")
+        if not 1 <= self.max_concurrency <= MAX_CONCURRENCY:
+            raise errors.Invalid(f"max_concurrency must be 1 to {MAX_CONCURRENCY}", field="max_concurrency")
+        ids.check_label(self.handler, "handler")
+        ids.check_label(self.image, "image")
+        if self.code is not None:
+            ids.check_digest(self.code, "code")
+        check_environment(self.environment)
+        self._check_has_something_to_run()
+
+    def _check_has_something_to_run(self) -> None:
+        if self.runtime == CUSTOM:
+            if not self.image:
+                raise errors.Invalid("a function of runtime `custom` needs an image", field="image")
+            return
+        if self.image:
+            raise errors.Invalid("only a function of runtime `custom` brings an image", field="image")
+        if not self.handler:
+            raise errors.Invalid("a function needs a handler, such as `module.function`", field="handler")
+        if self.code is None:
+            raise errors.Invalid("a function needs its code", field="code")

@@ -1,0 +1,55 @@
+"""What things are called: one type per kind of id, and the rules for texts that name something.
+
+The types differ only for the checker; at run time an id is a `str`. Every noun checks its names when it is
+made, so a noun that exists has good ones. A name is taken as it is or refused; it is never repaired, because
+two spellings of one name are two doors to the same thing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from skerry.model import errors
+
+NodeId = NewType("NodeId", str)
+CellName = NewType("CellName", str)  # see `skerry.model.cells`
+ExecutableName = NewType("ExecutableName", str)
+WorkloadId = NewType("WorkloadId", str)
+InstanceId = NewType("InstanceId", str)
+FunctionName = NewType("FunctionName", str)
+PeerId = NewType("PeerId", str)  # another cloud: a buyer or a provider
+FlavorId = NewType("FlavorId", str)
+HoldId = NewType("HoldId", str)
+ContractId = NewType("ContractId", str)
+TokenId = NewType("TokenId", str)
+Digest = NewType("Digest", str)  # "sha256:" and 64 hex digits
+
+MAX_ID = 128
+_WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def check_id(text: str, field: str = "id") -> str:
+    """A text that may stand as one segment of a path, a key or a file name."""
+    if len(text) > MAX_ID or not _WORD.fullmatch(text):
+        raise errors.Invalid(
+            f"{field} {text[:MAX_ID]!r} must be 1 to {MAX_ID} letters, digits, '.', '_' or '-', "
+            "and begin and end with a letter or digit",
+            field=field,
+        )
+    return text
+
+
+def check_label(text: str, field: str) -> str:
+    """A line for people: at most 256 printable characters, and possibly none."""
+    if len(text) > 256 or not text.isprintable():
+        raise errors.Invalid(f"{field} must be at most 256 printable characters on one line", field=field)
+    return text
+
+
+def check_digest(text: str, field: str = "digest") -> Digest:
+    """The SHA-256 of some content, as registries write it."""
+    if not _DIGEST.fullmatch(text):
+        raise errors.Invalid(f"{field} must be `sha256:` and 64 lower-case hex digits", field=field)
+    return Digest(text)

@@ -1,0 +1,70 @@
+"""Nodes: the machines that run things, as the control plane knows them.
+
+A node is what it said when it registered (facts, labels, room) and what has been heard of it since. Whether
+silence means trouble is a judgement on times, made here without looking at a clock.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from skerry.model import errors, ids
+from skerry.model.ids import NodeId
+from skerry.model.room import NOTHING, Room
+from skerry.model.statuses import NodeStatus
+
+MAX_LABELS = 64
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What kind of machine it is."""
+
+    architecture: str = ""  # as the Go world writes it: amd64, arm64
+    system: str = ""
+    kernel: str = ""
+    version: str = ""  # of Skerry there
+
+
+class Liveness(enum.StrEnum):
+    """How long a node has been silent."""
+
+    LIVE = "live"
+    SUSPECT = "suspect"  # takes nothing new
+    LOST = "lost"  # what it ran is replaced
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine of this cloud."""
+
+    id: NodeId
+    name: str
+    registered_at: float
+    reported_at: float
+    status: NodeStatus = NodeStatus.REGISTERING
+    reason: str = ""
+    facts: Facts = Facts()
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    room: Room = NOTHING  # all that may be given away, used or not
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.id)
+        ids.check_label(self.name, "name")
+        if len(self.labels) > MAX_LABELS:
+            raise errors.Invalid(f"a node has at most {MAX_LABELS} labels", field="labels")
+        for key, value in self.labels.items():
+            ids.check_id(key, "labels")
+            ids.check_label(value, "labels")
+
+    @property
+    def takes_work(self) -> bool:
+        """True if something new may be placed on it."""
+        return self.status is NodeStatus.READY
+
+    def liveness(self, now: float, *, suspect_after_s: float, lost_after_s: float) -> Liveness:
+        """What its silence means at `now`."""
+        silent_s = now - self.reported_at
+        if silent_s >= lost_after_s:
+            return Liveness.LOST
+        return Liveness.SUSPECT if silent_s >= suspect_after_s else Liveness.LIVE

@@ -1,0 +1,156 @@
+"""Workloads and instances: the template, and a running copy of it on a node.
+
+A `Spec` says what to run. A workload names one and counts its versions; an instance holds the spec it was
+made with, what is wished of it and what was last seen of it. Instances change only through `wish` and `become`,
+which ask the state machine. Where an instance is placed is decided by `skerry.schedule`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from skerry.model import errors, ids, ports, statuses
+from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ports import PortMapping
+from skerry.model.room import NOTHING, Room
+from skerry.model.statuses import Desired, Status
+
+MAX_ENVIRONMENT = 100
+_MAX_VARIABLE = 32 * 1024
+_MAX_URI = 2048
+
+
+class Kind(enum.StrEnum):
+    """What a workload is made of."""
+
+    CONTAINER = "CONTAINER"
+
+
+class Restart(enum.StrEnum):
+    """When an instance that ended by itself is started again."""
+
+    NEVER = "never"
+    ON_CRASH = "on-crash"
+    ALWAYS = "always"
+
+
+class RestartPolicy(msgspec.Struct, frozen=True):
+    """When to restart, and at most how often in a row."""
+
+    when: Restart = Restart.ON_CRASH
+    budget: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.budget <= 1_000_000:
+            raise errors.Invalid("a restart budget is 0 to 1000000", field="restart.budget")
+
+    def is_due(self, exit_code: int, restarts: int) -> bool:
+        """True if an instance that ended with `exit_code`, after `restarts` restarts, is to start again."""
+        wanted = self.when is Restart.ALWAYS or (self.when is Restart.ON_CRASH and exit_code != 0)
+        return wanted and restarts < self.budget
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What to run: an image, its environment, the room it may use and the ports it is reached by."""
+
+    name: str
+    uri: str
+    kind: Kind = Kind.CONTAINER
+    environment: tuple[str, ...] = ()  # KEY=VALUE
+    room: Room = NOTHING
+    ports: tuple[PortMapping, ...] = ()
+    restart: RestartPolicy = RestartPolicy()
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.name, "name")
+        if not 0 < len(self.uri) <= _MAX_URI or not self.uri.isprintable() or " " in self.uri:
+            raise errors.Invalid(
+                f"uri must name an image, such as `registry.example/nginx:1.27`, in 1 to {_MAX_URI} characters",
+                field="uri",
+            )
+        check_environment(self.environment)
+        ports.check_all(self.ports)
+
+
+def check_environment(environment: tuple[str, ...]) -> None:
+    """Raise unless each is `KEY=VALUE`, no key comes twice, and there are not too many."""
+    if len(environment) > MAX_ENVIRONMENT:
+        raise errors.Invalid(
+            f"{len(environment)} variables are too many; at most {MAX_ENVIRONMENT}", field="environment"
+        )
+    seen: set[str] = set()
+    for position, variable in enumerate(environment):
+        key, equals, _ = variable.partition("=")
+        # Values may be secrets: the message names the place, and the key at most.
+        if not (key and equals) or "\0" in variable or not key.isprintable():
+            raise errors.Invalid(f"environment[{position}] must read KEY=VALUE", field="environment")
+        if len(variable) > _MAX_VARIABLE:
+            raise errors.Invalid(
+                f"environment[{position}] is longer than {_MAX_VARIABLE} characters", field="environment"
+            )
+        if key in seen:
+            raise errors.Invalid(f"environment sets {key[:100]!r} twice", field="environment")
+        seen.add(key)
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A template that instances are made from."""
+
+    id: WorkloadId
+    spec: Spec
+    created_at: float
+    version: int = 1  # goes up with every change of the spec
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.id)
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What was last seen of an instance: the status, since when, why, and by whom it was told."""
+
+    status: Status
+    since: float
+    reason: str = ""
+    actor: str = "skerry"
+    exit_code: int | None = None
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """A copy of a workload that runs, is to run, or ran."""
+
+    id: InstanceId
+    spec: Spec
+    created_at: float
+    observed: Observed
+    desired: Desired = Desired.RUNNING
+    workload: WorkloadId | None = None  # None: made from a spec of its own
+    node: NodeId | None = None
+    ip: str = ""
+    restarts: int = 0
+    generation: int = 1  # goes up with every order to its node; nodes refuse older ones
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.id)
+
+    def become(
+        self, status: Status, *, at: float, reason: str, actor: str, exit_code: int | None = None
+    ) -> Instance:
+        """This instance, seen to be `status`; raises `Refused` if the state machine forbids it.
+
+        A repeat keeps the time at which the status began and takes the new reason.
+        """
+        statuses.check(self.observed.status, status)
+        since = self.observed.since if status is self.observed.status else at
+        observed = Observed(status, since, reason, actor, exit_code)
+        return msgspec.structs.replace(self, observed=observed)
+
+    def wish(self, desired: Desired) -> Instance:
+        """This instance with another wish; one that is over or to be destroyed cannot be called back."""
+        if desired is not self.desired and desired is not Desired.DESTROYED:
+            if self.desired is Desired.DESTROYED:
+                raise errors.Refused("it is being destroyed, which cannot be undone; create a new instance")
+            if self.observed.status in statuses.FINAL:
+                raise errors.Refused(f"it is {self.observed.status}, which is final; create a new instance")
+        return msgspec.structs.replace(self, desired=desired)
