@@ -111,8 +111,12 @@ class Server:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        split = urlsplit(target.url if "//" in target.url else f"http://{target.url}")
-        if split.scheme not in ("http", "https") or not split.hostname:
+        try:
+            split = urlsplit(target.url if "//" in target.url else f"http://{target.url}")
+            good = split.scheme in ("http", "https") and split.hostname and split.port != 0
+        except ValueError:
+            good = False
+        if not good:
             raise click.UsageError(f"'{target.url}' is no server URL; one looks like http://127.0.0.1:1323")
         self._split = split
 
