@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import click
 
@@ -111,14 +111,7 @@ class Server:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        try:
-            split = urlsplit(target.url if "//" in target.url else f"http://{target.url}")
-            good = split.scheme in ("http", "https") and split.hostname and split.port != 0
-        except ValueError:
-            good = False
-        if not good:
-            raise click.UsageError(f"'{target.url}' is no server URL; one looks like http://127.0.0.1:1323")
-        self._split = split
+        self._split = _parsed(target.url)
 
     def get(self, *path: str, **query: str | None) -> Any:
         return self._call("GET", path, query)
@@ -210,6 +203,16 @@ class Server:
         said = reply if isinstance(reply, dict) else {}
         message = str(said.get("error") or f"the server answered {response.status} {response.reason}")
         raise ServerSaidNo(response.status, message, str(said.get("code", "")))
+
+
+def _parsed(url: str) -> SplitResult:
+    try:
+        split = urlsplit(url if "//" in url else f"http://{url}")
+        if split.scheme in ("http", "https") and split.hostname and split.port != 0:
+            return split
+    except ValueError:
+        pass  # said below
+    raise click.UsageError(f"'{url}' is no server URL; one looks like http://127.0.0.1:1323")
 
 
 def _json(data: bytes) -> Any:
