@@ -20,6 +20,9 @@ class Role(enum.StrEnum):
     NODE = "node"  # a machine of this cloud: its own session and its own certificate
 
 
+SERVER = "server"  # on a listener's own certificate; no caller has it
+
+
 class Origin(enum.StrEnum):
     """How the caller showed who it is."""
 
@@ -53,15 +56,18 @@ class Token(msgspec.Struct, frozen=True):
     expires_at: float | None = None
     note: str = ""
     used_at: float | None = None  # node tokens are good for one join
+    used_by: str = ""  # the serial of the certificate that it gave
 
 
 class Certificate(msgspec.Struct, frozen=True):
     """A certificate that the CA gave out, kept until it expires so that it can be listed and revoked."""
 
     serial: str
-    role: Role
+    role: str  # a Role, or SERVER
     name: str
     node: str
     not_before: float
     not_after: float
     revoked_at: float | None = None
+    key: str = ""  # SHA-256 of its public key, in hex
+    renewed_by: str = ""  # the serial of the certificate that followed it
