@@ -49,6 +49,8 @@ async def renew_when_due(
             continue
         try:
             await renew()
+            if due() <= clock.now():  # an authority near its own end, or a clock that is off
+                raise RuntimeError("the new certificate would have to be renewed at once")
             failures = 0
         except Exception as error:  # noqa: BLE001 - whatever it was, the certificate still needs renewing
             wait = _RETRY.delay(failures)

@@ -29,6 +29,8 @@ _VERIFY = {
     20: "the certificate was issued by another CA",
     21: "the certificate was issued by another CA",
     26: "the certificate is not made for this side of a connection",
+    62: "the certificate does not name the host that was called",
+    64: "the certificate does not name the address that was called",
 }
 # What the other side told us in an alert, and what a client that speaks no TLS looks like.
 _REASONS = {
@@ -61,6 +63,16 @@ def client(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLContext:
     """For clients: trusts only `authority_pem` and checks the host name. `load` gives it a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return _common(context, authority_pem, alpn)
+
+
+def unverified_client(alpn: Sequence[str] = HTTP1) -> ssl.SSLContext:
+    """For fetching what is then checked by other means, such as a CA whose fingerprint is known."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(list(alpn))
+    return context
 
 
 def load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

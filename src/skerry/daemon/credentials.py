@@ -1,0 +1,197 @@
+"""This server's own certificates: on its listeners, and for the local admin; made, loaded and renewed here.
+
+In the data folder's `pki`: `ca`, `server` and `client`, each with a `.crt` and a `.key`. A key is made once
+and stays; renewing exchanges the certificate alone, in one rename, so a reader never finds a pair that does
+not belong together, not even after a crash. Nothing is lost by that: whoever can read one of these keys can
+read the CA's beside it. The contexts are made once, too, and get new certificates in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from skerry.control.identity import Identity
+from skerry.daemon import addresses
+from skerry.kit import files, pki, renewal, tls
+from skerry.kit.clock import Clock, iso
+from skerry.model import errors
+from skerry.model.identity import SERVER, Role
+from skerry.model.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# The name by which Aurae's clients verify a server, whatever the address.
+AURAE_NAME = "server.unsafe.aurae.io"
+_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What listeners are given."""
+
+    grpc: ssl.SSLContext  # TCP and unix socket: only clients with a certificate
+    http: ssl.SSLContext  # HTTPS: a client may show a certificate or send a token
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A certificate that this machine should have."""
+
+    certificate_file: Path
+    key_file: Path
+    role: str
+    name: str
+    hosts: frozenset[str] = frozenset()
+
+
+def open_authority(folder: Path, clock: Clock) -> pki.Authority:
+    """The CA in the data folder's `pki`, made at the first start; `Refused` says what is broken."""
+    try:
+        return pki.Authority.load_or_create(folder / "pki", clock)
+    except pki.BrokenFiles as error:
+        raise errors.Refused(str(error)) from None
+    except OSError as error:
+        raise errors.Refused(
+            f"the CA in {folder / 'pki'} cannot be used: {error.strerror}: {error.filename}"
+        ) from None
+
+
+def server_hosts(settings: Settings, host_name: str) -> frozenset[str]:
+    """Every name and address that the listeners' certificate stands for."""
+    listening = [
+        addresses.split(settings.http.listen, "--http")[0],
+        addresses.split(settings.grpc.listen, "--grpc")[0],
+    ]
+    for name in settings.http.names:
+        if _plain(name) is None:
+            raise errors.Invalid(f"http.names: {name!r} is no host name and no address", field="http.names")
+    given: Iterable[str] = [*listening, *settings.http.names, host_name]
+    plain = {name for name in map(_plain, given) if name is not None}
+    return frozenset({"localhost", "127.0.0.1", "::1", AURAE_NAME, *plain})
+
+
+class Credentials:
+    """The certificates and TLS contexts of one server. `folder` is the data folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        authority: pki.Authority,
+        settings: Settings,
+        clock: Clock,
+        *,
+        host_name: str,
+        sleep: renewal.Sleep = asyncio.sleep,
+    ) -> None:
+        pki_folder = folder / "pki"
+        self._identity = identity
+        self._clock = clock
+        self._sleep = sleep
+        self._lifetime_s = settings.identity.server_certificate_s
+        self.ca_file = pki_folder / "ca.crt"
+        self.client_certificate_file = pki_folder / "client.crt"
+        self.client_key_file = pki_folder / "client.key"
+        self._server = _Pair(
+            pki_folder / "server.crt",
+            pki_folder / "server.key",
+            SERVER,
+            host_name,
+            server_hosts(settings, host_name),
+        )
+        self._client = _Pair(self.client_certificate_file, self.client_key_file, Role.ADMIN, "local-admin")
+        self._held: dict[Path, pki.Issued] = {}
+        self.contexts = Contexts(
+            grpc=tls.mutual_server(authority.certificate_pem),
+            http=tls.https_server(authority.certificate_pem),
+        )
+
+    async def prepare(self) -> None:
+        """Have both certificates in their files and the server's in the contexts. Needs `identity` ready."""
+        for pair in (self._server, self._client):
+            await self._ensure(pair)
+        self._load()
+
+    async def run(self) -> None:
+        """Renew both in time, for ever."""
+        await renewal.renew_when_due(
+            self._due, self.prepare, clock=self._clock, sleep=self._sleep, what="server and local client"
+        )
+
+    def _due(self) -> float:
+        return min(renewal.due_at(held.issued_at, held.not_after) for held in self._held.values())
+
+    async def _ensure(self, pair: _Pair) -> None:
+        key_pem, held = await asyncio.to_thread(_read, pair)
+        reason = why_replace(held, pair.role, pair.hosts, pki.key_digest(key_pem), self._clock.now())
+        if held is not None and reason is None:
+            if self._identity.counts(held.serial):
+                self._held[pair.key_file] = held
+                return
+            reason = "it is revoked or not on record"
+        issued = await self._identity.issue_local(
+            pki.make_request(key_pem),
+            role=pair.role,
+            name=pair.name,
+            lifetime_s=self._lifetime_s,
+            hosts=pair.hosts,
+        )
+        await asyncio.to_thread(files.write_atomically, pair.certificate_file, issued.pem)
+        self._held[pair.key_file] = issued
+        log.info(
+            "certificate.replaced",
+            file=str(pair.certificate_file),
+            reason=reason,
+            not_after=iso(issued.not_after),
+        )
+
+    def _load(self) -> None:
+        for context in (self.contexts.grpc, self.contexts.http):
+            tls.load(context, self._server.certificate_file, self._server.key_file)
+
+
+def why_replace(
+    held: pki.Issued | None, role: str, hosts: frozenset[str], key: str, now: float
+) -> str | None:
+    """Why a certificate must be made anew, or None if it serves."""
+    if held is None:
+        return "there was none"
+    if held.key != key:
+        return "it is for another key"
+    if held.role != role:
+        return "it is for another role"
+    if held.hosts != hosts:
+        return "the names of this server have changed"
+    if now >= renewal.due_at(held.issued_at, held.not_after):
+        return "it was due"
+    return None
+
+
+def _read(pair: _Pair) -> tuple[bytes, pki.Issued | None]:
+    """The key, made if there was none, and the certificate if there is a readable one."""
+    try:
+        key_pem = pki.load_or_create_key(pair.key_file)
+    except pki.BrokenFiles as error:
+        raise errors.Refused(f"{error}, or remove it to have a new one made") from None
+    try:
+        return key_pem, pki.read_certificate(pair.certificate_file.read_bytes())
+    except (FileNotFoundError, pki.BadCertificate):
+        return key_pem, None
+
+
+def _plain(host: str) -> str | None:
+    """One spelling per host, or None for what no certificate can name: wildcards and nonsense."""
+    text = host.strip().lower().removesuffix(".").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text if _DNS_NAME.fullmatch(text) else None
+    return None if address.is_unspecified else str(address)
