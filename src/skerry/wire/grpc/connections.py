@@ -1,0 +1,256 @@
+"""One HTTP/2 connection: its limits, its signs of life, its running calls and its end.
+
+`skerry.wire.grpc.listener` makes one per accepted socket and waits for `closed`; every call goes to
+`skerry.wire.grpc.calls`. HTTP/2 itself is h2's, the stream mechanics are grpclib's. A peer that breaks the
+protocol, floods us without reading, or falls silent loses its connection; the others notice nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import structlog
+from grpclib import protocol
+from grpclib.config import Configuration
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from skerry.wire.grpc.calls import Calls, Headers
+from skerry.wire.peers import Peer, peer_of
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may use."""
+
+    concurrent_calls: int = 256
+    header_bytes: int = 16 * 1024
+    stream_window_bytes: int = 1024 * 1024
+    # Larger than a stream's, so that one call which nobody reads does not stop the others.
+    connection_window_bytes: int = 4 * 1024 * 1024
+    # Replies wait for the peer to read, but answers to its pings and settings cannot: this bounds them.
+    unsent_bytes: int = 8 * 1024 * 1024
+    # A peer that says nothing for this long is pinged; if it says nothing again, it is gone.
+    silence_s: float = 30.0
+
+
+_H2 = H2Configuration(
+    client_side=False,
+    header_encoding="latin-1",  # never fails; what must be ASCII is checked where it is used
+    # Names and order of headers are checked. The value of `:scheme` is not, on purpose: early Aurae clients
+    # send `hxxp`.
+    validate_inbound_headers=True,
+    normalize_inbound_headers=False,
+    validate_outbound_headers=False,
+    normalize_outbound_headers=False,
+)
+# grpclib's own keepalive waits for the peer to read before it closes a dead connection; ours does not.
+_GRPCLIB = Configuration(_keepalive_time=None).__for_server__()
+
+
+class Connection(protocol.H2Protocol):
+    """The server's end. `closed` is done once the socket is gone and no call of it runs any more."""
+
+    def __init__(self, calls: Calls, limits: Limits) -> None:
+        self._running = _RunningCalls(calls, self, limits.concurrent_calls)
+        super().__init__(self._running, _GRPCLIB, _H2)
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._was_heard = True
+        self._is_pinged = False
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.peer = Peer(address="")
+        self.is_stopping = False
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = peer_of(transport)
+        http2 = H2Connection(config=_H2)
+        http2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.concurrent_calls,
+                SettingCodes.MAX_HEADER_LIST_SIZE: self._limits.header_bytes,
+                SettingCodes.INITIAL_WINDOW_SIZE: self._limits.stream_window_bytes,
+            },
+        )
+        http2.decoder.max_header_list_size = self._limits.header_bytes
+        default_window = http2.inbound_flow_control_window
+        http2.initiate_connection()
+        http2.increment_flow_control_window(self._limits.connection_window_bytes - default_window)
+        self.connection = protocol.Connection(http2, self._transport, config=_GRPCLIB)
+        self.processor = _Events(self._running, self.connection)
+        self.connection.flush()
+        self._timer = self._loop.call_later(self._limits.silence_s, self._check_life)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        self._was_heard = True
+        try:
+            events = self.connection.feed(data)
+            self.connection.flush()
+            for event in events:
+                self.processor.process(event)
+            if not self.connection.is_closing():
+                self.connection.flush()
+        except ProtocolError as error:
+            log.warning(
+                "connection.broken", peer=self.peer.address, reason=str(error) or type(error).__name__
+            )
+            self._end()
+        except Exception as error:
+            log.error("connection.failed", peer=self.peer.address, exc_info=error)
+            self._abort()
+        else:
+            self._check_unsent()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.processor.close(reason="Connection lost")
+        self._running.when_idle(self._report_closed)
+
+    def stop(self) -> None:
+        """Take no more calls; end those that stream replies, wait for the others, then say goodbye."""
+        self.is_stopping = True
+        self._running.cancel_endless()
+        self._running.when_idle(self._end)
+
+    def cancel(self) -> None:
+        """End every call now; each tells its client that the server is stopping."""
+        self.is_stopping = True
+        self._running.close()
+
+    def abort(self) -> None:
+        """Drop the socket without another word."""
+        self._abort()
+
+    def _check_life(self) -> None:
+        if self._is_over or self.connection.is_closing():
+            self._abort()  # it had its time to read the goodbye
+            return
+        if self._was_heard:
+            self._was_heard = self._is_pinged = False
+        elif not self._is_pinged:
+            self._is_pinged = True
+            self._http2.ping(b"skerry--")
+            self.connection.flush()
+        else:
+            log.warning("connection.silent", peer=self.peer.address, calls=len(self._running))
+            self._abort()
+            return
+        self._timer = self._loop.call_later(self._limits.silence_s, self._check_life)
+
+    def _check_unsent(self) -> None:
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        if unsent > self._limits.unsent_bytes:
+            log.warning("connection.flooded", peer=self.peer.address, unsent_bytes=unsent)
+            self._abort()
+
+    def _end(self) -> None:
+        """Send what is pending, with a GOAWAY, and close."""
+        if self._is_over or self._transport is None:
+            return
+        self._is_over = True
+        try:
+            self._http2.close_connection(ErrorCodes.NO_ERROR)
+        except ProtocolError:
+            pass  # h2 has queued its own GOAWAY, with the reason
+        self.connection.flush()
+        self._transport.close()
+
+    def _abort(self) -> None:
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _report_closed(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    @property
+    def _http2(self) -> H2Connection:
+        return self.connection._connection
+
+
+class _Events(protocol.EventsProcessor):
+    """grpclib's reactions to HTTP/2 events, without two of its surprises."""
+
+    def process(self, event: Event) -> None:
+        if isinstance(event, DataReceived) and not event.flow_controlled_length:
+            return  # an empty frame is legal and says nothing; grpclib would take it for the end
+        try:
+            super().process(event)
+        except NotImplementedError:
+            pass  # frames of unknown types must be ignored (RFC 9113, 5.5); grpclib would break off
+
+
+class _RunningCalls(protocol.AbstractHandler):
+    """The tasks of one connection's calls."""
+
+    def __init__(self, calls: Calls, line: Connection, most: int) -> None:
+        self._calls = calls
+        self._line = line
+        self._most = most
+        self._tasks: dict[protocol.Stream, asyncio.Task[None]] = {}
+        self._endless: set[protocol.Stream] = set()
+        self._on_idle: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def accept(self, stream: protocol.Stream, headers: Any, release_stream: Callable[[], None]) -> None:
+        # A client that opens and resets calls faster than they end passes HTTP/2's own limit, but not this.
+        if self._line.is_stopping or len(self._tasks) >= self._most:
+            stream.reset_nowait(ErrorCodes.REFUSED_STREAM)
+            release_stream()
+            return
+        asked: Headers = headers
+        task = asyncio.get_running_loop().create_task(self._calls.answer(stream, asked, self._line))
+        self._tasks[stream] = task
+        if self._calls.is_endless(asked):
+            self._endless.add(stream)
+        # Not in the task itself: one that is cancelled before its first step runs none of its code.
+        task.add_done_callback(partial(self._ended, stream, release_stream))
+
+    def cancel(self, stream: protocol.Stream) -> None:
+        if task := self._tasks.get(stream):
+            task.cancel()
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def cancel_endless(self) -> None:
+        for stream in self._endless:
+            self._tasks[stream].cancel()
+
+    def when_idle(self, act: Callable[[], None]) -> None:
+        """Call `act` as soon as no call runs; a later `act` replaces an earlier one."""
+        if self._tasks:
+            self._on_idle = act
+        else:
+            act()
+
+    def _ended(self, stream: protocol.Stream, release: Callable[[], None], task: asyncio.Task[None]) -> None:
+        del self._tasks[stream]
+        self._endless.discard(stream)
+        release()
+        if not self._tasks and self._on_idle is not None:
+            self._on_idle()
