@@ -8,9 +8,11 @@ transaction that returned is durable. Leases take their keys with them when they
 What backends promise beyond the methods:
 - transactions are linearizable; watchers see revisions in order, each once, each whole;
 - history is bounded: a watch from before what is kept raises `Compacted`, never skips;
-- keys are at most `MAX_KEY` bytes, values `MAX_VALUE`, transactions `MAX_OPS` operations, and one
-  transaction names a key in at most one operation; otherwise `Invalid` or `TooLarge`, nothing written;
-- a backend that cannot be reached, or whose disk is full, raises `Unavailable`.
+- keys are at most `MAX_KEY` bytes, values `MAX_VALUE`, transactions `MAX_OPS` operations, `MAX_OPS`
+  expectations and `MAX_TRANSACTION` bytes of keys and values, and one transaction names a key in at most one
+  operation; otherwise `Invalid` or `TooLarge`, nothing written (`skerry.store.limits`);
+- a backend that cannot be reached, or whose disk is full, raises `Unavailable`. If a transaction may have
+  happened all the same, the message says so.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import msgspec
 MAX_KEY = 512
 MAX_VALUE = 1024 * 1024
 MAX_OPS = 128
+MAX_TRANSACTION = 1280 * 1024  # etcd refuses requests above 1.5 MiB; this leaves room for its framing
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
@@ -97,7 +100,7 @@ class Store(Protocol):
         """Keys that start with `prefix`, in order; at most `limit` (0: all). `cursor` goes on after a page.
 
         A later page may be of a later moment than the first; watching from the first page's revision
-        brings whatever came between.
+        brings whatever came between. Without a limit, all of it is one moment.
         """
         ...
 
@@ -106,6 +109,7 @@ class Store(Protocol):
 
         Raises `Conflict` naming the first key whose expectation failed, and `NotFound` for an unknown
         lease. If nothing changes (only deletes of absent keys) no revision is made; the current one returns.
+        A caller that is cancelled while it waits learns nothing: the transaction may still happen.
         """
         ...
 
@@ -131,7 +135,7 @@ class Store(Protocol):
         ...
 
     async def compact(self, before: int) -> None:
-        """Forget history older than `before`; current entries stay."""
+        """Forget batches of revisions below `before`; current entries stay."""
         ...
 
     async def revision(self) -> int:

@@ -1,0 +1,238 @@
+"""The file under the SQLite store: opening, checking, migrating, loading and writing it. Blocking.
+
+The file is a journal, not a database that is queried: `journal` has one row per revision, `entry` is the
+state as of the `fold` revision, and the two together are loaded into memory once. Writing a transaction
+appends one row; from time to time the oldest rows are folded into `entry`. `skerry.store.sqlite` calls this
+from its one writer thread, and decides when and what.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from skerry.kit import files
+from skerry.model import errors
+from skerry.store.protocol import Batch, Change, Entry, LeaseId
+
+# Step n brings a file from user_version n to n + 1. Steps are only ever added.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, created INTEGER NOT NULL,"
+        " revision INTEGER NOT NULL, lease INTEGER NOT NULL) STRICT",
+        "CREATE TABLE journal (revision INTEGER PRIMARY KEY, changes BLOB NOT NULL) STRICT",
+        "CREATE TABLE lease (id INTEGER PRIMARY KEY, ttl_s INTEGER NOT NULL) STRICT",
+        "CREATE TABLE fold (revision INTEGER NOT NULL) STRICT",
+        "INSERT INTO fold VALUES (0)",
+    ),
+)
+
+# The write-ahead log is cut back to this after a burst; SQLite itself never shrinks it.
+_WAL_BYTES = 16 * 1024 * 1024
+
+
+# How a change is written: the revision is the row's, and is not repeated. A removed key has no value.
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    value: bytes | None
+    created: int = 0
+    lease: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Row]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Journal rows up to `revision` go; `entries` are the keys they named, as they are now (None: removed).
+
+    A key may be newer here than `revision`: the journal's later rows are replayed over it when loading, and
+    the last of them is what is here.
+    """
+
+    revision: int
+    entries: Sequence[tuple[str, Entry | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one commit of the file writes."""
+
+    batches: Sequence[Batch]
+    granted: Sequence[tuple[LeaseId, int]] = ()
+    ended: Sequence[LeaseId] = ()
+    fold: Fold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What was in the file."""
+
+    folded: int
+    entries: list[Entry]
+    batches: list[Batch]
+    leases: list[tuple[LeaseId, int]]
+
+
+class Journal:
+    """One open file, for one thread. Every failure to open is `Refused` and says what to do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._connection = _connect(path)
+        except OSError as error:
+            raise errors.Refused(
+                f"the store {path} cannot be opened: {error.strerror}; is the folder there and ours?"
+            ) from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise _cannot_open(path, error) from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def load(self) -> Contents:
+        """Everything in the file, once."""
+        run = self._connection.execute
+        try:
+            (folded,) = run("SELECT revision FROM fold").fetchone()
+            entries = [Entry(*row) for row in run("SELECT key, value, created, revision, lease FROM entry")]
+            leases = [(LeaseId(lease), ttl_s) for lease, ttl_s in run("SELECT id, ttl_s FROM lease")]
+            batches = [
+                _to_batch(revision, changes)
+                for revision, changes in run("SELECT revision, changes FROM journal ORDER BY revision")
+            ]
+        except sqlite3.Error as error:
+            raise _cannot_open(self.path, error) from error
+        except (msgspec.DecodeError, TypeError) as error:
+            raise _damaged(self.path, f"a row cannot be read: {error}") from error
+        if [batch.revision for batch in batches] != list(range(folded + 1, folded + 1 + len(batches))):
+            raise _damaged(self.path, "revisions are missing")
+        return Contents(folded, entries, batches, leases)
+
+    def write(self, group: Group) -> None:
+        """All of it, durable when this returns; nothing of it if it raises `sqlite3.Error`."""
+        connection = self._connection
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")  # the one after an earlier failure failed too
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.executemany(
+                "INSERT INTO journal VALUES (?, ?)", [_to_row(batch) for batch in group.batches]
+            )
+            if group.granted:
+                connection.executemany("INSERT INTO lease VALUES (?, ?)", group.granted)
+            if group.ended:
+                connection.executemany("DELETE FROM lease WHERE id = ?", [(lease,) for lease in group.ended])
+            if group.fold is not None:
+                self._fold(group.fold)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        # Memory is the truth while this process runs, so no other may write. It also spares the -shm file.
+        run("PRAGMA locking_mode = EXCLUSIVE")
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = FULL")
+        run(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        (version,) = run("PRAGMA user_version").fetchone()
+        if version > len(MIGRATIONS):
+            raise errors.Refused(
+                f"the store {self.path} has schema {version}, and this Skerry knows only up to"
+                f" {len(MIGRATIONS)}: it was written by a newer version; start that one, or restore a backup"
+            )
+        problems = [text for (text,) in run("PRAGMA quick_check(3)")]
+        if problems != ["ok"]:
+            raise _damaged(self.path, "; ".join(problems))
+        for number in range(version, len(MIGRATIONS)):
+            run("BEGIN IMMEDIATE")
+            for statement in MIGRATIONS[number]:
+                run(statement)
+            run(f"PRAGMA user_version = {number + 1}")
+            run("COMMIT")
+
+    def _fold(self, fold: Fold) -> None:
+        connection = self._connection
+        connection.executemany(
+            "INSERT INTO entry VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value,"
+            " created = excluded.created, revision = excluded.revision, lease = excluded.lease",
+            [(e.key, e.value, e.created, e.revision, e.lease) for _, e in fold.entries if e is not None],
+        )
+        connection.executemany(
+            "DELETE FROM entry WHERE key = ?", [(key,) for key, entry in fold.entries if entry is None]
+        )
+        connection.execute("DELETE FROM journal WHERE revision <= ?", (fold.revision,))
+        connection.execute("UPDATE fold SET revision = ?", (fold.revision,))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # SQLite would make the file with the umask's mode; the -wal file takes the mode of this one.
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.PRIVATE)
+    try:
+        os.fchmod(descriptor, files.PRIVATE)
+    finally:
+        os.close(descriptor)
+    if is_new:
+        files.sync_folder(path.parent)
+    return sqlite3.connect(path, isolation_level=None, timeout=0)
+
+
+def _to_row(batch: Batch) -> tuple[int, bytes]:
+    return batch.revision, _encode(
+        [
+            (change.key, None)
+            if change.entry is None
+            else (change.key, change.entry.value, change.entry.created, change.entry.lease)
+            for change in batch.changes
+        ]
+    )
+
+
+def _to_batch(revision: int, changes: bytes) -> Batch:
+    return Batch(
+        revision,
+        tuple(
+            Change(
+                row.key,
+                None
+                if row.value is None
+                else Entry(row.key, row.value, row.created, revision, LeaseId(row.lease)),
+            )
+            for row in _decode(changes)
+        ),
+    )
+
+
+def _damaged(path: Path, what: str) -> errors.Refused:
+    return errors.Refused(
+        f"the store {path} is damaged ({what}): restore it from a backup, or move it and {path.name}-wal"
+        " away to start empty"
+    )
+
+
+def _cannot_open(path: Path, error: sqlite3.Error) -> errors.Refused:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY:
+        return errors.Refused(f"the store {path} is in use by another process; stop that one first")
+    if code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path, str(error))
+    return errors.Refused(
+        f"the store {path} cannot be opened: {error}; check the disk and the folder's rights"
+    )

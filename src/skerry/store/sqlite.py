@@ -1,0 +1,252 @@
+"""The default store: the tree in memory, made durable by a journal in one SQLite file, with group commit.
+
+Steps that arrive while a commit is on its way to the disk wait together. When the disk is free they are all
+evaluated in order on one draft, written in one transaction of the file by the writer thread, and only when
+that is durable merged into the tree, shown to watches and answered. If the write fails, every step of the
+group fails with `Unavailable` and the tree is as it was. `skerry.store.journal` knows the file; this module
+knows the loop and the thread. Only the event loop's thread touches the tree, so there is no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from skerry.kit import metrics
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.store.journal import Contents, Fold, Group, Journal
+from skerry.store.local import LocalStore
+from skerry.store.tree import Draft, Tree
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# Revisions that have left history are folded into the entries this many at a time: often enough that one
+# commit is not held up, seldom enough that a key written often is folded once.
+FOLD_EVERY = 256
+
+GROUP_SIZE = metrics.histogram(
+    "skerry_store_group_size", "Steps that were made durable by one commit", buckets=[1, 4, 16, 64, 256, 1024]
+)
+COMMIT_FAILURES = metrics.counter("skerry_store_commit_failures_total", "Commits that the disk refused")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A step and who waits for it."""
+
+    step: Callable[[Draft], Any]
+    answer: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+class SqliteStore(LocalStore):
+    """`await SqliteStore.open(path, clock)`; a second process that opens the same file is refused."""
+
+    def __init__(
+        self,
+        writer: _Writer,
+        contents: Contents,
+        clock: Clock,
+        history: int,
+        entropy: Callable[[int], int],
+    ) -> None:
+        tree = Tree(history=history, revision=contents.folded)
+        tree.restore(contents.entries, contents.batches, contents.leases, clock.monotonic())
+        super().__init__(tree, clock, entropy)
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Waiting] = []
+        self._is_busy = False  # a group is being written, or is about to be
+        self._folded = contents.folded
+        self._unfolded: set[str] = set()  # keys of revisions that left history and are not folded yet
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self._closing: asyncio.Task[None] | None = None
+        self._arm_leases()
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        clock: Clock,
+        *,
+        history: int = 10_000,
+        entropy: Callable[[int], int] = secrets.randbits,
+    ) -> SqliteStore:
+        """Open or create the file. Raises `Refused` if it is damaged, newer than this program, or in use."""
+        writer = _Writer(path)
+        try:
+            contents = await writer.start()
+        except BaseException:
+            await writer.stop()
+            raise
+        return cls(writer, contents, clock, history, entropy)
+
+    async def _submit(self, step: Callable[[Draft], T]) -> T:
+        self._require_open()
+        waiting = _Waiting(step, self._loop.create_future())
+        self._waiting.append(waiting)
+        if not self._is_busy:
+            self._schedule()
+        answer: T = await waiting.answer
+        return answer
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._shut())
+        await asyncio.shield(self._closing)
+
+    async def _shut(self) -> None:
+        await super().close()
+        await self._at_rest.wait()
+        await self._writer.stop()
+
+    def _schedule(self) -> None:
+        # Not at once: tasks that are ready to run now may have something for the same group.
+        self._is_busy = True
+        self._at_rest.clear()
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Evaluate everything that waits and hand it to the writer."""
+        waiting, self._waiting = self._waiting, []
+        draft = Draft(self._tree)
+        for one in waiting:
+            try:
+                one.result = one.step(draft)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this step
+                one.error = error
+        draft.seal()
+        unfolded = self._unfolded.union(c.key for b in draft.departed for c in b.changes)
+        fold = None
+        if draft.is_compacting or draft.floor - self._folded >= FOLD_EVERY:
+            fold = Fold(draft.floor, [(key, draft.get(key)) for key in unfolded])
+            unfolded = set()
+
+        def written(failure: Exception | None) -> None:
+            if failure is None:
+                self._unfolded = unfolded
+                self._folded = fold.revision if fold is not None else self._folded
+                self._merge(draft)
+                GROUP_SIZE.observe(len(waiting))
+            self._answer(waiting, failure)
+
+        if draft.is_empty and fold is None:
+            written(None)
+            return
+        group = Group(
+            batches=draft.batches,
+            granted=[(lease, ttl_s) for lease, ttl_s in draft.granted.items() if lease not in draft.ended],
+            ended=[lease for lease in draft.ended if lease not in draft.granted],
+            fold=fold,
+        )
+        self._writer.write(group, written)
+
+    def _answer(self, waiting: list[_Waiting], failure: Exception | None) -> None:
+        """The group is durable, or it failed and never was: tell everybody, then let the next one go."""
+        if failure is not None:
+            COMMIT_FAILURES.inc()
+            log.error("store.commit_failed", path=str(self._writer.path), error=repr(failure))
+        for one in waiting:
+            if one.answer.done():
+                continue  # whoever waited was cancelled
+            if failure is not None:
+                one.answer.set_exception(_refused_by_disk(self._writer.path, failure))
+            elif one.error is not None:
+                one.answer.set_exception(one.error)
+            else:
+                one.answer.set_result(one.result)
+        if self._waiting:
+            self._schedule()  # after those just answered have run, so what they bring comes along
+        else:
+            self._is_busy = False
+            self._at_rest.set()
+
+
+class _Writer:
+    """The thread that owns the file. Takes one group at a time and reports back on the event loop."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._loop = asyncio.get_running_loop()
+        self._orders: queue.SimpleQueue[tuple[Group, Callable[[Exception | None], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._opened: asyncio.Future[Contents] = self._loop.create_future()
+        self._stopped = asyncio.Event()
+        # A daemon, so that a program that ends without closing its store does end.
+        self._thread = threading.Thread(target=self._run, name=f"store {path.name}", daemon=True)
+
+    async def start(self) -> Contents:
+        self._thread.start()
+        return await asyncio.shield(self._opened)
+
+    def write(self, group: Group, written: Callable[[Exception | None], None]) -> None:
+        """Make the group durable, then call `written` on the loop with what went wrong, or None."""
+        self._orders.put((group, written))
+
+    async def stop(self) -> None:
+        """Let the orders that were given finish, close the file and end the thread."""
+        self._orders.put(None)
+        await self._stopped.wait()
+        self._thread.join()
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()  # seen by `start`, unless that was cancelled
+
+    def _run(self) -> None:
+        try:
+            journal = Journal(self.path)
+        except Exception as error:  # noqa: BLE001 - raised again where `start` waits
+            self._report(self._fail_opening, error)
+            self._report(self._stopped.set)
+            return
+        try:
+            self._report(self._opened.set_result, journal.load())
+            while (order := self._orders.get()) is not None:
+                group, written = order
+                failure: Exception | None = None
+                try:
+                    journal.write(group)
+                except Exception as error:  # noqa: BLE001 - raised again where the group's callers wait
+                    failure = error
+                if not self._report(written, failure):
+                    return
+        except Exception as error:  # noqa: BLE001 - loading failed; raised again where `start` waits
+            self._report(self._fail_opening, error)
+        finally:
+            journal.close()
+            self._report(self._stopped.set)
+
+    def _fail_opening(self, error: Exception) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(error)
+
+    def _report(self, callback: Callable[..., None], *values: Any) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback, *values)
+        except RuntimeError:  # the loop was closed under us: nobody is left to tell
+            return False
+        return True
+
+
+def _refused_by_disk(path: Path, failure: Exception) -> errors.SkerryError:
+    if not isinstance(failure, sqlite3.Error):
+        return errors.Internal("the store failed in a way it should not", detail=repr(failure))
+    return errors.Unavailable(
+        f"the store could not write to {path}: {failure}; nothing was changed."
+        " Make sure that the disk has room and works, then try again",
+        detail=repr(failure),
+    )

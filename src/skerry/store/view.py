@@ -1,0 +1,142 @@
+"""A decoded mirror of one prefix, fed by the watch: what rooms read instead of asking the store.
+
+`run` follows for ever and belongs to a `Keeper`; after `Compacted` or `Unavailable` it takes a new snapshot.
+Reads are of memory and may be a moment behind; who must see its own write waits with `reached`. An entry that
+`decode` cannot read stops `run` with `Internal`: a mirror that leaves things out would be worse than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import structlog
+
+from skerry.kit.backoff import Backoff
+from skerry.model import errors
+from skerry.store.keymap import KeyMap
+from skerry.store.protocol import Batch, Entry, Store
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# A revision that does not touch the prefix never comes by the watch; after this long `reached` asks.
+_PATIENCE_S = 0.25
+
+
+class View(Generic[T]):
+    """`view.get(key)` is the decoded entry under `prefix`, or None."""
+
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        decode: Callable[[Entry], T],
+        *,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._decode = decode
+        self._backoff = backoff or Backoff(cap_s=5.0)
+        self._mirror: KeyMap[T] = KeyMap()
+        self._revision = -1  # before the first snapshot
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._mirror)
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that the mirror includes, -1 before the first snapshot."""
+        return self._revision
+
+    def get(self, key: str) -> T | None:
+        return self._mirror.get(key)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """All of it in key order. Do not await while iterating."""
+        return self._mirror.scan(self._prefix)
+
+    async def run(self) -> None:
+        """Follow the prefix until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._refresh()
+                failures = 0
+                async with self._store.watch(self._prefix, since=self._revision) as batches:
+                    async for batch in batches:
+                        self._apply(batch)
+            except errors.Compacted:
+                log.info("view.compacted", prefix=self._prefix, revision=self._revision)
+            except errors.Unavailable as error:
+                log.warning("view.interrupted", prefix=self._prefix, error=error.message)
+                await asyncio.sleep(self._backoff.delay(failures))
+                failures += 1
+
+    async def ready(self) -> None:
+        """Wait for the first snapshot."""
+        await self._wait(0)
+
+    async def reached(self, revision: int) -> None:
+        """Wait until the mirror includes `revision`: after a commit that returned it, you read your write."""
+        while self._revision < revision:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._wait(revision)
+            except TimeoutError:
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        before = self._revision
+        page = await self._store.range(self._prefix)
+        if before <= page.revision < self._revision:
+            return  # the watch was quicker than the snapshot
+        # A store that answers with less than was seen before asking was put back to a backup: so are we.
+        self._mirror = KeyMap({entry.key: self._read(entry) for entry in page.entries})
+        self._move(page.revision)
+
+    def _apply(self, batch: Batch) -> None:
+        if batch.revision <= self._revision:
+            return  # a snapshot was quicker than the watch
+        for change in batch.changes:
+            if change.entry is None:
+                self._mirror.remove(change.key)
+            else:
+                self._mirror.put(change.key, self._read(change.entry))
+        self._move(batch.revision)
+
+    def _read(self, entry: Entry) -> T:
+        try:
+            return self._decode(entry)
+        except Exception as error:
+            raise errors.Internal(
+                f"the record {entry.key!r} cannot be read; was it written by a newer version?",
+                detail=repr(error),
+            ) from error
+
+    def _move(self, revision: int) -> None:
+        self._revision = revision
+        if not self._waiting:
+            return
+        still = []
+        for wanted, future in self._waiting:
+            if wanted > revision:
+                still.append((wanted, future))
+            elif not future.done():
+                future.set_result(None)
+        self._waiting = still
+
+    async def _wait(self, revision: int) -> None:
+        if self._revision >= revision:
+            return
+        waiting = (revision, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            await waiting[1]
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
