@@ -1,0 +1,1 @@
+"""HTTP: the server, what stands in front of every route, and typed endpoints."""

@@ -1,0 +1,192 @@
+"""Endpoints as typed functions: what comes in is decoded before they run, what they return is encoded.
+
+    @endpoint("DELETE", "/token/{id}", summary="Revoke a token", raises=(errors.NotFound,), status=204)
+    async def revoke(own: Own, call: Call, path: TokenPath) -> None: ...
+
+The parameters `path`, `query` and `body` are structs, and their annotations are the declaration: the same
+structs decode the request (`decoding`) and describe it (`openapi`). The first parameter is whatever the
+endpoint's room works with, given when the app is built. Nothing here knows what an endpoint does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.model.identity import Caller
+from skerry.wire.http import answers, bodies, decoding, sse
+
+_NAMES = re.compile(r"{(\w+)}")
+# Bodies of our own routes are small records; contracts that take more say so.
+MAX_BODY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What an endpoint may know of the request besides its parameters."""
+
+    caller: Caller
+    request_id: str
+    address: str  # of the client, for limits
+    headers: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """An answer that is no JSON: the bytes as they are, in the endpoint's media type."""
+
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WithStatus:
+    """A value to be sent with another status than the usual one; the endpoint lists it under `also`."""
+
+    status: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Server-sent events, closed by whoever sends them; `held` is let go when they have ended."""
+
+    frames: AsyncGenerator[bytes, None]
+    heartbeat_s: float
+    held: AbstractContextManager[None]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A declared endpoint. `inputs` holds the structs of `path`, `query` and `body`, where it has them."""
+
+    method: str
+    path: str
+    summary: str
+    description: str
+    handle: Callable[..., Awaitable[Any]]
+    inputs: dict[str, type[msgspec.Struct]]
+    reply: Any
+    status: int = 200
+    media: str = answers.JSON
+    raises: tuple[type[errors.SkerryError], ...] = ()
+    also: dict[int, str] = field(default_factory=dict)  # other statuses with the same reply, and when
+    headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
+    streams: bool = False
+    is_quiet: bool = False
+    max_body_bytes: int = MAX_BODY_BYTES
+
+    @property
+    def name(self) -> str:
+        """`GET /token/{id}`, as the access table has it."""
+        return f"{self.method} {self.path}"
+
+
+def endpoint(
+    method: str,
+    path: str,
+    *,
+    summary: str,
+    status: int = 200,
+    media: str = answers.JSON,
+    raises: tuple[type[errors.SkerryError], ...] = (),
+    also: dict[int, str] | None = None,
+    headers: dict[str, str] | None = None,
+    streams: bool = False,
+    is_quiet: bool = False,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
+    """Declare an endpoint; its description is the function's docstring, its types the annotations."""
+
+    def declare(handle: Callable[..., Awaitable[Any]]) -> Endpoint:
+        hints = typing.get_type_hints(handle)
+        inputs: dict[str, type[msgspec.Struct]] = {
+            name: hints[name] for name in ("path", "query", "body") if name in hints
+        }
+        named = set(_NAMES.findall(path))
+        taken = set(inputs["path"].__struct_fields__) if "path" in inputs else set()
+        assert named == taken, f"{path} names {named}, its struct has {taken}"
+        return Endpoint(
+            method=method,
+            path=path,
+            summary=summary,
+            description=inspect.getdoc(handle) or "",
+            handle=handle,
+            inputs=inputs,
+            reply=_usual(hints["return"]),
+            status=status,
+            media=media,
+            raises=raises,
+            also=also or {},
+            headers=headers or {},
+            streams=streams,
+            is_quiet=is_quiet,
+            max_body_bytes=max_body_bytes,
+        )
+
+    return declare
+
+
+def _usual(reply: Any) -> Any:
+    """The struct of an annotated return, with or without the other status beside it."""
+    usual = [kind for kind in typing.get_args(reply) if kind is not WithStatus]
+    return usual[0] if WithStatus in typing.get_args(reply) else reply
+
+
+class Served:
+    """An endpoint with what it works with."""
+
+    def __init__(self, declared: Endpoint, context: Any) -> None:
+        self.declared = declared
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        declared = self.declared
+        state = scope["state"]
+        headers = dict(scope["headers"])
+        call = Call(
+            caller=state["caller"],
+            request_id=state["request_id"],
+            address=scope["client"][0] if scope["client"] else "",
+            headers=headers,
+        )
+        inputs = await self._decoded(scope, headers, receive)
+        reply = await declared.handle(self._context, call, **inputs)
+        if isinstance(reply, Stream):
+            with reply.held:
+                await sse.write(reply.frames, scope, receive, send, heartbeat_s=reply.heartbeat_s)
+        elif isinstance(reply, Raw):
+            await answers.send_whole(send, declared.status, reply.content, declared.media)
+        elif isinstance(reply, WithStatus):
+            await answers.send_whole(send, reply.status, jsonio.encode(reply.value))
+        elif reply is None:
+            await answers.send_nothing(send, declared.status)
+        else:
+            await answers.send_whole(send, declared.status, jsonio.encode(reply))
+
+    async def _decoded(
+        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> dict[str, msgspec.Struct]:
+        types = self.declared.inputs
+        inputs: dict[str, msgspec.Struct] = {}
+        if "path" in types:
+            inputs["path"] = decoding.path(scope["path_params"], types["path"])
+        if "query" in types:
+            inputs["query"] = decoding.query(scope["query_string"], types["query"])
+        if "body" in types:
+            inputs["body"] = decoding.body(
+                await bodies.read_whole(receive),
+                headers.get(b"content-type"),
+                headers.get(b"content-encoding"),
+                types["body"],
+            )
+        return inputs

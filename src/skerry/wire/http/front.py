@@ -1,0 +1,280 @@
+"""What every HTTP request passes: the bare ASGI app before all routes.
+
+In this order: request id, Host and Origin, the route (404, 405), who is calling and whether it may
+(`skerry.wire.gate`, `skerry.wire.access`), bounds on body and time, the route itself, and afterwards the
+metrics and one line in the log. Errors of the model become answers here and nowhere else.
+
+Routes come in two kinds. **Bare** ones are found by one look into a dict, by their whole path or by their
+first segment, and are called as they are: for what must be fast. All others are Starlette routes, looked up
+by first segment and then matched. A path is the same with and without a slash at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from skerry.kit import logs, metrics
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.identity import ANONYMOUS, Caller
+from skerry.model.settings import HttpSettings
+from skerry.wire import access, gate
+from skerry.wire.http import answers, bodies
+from skerry.wire.http.answers import ClientGone, HttpError
+
+log = structlog.get_logger(__name__)
+
+REQUESTS = metrics.counter(
+    "skerry_http_requests_total", "HTTP requests answered", ["route", "method", "status"]
+)
+SECONDS = metrics.histogram(
+    "skerry_http_request_seconds", "From the end of the headers to the end of the answer", ["route", "method"]
+)
+IN_FLIGHT = metrics.gauge("skerry_http_requests_in_flight", "HTTP requests being answered now")
+
+# For the log and the metrics only, as nginx has it: the client went away before its answer.
+GONE = 499
+UNMATCHED = "unmatched"
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,64}\Z")
+_ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length"})
+_MAX_KNOWN_HOSTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One verb of one path: what answers, who may ask, and what bounds it."""
+
+    method: str
+    template: str
+    app: ASGIApp
+    row: access.Access
+    max_body_bytes: int
+    timeout_s: float | None  # None for what streams, or bounds itself
+    is_quiet: bool = False  # logged at debug only
+
+
+class _Exchange:
+    """One request on its way: what was answered so far, and the `send` that notes it."""
+
+    __slots__ = ("_send", "caller", "id_header", "request_id", "status", "target")
+
+    def __init__(self, send: Send, id_header: bytes) -> None:
+        self._send = send
+        self.id_header = id_header
+        self.request_id = id_header.decode()
+        self.status = 0
+        self.caller: Caller = ANONYMOUS
+        self.target: Target | None = None
+
+    async def send(self, message: Message) -> None:
+        if not self.status:
+            self.status = message["status"]
+            message["headers"].append((b"x-request-id", self.id_header))
+        await self._send(message)
+
+    async def tell(self, error: errors.SkerryError | HttpError) -> None:
+        status, headers, body = answers.of_error(error, self.request_id)
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+class Front:
+    """The ASGI app that the server calls."""
+
+    def __init__(
+        self,
+        *,
+        bare: Mapping[str, Iterable[Target]],
+        behind: Iterable[tuple[Route, Target]],
+        keeper: gate.Gate,
+        hosts: frozenset[str],
+        settings: HttpSettings,
+        clock: Clock,
+        new_request_id: Callable[[], bytes] = lambda: os.urandom(8).hex().encode(),
+    ) -> None:
+        """`bare` is keyed by a whole path (`/healthz`) or a first segment and its slash (`/invoke/`)."""
+        self._bare = {path: {target.method: target for target in targets} for path, targets in bare.items()}
+        self._behind: dict[str, list[tuple[Route, Target]]] = {}
+        for route, target in behind:
+            self._behind.setdefault(_first_segment(route.path), []).append((route, target))
+        self._gate = keeper
+        self._hosts = hosts
+        self._known_hosts: set[bytes] = set()  # Host headers that were found good, as they were sent
+        self._settings = settings
+        self._clock = clock
+        self._new_request_id = new_request_id
+
+    def targets(self) -> list[Target]:
+        """Everything that is served, for tests and tables."""
+        bare = [target for verbs in self._bare.values() for target in verbs.values()]
+        return bare + [target for routes in self._behind.values() for _, target in routes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "the server speaks HTTP only"
+        started = self._clock.monotonic()
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id")
+        exchange = _Exchange(
+            send, given if given is not None and _REQUEST_ID.match(given) else self._new_request_id()
+        )
+        IN_FLIGHT.inc()
+        with logs.request_context(exchange.request_id):
+            try:
+                await self._serve(exchange, scope, headers, receive)
+            except (errors.SkerryError, HttpError) as error:
+                await self._tell(exchange, scope, error)
+            except ClientGone:
+                exchange.status = exchange.status or GONE
+                _drop(scope)
+            except asyncio.CancelledError:
+                # Only the server's stop cancels requests. The task ends here, so nothing is swallowed.
+                await self._tell(exchange, scope, errors.Unavailable("the server is stopping; try again"))
+            except Exception as error:
+                log.error("request.failed", path=_shown_path(scope), exc_info=error)
+                message = f"a fault of this server; its log tells more under request id {exchange.request_id}"
+                await self._tell(exchange, scope, errors.Internal(message))
+            finally:
+                IN_FLIGHT.dec()
+                self._note(exchange, scope, self._clock.monotonic() - started)
+
+    async def _serve(
+        self, exchange: _Exchange, scope: Scope, headers: dict[bytes, bytes], receive: Receive
+    ) -> None:
+        self._check_names(scope, headers)
+        target = exchange.target = self._find(scope)
+        state = scope["state"]
+        if not target.row.anybody:
+            shown = headers.get(b"authorization")
+            exchange.caller = self._gate.caller(
+                state["connection"].peer(), None if shown is None else shown.decode("latin-1")
+            )
+            access.allow(target.row, exchange.caller)
+        state["caller"] = exchange.caller
+        state["request_id"] = exchange.request_id
+        length = headers.get(b"content-length")
+        if length is not None or b"transfer-encoding" in headers:
+            if length is not None and int(length) > target.max_body_bytes:
+                raise bodies.too_large(target.max_body_bytes)
+            receive = bodies.BoundedBody(receive, target.max_body_bytes, self._settings.body_timeout_s)
+        if target.timeout_s is None:
+            await target.app(scope, receive, exchange.send)
+            return
+        limit = asyncio.timeout(target.timeout_s)
+        try:
+            async with limit:
+                await target.app(scope, receive, exchange.send)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise errors.TimedOut(
+                f"this took longer than {target.timeout_s:g} s and was given up; part of it may be done"
+            ) from None
+
+    def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        if len(headers) != len(scope["headers"]):
+            _refuse_repeated(scope["headers"])
+        host = headers.get(b"host")
+        if host is None or host not in self._known_hosts:
+            gate.check_host(None if host is None else host.decode("latin-1"), self._hosts)
+            if host is not None and len(self._known_hosts) < _MAX_KNOWN_HOSTS:
+                self._known_hosts.add(host)
+        origin = headers.get(b"origin")
+        if origin is not None:
+            gate.check_origin(
+                origin.decode("latin-1"), self._hosts, host_header=host.decode("latin-1") if host else None
+            )
+
+    def _find(self, scope: Scope) -> Target:
+        """The target of this request; 404 for an unknown path, 405 for a verb that the path does not have."""
+        method = scope["method"]
+        sought = "GET" if method == "HEAD" else method
+        path = scope["path"]
+        if len(path) > 1 and path.endswith("/"):
+            path = scope["path"] = path[:-1]
+        verbs = self._bare.get(path) or self._bare.get(f"{_first_segment(path)}/")
+        if verbs is not None:
+            if (target := verbs.get(sought)) is not None:
+                return target
+            raise _wrong_verb(method, verbs)
+        allowed = set()
+        for route, target in self._behind.get(_first_segment(path), ()):
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                return target
+            if match is Match.PARTIAL:
+                allowed.add(target.method)
+        if allowed:
+            raise _wrong_verb(method, allowed)
+        raise errors.NotFound("there is nothing at this path; /openapi.json lists what there is")
+
+    async def _tell(self, exchange: _Exchange, scope: Scope, error: errors.SkerryError | HttpError) -> None:
+        if isinstance(error, errors.SkerryError) and error.detail:
+            log.info("request.detail", code=error.slug, detail=error.detail)
+        if exchange.status:
+            # The answer has begun and cannot be taken back; only breaking off shows that it is no good.
+            log.warning("request.broken", path=_shown_path(scope), error=error.message)
+            _drop(scope)
+        else:
+            await exchange.tell(error)
+
+    def _note(self, exchange: _Exchange, scope: Scope, seconds: float) -> None:
+        target = exchange.target
+        method = scope["method"]
+        route = UNMATCHED if target is None else target.template
+        REQUESTS.labels(route, method, exchange.status).inc()
+        SECONDS.labels(route, method).observe(seconds)
+        write = log.debug if target is not None and target.is_quiet else log.info
+        write(
+            "request.answered",
+            method=method,
+            path=_shown_path(scope),
+            status=exchange.status,
+            ms=round(seconds * 1000, 2),
+            caller=exchange.caller.name,
+        )
+
+
+def _first_segment(path: str) -> str:
+    end = path.find("/", 1)
+    return path if end < 0 else path[:end]
+
+
+def _wrong_verb(method: str, allowed: Iterable[str]) -> HttpError:
+    verbs = set(allowed)
+    if "GET" in verbs:
+        verbs.add("HEAD")
+    listed = ", ".join(sorted(verbs))
+    return HttpError(
+        405,
+        "wrong-verb",
+        f"this path does not take {method}; it takes {listed}",
+        [(b"allow", listed.encode())],
+    )
+
+
+def _refuse_repeated(headers: list[tuple[bytes, bytes]]) -> None:
+    """Two programs on the way could each believe another one of them."""
+    seen = set()
+    for name, _ in headers:
+        if name in _ONCE and name in seen:
+            raise errors.Invalid(f"the header {name.decode()} may be sent only once", field=name.decode())
+        seen.add(name)
+
+
+def _drop(scope: Scope) -> None:
+    scope["state"]["connection"].drop()
+
+
+def _shown_path(scope: Scope) -> str:
+    """Percent-encoded as it came, so that nobody can write lines of their own into the log."""
+    return str(scope["raw_path"].decode("ascii", "replace"))

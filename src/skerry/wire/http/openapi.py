@@ -1,0 +1,152 @@
+"""The OpenAPI 3.1 document, made from the endpoints' declarations and the access table.
+
+Served at `/openapi.json` and kept in `docs/openapi.json`. Nothing in it is written by hand but the words at
+the top, so it cannot say other than what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from skerry import __version__
+from skerry.model import errors
+from skerry.wire import access
+from skerry.wire import errors as tables
+from skerry.wire.http import answers
+from skerry.wire.http.answers import Problem
+from skerry.wire.http.endpoints import Endpoint, Raw, Stream
+from skerry.wire.own.table import ENDPOINTS
+
+_DESCRIPTION = """\
+Skerry's own routes. Errors have one shape (`Problem`), with a `code` for programs and a sentence for \
+people. Every answer carries `X-Request-Id`; send your own to find the request in the log. Paths are the \
+same with and without a slash at the end. On loopback the user who runs Skerry, and root, need no token: \
+the kernel tells who is calling."""
+
+_SECURITY_SCHEMES = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An access token of `skerry token create`.",
+    },
+    "certificate": {"type": "mutualTLS", "description": "A certificate of this cloud's own CA."},
+}
+_SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
+
+
+def openapi_document() -> dict[str, Any]:
+    """The document for everything that this version serves."""
+    return describe(ENDPOINTS)
+
+
+def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    listed = list(endpoints)
+    structs: dict[type, None] = {Problem: None}
+    for endpoint in listed:
+        structs.update(dict.fromkeys(endpoint.inputs.values()))
+        if _is_described(endpoint.reply):
+            structs[endpoint.reply] = None
+    schemas, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(structs, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in listed:
+        operation = _operation(endpoint, schema_of, components)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    parameters = {
+        schema_of[kind]["$ref"].rpartition("/")[2]
+        for endpoint in listed
+        for part, kind in endpoint.inputs.items()
+        if part != "body"
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Skerry",
+            "version": __version__,
+            "description": _DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {name: value for name, value in components.items() if name not in parameters},
+            "securitySchemes": _SECURITY_SCHEMES,
+        },
+    }
+
+
+def _is_described(reply: Any) -> bool:
+    return reply not in (type(None), Raw, Stream)
+
+
+def _operation(endpoint: Endpoint, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+    row = access.HTTP[endpoint.name]
+    operation: dict[str, Any] = {
+        "operationId": f"{endpoint.handle.__module__.rpartition('.')[2]}.{endpoint.handle.__name__}",
+        "summary": endpoint.summary,
+        "description": endpoint.description,
+        "security": [] if row.anybody else _SECURED,
+        "x-skerry-roles": ["anybody"] if row.anybody else sorted(row.roles),
+    }
+    parameters = [
+        parameter
+        for part in ("path", "query")
+        if part in endpoint.inputs
+        for parameter in _parameters(part, _resolved(schema_of[endpoint.inputs[part]], components))
+    ]
+    parameters += [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in endpoint.headers.items()
+    ]
+    if parameters:
+        operation["parameters"] = parameters
+    if "body" in endpoint.inputs:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {answers.JSON: {"schema": schema_of[endpoint.inputs["body"]]}},
+        }
+    operation["responses"] = _responses(endpoint, schema_of)
+    return operation
+
+
+def _parameters(part: str, schema: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for name, value in schema["properties"].items():
+        described = dict(value)
+        parameter = {"name": name, "in": part, "required": part == "path" or name in schema["required"]}
+        if "description" in described:
+            parameter["description"] = described.pop("description")
+        found.append({**parameter, "schema": described})
+    return found
+
+
+def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    usual: dict[str, Any] = {"description": "Done."}
+    if endpoint.reply is Stream or endpoint.reply is Raw:
+        shape = "object" if endpoint.media == answers.JSON else "string"
+        usual["content"] = {endpoint.media: {"schema": {"type": shape}}}
+    elif _is_described(endpoint.reply):
+        usual["content"] = {endpoint.media: {"schema": schema_of[endpoint.reply]}}
+    responses = {str(endpoint.status): usual}
+    for status, text in endpoint.also.items():
+        responses[str(status)] = {**usual, "description": text}
+    problem = {answers.JSON: {"schema": schema_of[Problem]}}
+    causes: dict[int, list[str]] = {}
+    closed = () if access.HTTP[endpoint.name].anybody else (errors.Unauthenticated, errors.Forbidden)
+    for kind in (*endpoint.raises, *closed):
+        causes.setdefault(tables.HTTP[kind], []).append(f"`{kind.slug}`: {_first_sentence(kind)}")
+    for status, texts in sorted(causes.items()):
+        responses[str(status)] = {"description": " ".join(texts), "content": problem}
+    responses["default"] = {"description": "Any other error; see `code`.", "content": problem}
+    return responses
+
+
+def _first_sentence(kind: type) -> str:
+    return (kind.__doc__ or "").strip().split("\n")[0]
+
+
+def _resolved(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = components[schema["$ref"].rpartition("/")[2]]
+    return found

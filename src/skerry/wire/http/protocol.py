@@ -1,0 +1,306 @@
+"""One HTTP connection: uvicorn's httptools protocol, with the bounds that a server on a network needs.
+
+Added to uvicorn's: a limit on the request head (431) and on its time (408), a limit on connections (503), a
+timer in every state in which a client could keep a connection open for nothing, answers that reach a client
+which is still sending, clients that close their sending half and wait, and the `Peer` behind the connection.
+What it refuses never becomes a request; it answers in the shape of `answers.Problem`. Everything that needs
+a whole request is the matter of `front`.
+
+    silent ──first byte──▶ head ──complete──▶ body ──complete──▶ waiting for the answer ──▶ silent
+    keep-alive timer      head timer         front's timer       front's timer
+
+At any time at most one timer of `_alarm` is armed; `connection_lost` takes it away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import http
+import os
+from collections.abc import Callable
+from typing import Any, cast
+
+import httptools
+import structlog
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from skerry.kit import jsonio
+from skerry.model.settings import HttpSettings
+from skerry.wire import peers
+from skerry.wire.http.answers import Problem
+
+log = structlog.get_logger(__name__)
+
+# How long a connection that is to close still takes in what the client is sending. Closing at once would
+# make the kernel reset it, and the client would lose the answer that tells it why.
+LINGER_S = 2.0
+# Connections above the limit that are being told so; beyond these they are dropped without a word.
+MAX_REFUSED = 64
+# Requests that a client may send ahead on one connection before the first is answered.
+MAX_PIPELINED = 64
+
+
+class _Reading(enum.Enum):
+    """What the next bytes of the client belong to."""
+
+    NOTHING = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+
+
+class _Refusal(Exception):
+    """Raised inside the parser's callbacks to end the parsing."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class _Exit:
+    """What a running request sees of the transport: it closes gently, and never while input is unread."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+
+class Connection(HttpToolsProtocol):
+    """`scope["state"]["connection"]` of every request that came over it."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        settings: HttpSettings,
+        loop: asyncio.AbstractEventLoop,
+        when_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(config, server_state, app_state, loop)
+        self._settings = settings
+        self._when_lost = when_lost
+        self._reading = _Reading.NOTHING
+        self._head_bytes = 0  # of the head so far, without the chunk that it began in
+        self._chunk_bytes = 0
+        self._alarm_handle: asyncio.TimerHandle | None = None
+        self._is_deaf = False  # input is thrown away
+        self._is_leaving = False  # nothing more is written
+        self._is_refused = False
+        self._running: RequestResponseCycle | None = None
+        self._peer: peers.Peer | None = None
+        self._exit: _Exit | None = None
+
+    # For the application.
+
+    def peer(self) -> peers.Peer:
+        """Who is at the other end; asked of the kernel once, and only if somebody wants to know."""
+        if self._peer is None:
+            self._peer = peers.peer_of(self.transport)
+        return self._peer
+
+    def drop(self) -> None:
+        """End the connection now, without sending what is still waiting to be sent."""
+        self._tell_cycles_it_is_over()
+        self.transport.abort()
+
+    # From the transport.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._exit = _Exit(transport, self._close_gently)
+        over = len(self.connections) - self._settings.max_connections
+        if over > MAX_REFUSED:
+            transport.abort()
+        elif over > 0:
+            self._is_refused = True
+            self._alarm(LINGER_S, self.drop)
+        else:
+            self._alarm(self._settings.keep_alive_s, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silence_alarm()
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        self._tell_cycles_it_is_over()
+        super().connection_lost(exc)
+        self._when_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        if self._is_refused:
+            self._refuse(503, "overloaded", "too many connections are open here; try again in a moment")
+            return
+        self._chunk_bytes = len(data)
+        if self._reading is _Reading.HEAD:
+            self._head_bytes += self._chunk_bytes
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # no other protocol is spoken here; the request is answered as if it had not asked
+        except httptools.HttpParserError as error:
+            refusal = error.__context__
+            if isinstance(refusal, _Refusal):
+                self._refuse(refusal.status, refusal.code, str(refusal))
+            elif isinstance(error, httptools.HttpParserCallbackError):
+                self._refuse(400, "bad-http", "the request line names no path that can be read")
+            else:
+                self._refuse(400, "bad-http", f"this is not HTTP/1.1: {error}")
+            return
+        if self._reading is _Reading.HEAD:
+            if self._head_bytes > self._settings.max_header_bytes:
+                self._refuse(*self._head_too_large())
+            elif self._alarm_handle is None:
+                self._alarm(self._settings.header_timeout_s, self._head_took_too_long)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn's never keeps a connection open
+        """The client will send no more. If it waits for an answer it still gets one."""
+        if self._is_deaf or self._is_refused or self.scheme == "https":
+            return None
+        if self._reading is not _Reading.NOTHING:
+            part = "head" if self._reading is _Reading.HEAD else "body"
+            self._refuse(400, "bad-http", f"the request ended within its {part}; send all of it")
+        running = self._running
+        if running is None or running.response_complete or running.disconnected or running.response_started:
+            return None  # silent, or a stream: nobody can tell a listener who waits from one who left
+        self._is_deaf = True
+        self._reading = _Reading.NOTHING
+        self.cycle.keep_alive = False
+        return True
+
+    # From the parser.
+
+    def on_message_begin(self) -> None:
+        self._silence_alarm()
+        self._unset_keepalive_if_required()
+        self._reading = _Reading.HEAD
+        self._head_bytes = 0
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self
+
+    def on_headers_complete(self) -> None:
+        # A chunk may hold more than this head, so this is only a first, cheap look.
+        if self._head_bytes + self._chunk_bytes > self._settings.max_header_bytes:
+            exact = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if exact > self._settings.max_header_bytes:
+                raise _Refusal(*self._head_too_large())
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise _Refusal(400, "bad-http", "too many requests were sent ahead; wait for answers")
+        self._silence_alarm()
+        super().on_headers_complete()
+        self._reading = _Reading.BODY
+        self.cycle.transport = cast(asyncio.Transport, self._exit)
+
+    def on_message_complete(self) -> None:
+        self._reading = _Reading.NOTHING
+        super().on_message_complete()
+        if self.cycle.response_complete and not self.pipeline:
+            # The rest of a body whose answer was given early has been thrown away; the next may come.
+            self._alarm(self._settings.keep_alive_s, self.timeout_keep_alive_handler)
+
+    # From the running request.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        if self._is_leaving:
+            self.pipeline.clear()
+            return
+        super().on_response_complete()
+        if self._reading is _Reading.BODY and self.cycle.response_complete:
+            self._unset_keepalive_if_required()
+            self._alarm(LINGER_S, self._close_gently)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close_gently()
+
+    def shutdown(self) -> None:
+        """The server stops: close what is silent, let what runs finish."""
+        running = self._running
+        if running is None or running.response_complete:
+            self._is_deaf = True
+            self.transport.close()
+        else:
+            running.keep_alive = False
+
+    # Ending.
+
+    def _close_gently(self) -> None:
+        """Close so that what was written arrives: first our half, then, at most a moment later, the rest."""
+        if self._is_leaving or self.transport.is_closing():
+            return
+        self._is_deaf = self._is_leaving = True
+        if self._reading is _Reading.NOTHING:
+            self.transport.close()
+        else:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.flow.resume_reading()
+        self._alarm(LINGER_S, self.transport.abort)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer what is no request, and close; a request that is still being answered goes first."""
+        newest = self.cycle
+        if self._reading is _Reading.BODY and newest.response_complete:
+            self._close_gently()  # it had its answer before its body broke
+            return
+        if self._running is not None and not newest.response_complete:
+            if self._reading is not _Reading.BODY:
+                # Earlier requests are good and on their way; the connection closes behind the last of them.
+                newest.keep_alive = False
+                self._is_deaf = True
+                return
+            if newest.response_started or newest is not self._running:
+                self.drop()
+                return
+            self._tell_cycles_it_is_over()
+        request_id = os.urandom(8).hex()
+        log.info("request.refused", status=status, code=code, request_id=request_id, client=self.client)
+        self.transport.write(_refusal(status, Problem(message, code, request_id)))
+        self._close_gently()
+
+    def _head_too_large(self) -> tuple[int, str, str]:
+        limit = self._settings.max_header_bytes
+        return 431, "too-large", f"the request line and headers may have at most {limit} bytes; send less"
+
+    def _head_took_too_long(self) -> None:
+        limit = self._settings.header_timeout_s
+        self._refuse(408, "slow-client", f"the headers took longer than {limit:g} s; send them at once")
+
+    def _tell_cycles_it_is_over(self) -> None:
+        """Wake whoever waits for a body, for a disconnect, or for room to write."""
+        for cycle in (self._running, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.flow.resume_writing()
+
+    def _alarm(self, seconds: float, then: Callable[[], None]) -> None:
+        self._silence_alarm()
+        self._alarm_handle = self.loop.call_later(seconds, then)
+
+    def _silence_alarm(self) -> None:
+        if self._alarm_handle is not None:
+            self._alarm_handle.cancel()
+            self._alarm_handle = None
+
+
+def _refusal(status: int, problem: Problem) -> bytes:
+    body = jsonio.encode(problem)
+    retry = "retry-after: 1\r\n" if status == 503 else ""
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        f"x-request-id: {problem.request_id}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,144 @@
+"""The HTTP listener: uvicorn's parser and protocol, in our event loop, under our signals and our stop.
+
+`uvicorn.Server` is not used: it takes the process's signals, polls ten times a second, and when its grace
+period is over it leaves connections and tasks behind. This starts on a socket that is already bound and
+stops within a bound, with nothing left. What is served is the ASGI app that `skerry.wire.http.app` builds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from email.utils import formatdate
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from skerry.model.settings import HttpSettings
+from skerry.wire.http.protocol import Connection
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 1024
+# Of the time to stop, what is kept for ending by force whoever did not end by itself.
+_FORCE_SHARE = 0.2
+
+
+class HttpServer:
+    """`await start(...)`, then `failed()` beside the rest of the process, then `await stop(...)`."""
+
+    def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever forwards is not to be believed about who is behind it
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # handed to call_later as it is
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._listener: asyncio.AbstractServer | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._address = ("", 0)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        return self._address
+
+    async def start(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve on `sock`, which this owns from now on."""
+        loop = asyncio.get_running_loop()
+        app_state = {"stopping": self._stopping}
+
+        def connect() -> Connection:
+            return Connection(
+                self._config,
+                self._state,
+                app_state,
+                settings=self._settings,
+                loop=loop,
+                when_lost=self._note_lost,
+            )
+
+        name = sock.getsockname()
+        self._address = (name[0], name[1])
+        self._state.default_headers = _date()
+        self._listener = await loop.create_server(
+            connect,
+            sock=sock,
+            ssl=tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=self._settings.header_timeout_s if tls else None,
+        )
+        self._ticker = loop.create_task(self._tick(), name="http.tick")
+        log.info("http.listening", host=name[0], port=name[1], tls=tls is not None)
+
+    async def failed(self) -> None:
+        """Wait until the server has died by itself, and raise; never returns while it serves."""
+        assert self._ticker is not None, "the server is not started"
+        await asyncio.shield(self._ticker)
+        raise RuntimeError("the HTTP server ended by itself")
+
+    async def stop(self, within_s: float) -> None:
+        """Take no more, end streams, let requests finish; by the end of the time nothing is left."""
+        if self._listener is None or self._ticker is None:
+            return
+        listener, self._listener = self._listener, None
+        self._stopping.set()
+        listener.close()
+        self._ticker.cancel()
+        await asyncio.gather(self._ticker, return_exceptions=True)
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if not await self._emptied(within_s * (1 - _FORCE_SHARE)):
+            log.warning("http.forced", connections=len(self._state.connections), tasks=len(self._state.tasks))
+            for task in list(self._state.tasks):
+                task.cancel()
+            # The cancelled say so to their clients if they can; only then their connections go.
+            await asyncio.wait([*self._state.tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=0.1)
+            for connection in list(self._state.connections):
+                if isinstance(connection, Connection):
+                    connection.drop()
+            await self._emptied(within_s * _FORCE_SHARE)
+        await listener.wait_closed()
+        log.info("http.stopped")
+
+    async def _emptied(self, within_s: float) -> bool:
+        """True as soon as no connection and no task is left, False if that takes too long."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self._state.connections:
+                    self._empty.clear()
+                    await self._empty.wait()
+                if self._state.tasks:
+                    await asyncio.wait(list(self._state.tasks))
+        except TimeoutError:
+            return False
+        return True
+
+    def _note_lost(self) -> None:
+        if not self._state.connections:
+            self._empty.set()
+
+    async def _tick(self) -> None:
+        """Keep the Date header true."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._state.default_headers = _date()
+
+
+def _date() -> list[tuple[bytes, bytes]]:
+    return [(b"date", formatdate(usegmt=True).encode())]

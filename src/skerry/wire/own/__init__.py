@@ -1,0 +1,1 @@
+"""Skerry's own routes: health, what this server is, events, tokens, certificates, joining."""

@@ -1,0 +1,94 @@
+"""Is it alive, and is it ready: for service managers, load balancers and people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.wire import access
+from skerry.wire.http.endpoints import Call, WithStatus, endpoint
+from skerry.wire.http.front import Target
+from skerry.wire.own.context import Own
+
+log = structlog.get_logger(__name__)
+
+CHECK_TIMEOUT_S = 2.0
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """The process answers."""
+
+    status: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """`checks` holds `ok` for every part that works, otherwise what is wrong with it."""
+
+    ready: bool
+    checks: dict[str, str]
+
+
+_ALIVE = Alive("ok")
+_BODY = jsonio.encode(_ALIVE)
+_HEADERS = ((b"content-type", b"application/json"), (b"content-length", str(len(_BODY)).encode()))
+
+
+@endpoint("GET", "/healthz", summary="Is the process alive", is_quiet=True)
+async def healthz(own: Own, call: Call) -> Alive:
+    """Answers as long as the event loop turns; it looks at nothing else."""
+    return _ALIVE
+
+
+def bare() -> Target:
+    """`/healthz` without what other routes need: it is also the measure for how fast others are."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        await send({"type": "http.response.body", "body": _BODY})
+
+    return Target(
+        method=healthz.method,
+        template=healthz.path,
+        app=answer,
+        row=access.HTTP[healthz.name],
+        max_body_bytes=healthz.max_body_bytes,
+        timeout_s=None,
+        is_quiet=True,
+    )
+
+
+@endpoint(
+    "GET",
+    "/readyz",
+    summary="Is everything ready to serve",
+    also={503: "Something is not ready; `checks` says what."},
+    is_quiet=True,
+)
+async def readyz(own: Own, call: Call) -> Readiness | WithStatus:
+    """Asks every part of the server, each for at most two seconds."""
+    names = list(own.plane.checks)
+    results = await asyncio.gather(*(_ask(name, own.plane.checks[name]) for name in names))
+    readiness = Readiness(
+        ready=all(result == "ok" for result in results), checks=dict(zip(names, results, strict=True))
+    )
+    return readiness if readiness.ready else WithStatus(503, readiness)
+
+
+async def _ask(name: str, check: Callable[[], Awaitable[None]]) -> str:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_TIMEOUT_S:g} s"
+    except errors.SkerryError as error:
+        return error.message
+    except Exception as error:
+        log.warning("check.failed", check=name, exc_info=error)
+        return "failed; the log tells more"
+    return "ok"
