@@ -73,6 +73,11 @@ class EventLog:
         """
         return self._stream(None if after is None else _place(after), kinds)
 
+    async def kept(self, after: str, kinds: frozenset[str] = frozenset()) -> list[Told]:
+        """Events after the one with id `after` that are kept now; raises as `stream` does."""
+        kept, _ = await self._read(_place(after))
+        return [told for told in kept if _matches(told.event.kind, kinds)]
+
     @asynccontextmanager
     async def _stream(
         self, after: _Place | None, kinds: frozenset[str]
@@ -81,16 +86,19 @@ class EventLog:
             kept: list[Told] = []
             revision = await self._store.revision()
         else:
-            page = await self._store.range(PREFIX)
-            # The mark is read after the events: a trim in between makes this refuse too much, not too little.
-            _check_kept(after, newest=page.revision, trimmed=await self._trimmed_to())
-            kept = list(_after(after, _tell(page.entries)))
-            revision = page.revision
+            kept, revision = await self._read(after)
         async with (
             self._store.watch(PREFIX, since=revision) as batches,
             aclosing(_follow(kept, batches, kinds)) as told,
         ):
             yield told
+
+    async def _read(self, after: _Place) -> tuple[list[Told], int]:
+        """What is kept after this place, and the revision of that moment."""
+        page = await self._store.range(PREFIX)
+        # The mark is read after the events: a trim in between makes this refuse too much, not too little.
+        _check_kept(after, newest=page.revision, trimmed=await self._trimmed_to())
+        return list(_after(after, _tell(page.entries))), page.revision
 
     async def run(self) -> None:
         """Keep the log at its length, for ever; a little over it is let be."""
