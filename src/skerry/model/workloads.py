@@ -1,7 +1,7 @@
 """Workloads and instances: the template, and a running copy of it on a node.
 
 A `Spec` says what to run. A workload names one and counts its versions; an instance holds the spec it was
-made with, what is wished of it and what was last seen of it. Instances change only through `wish` and `become`,
+made with, what is wished of it and what was last seen of it. Instances change only by `wish` and `become`,
 which ask the state machine. Where an instance is placed is decided by `skerry.schedule`.
 """
 
@@ -67,7 +67,7 @@ class Spec(msgspec.Struct, frozen=True):
         ids.check_id(self.name, "name")
         if not 0 < len(self.uri) <= _MAX_URI or not self.uri.isprintable() or " " in self.uri:
             raise errors.Invalid(
-                f"uri must name an image, such as `registry.example/nginx:1.27`, in 1 to {_MAX_URI} characters",
+                f"uri must name an image, such as `example.org/web:1.2`, in at most {_MAX_URI} characters",
                 field="uri",
             )
         check_environment(self.environment)

@@ -150,6 +150,8 @@ def _host_and_port(authority: str) -> tuple[str, int | None]:
     else:
         literal, colon, port_text = text.partition(":")
         rest = colon + port_text
+        if "]" in literal:
+            return "", None
     if rest in ("", ":"):
         return _plain_host(literal), None
     if not (rest.startswith(":") and rest[1:].isascii() and rest[1:].isdecimal() and len(rest) <= 6):

@@ -1,0 +1,80 @@
+"""The table of roles, and the one place that asks it."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.model import errors
+from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
+from skerry.wire import access
+
+ROWS = {**access.HTTP, **access.GRPC}
+
+
+def somebody(role: Role) -> Caller:
+    return Caller(origin=Origin.TOKEN, name="somebody", role=role)
+
+
+def may(row: access.Access, caller: Caller) -> bool:
+    try:
+        access.allow(row, caller)
+    except (errors.Unauthenticated, errors.Forbidden):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_lets_exactly_its_roles_through_and_admins_where_people_may(name: str) -> None:
+    row = ROWS[name]
+    for role in Role:
+        is_admin_for_people = role is Role.ADMIN and row.roles != {Role.NODE}
+        assert may(row, somebody(role)) is (row.anybody or role in row.roles or is_admin_for_people)
+    assert may(row, ANONYMOUS) is row.anybody
+
+
+def test_only_what_must_be_reachable_without_proof_is_open() -> None:
+    assert {name for name, row in ROWS.items() if row.anybody} == {
+        "GET /healthz",
+        "GET /readyz",
+        "GET /openapi.json",
+        "GET /ca.pem",
+        "POST /join",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+    }
+
+
+def test_every_row_is_open_or_names_a_role() -> None:
+    assert all(row.anybody != bool(row.roles) for row in ROWS.values())
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "token" in name or "certificate" in name])
+def test_tokens_and_certificates_are_for_admins_alone(name: str) -> None:
+    assert [role for role in Role if may(ROWS[name], somebody(role))] == [Role.ADMIN]
+
+
+def test_an_admin_is_no_node() -> None:
+    renew = access.GRPC["/skerry.identity.v1.IdentityService/Renew"]
+    with pytest.raises(errors.Forbidden, match="this needs node"):
+        access.allow(renew, somebody(Role.ADMIN))
+    access.allow(renew, somebody(Role.NODE))
+
+
+def test_a_caller_without_proof_is_told_how_to_show_some() -> None:
+    with pytest.raises(errors.Unauthenticated, match=r"Authorization: Bearer.*skerry token create"):
+        access.allow(access.HTTP["GET /about"], ANONYMOUS)
+
+
+def test_a_caller_of_the_wrong_role_is_told_which_is_needed() -> None:
+    with pytest.raises(
+        errors.Forbidden, match="has the role invoker; this needs admin or deployer or viewer"
+    ):
+        access.allow(access.HTTP["GET /events"], somebody(Role.INVOKER))
+
+
+def test_http_rows_read_verb_and_path_and_grpc_rows_are_full_method_paths() -> None:
+    for name in access.HTTP:
+        verb, _, path = name.partition(" ")
+        assert verb in {"GET", "POST", "PUT", "PATCH", "DELETE"}
+        assert path.startswith("/")
+    assert all(name.startswith("/") and name.count("/") == 2 for name in access.GRPC)
