@@ -1,0 +1,188 @@
+"""Offers, holds and contracts: exact money, parts that obey the policy, lives that end."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.model.ids import ContractId, FlavorId, HoldId, PeerId
+from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
+from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
+
+PRICE = Price(Decimal("0.05"), "EUR", "PT1H")
+
+
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+
+
+def flavor(**changes: Any) -> Flavor:
+    basics: dict[str, Any] = {
+        "id": FlavorId("f-1"),
+        "provider": PeerId("north"),
+        "kind": "k8slice",
+        "room": room(8000, 8000, 100),
+        "price": PRICE,
+        "created_at": 1.0,
+    }
+    return Flavor(**basics | changes)
+
+
+def hold(**changes: Any) -> Hold:
+    basics: dict[str, Any] = {
+        "id": HoldId("h-1"),
+        "flavor": FlavorId("f-1"),
+        "buyer": PeerId("south"),
+        "room": room(1000, 1000),
+        "price": PRICE,
+        "created_at": 10.0,
+        "expires_at": 30.0,
+    }
+    return Hold(**basics | changes)
+
+
+def contract(**changes: Any) -> Contract:
+    basics: dict[str, Any] = {
+        "id": ContractId("c-1"),
+        "hold": HoldId("h-1"),
+        "flavor": flavor(),
+        "buyer": PeerId("south"),
+        "seller": PeerId("north"),
+        "room": room(1000, 1000),
+        "price": PRICE,
+        "starts_at": 20.0,
+        "ends_at": 100.0,
+    }
+    return Contract(**basics | changes)
+
+
+def test_deals_survive_being_stored_to_the_last_digit() -> None:
+    exact = Price(Decimal("0.100000000000000001"), "EUR", "P1M")
+    partition = Partition(least=room(500, 512), step=room(250, 256))
+    for noun in (flavor(price=exact, partition=partition), hold(price=exact), contract(price=exact)):
+        assert jsonio.decode(jsonio.encode(noun), type(noun)) == noun
+
+
+@pytest.mark.parametrize(
+    "amount", ["-0.01", "NaN", "Infinity", "1E+999999999", "1E-19", "1000000000000000000"]
+)
+def test_amounts_that_are_no_money_are_refused(amount: str) -> None:
+    with pytest.raises(errors.Invalid, match="amount"):
+        Price(Decimal(amount), "EUR", "PT1H")
+
+
+@pytest.mark.parametrize("currency", ["", "eur", "EURO", "€", "E1R"])
+def test_a_currency_is_three_letters(currency: str) -> None:
+    with pytest.raises(errors.Invalid, match="ISO 4217"):
+        Price(Decimal(1), currency, "PT1H")
+
+
+@pytest.mark.parametrize("period", ["PT1H", "P1D", "P1M", "P1Y2M3DT4H5M6S", "P2W", "PT90S", "P1DT12H"])
+def test_periods_that_are_understood(period: str) -> None:
+    assert Price(Decimal(1), "EUR", period).period == period
+
+
+@pytest.mark.parametrize(
+    "period", ["", "P", "PT", "P1", "1H", "P1H", "PT1D", "P1DT", "PT0S", "P0D", "P1W1D", "hour", "-P1D"]
+)
+def test_periods_that_are_not(period: str) -> None:
+    with pytest.raises(errors.Invalid, match="ISO 8601"):
+        Price(Decimal(1), "EUR", period)
+
+
+PARTITION = Partition(least=room(1000, 1024), step=room(500, 512))
+SMALL = st.integers(0, 12)
+
+
+@given(
+    asked=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL),
+    free=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL),
+)
+def test_a_part_is_taken_exactly_if_it_fits_is_in_steps_and_leaves_enough_or_nothing(
+    asked: Room, free: Room
+) -> None:
+    def is_good(ask: int, have: int, least: int, step: int) -> bool:
+        rest = have - ask
+        return least <= ask <= have and (ask - least) % step == 0 and (rest == 0 or rest >= least)
+
+    expected = is_good(asked.cpu, free.cpu, 1000, 500) and is_good(asked.memory, free.memory, 1024, 512)
+    try:
+        PARTITION.check(asked, free)
+    except (errors.NoRoom, errors.Unprocessable):
+        assert not expected
+    else:
+        assert expected
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "says"),
+    [
+        (room(9000, 1024), errors.NoRoom, "lacks 1000 milli-cores of cpu"),
+        (room(500, 1024), errors.Unprocessable, "too small: it lacks 500 milli-cores"),
+        (room(1250, 1024), errors.Unprocessable, "cpu must be 1000 milli-cores and whole steps of 500"),
+        (room(7500, 1024), errors.Unprocessable, "take all 8000, or at most 7000"),
+    ],
+)
+def test_a_part_that_cannot_be_had_is_refused_with_what_can(
+    ask: Room, kind: type[errors.SkerryError], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        flavor(partition=PARTITION).check_part(ask, room(8000, 8192))
+
+
+def test_an_offer_without_a_partition_is_sold_whole() -> None:
+    whole = flavor()
+    whole.check_part(whole.room, whole.room)
+    with pytest.raises(errors.Unprocessable, match="sold whole"):
+        whole.check_part(room(1000, 1000), whole.room)
+    with pytest.raises(errors.NoRoom):
+        whole.check_part(whole.room, NOTHING)
+
+
+def test_nothing_cannot_be_bought() -> None:
+    with pytest.raises(errors.Invalid, match="nothing was asked for"):
+        flavor().check_part(NOTHING, flavor().room)
+
+
+def test_an_aggregation_holds_to_its_counts() -> None:
+    several = Aggregation(least=2, most=4)
+    for count in (2, 3, 4):
+        several.check(count)
+    for count in (0, 1, 5):
+        with pytest.raises(errors.Unprocessable, match="2 to 4"):
+            several.check(count)
+    for least, most in ((0, 1), (3, 2)):
+        with pytest.raises(errors.Invalid):
+            Aggregation(least, most)
+
+
+@pytest.mark.parametrize(("now", "live"), [(10.0, True), (29.9, True), (30.0, False), (31.0, False)])
+def test_a_hold_is_over_at_its_deadline_and_not_after_it(now: float, live: bool) -> None:
+    assert hold().is_live(now) is live
+
+
+@pytest.mark.parametrize(("now", "live"), [(19.9, False), (20.0, True), (99.9, True), (100.0, False)])
+def test_a_contract_lives_between_its_ends(now: float, live: bool) -> None:
+    assert contract().is_live(now) is live
+    assert not contract(ended_at=50.0).is_live(now)
+
+
+def test_what_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(errors.Invalid, match="after it begins"):
+        hold(expires_at=10.0)
+    with pytest.raises(errors.Invalid, match="after it begins"):
+        contract(ends_at=20.0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"id": "a/b"}, {"provider": ""}, {"kind": " "}, {"gpus": -1}, {"persistent": -1}]
+)
+def test_an_offer_of_bad_parts_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(errors.Invalid):
+        flavor(**changes)

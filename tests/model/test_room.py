@@ -1,0 +1,101 @@
+"""Room: never negative, never mixed, and plain about what is lacking."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.model.room import MOST, NOTHING, Gigabytes, Megabytes, Millicores, Room, total
+
+# Small amounts meet often enough to be equal; large ones reach the bounds.
+AMOUNTS = st.integers(0, 5) | st.integers(0, MOST)
+ROOMS = st.builds(Room, AMOUNTS, AMOUNTS, AMOUNTS)
+
+
+def add(left: Room, right: Room) -> Room | None:
+    """The sum, or None if it is beyond what can be counted."""
+    try:
+        return left + right
+    except errors.Invalid:
+        return None
+
+
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+
+
+@given(ROOMS, ROOMS)
+def test_what_is_left_is_never_negative_and_a_debt_is_refused(have: Room, ask: Room) -> None:
+    if have.fits(ask):
+        left = have - ask
+        assert all(amount >= 0 for _, _, amount in left.parts())
+        assert left + ask == have
+    else:
+        with pytest.raises(errors.NoRoom, match="lacks"):
+            _ = have - ask
+
+
+@given(ROOMS, ROOMS, ROOMS)
+def test_addition_is_associative_also_where_it_overflows(a: Room, b: Room, c: Room) -> None:
+    left, right = add(a, b), add(b, c)
+    assert (left and add(left, c)) == (right and add(a, right))
+
+
+@given(ROOMS, ROOMS)
+def test_addition_is_commutative_and_nothing_adds_nothing(a: Room, b: Room) -> None:
+    assert add(a, b) == add(b, a)
+    assert a + NOTHING == a
+
+
+@given(ROOMS, ROOMS)
+def test_fits_lack_and_shortfall_agree(have: Room, ask: Room) -> None:
+    lack = have.lack(ask)
+    assert have.fits(ask) == (lack == NOTHING) == (have.shortfall(ask) == "")
+    grown = add(have, lack)
+    assert grown is None or grown.fits(ask)
+    for name, unit, amount in lack.parts():
+        assert (f"{amount} {unit} of {name}" in have.shortfall(ask)) == (amount > 0)
+
+
+@given(ROOMS, ROOMS, ROOMS)
+def test_fitting_is_an_order(a: Room, b: Room, c: Room) -> None:
+    assert a.fits(a)
+    if a.fits(b) and b.fits(a):
+        assert a == b
+    if a.fits(b) and b.fits(c):
+        assert a.fits(c)
+
+
+@given(st.lists(st.builds(Room, *[st.integers(0, 1000)] * 3)))
+def test_a_total_is_the_sum_of_each_part(rooms: list[Room]) -> None:
+    together = total(rooms)
+    assert together.cpu == sum(one.cpu for one in rooms)
+    assert together.memory == sum(one.memory for one in rooms)
+    assert together.disk == sum(one.disk for one in rooms)
+
+
+@given(ROOMS)
+def test_room_survives_being_stored(one: Room) -> None:
+    assert jsonio.decode(jsonio.encode(one), Room) == one
+
+
+@pytest.mark.parametrize("bad", [-1, MOST + 1, 1.0, True, "1"])
+@pytest.mark.parametrize("field", ["cpu", "memory", "disk"])
+def test_amounts_out_of_range_are_refused_by_name(field: str, bad: object) -> None:
+    with pytest.raises(errors.Invalid, match=field) as caught:
+        Room(**{field: bad})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_amounts_out_of_range_are_refused_when_decoded_too() -> None:
+    with pytest.raises(errors.Invalid, match="cpu must be 0 to"):
+        msgspec.json.decode(b'{"cpu": -1}', type=Room)
+
+
+def test_a_shortfall_reads_well() -> None:
+    have, ask = room(cpu=1500, memory=64, disk=9), room(cpu=2000, memory=128, disk=1)
+    assert have.shortfall(ask) == "lacks 500 milli-cores of cpu, 64 MB of memory"

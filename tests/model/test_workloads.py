@@ -1,0 +1,122 @@
+"""Workloads and instances: specs are checked, wish and sight are apart, changes obey the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.model.ids import InstanceId, WorkloadId
+from skerry.model.ports import PortMapping
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.statuses import Desired, Status
+from skerry.model.workloads import Instance, Observed, Restart, RestartPolicy, Spec, Workload
+
+SPEC = Spec(
+    name="web",
+    uri="example.org/web:1.2",
+    environment=("MODE=fast", "EMPTY=", "EQUATION=a=b"),
+    room=Room(Millicores(500), Megabytes(128), Gigabytes(1)),
+    ports=(PortMapping(8080, 80),),
+)
+
+
+def instance(status: Status = Status.SCHEDULING, desired: Desired = Desired.RUNNING) -> Instance:
+    return Instance(
+        InstanceId("i-1"), SPEC, created_at=1.0, observed=Observed(status, since=1.0), desired=desired
+    )
+
+
+def test_nouns_survive_being_stored() -> None:
+    workload = Workload(WorkloadId("w-1"), SPEC, created_at=1.0)
+    assert jsonio.decode(jsonio.encode(workload), Workload) == workload
+    assert jsonio.decode(jsonio.encode(instance()), Instance) == instance()
+
+
+@pytest.mark.parametrize("name", ["", "-web", "web-", "a b", "a/b", "x" * 129, "web\n", "é"])
+def test_a_spec_needs_a_good_name(name: str) -> None:
+    with pytest.raises(errors.Invalid, match="name"):
+        Spec(name=name, uri="image")
+
+
+@pytest.mark.parametrize("uri", ["", "two words", "a\nb", "x" * 2049])
+def test_a_spec_needs_an_image(uri: str) -> None:
+    with pytest.raises(errors.Invalid, match="uri"):
+        Spec(name="web", uri=uri)
+
+
+@pytest.mark.parametrize("variable", ["", "NOVALUE", "=value", "A=b\0", "A\nB=c", "A=" + "x" * 40_000])
+def test_variables_read_key_and_value(variable: str) -> None:
+    with pytest.raises(errors.Invalid, match=r"environment\[0\]"):
+        Spec(name="web", uri="image", environment=(variable,))
+
+
+def test_an_error_about_a_variable_does_not_show_its_value() -> None:
+    with pytest.raises(errors.Invalid) as caught:
+        Spec(name="web", uri="image", environment=("PASSWORD=hunter2", "PASSWORD=hunter3"))
+    assert "PASSWORD" in caught.value.message
+    assert "hunter" not in caught.value.message
+
+
+def test_a_hundred_variables_are_enough() -> None:
+    assert len(Spec(name="web", uri="i", environment=tuple(f"K{n}=" for n in range(100))).environment) == 100
+    with pytest.raises(errors.Invalid, match="at most 100"):
+        Spec(name="web", uri="i", environment=tuple(f"K{n}=" for n in range(101)))
+
+
+@pytest.mark.parametrize(
+    ("when", "exit_code", "restarts", "due"),
+    [
+        (Restart.NEVER, 1, 0, False),
+        (Restart.ON_CRASH, 0, 0, False),
+        (Restart.ON_CRASH, 1, 0, True),
+        (Restart.ON_CRASH, 137, 4, True),
+        (Restart.ON_CRASH, 1, 5, False),
+        (Restart.ALWAYS, 0, 0, True),
+        (Restart.ALWAYS, 0, 5, False),
+    ],
+)
+def test_a_restart_is_due_by_policy_exit_code_and_budget(
+    when: Restart, exit_code: int, restarts: int, due: bool
+) -> None:
+    assert RestartPolicy(when, budget=5).is_due(exit_code, restarts) is due
+
+
+def test_becoming_something_keeps_the_wish_and_says_who_and_why() -> None:
+    before = instance(Status.RUNNING, desired=Desired.STOPPED)
+    after = before.become(Status.CRASHED, at=7.0, reason="exit 1", actor="node/a", exit_code=1)
+    assert after.observed == Observed(Status.CRASHED, 7.0, "exit 1", "node/a", 1)
+    assert after.desired is Desired.STOPPED
+    assert before.observed.status is Status.RUNNING
+
+
+def test_a_repeat_keeps_the_time_and_takes_the_reason() -> None:
+    waiting = instance().become(Status.SCHEDULING, at=9.0, reason="no node has room", actor="skerry")
+    assert (waiting.observed.since, waiting.observed.reason) == (1.0, "no node has room")
+
+
+def test_an_impossible_change_is_refused() -> None:
+    with pytest.raises(errors.Refused, match="cannot become RUNNING"):
+        instance(Status.STOPPED).become(Status.RUNNING, at=2.0, reason="", actor="somebody")
+
+
+def test_a_wish_does_not_touch_what_is_seen() -> None:
+    wished = instance(Status.RUNNING).wish(Desired.STOPPED)
+    assert (wished.desired, wished.observed) == (Desired.STOPPED, instance(Status.RUNNING).observed)
+
+
+@pytest.mark.parametrize("desired", [Desired.RUNNING, Desired.STOPPED])
+def test_what_is_to_be_destroyed_cannot_be_called_back(desired: Desired) -> None:
+    doomed = instance(Status.RUNNING, desired=Desired.DESTROYED)
+    assert doomed.wish(Desired.DESTROYED) == doomed
+    with pytest.raises(errors.Refused, match="cannot be undone"):
+        doomed.wish(desired)
+
+
+@pytest.mark.parametrize("status", [Status.TERMINATED, Status.FAILED])
+def test_what_is_over_can_only_be_destroyed(status: Status) -> None:
+    over = instance(status)
+    assert over.wish(Desired.RUNNING) == over
+    assert over.wish(Desired.DESTROYED).desired is Desired.DESTROYED
+    with pytest.raises(errors.Refused, match="final"):
+        over.wish(Desired.STOPPED)
