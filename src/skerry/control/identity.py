@@ -198,10 +198,11 @@ class Identity:
         told = self._events.put(
             "node.joined", f"node/{node}", actor=f"token:{token.id}", name=name, serial=issued.serial
         )
-        await self._commit(
+        revision = await self._commit(
             [tokens.put(used), certificates.put(record), told],
             [Expect(entry.key, entry.revision), _new(record)],
         )
+        await self._tokens.view.reached(revision)
         log.info("node.joined", node=node, name=name, token=token.id, serial=issued.serial)
         return Joined(node, issued.pem, self._authority.certificate_pem)
 
@@ -238,11 +239,11 @@ class Identity:
         lifetime_s = self._settings.node_certificate_s
         return self._authority.issue(request, name=node, role=Role.NODE, lifetime_s=lifetime_s)
 
-    async def _commit(self, ops: list[Put], expect: list[Expect]) -> None:
-        """Commit, and wait until our own reads show it: the next request may already rely on it."""
+    async def _commit(self, ops: list[Put], expect: list[Expect]) -> int:
+        """Commit a new certificate, and wait until our own reads know it: it may be shown at once."""
         revision = await self._store.commit(ops, expect)
-        await self._tokens.view.reached(revision)
         await self._certificates.view.reached(revision)
+        return revision
 
 
 def _new(record: Certificate) -> Expect:

@@ -1,8 +1,8 @@
 """SSL contexts for our listeners and for clients of them; certificates are exchanged in place.
 
 A listener holds on to its context object, so renewing means loading the new pair into that same object: new
-connections get the new certificate, open ones go on. Every server context logs why it turned a client away,
-which asyncio does not. No context resumes sessions: a resumed one would skip looking at the client's
+connections get the new certificate, open ones go on. A server context says why it turned a client away, to
+the client and in the log. No context resumes sessions: a resumed one would skip looking at the client's
 certificate and would hide a renewed certificate of ours. TLS below 1.2 is never spoken.
 """
 
@@ -95,10 +95,9 @@ def explain(error: ssl.SSLError) -> str:
 
 
 def _server(authority_pem: bytes, verify: ssl.VerifyMode, alpn: Sequence[str]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = verify
     context.num_tickets = 0
-    context.sslobject_class = _ServerSide
     return _common(context, authority_pem, alpn)
 
 
@@ -112,13 +111,44 @@ def _common(context: ssl.SSLContext, authority_pem: bytes, alpn: Sequence[str]) 
 
 
 class _ServerSide(ssl.SSLObject):
-    """A connection as its server sees it: asyncio and uvloop say nothing about a handshake that failed."""
+    """A connection as its server sees it.
+
+    When a handshake fails, asyncio and uvloop drop the connection: they say nothing, and they do not send the
+    alert by which OpenSSL tells the client why. So the failure is logged here, and held back for one round
+    if there is an alert to send: asked to wait for more, they first send what there is. The client's next
+    bytes or its going away, or the listener's handshake timeout, then end the connection.
+    """
+
+    outgoing: ssl.MemoryBIO
+    failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
+        if self.failure is not None:
+            raise self.failure
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLSyscallError):
             raise  # not finished, or the client just went away
         except ssl.SSLError as error:
             log.info("tls.refused", reason=explain(error), openssl=error.reason)
-            raise
+            if not self.outgoing.pending:
+                raise
+            self.failure = error
+            raise ssl.SSLWantReadError from error
+
+
+class _ServerContext(ssl.SSLContext):
+    sslobject_class = _ServerSide
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(wrapped, _ServerSide)
+        wrapped.outgoing = outgoing
+        return wrapped
