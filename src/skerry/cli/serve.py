@@ -122,8 +122,14 @@ def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
     folder = places.data_folder(settings.data)
 
     from skerry.daemon import process
+    from skerry.model import errors
 
-    code = process.run(role, settings, folder, ready_file=ready_file, join_token=token, announce=_announce)
+    try:
+        code = process.run(
+            role, settings, folder, ready_file=ready_file, join_token=token, announce=_announce
+        )
+    except errors.SkerryError as error:
+        raise click.ClickException(error.message) from None
     sys.exit(code)
 
 

@@ -1,0 +1,153 @@
+"""One running process: it holds its data folder, starts its role, says when it is ready, and stops in time.
+
+`skerry.cli.serve` calls `run` with settings already read. What the process is made of is decided in
+`skerry.daemon.roles`; this module knows only how a process begins and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+import uvloop
+
+from skerry import __version__
+from skerry.daemon import roles
+from skerry.kit import files, jsonio, logs
+from skerry.kit.clock import SystemClock
+from skerry.model import errors
+from skerry.model.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# Beyond the bound on a clean stop; after that the process ends itself, clean or not.
+_LAST_RESORT_S = 2.0
+
+
+class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is told when everything serves: to the ready file, the data folder, and a person's terminal."""
+
+    pid: int
+    role: str
+    version: str
+    data: str
+    http: str = ""
+    grpc: str = ""
+    socket: str = ""
+    ca: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    node: str = ""
+    lacking: tuple[str, ...] = ()
+
+
+def run(
+    role: str,
+    settings: Settings,
+    folder: Path,
+    *,
+    ready_file: str | None,
+    join_token: str | None,
+    announce: Callable[[Ready], None],
+) -> int:
+    """Be the daemon of `role` until a signal or a failure; the exit code.
+
+    Raises a `SkerryError` with a plain message if it cannot start.
+    """
+    logs.setup(settings.log.level, settings.log.style)
+    lock = files.FolderLock(_prepared(folder))
+    try:
+        lock.acquire()
+    except files.FolderHeld as held:
+        raise errors.AlreadyExists(
+            f"The data folder {folder} is in use by process {held.pid or '(starting)'}. "
+            "Stop that one first, or give this one a folder of its own with --data."
+        ) from None
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_live(role, settings, folder, ready_file, join_token, announce))
+    finally:
+        lock.release()
+
+
+def _prepared(folder: Path) -> Path:
+    try:
+        return files.private_folder(folder)
+    except OSError as error:
+        raise errors.Invalid(
+            f"The data folder {folder} cannot be used: {error.strerror}. Choose another with --data."
+        ) from None
+
+
+async def _live(
+    role: str,
+    settings: Settings,
+    folder: Path,
+    ready_file: str | None,
+    join_token: str | None,
+    announce: Callable[[Ready], None],
+) -> int:
+    stop = _stop_on_signals(settings.stop_timeout_s)
+    told = [folder / "ready.json", *([Path(ready_file)] if ready_file else [])]
+    starting = asyncio.ensure_future(
+        roles.start(role, settings, folder, clock=SystemClock(), join_token=join_token)
+    )
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            return 0  # told to stop while starting: what had begun is undone by the cancellation below
+        running = starting.result()
+        try:
+            ready = Ready(
+                pid=os.getpid(), role=role, version=__version__, data=str(folder), **running.addresses
+            )
+            for path in told:
+                files.write_atomically(path, jsonio.encode(ready) + b"\n")
+            log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
+            announce(ready)
+            failing = asyncio.ensure_future(running.failed())
+            await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if failing.done():
+                log.error("process.failed", error=str(failing.exception()))
+                return 1
+            failing.cancel()
+            return 0
+        finally:
+            for path in told:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+            await running.stop()
+            log.info("process.stopped", role=role)
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+
+
+def _stop_on_signals(within_s: float) -> asyncio.Event:
+    """An event set by the first SIGTERM or SIGINT; from then on the process has `within_s` to end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def begin(name: str) -> None:
+        if stop.is_set():
+            log.warning("process.stopping_now", signal=name)
+            os._exit(1)
+        log.info("process.stopping", signal=name, within_s=within_s)
+        stop.set()
+        # A stop that hangs must not keep a service manager waiting. State is safe: it survives kill -9.
+        timer = threading.Timer(within_s + _LAST_RESORT_S, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, begin, number.name)
+    return stop

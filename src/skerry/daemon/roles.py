@@ -1,0 +1,202 @@
+"""What a process is made of: the one place that knows all parts and puts them together.
+
+`start` opens what a role needs, in order, and undoes it in reverse, also when a step in between fails. The
+parts know nothing of each other beyond what they are given here. How a process begins and ends is
+`skerry.daemon.process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skerry import __version__
+from skerry.control.events import EventLog
+from skerry.control.identity import Identity
+from skerry.control.plane import Plane
+from skerry.daemon import addresses, credentials
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import Keeper
+from skerry.model import errors
+from skerry.model.settings import Settings
+from skerry.node.membership import Membership
+from skerry.store.opening import open_store
+from skerry.store.protocol import Store
+from skerry.wire import gate, peers
+from skerry.wire.grpc import channel, standard
+from skerry.wire.grpc.identity import IdentityService
+from skerry.wire.grpc.server import GrpcServer
+from skerry.wire.http.app import build_app
+from skerry.wire.http.server import HttpServer
+
+# Of the time for a clean stop, what requests that are under way get; the rest is for the loops and the store.
+_DRAIN_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A role that serves."""
+
+    addresses: dict[str, Any]  # fields of `process.Ready`
+    failed: Callable[[], Awaitable[None]]  # returns or raises only when the role cannot go on
+    stop: Callable[[], Awaitable[None]]
+
+
+Serving = tuple[dict[str, Any], Callable[[], Awaitable[None]]]  # `Running` without its stop
+
+
+async def start(
+    role: str, settings: Settings, folder: Path, *, clock: Clock, join_token: str | None
+) -> Running:
+    """Bring `role` up, wholly or not at all."""
+    async with AsyncExitStack() as undo:
+        if role == "node":
+            told, failed = await _start_node(settings, folder, clock, join_token, undo)
+        else:
+            told, failed = await _start_server(settings, folder, clock, undo)
+        return Running(told, failed, stop=undo.pop_all().aclose)
+
+
+async def _start_server(settings: Settings, folder: Path, clock: Clock, undo: AsyncExitStack) -> Serving:
+    http_host, _ = addresses.split(settings.http.listen, "--http")
+    gate.check_exposure(http_host, tls=settings.http.tls)
+    # Addresses first: a port that is taken is the likeliest thing to be wrong, and the cheapest to find out.
+    http_socket = undo.enter_context(addresses.bind(settings.http.listen, "--http"))
+    grpc_socket = undo.enter_context(addresses.bind(settings.grpc.listen, "--grpc"))
+    unix_path = addresses.unix_socket(settings.grpc.socket, folder)
+
+    authority = credentials.open_authority(folder, clock)
+    store = await open_store(settings.store, folder, clock)
+    undo.push_async_callback(store.close)
+    # Entered after the store, so that it is left before it: loops must not outlive what they use.
+    loops = await undo.enter_async_context(Keeper("server", clock=clock))
+    events = EventLog(store, clock, settings.events)
+    identity = Identity(store, events, authority, clock, settings.identity)
+    loops.forever("identity", identity.run, critical=True)
+    loops.forever("events", events.run)
+    await _first(identity.ready(), loops.failed())
+    own = credentials.Credentials(
+        folder, identity, authority, settings, clock, host_name=socket.gethostname().lower()
+    )
+    await own.prepare()
+    loops.forever("credentials", own.run)
+
+    plane = Plane(
+        settings=settings,
+        clock=clock,
+        store=store,
+        identity=identity,
+        events=events,
+        authority=authority,
+        started_at=clock.now(),
+        checks={"store": _store_answers(store)},
+        lacking=lacking(),
+    )
+    door = gate.Gate(identity, os.geteuid())
+    grpc = GrpcServer(
+        standard.beside([IdentityService(identity)], plane.checks), door, settings.grpc, clock=clock
+    )
+    http_address, grpc_address = addresses.shown(http_socket), addresses.shown(grpc_socket)
+    http = HttpServer(build_app(plane, door, lambda: _advertised(grpc_address, settings)), settings.http)
+
+    async def drain() -> None:
+        within_s = settings.stop_timeout_s * _DRAIN_SHARE
+        await asyncio.gather(http.stop(within_s), grpc.stop(within_s))
+
+    undo.push_async_callback(drain)
+    plain_grpc = peers.is_loopback(grpc_socket.getsockname()[0])
+    await grpc.listen_tcp(grpc_socket, own.contexts.grpc, plaintext=plain_grpc)
+    await grpc.listen_unix(unix_path, own.contexts.grpc)
+    await http.start(http_socket, own.contexts.http if settings.http.tls else None)
+    await events.record(
+        "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
+    )
+
+    told = {
+        "http": f"{'https' if settings.http.tls else 'http'}://{_dialable(http_address)}",
+        "grpc": _dialable(grpc_address),
+        "socket": str(unix_path),
+        "ca": str(own.ca_file),
+        "client_cert": str(own.client_certificate_file),
+        "client_key": str(own.client_key_file),
+        "lacking": plane.lacking,
+    }
+    return told, lambda: _first(loops.failed(), http.failed())
+
+
+async def _start_node(
+    settings: Settings, folder: Path, clock: Clock, join_token: str | None, undo: AsyncExitStack
+) -> Serving:
+    membership = Membership(folder / "node", clock)
+    name = settings.node.name or _node_name(socket.gethostname())
+    place = await membership.join(settings.node.join, join_token or "", name)
+
+    async def renew(request: bytes) -> bytes:
+        connection = channel.dial(place.grpc, membership.context)
+        try:
+            return await channel.renew(connection, request)
+        finally:
+            connection.close()
+
+    loops = await undo.enter_async_context(Keeper("node", clock=clock))
+    loops.forever("certificate", lambda: membership.run(renew))
+    return {"node": place.node, "grpc": place.grpc, "lacking": lacking()}, loops.failed
+
+
+def lacking() -> tuple[str, ...]:
+    """What this process cannot do here, in plain sentences."""
+    if os.geteuid() != 0:
+        return ("root: cells, containers and their networks need it; start with sudo to have them",)
+    return ()
+
+
+def _store_answers(store: Store) -> Callable[[], Awaitable[None]]:
+    async def check() -> None:
+        await store.revision()
+
+    return check
+
+
+async def _first(*waits: Awaitable[None]) -> None:
+    """Wait until one of `waits` ends, with its result; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_LOOPBACK_FOR = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what to dial, not what to bind
+
+
+def _dialable(address: str) -> str:
+    """An address that this machine itself can dial: a wildcard means loopback."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK_FOR.get(host, host)}:{port}"
+
+
+def _advertised(grpc_address: str, settings: Settings) -> str:
+    """The gRPC address that a joining node is told: a wildcard means this machine's name."""
+    host, _, port = grpc_address.rpartition(":")
+    if host in _LOOPBACK_FOR:
+        host = settings.http.names[0] if settings.http.names else socket.gethostname()
+    return f"{host}:{port}"
+
+
+def _node_name(host: str) -> str:
+    """The host name as a node name: letters, digits, dots and dashes, at most 63."""
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "-", host)[:63].strip(".-")
+    if not plain:
+        raise errors.Invalid("this machine's host name gives no node name; choose one with --name")
+    return plain
