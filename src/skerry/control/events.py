@@ -98,7 +98,9 @@ class EventLog:
         page = await self._store.range(PREFIX)
         # The mark is read after the events: a trim in between makes this refuse too much, not too little.
         _check_kept(after, newest=page.revision, trimmed=await self._trimmed_to())
-        return list(_after(after, _tell(page.entries))), page.revision
+        # Whole revisions are told or left out, because an event's id depends on those beside it.
+        recent = [entry for entry in page.entries if entry.revision >= after.revision]
+        return list(_after(after, _tell(recent))), page.revision
 
     async def run(self) -> None:
         """Keep the log at its length, for ever; a little over it is let be."""
