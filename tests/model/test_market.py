@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skerry.kit import jsonio
 from skerry.model import errors
-from skerry.model.ids import ContractId, FlavorId, HoldId, PeerId
+from skerry.model.ids import ContractId, FlavorId, HoldId, CloudId
 from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
 from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
 
@@ -25,7 +25,7 @@ def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
 def flavor(**changes: Any) -> Flavor:
     basics: dict[str, Any] = {
         "id": FlavorId("f-1"),
-        "provider": PeerId("north"),
+        "provider": CloudId("north"),
         "kind": "k8slice",
         "room": room(8000, 8000, 100),
         "price": PRICE,
@@ -38,7 +38,7 @@ def hold(**changes: Any) -> Hold:
     basics: dict[str, Any] = {
         "id": HoldId("h-1"),
         "flavor": FlavorId("f-1"),
-        "buyer": PeerId("south"),
+        "buyer": CloudId("south"),
         "room": room(1000, 1000),
         "price": PRICE,
         "created_at": 10.0,
@@ -52,8 +52,8 @@ def contract(**changes: Any) -> Contract:
         "id": ContractId("c-1"),
         "hold": HoldId("h-1"),
         "flavor": flavor(),
-        "buyer": PeerId("south"),
-        "seller": PeerId("north"),
+        "buyer": CloudId("south"),
+        "seller": CloudId("north"),
         "room": room(1000, 1000),
         "price": PRICE,
         "starts_at": 20.0,

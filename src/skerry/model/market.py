@@ -12,7 +12,7 @@ from decimal import Decimal
 import msgspec
 
 from skerry.model import errors, ids
-from skerry.model.ids import ContractId, FlavorId, HoldId, PeerId
+from skerry.model.ids import ContractId, FlavorId, HoldId, CloudId
 from skerry.model.room import NOTHING, Gigabytes, Room
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
@@ -94,7 +94,7 @@ class Flavor(msgspec.Struct, frozen=True):
     """An offer of capacity, carved from free room."""
 
     id: FlavorId
-    provider: PeerId
+    provider: CloudId
     kind: str
     room: Room
     price: Price
@@ -131,7 +131,7 @@ class Hold(msgspec.Struct, frozen=True):
 
     id: HoldId
     flavor: FlavorId
-    buyer: PeerId
+    buyer: CloudId
     room: Room
     price: Price
     created_at: float
@@ -154,8 +154,8 @@ class Contract(msgspec.Struct, frozen=True):
     id: ContractId
     hold: HoldId  # a hold is bought once; asking again finds this contract
     flavor: Flavor
-    buyer: PeerId
-    seller: PeerId
+    buyer: CloudId
+    seller: CloudId
     room: Room
     price: Price
     starts_at: float
