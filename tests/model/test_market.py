@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skerry.kit import jsonio
 from skerry.model import errors
-from skerry.model.ids import ContractId, FlavorId, HoldId, CloudId
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
 from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 import msgspec
 
 from skerry.model import errors, ids
-from skerry.model.ids import ContractId, FlavorId, HoldId, CloudId
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.room import NOTHING, Gigabytes, Room
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
