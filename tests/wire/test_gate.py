@@ -107,7 +107,6 @@ def test_a_server_on_loopback_answers_to_its_local_names(host: str) -> None:
         "127.0.0.2",
         "0.0.0.0",
         "192.0.2.2:1323",
-        "localhost@evil.example",
         "[::2]:1323",
         "2130706433",
     ],
@@ -119,7 +118,23 @@ def test_a_name_that_a_web_page_could_bring_is_refused_with_the_way_out(host: st
 
 @pytest.mark.parametrize(
     "host",
-    [None, "", " ", ":80", "localhost:x", "localhost:1:2", "::1", "[::1", "[a]", "[::1]x", "localhost]"],
+    [
+        None,
+        "",
+        " ",
+        ":80",
+        "localhost:x",
+        "localhost:1:2",
+        "::1",
+        "[::1",
+        "[a]",
+        "[::1]x",
+        "localhost]",
+        "localhost :80",
+        " localhost",
+        "localhost@evil.example",
+        "localhost:123456",
+    ],
 )
 def test_a_host_that_is_none_is_malformed(host: str | None) -> None:
     with pytest.raises(errors.Invalid):
@@ -135,7 +150,7 @@ def test_no_host_header_makes_anything_but_a_refusal(host: str) -> None:
         check_host(host, LOCAL)
     except (errors.Invalid, errors.Forbidden):
         return
-    assert re.fullmatch(r"\s*(localhost|127\.0\.0\.1|\[[0:]*1\])\.?(:[0-9]*)?\s*", host, re.IGNORECASE)
+    assert re.fullmatch(r"(localhost\.?|127\.0\.0\.1\.?|\[[0:]*1\])(:[0-9]*)?", host, re.IGNORECASE)
 
 
 def test_names_and_the_listening_address_are_let_in() -> None:

@@ -8,6 +8,7 @@ here is a decision on values: the connection is looked at in `skerry.wire.peers`
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -19,6 +20,7 @@ from skerry.wire.peers import Peer, is_loopback
 
 _ROOT_UID = 0
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([A-Za-z0-9._-]+))(?::([0-9]{0,5}))?")
 
 
 class Callers(Protocol):
@@ -141,27 +143,17 @@ def _is_wildcard(plain_host: str) -> bool:
 
 
 def _host_and_port(authority: str) -> tuple[str, int | None]:
-    """`Host:80`, `[::1]:80` and the like; an empty host if it is none of these."""
-    text = authority.strip()
-    if text.startswith("["):
-        literal, closed, rest = text[1:].partition("]")
-        if not closed or ":" not in literal:
-            return "", None
-    else:
-        literal, colon, port_text = text.partition(":")
-        rest = colon + port_text
-        if "]" in literal:
-            return "", None
-    if rest in ("", ":"):
-        return _plain_host(literal), None
-    if not (rest.startswith(":") and rest[1:].isascii() and rest[1:].isdecimal() and len(rest) <= 6):
+    """`host`, `host:80`, `[::1]:80`; an empty host if it is none of these to the letter."""
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
         return "", None
-    return _plain_host(literal), int(rest[1:])
+    literal, name, port = parts.groups()
+    return _plain_host(literal or name), int(port) if port else None
 
 
 def _plain_host(host: str) -> str:
     """One spelling per host: lower case, no brackets, no root dot, addresses in their short form."""
-    plain = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    plain = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
     try:
         return str(ipaddress.ip_address(plain))
     except ValueError:
