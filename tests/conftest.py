@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.support import leaks
+
+# A busy machine makes single examples slow; that says nothing about the code.
+hypothesis.settings.register_profile("skerry", deadline=None)
+hypothesis.settings.load_profile("skerry")
 
 
 @pytest.fixture(autouse=True)
