@@ -120,8 +120,8 @@ def _exchange(
     try:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         connection.request(method, server.path + path, body, headers)
-        response = connection.getresponse()
-        answer = _read(response, clock)
+        with connection.getresponse() as response:
+            status, answer = response.status, _read(response, clock)
     except ssl.SSLCertVerificationError as error:
         raise errors.Unavailable(
             f"{server.url} cannot be trusted: {tls.explain(error)}. If {server.host} is right, add it to "
@@ -140,8 +140,8 @@ def _exchange(
         ) from None
     finally:
         connection.close()
-    if response.status != 200:
-        raise _refusal(server, response.status, answer)
+    if status != 200:
+        raise _refusal(server, status, answer)
     return answer
 
 

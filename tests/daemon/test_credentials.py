@@ -1,0 +1,204 @@
+"""A server's own certificates: made, kept, replaced when they must be, and renewed while running."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from skerry.daemon import credentials
+from skerry.daemon.credentials import Credentials, server_hosts
+from skerry.kit import pki, renewal, tls
+from skerry.kit.clock import ManualClock, SystemClock
+from skerry.model import errors
+from skerry.model.identity import Role
+from skerry.model.settings import GrpcSettings, HttpSettings, IdentitySettings, Settings
+from tests.support.clouds import Cloud, cloud_in
+
+SETTINGS = Settings()
+
+
+class Enough(BaseException):
+    """Ends a loop that never ends."""
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def cloud(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Cloud]:
+    async with cloud_in(tmp_path, clock) as made:
+        yield made
+
+
+def credentials_in(
+    folder: Path, cloud: Cloud, settings: Settings = SETTINGS, sleep: renewal.Sleep = asyncio.sleep
+) -> Credentials:
+    return Credentials(
+        folder, cloud.identity, cloud.authority, settings, cloud.clock, host_name="edge-1", sleep=sleep
+    )
+
+
+def certificate(folder: Path, name: str) -> pki.Issued:
+    return pki.read_certificate((folder / "pki" / f"{name}.crt").read_bytes())
+
+
+async def test_the_first_start_makes_both_pairs_and_keys_are_private(tmp_path: Path, cloud: Cloud) -> None:
+    made = credentials_in(tmp_path, cloud)
+    await made.prepare()
+    assert certificate(tmp_path, "server").role == "server"
+    assert certificate(tmp_path, "client").role == "admin"
+    for name in ("ca", "server", "client"):
+        assert stat.S_IMODE((tmp_path / "pki" / f"{name}.key").stat().st_mode) == 0o600
+    caller = cloud.identity.caller_from_certificate(
+        ssl.PEM_cert_to_DER_cert(made.client_certificate_file.read_text())
+    )
+    assert caller.role is Role.ADMIN
+    assert len(cloud.identity.certificates()) == 2
+
+
+async def test_the_next_start_keeps_them(tmp_path: Path, cloud: Cloud) -> None:
+    await credentials_in(tmp_path, cloud).prepare()
+    before = certificate(tmp_path, "server"), certificate(tmp_path, "client")
+    await credentials_in(tmp_path, cloud).prepare()
+    assert (certificate(tmp_path, "server"), certificate(tmp_path, "client")) == before
+
+
+async def test_a_server_with_new_names_gets_a_new_certificate_and_its_client_does_not(
+    tmp_path: Path, cloud: Cloud
+) -> None:
+    await credentials_in(tmp_path, cloud).prepare()
+    client = certificate(tmp_path, "client")
+    await credentials_in(tmp_path, cloud, Settings(http=HttpSettings(names=("cloud.example",)))).prepare()
+    assert "cloud.example" in certificate(tmp_path, "server").hosts
+    assert certificate(tmp_path, "client") == client
+
+
+async def test_a_client_certificate_that_was_revoked_is_replaced_at_the_next_start(
+    tmp_path: Path, cloud: Cloud
+) -> None:
+    await credentials_in(tmp_path, cloud).prepare()
+    revoked = certificate(tmp_path, "client").serial
+    await cloud.identity.revoke_certificate(revoked, actor="test")
+    await credentials_in(tmp_path, cloud).prepare()
+    assert certificate(tmp_path, "client").serial != revoked
+
+
+@pytest.mark.parametrize("spoil", ["torn", "another key"])
+async def test_a_certificate_that_does_not_serve_is_replaced(
+    tmp_path: Path, cloud: Cloud, spoil: str
+) -> None:
+    await credentials_in(tmp_path, cloud).prepare()
+    if spoil == "torn":
+        (tmp_path / "pki" / "server.crt").write_bytes(b"-----BEGIN CERT")
+    else:
+        (tmp_path / "pki" / "server.key").unlink()
+    await credentials_in(tmp_path, cloud).prepare()
+    key = (tmp_path / "pki" / "server.key").read_bytes()
+    assert certificate(tmp_path, "server").key == pki.key_digest(key)
+
+
+async def test_a_broken_key_is_named_and_not_overwritten(tmp_path: Path, cloud: Cloud) -> None:
+    key = tmp_path / "pki" / "server.key"
+    key.write_bytes(b"torn")
+    with pytest.raises(errors.Refused, match=r"server\.key is not a PEM private key.*remove it"):
+        await credentials_in(tmp_path, cloud).prepare()
+    assert key.read_bytes() == b"torn"
+
+
+def test_a_broken_ca_is_refused_in_plain_words(tmp_path: Path, clock: ManualClock) -> None:
+    credentials.open_authority(tmp_path, clock)
+    (tmp_path / "pki" / "ca.key").unlink()
+    with pytest.raises(errors.Refused, match=r"ca\.key is missing"):
+        credentials.open_authority(tmp_path, clock)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pki").write_bytes(b"a file where a folder should be")
+    with pytest.raises(errors.Refused, match="cannot be used"):
+        credentials.open_authority(tmp_path / "other", clock)
+
+
+def test_the_certificate_names_every_way_to_call_the_server() -> None:
+    settings = Settings(
+        http=HttpSettings(listen="192.0.2.7:1323", names=("Cloud.Example.", "2001:DB8::1")),
+        grpc=GrpcSettings(listen="[::]:50052"),
+    )
+    assert server_hosts(settings, "Edge-1") == {
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "server.unsafe.aurae.io",
+        "192.0.2.7",
+        "cloud.example",
+        "2001:db8::1",
+        "edge-1",
+    }
+
+
+def test_a_name_that_no_certificate_can_hold_is_refused_if_it_was_asked_for() -> None:
+    assert "not a name" not in server_hosts(SETTINGS, "not a name")
+    for name in ("not a name", "", "ü.example", "*", "0.0.0.0"):
+        with pytest.raises(errors.Invalid, match=r"http\.names"):
+            server_hosts(Settings(http=HttpSettings(names=(name,))), "edge-1")
+
+
+async def test_both_are_renewed_before_two_thirds_of_their_life_with_the_same_keys(
+    tmp_path: Path, cloud: Cloud, clock: ManualClock
+) -> None:
+    life = 86400
+    serials: set[str] = set()
+
+    async def nap(seconds: float) -> None:
+        clock.advance(seconds)
+        for name in ("server", "client"):
+            issued = certificate(tmp_path, name)
+            assert clock.now() < issued.issued_at + life * 2 / 3
+            serials.add(issued.serial)
+        if len(serials) == 6:
+            raise Enough
+
+    settings = Settings(identity=IdentitySettings(server_certificate_s=life))
+    made = credentials_in(tmp_path, cloud, settings, sleep=nap)
+    await made.prepare()
+    keys = [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
+    with pytest.raises(Enough):
+        await made.run()
+    assert {record.serial for record in cloud.identity.certificates()} == serials
+    assert keys == [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
+
+
+async def test_a_listener_shows_the_renewed_certificate_without_a_restart(tmp_path: Path) -> None:
+    async with cloud_in(tmp_path, SystemClock()) as cloud:
+        made = credentials_in(tmp_path, cloud)
+        await made.prepare()
+        seen = []
+        server = await asyncio.start_server(_hang_up, "127.0.0.1", 0, ssl=made.contexts.grpc)
+        async with server:
+            for _ in range(2):
+                seen.append(await _shown(made, server.sockets[0].getsockname()[1]))
+                (tmp_path / "pki" / "server.crt").unlink()
+                await made.prepare()
+        assert seen[0] != seen[1]
+
+
+async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def _shown(made: Credentials, port: int) -> str:
+    """The serial that the listener shows to a client with the local admin's files, called as Aurae does."""
+    context = tls.client(made.ca_file.read_bytes())
+    tls.load(context, made.client_certificate_file, made.client_key_file)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=credentials.AURAE_NAME
+    )
+    assert await reader.read() == b""
+    serial: str = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    await writer.wait_closed()
+    return serial
