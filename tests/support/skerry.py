@@ -1,0 +1,111 @@
+"""A real Skerry in a process of its own, on free ports and a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.waiting import eventually_sync
+
+COMMAND = [sys.executable, "-m", "skerry"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without settings that a person may have exported."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("SKERRY_")} | more
+
+
+class Skerry:
+    """`skerry ROLE` as a child process."""
+
+    def __init__(self, folder: Path, *flags: str, role: str = "up", **popen: Any) -> None:
+        self.data = folder / "data"
+        self.ready_file = folder / "ready.json"
+        self.log = folder / "log"
+        self.ready_file.unlink(missing_ok=True)
+        listen = [] if role == "node" else ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+        socket = [] if role == "node" else ["--socket", str(folder / "s.sock")]
+        command = [*COMMAND, role, "--data", str(self.data), "--ready-file", str(self.ready_file)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *listen, *socket, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=popen.pop("env", environment()),
+                **popen,
+            )
+
+    def wait_ready(self, within: float = 30.0) -> dict[str, Any]:
+        """What the ready file says, once it is there."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.said()}"
+            return self.ready_file.exists()
+
+        eventually_sync(ready, within=within, what="the ready file")
+        self.ready: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return self.ready
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def stop(self, within: float = 20.0) -> int:
+        """SIGTERM, and the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(within)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def call(
+        self, verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """One HTTP request; status and JSON (or text)."""
+        split = urlsplit(self.ready["http"])
+        connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=30)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(verb, path, body=data, headers=headers or {})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, text
+
+    def cli(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """A verb of the command line, pointed at this one."""
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            env=environment(SKERRY_DATA=str(self.data), **more),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@contextlib.contextmanager
+def running(folder: Path, *flags: str, **options: Any) -> Iterator[Skerry]:
+    """A Skerry that is ready, stopped at the end."""
+    skerry = Skerry(folder, *flags, **options)
+    try:
+        skerry.wait_ready()
+        yield skerry
+        assert skerry.stop() == 0, skerry.said()
+    finally:
+        if skerry.process.poll() is None:
+            skerry.kill()
