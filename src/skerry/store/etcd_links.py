@@ -134,7 +134,7 @@ class Links:
         """A connected endpoint, the one in use first. Raises `Unavailable` if none is by `deadline`."""
         loop = asyncio.get_running_loop()
         while True:
-            for _ in self._links:
+            for _ in self.addresses:
                 if self.is_closed:
                     raise closed()
                 link = self._links[self._current]
@@ -150,8 +150,8 @@ class Links:
 
     def leave(self, link: Link) -> None:
         """Begin with the next endpoint from now on, unless that has happened already."""
-        if self._links[self._current] is link:
-            self._current = (self._current + 1) % len(self._links)
+        if not self.is_closed and self._links[self._current] is link:
+            self._current = (self._current + 1) % len(self.addresses)
 
     async def close(self) -> None:
         """End the streams, let the calls on their way finish, close the connections."""
@@ -159,13 +159,17 @@ class Links:
         for stream in list(self.streams):
             stream.interrupt()
         await self._no_calls.wait()
-        for link in self._links:
+        links, self._links = (
+            self._links,
+            [],
+        )  # grpcio's poller thread ends with the last reference to a channel
+        for link in links:
             await link.channel.close()
 
     @property
     def _share_s(self) -> float:
         """One endpoint's part of the time, so that one that hangs leaves some for the others."""
-        return self.timeout_s / len(self._links)
+        return self.timeout_s / len(self.addresses)
 
     async def _call(
         self, send: Callable[[Link, float, int], Awaitable[R]], is_repeatable: bool, change: str

@@ -182,14 +182,12 @@ class Journal:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # SQLite would make the file with the umask's mode; the -wal file takes the mode of this one.
-    is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.PRIVATE)
-    try:
-        os.fchmod(descriptor, files.PRIVATE)
-    finally:
-        os.close(descriptor)
-    if is_new:
+    # SQLite would make the file with the umask's mode; the -wal file takes the mode of this one. A file that
+    # is there is not opened here: closing it again would drop every lock that this process has on it.
+    if path.exists():
+        path.chmod(files.PRIVATE)
+    else:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE))
         files.sync_folder(path.parent)
     return sqlite3.connect(path, isolation_level=None, timeout=0)
 
