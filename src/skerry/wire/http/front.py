@@ -200,13 +200,16 @@ class Front:
         path = scope["path"]
         if len(path) > 1 and path.endswith("/"):
             path = scope["path"] = path[:-1]
-        verbs = self._bare.get(path) or self._bare.get(f"{_first_segment(path)}/")
+        first = _first_segment(path)
+        verbs = self._bare.get(path)
+        if verbs is None and len(first) < len(path):
+            verbs = self._bare.get(path[: len(first) + 1])
         if verbs is not None:
             if (target := verbs.get(sought)) is not None:
                 return target
             raise _wrong_verb(method, verbs)
         allowed = set()
-        for route, target in self._behind.get(_first_segment(path), ()):
+        for route, target in self._behind.get(first, ()):
             match, found = route.matches(scope)
             if match is Match.FULL:
                 scope.update(found)

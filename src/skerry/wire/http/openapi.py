@@ -124,7 +124,9 @@ def _parameters(part: str, schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
     usual: dict[str, Any] = {"description": "Done."}
-    if endpoint.reply is Stream or endpoint.reply is Raw:
+    if endpoint.reply is Stream:
+        usual["content"] = {endpoint.media: {}}  # OpenAPI 3.1 has no words for what comes bit by bit
+    elif endpoint.reply is Raw:
         shape = "object" if endpoint.media == answers.JSON else "string"
         usual["content"] = {endpoint.media: {"schema": {"type": shape}}}
     elif _is_described(endpoint.reply):

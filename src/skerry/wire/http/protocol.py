@@ -88,7 +88,7 @@ class Connection(HttpToolsProtocol):
         self._settings = settings
         self._when_lost = when_lost
         self._reading = _Reading.NOTHING
-        self._head_bytes = 0  # of the head so far, without the chunk that it began in
+        self._head_bytes = 0  # of the head so far; too few if it began behind something else in a chunk
         self._chunk_bytes = 0
         self._alarm_handle: asyncio.TimerHandle | None = None
         self._is_deaf = False  # input is thrown away
@@ -140,8 +140,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(503, "overloaded", "too many connections are open here; try again in a moment")
             return
         self._chunk_bytes = len(data)
-        if self._reading is _Reading.HEAD:
-            self._head_bytes += self._chunk_bytes
+        self._head_bytes = 0 if self._reading is _Reading.BODY else self._head_bytes + len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -182,7 +181,6 @@ class Connection(HttpToolsProtocol):
         self._silence_alarm()
         self._unset_keepalive_if_required()
         self._reading = _Reading.HEAD
-        self._head_bytes = 0
         super().on_message_begin()
         self.scope["state"]["connection"] = self
 
@@ -201,6 +199,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._reading = _Reading.NOTHING
+        self._head_bytes = 0
         super().on_message_complete()
         if self.cycle.response_complete and not self.pipeline:
             # The rest of a body whose answer was given early has been thrown away; the next may come.

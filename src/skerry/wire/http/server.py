@@ -75,7 +75,6 @@ class HttpServer:
 
         name = sock.getsockname()
         self._address = (name[0], name[1])
-        self._state.default_headers = _date()
         self._listener = await loop.create_server(
             connect,
             sock=sock,
@@ -87,10 +86,11 @@ class HttpServer:
         log.info("http.listening", host=name[0], port=name[1], tls=tls is not None)
 
     async def failed(self) -> None:
-        """Wait until the server has died by itself, and raise; never returns while it serves."""
+        """Wait until the server has died by itself, and raise; returns once it was stopped."""
         assert self._ticker is not None, "the server is not started"
-        await asyncio.shield(self._ticker)
-        raise RuntimeError("the HTTP server ended by itself")
+        await asyncio.wait({self._ticker})
+        if not self._stopping.is_set():
+            raise RuntimeError("the HTTP server ended by itself")
 
     async def stop(self, within_s: float) -> None:
         """Take no more, end streams, let requests finish; by the end of the time nothing is left."""
@@ -99,10 +99,10 @@ class HttpServer:
         listener, self._listener = self._listener, None
         self._stopping.set()
         listener.close()
-        self._ticker.cancel()
-        await asyncio.gather(self._ticker, return_exceptions=True)
         for connection in list(self._state.connections):
             connection.shutdown()
+        self._ticker.cancel()
+        await asyncio.gather(self._ticker, return_exceptions=True)
         if not await self._emptied(within_s * (1 - _FORCE_SHARE)):
             log.warning("http.forced", connections=len(self._state.connections), tasks=len(self._state.tasks))
             for task in list(self._state.tasks):
@@ -134,10 +134,10 @@ class HttpServer:
             self._empty.set()
 
     async def _tick(self) -> None:
-        """Keep the Date header true."""
-        while True:
-            await asyncio.sleep(1.0)
+        """Keep the Date header true for as long as anybody can connect."""
+        while self._listener is not None and self._listener.is_serving():
             self._state.default_headers = _date()
+            await asyncio.sleep(1.0)
 
 
 def _date() -> list[tuple[bytes, bytes]]:

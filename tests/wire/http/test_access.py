@@ -1,0 +1,113 @@
+"""Each role gets what its row says, on every route; every route has a row and every row a route."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
+from skerry.wire import access
+from skerry.wire.gate import Gate
+from skerry.wire.http.front import Front
+from skerry.wire.own.table import ENDPOINTS
+from skerry.wire.peers import Peer
+from tests.wire.http.conftest import Serve, StrangerGate
+
+
+class RoleGate(Gate):
+    """Believes whatever role the caller names."""
+
+    def caller(self, peer: Peer, authorization: str | None) -> Caller:
+        if authorization is None:
+            return ANONYMOUS
+        return Caller(origin=Origin.TOKEN, name="somebody", role=Role(authorization))
+
+
+async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None:
+    site = await serve()
+    app = site.server._config.app
+    assert isinstance(app, Front)
+    served = [f"{target.method} {target.template}" for target in app.targets()]
+    assert sorted(served) == sorted(access.HTTP)
+    assert sorted(served) == sorted(endpoint.name for endpoint in ENDPOINTS)
+    assert all(target.row is access.HTTP[f"{target.method} {target.template}"] for target in app.targets())
+
+
+@pytest.mark.parametrize("role", [None, *Role])
+async def test_a_role_reaches_exactly_the_routes_of_its_rows(serve: Serve, role: Role | None) -> None:
+    site = await serve(gate=RoleGate)
+    session = await site.session(headers={"Authorization": role} if role else {})
+    got = {}
+    wanted = {}
+    for name, row in access.HTTP.items():
+        method, path = name.split(" ")
+        path = path.replace("{id}", "some").replace("{serial}", "some")
+        params = {"follow": "false"} if path == "/events" else {}
+        async with session.request(method, path, params=params) as reply:
+            got[name] = {401: "unknown", 403: "forbidden"}.get(reply.status, "passed")
+            assert reply.status < 500
+        if row.anybody or role in row.roles:
+            wanted[name] = "passed"
+        else:
+            wanted[name] = "unknown" if role is None else "forbidden"
+    assert got == wanted
+
+
+async def test_a_caller_without_proof_learns_how_to_prove_itself(serve: Serve) -> None:
+    site = await serve(gate=StrangerGate)
+    session = await site.session()
+    async with session.get("/token/") as reply:
+        assert reply.status == 401
+        assert reply.headers["WWW-Authenticate"] == 'Bearer realm="skerry"'
+        said = await reply.json()
+    assert said["code"] == "unauthenticated"
+    assert "skerry token create" in said["error"]
+
+
+async def test_a_bad_token_is_refused_even_on_loopback(serve: Serve) -> None:
+    site = await serve()
+    session = await site.session()
+    async with session.get("/token/", headers={"Authorization": "Bearer nonsense"}) as reply:
+        assert reply.status == 401
+
+
+async def test_a_token_is_good_until_it_is_revoked(serve: Serve) -> None:
+    site = await serve(gate=StrangerGate)
+    admin = await site.bearer(Role.ADMIN)
+    session = await site.session()
+    async with session.post("/token/", json={"role": "viewer"}, headers=admin) as reply:
+        made = await reply.json()
+    shown = {"Authorization": f"Bearer {made['token']}"}
+    async with session.get("/about", headers=shown) as reply:
+        assert reply.status == 200
+    async with session.delete(f"/token/{made['id']}", headers=admin) as reply:
+        assert reply.status == 204
+    async with session.get("/about", headers=shown) as reply:
+        assert reply.status == 401
+
+
+async def test_a_stranger_cannot_tell_routes_that_need_a_role_from_each_other(serve: Serve) -> None:
+    site = await serve(gate=StrangerGate)
+    session = await site.session()
+    async with session.delete("/token/there-is-none") as reply:
+        assert reply.status == 401
+    async with session.get("/nothing/here") as reply:
+        assert reply.status == 404
+    async with session.put("/token/") as reply:
+        assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD, POST")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1:80"])
+async def test_a_web_page_that_points_its_name_here_is_refused(serve: Serve, host: str) -> None:
+    site = await serve()
+    session = await site.session()
+    async with session.get("/healthz", headers={"Host": host}) as reply:
+        assert (reply.status, (await reply.json())["code"]) == (403, "forbidden")
+
+
+async def test_a_web_page_of_another_origin_is_refused(serve: Serve) -> None:
+    site = await serve()
+    session = await site.session()
+    async with session.post("/token/", headers={"Origin": "http://evil.example"}) as reply:
+        assert reply.status == 403
+    async with session.get("/about", headers={"Origin": site.url}) as reply:
+        assert reply.status == 200

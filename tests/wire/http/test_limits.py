@@ -1,0 +1,43 @@
+"""Counts that protect the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.kit.clock import ManualClock
+from skerry.model import errors
+from skerry.wire.own.limits import Failures, Slots
+
+
+def test_slots_are_given_back_when_they_are_left_even_with_an_error() -> None:
+    slots = Slots(1, "things")
+    with pytest.raises(ZeroDivisionError), slots.take():
+        raise ZeroDivisionError
+    with slots.take(), pytest.raises(errors.Overloaded, match="1 things"):
+        slots.take()
+    assert slots.taken == 0
+
+
+def test_whoever_fails_too_often_waits_until_the_first_failure_is_old() -> None:
+    clock = ManualClock()
+    failures = Failures(clock, allowed=2, window_s=60)
+    failures.note("a")
+    clock.advance(20)
+    failures.check("a")
+    failures.note("a")
+    with pytest.raises(errors.Overloaded) as refused:
+        failures.check("a")
+    assert refused.value.retry_after_s == pytest.approx(40)
+    failures.check("b")
+    clock.advance(40)
+    failures.check("a")
+
+
+def test_failures_are_remembered_of_only_so_many_sources() -> None:
+    failures = Failures(ManualClock(), allowed=1, max_sources=3)
+    for source in "abcd":
+        failures.note(source)
+    failures.check("a")  # forgotten, as the one that failed longest ago
+    for source in "bcd":
+        with pytest.raises(errors.Overloaded):
+            failures.check(source)

@@ -1,0 +1,135 @@
+"""The OpenAPI document says what is served, and nothing that is generated from it makes the server fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import schemathesis
+import structlog
+import uvloop
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from skerry.kit import pki
+from skerry.wire import access
+from skerry.wire.http.openapi import openapi_document
+from tests.wire.http.conftest import serving
+
+DOCUMENT = openapi_document()
+CHECKS: list[Any] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture
+def url(authority: pki.Authority) -> Iterator[str]:
+    """A server in a thread of its own, since what generates the requests waits for each answer."""
+    started: Future[tuple[str, Callable[[], None]]] = Future()
+
+    async def live() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        async with serving(authority) as site:
+            started.set_result((site.url, lambda: loop.call_soon_threadsafe(stop.set) and None))
+            await stop.wait()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(live())
+
+    with structlog.testing.capture_logs():
+        thread = threading.Thread(target=run, name="server")
+        thread.start()
+        base, stop = started.result(timeout=10)
+        yield base
+        stop()
+        thread.join(timeout=10)
+
+
+def operations() -> dict[str, Any]:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, verbs in DOCUMENT["paths"].items()
+        for method, operation in verbs.items()
+    }
+
+
+def test_every_route_is_described_with_the_roles_of_its_row() -> None:
+    described = operations()
+    assert set(described) == set(access.HTTP)
+    for name, operation in described.items():
+        row = access.HTTP[name]
+        assert operation["x-skerry-roles"] == (["anybody"] if row.anybody else sorted(row.roles))
+        assert bool(operation["security"]) is not row.anybody
+        assert operation["summary"]
+        assert operation["description"]
+        assert "default" in operation["responses"]
+
+
+def test_every_reference_leads_somewhere() -> None:
+    def references(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                yield value["$ref"]
+            for inner in value.values():
+                yield from references(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from references(inner)
+
+    known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    assert set(references(DOCUMENT)) == known
+
+
+def test_operation_ids_are_unique() -> None:
+    names = [operation["operationId"] for operation in operations().values()]
+    assert len(set(names)) == len(names)
+
+
+def operations_to_try() -> list[Any]:
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    return [result.ok() for result in schema.get_all_operations()]
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_nothing_made_from_the_description_makes_the_server_fail(url: str, mode: GenerationMode) -> None:
+    tried = Counter[str]()
+
+    def attempt(case: Any) -> None:
+        if case.operation.path == "/events":
+            case.query = {**(case.query or {}), "follow": "false"}
+        case.call_and_validate(base_url=url, checks=CHECKS, timeout=10)
+        tried[case.operation.label] += 1
+
+    for operation in operations_to_try():
+        bounded = settings(
+            max_examples=15,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        try:
+            bounded(given(operation.as_strategy(generation_mode=mode))(attempt))()
+        except Unsatisfiable:
+            continue  # it takes nothing that could be wrong
+    takes_input = {name for name, o in operations().items() if "parameters" in o or "requestBody" in o}
+    assert set(tried) >= takes_input
+    assert sum(tried.values()) > 10 * len(takes_input)
