@@ -9,7 +9,8 @@ certificate and would hide a renewed certificate of ours. TLS below 1.2 is never
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 import structlog
@@ -47,6 +48,15 @@ _REASONS = {
     "NO_SHARED_CIPHER": "the two sides have no cipher in common",
     "NO_APPLICATION_PROTOCOL": "the two sides have no application protocol (ALPN) in common",
 }
+
+
+def _log_refusal(error: ssl.SSLError) -> None:
+    log.info("tls.refused", reason=explain(error), openssl=error.reason)
+
+
+# Told when a server's handshake fails. An accept loop sets it for the connection it is about to make, and
+# then hears why, with the peer's address at hand; otherwise the log gets it.
+on_refusal: ContextVar[Callable[[ssl.SSLError], None]] = ContextVar("on_refusal", default=_log_refusal)
 
 
 def mutual_server(authority_pem: bytes, alpn: Sequence[str] = HTTP2) -> ssl.SSLContext:
@@ -114,12 +124,13 @@ class _ServerSide(ssl.SSLObject):
     """A connection as its server sees it.
 
     When a handshake fails, asyncio and uvloop drop the connection: they say nothing, and they do not send the
-    alert by which OpenSSL tells the client why. So the failure is logged here, and held back for one round
+    alert by which OpenSSL tells the client why. So the failure is told here, and held back for one round
     if there is an alert to send: asked to wait for more, they first send what there is. The client's next
     bytes or its going away, or the listener's handshake timeout, then end the connection.
     """
 
     outgoing: ssl.MemoryBIO
+    tell: Callable[[ssl.SSLError], None]
     failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -130,7 +141,7 @@ class _ServerSide(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLSyscallError):
             raise  # not finished, or the client just went away
         except ssl.SSLError as error:
-            log.info("tls.refused", reason=explain(error), openssl=error.reason)
+            self.tell(error)
             if not self.outgoing.pending:
                 raise
             self.failure = error
@@ -151,4 +162,5 @@ class _ServerContext(ssl.SSLContext):
         wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         assert isinstance(wrapped, _ServerSide)
         wrapped.outgoing = outgoing
+        wrapped.tell = on_refusal.get()
         return wrapped
