@@ -40,7 +40,7 @@ SECONDS = metrics.histogram(
 
 Headers = Sequence[tuple[str, str]]
 
-_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,64}")  # as over HTTP
 _CONTENT_TYPE = re.compile(r"application/grpc(\+proto)?(;.*)?")
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}

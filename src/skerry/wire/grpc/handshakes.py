@@ -1,12 +1,25 @@
-"""Why a connection was turned away before its first call, in a word for metrics and a sentence for the log.
+"""Why a connection was turned away before its first call: a word for metrics, a sentence for the log.
 
-Pure: errors of the socket and of OpenSSL come in, reasons go out to `skerry.wire.grpc.listener`.
+Pure; used by `skerry.wire.grpc.listener`. The sentences on TLS are those of `skerry.kit.tls`.
 """
 
 from __future__ import annotations
 
 import ssl
 from typing import Final
+
+from skerry.kit import tls
+
+# OpenSSL's numbers for what is wrong with a certificate (X509_V_ERR_*).
+_VERIFY: Final = {
+    9: "not-yet-valid",
+    10: "expired",
+    18: "unknown-ca",
+    19: "unknown-ca",
+    20: "unknown-ca",
+    21: "unknown-ca",
+    26: "wrong-purpose",
+}
 
 
 class TurnedAway(Exception):
@@ -18,36 +31,13 @@ class TurnedAway(Exception):
         self.is_ordinary = is_ordinary
 
 
-# OpenSSL's numbers for what is wrong with a certificate (X509_V_ERR_*).
-_VERIFY: Final = {
-    9: ("not-yet-valid", "its certificate is not valid yet; compare the clocks of both machines"),
-    10: ("expired", "its certificate has expired; the client must renew it or join again"),
-    18: ("unknown-ca", "its certificate is self-signed, not issued by this cloud's CA"),
-    19: ("unknown-ca", "its certificate was issued by another CA than this cloud's"),
-    20: ("unknown-ca", "its certificate was issued by another CA than this cloud's"),
-    21: ("unknown-ca", "its certificate was issued by another CA than this cloud's"),
-    23: ("revoked", "its certificate was revoked"),
-    26: ("wrong-purpose", "its certificate is not meant for clients"),
-}
-_REASONS: Final = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": ("no-certificate", "it showed no client certificate"),
-    "TLSV1_ALERT_UNKNOWN_CA": ("distrusted", "it does not trust this server's CA; give it the file ca.crt"),
-    "SSLV3_ALERT_BAD_CERTIFICATE": ("distrusted", "it refused this server's certificate"),
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": ("distrusted", "it holds this server's certificate for expired"),
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": ("distrusted", "it refused this server's certificate"),
-    "UNSUPPORTED_PROTOCOL": ("version", "it offers only versions of TLS that are too old"),
-    "NO_SHARED_CIPHER": ("cipher", "it offers no cipher that this server takes"),
-}
-
-
 def explain(error: OSError) -> TurnedAway:
-    """What a failed handshake means."""
+    """What it means that a handshake ended with `error`."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        slug, text = _VERIFY.get(error.verify_code, ("bad-certificate", error.verify_message))
-        return TurnedAway(slug, text)
+        return TurnedAway(_VERIFY.get(error.verify_code, "bad-certificate"), tls.explain(error))
     if isinstance(error, ssl.SSLError):
-        slug, text = _REASONS.get(error.reason or "", ("handshake", f"TLS failed: {error.reason or error}"))
-        return TurnedAway(slug, text)
-    if isinstance(error, ConnectionAbortedError):  # the event loop's word for a handshake that takes too long
-        return TurnedAway("slow", "it did not end the TLS handshake in time")
-    return TurnedAway("left", f"it went away: {error.strerror or error}", is_ordinary=True)
+        no_certificate = error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+        return TurnedAway("no-certificate" if no_certificate else "handshake", tls.explain(error))
+    if isinstance(error, ConnectionAbortedError):  # the event loops' word for a handshake that takes too long
+        return TurnedAway("slow", "the TLS handshake did not end in time")
+    return TurnedAway("left", "the client left during the TLS handshake", is_ordinary=True)

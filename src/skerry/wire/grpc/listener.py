@@ -2,7 +2,7 @@
 
 `skerry.wire.grpc.server` owns the listeners; a connection that passed is `skerry.wire.grpc.connections`' own
 matter. Each accepted socket has one task from its first byte to its last, so that the sockets held are the
-tasks that run. Nothing a client does ends the loop: what goes wrong with one connection is logged and counted.
+tasks that run. Nothing a client does ends the loop: what goes wrong with one of them is logged and counted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import structlog
 
 from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
+from skerry.kit.tls import on_refusal
 from skerry.wire.grpc.connections import Connection
 from skerry.wire.grpc.handshakes import TurnedAway, explain
 
@@ -101,6 +102,7 @@ class Listener:
                 self._tell_full()
                 continue
             self._is_full = False
+            sock.setblocking(False)
             self._attend(sock, _address_text(address))
 
     def _pause(self, error: OSError) -> None:
@@ -131,14 +133,11 @@ class Listener:
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
         try:
-            connection = await self._welcome(sock)
-        except (TurnedAway, OSError) as error:
-            reason = error if isinstance(error, TurnedAway) else explain(error)
+            connection = await self._connect(sock, await self._greet(sock))
+        except TurnedAway as reason:
             REFUSED.labels(self._name, reason.slug).inc()
-            level = log.debug if reason.is_ordinary else log.warning
-            level(
-                "connection.refused", listener=self._name, peer=address, reason=reason.slug, why=str(reason)
-            )
+            tell = log.debug if reason.is_ordinary else log.warning
+            tell("connection.refused", listener=self._name, peer=address, reason=reason.slug, why=str(reason))
             return
         except Exception as error:
             REFUSED.labels(self._name, "fault").inc()
@@ -154,27 +153,41 @@ class Listener:
             connection.abort()
             self.connections.discard(connection)
 
-    async def _welcome(self, sock: socket.socket) -> Connection:
+    async def _greet(self, sock: socket.socket) -> ssl.SSLContext | None:
+        """How to go on with the client, by its first byte; closes the socket of one that is turned away."""
         try:
             async with asyncio.timeout(self._handshake_timeout_s):
-                tls = self._choose(await _first_byte(sock))
+                return self._choose(await _first_byte(sock))
         except TimeoutError:
             sock.close()
             raise TurnedAway("silent", "it sent nothing in time") from None
+        except OSError as error:
+            sock.close()
+            raise TurnedAway("left", f"it left: {error.strerror}", is_ordinary=True) from None
         except BaseException:
             sock.close()
             raise
-        # From here on the transport owns the socket and closes it whatever happens.
+
+    async def _connect(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Connection:
+        """Give the socket to a transport, which closes it whatever happens."""
+        # Made here, not taken from the loop's answer: uvloop returns its own TLS protocol in place of ours.
+        connection = self._make_connection()
         if tls is None:
-            _, connection = await self._loop.connect_accepted_socket(self._make_connection, sock)
-        else:
-            _, connection = await self._loop.connect_accepted_socket(
-                self._make_connection,
+            await self._loop.connect_accepted_socket(lambda: connection, sock)
+            return connection
+        # The loop may see only that the client left; the TLS object knows why it had been refused.
+        refusals: list[ssl.SSLError] = []
+        on_refusal.set(refusals.append)  # for this task, which makes no other connection
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
                 sock,
                 ssl=tls,
                 ssl_handshake_timeout=self._handshake_timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
+        except OSError as error:
+            raise explain(refusals[0] if refusals else error) from None
         return connection
 
     def _choose(self, first: bytes) -> ssl.SSLContext | None:
