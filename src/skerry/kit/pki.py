@@ -36,6 +36,8 @@ BACKDATE_S = 60  # a peer whose clock is a little slow must not find a fresh cer
 AUTHORITY_LIFE_S = 10 * 365 * 86400
 MAX_REQUEST_BYTES = 16 * 1024
 _MAX_COMMON_NAME = 64
+# Small boards start in 1970 and learn the time later.
+_EARLIEST = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 
@@ -121,6 +123,11 @@ class Authority:
                 )
             key = _parse_key(key_file, _read_or_make_key(key_file))
             if not certificate_file.exists():
+                if clock.now() < _EARLIEST:
+                    raise BrokenFiles(
+                        f"this machine's clock says {_moment(clock.now()):%Y-%m-%d}: set it first, or the CA "
+                        "that is made now will have expired when the clock is right"
+                    )
                 certificate = _self_sign(key, clock.now())
                 pem = certificate.public_bytes(serialization.Encoding.PEM)
                 files.write_atomically(certificate_file, pem)
