@@ -447,6 +447,26 @@ async def test_a_server_that_is_away_is_asked_again_until_it_is_back(
     assert asked == sorted(set(asked))
 
 
+async def test_a_node_whose_certificate_expired_meanwhile_says_what_to_do(
+    cloud: Cloud, clock: ManualClock, tmp_path: Path
+) -> None:
+    async def renew(_: bytes) -> bytes:
+        raise errors.Unavailable("the server is away")
+
+    async def nap(seconds: float) -> None:
+        clock.advance(seconds)
+        if any(line["event"] == "certificate.expired" for line in logs):
+            raise Enough
+
+    membership, _ = await joined_in(tmp_path / "node", cloud, sleep=nap)
+    clock.advance(24 * 3600 - 60)
+    with structlog.testing.capture_logs() as logs, pytest.raises(Enough):
+        await membership.run(renew)
+    events = [line["event"] for line in logs]
+    assert events[0] == "certificate.not-renewed"
+    assert "skerry node --join" in logs[events.index("certificate.expired")]["hint"]
+
+
 async def test_a_bad_answer_to_a_renewal_leaves_the_good_certificate(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:

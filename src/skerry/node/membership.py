@@ -61,6 +61,7 @@ class Membership:
         self._place_file = folder / "join.json"
         self._context: ssl.SSLContext | None = None
         self._due = 0.0
+        self._not_after = 0.0
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -87,6 +88,13 @@ class Membership:
         """Renew in time, for ever. `renew` takes a signing request to the server and brings a certificate."""
 
         async def renew_now() -> None:
+            if self._not_after <= self._clock.now():
+                # The server will not talk to us, and TLS gives the reason to the server's log, not to ours.
+                log.error(
+                    "certificate.expired",
+                    at=iso(self._not_after),
+                    hint="make a join token and start again: skerry node --join URL --token TOKEN",
+                )
             async with asyncio.timeout(_RENEW_TIMEOUT_S):
                 pem = await renew(pki.make_request(self._key_file.read_bytes()))
             issued = await asyncio.to_thread(self._keep_renewed, pem)
@@ -166,6 +174,7 @@ class Membership:
             self._context = tls.client(self._authority_file.read_bytes())
         tls.load(self._context, self._certificate_file, self._key_file)
         issued = pki.read_certificate(self._certificate_file.read_bytes())
+        self._not_after = issued.not_after
         self._due = renewal.due_at(issued.issued_at, issued.not_after, self._chance())
 
 
