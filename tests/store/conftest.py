@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from skerry.kit.clock import ManualClock
 from skerry.model.settings import StoreSettings
@@ -67,3 +69,9 @@ async def backend(
 @pytest.fixture
 async def store(backend: Backend) -> Store:
     return await backend.open()
+
+
+@pytest.fixture(scope="session")
+def warm_uvloop() -> None:
+    """libuv makes one pipe for signals when its first loop starts, and keeps it as long as the process."""
+    uvloop.run(asyncio.sleep(0))

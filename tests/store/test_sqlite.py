@@ -388,12 +388,6 @@ async def test_opening_may_be_cancelled(path: Path) -> None:
     assert await reopened(path) == ((), 0)
 
 
-@pytest.fixture(scope="session")
-def warm_uvloop() -> None:
-    """libuv makes one pipe for signals when its first loop starts, and keeps it as long as the process."""
-    uvloop.run(asyncio.sleep(0))
-
-
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
 @pytest.mark.usefixtures("warm_uvloop")
 def test_it_works_on_either_event_loop(path: Path, runner: object) -> None:

@@ -12,17 +12,9 @@ import socket
 import ssl
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files for etcd and for its clients."""
-
-    ca: Path
-    cert: Path
-    key: Path
+from tests.support.certificates import Pair, TestAuthority
 
 
 def free_port() -> int:
@@ -35,9 +27,11 @@ def free_port() -> int:
 class EtcdServer:
     """One member, alone in its cluster. `start` again after `stop` or `kill` finds its data."""
 
-    def __init__(self, folder: Path, tls: TlsFiles | None = None) -> None:
+    def __init__(self, folder: Path, authority: TestAuthority | None = None) -> None:
+        """With an authority it speaks TLS, and only to clients with a certificate of that authority."""
         self._folder = folder
-        self._tls = tls
+        self._authority = authority
+        self.client: Pair | None = None
         self._client_port = free_port()
         self._peer_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +47,7 @@ class EtcdServer:
     def start(self) -> None:
         program = shutil.which("etcd")
         assert program, "etcd is missing: install the packages of system-packages.txt"
-        scheme = "https" if self._tls else "http"
+        scheme = "https" if self._authority else "http"
         client = f"{scheme}://{self.address}"
         peer = f"http://127.0.0.1:{self._peer_port}"
         command = [
@@ -68,9 +62,11 @@ class EtcdServer:
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"test={peer}", "--logger", "zap"]
-        if self._tls:
-            command += ["--cert-file", str(self._tls.cert), "--key-file", str(self._tls.key)]
-            command += ["--trusted-ca-file", str(self._tls.ca), "--client-cert-auth"]
+        if self._authority:
+            own = self._authority.issue("etcd", server=True)
+            self.client = self._authority.issue("client")
+            command += ["--cert-file", str(own.certificate), "--key-file", str(own.key)]
+            command += ["--trusted-ca-file", str(self._authority.ca), "--client-cert-auth"]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 30
@@ -96,9 +92,9 @@ class EtcdServer:
 
     def _is_healthy(self) -> bool:
         context = None
-        if self._tls:
-            context = ssl.create_default_context(cafile=str(self._tls.ca))
-            context.load_cert_chain(self._tls.cert, self._tls.key)
+        if self._authority and self.client:
+            context = ssl.create_default_context(cafile=str(self._authority.ca))
+            context.load_cert_chain(self.client.certificate, self.client.key)
         connection: http.client.HTTPConnection = (
             http.client.HTTPSConnection("127.0.0.1", self._client_port, timeout=2, context=context)
             if context
