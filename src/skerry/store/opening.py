@@ -46,4 +46,4 @@ def _is_endpoint(text: str) -> bool:
         return False
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         return False  # an IPv6 address goes in brackets
-    return port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    return port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
