@@ -40,7 +40,7 @@ def front(app: Any, *, timeout_s: float | None = 5.0, settings: HttpSettings = S
     return Front(
         bare={"/fast/": [Target("GET", "/fast/{name}", app, access.OPEN, 1000, None, is_quiet=True)]},
         behind=[(Route("/it", app, methods=["GET"]), target)],
-        keeper=Gate(NoCallers(), os.geteuid()),
+        guard=Gate(NoCallers(), os.geteuid()),
         hosts=allowed_hosts("127.0.0.1"),
         settings=settings,
         clock=SystemClock(),

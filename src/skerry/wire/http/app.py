@@ -46,7 +46,7 @@ def build_app(plane: Plane, gate: Gate, grpc_address: Callable[[], str]) -> Fron
     return Front(
         bare={"/healthz": [health.bare()]},
         behind=[(route(found), found) for found in behind],
-        keeper=gate,
+        guard=gate,
         hosts=allowed_hosts(settings.listen.rpartition(":")[0], settings.names),
         settings=settings,
         clock=plane.clock,

@@ -12,6 +12,8 @@ by first segment and then matched. A path is the same with and without a slash a
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +23,6 @@ import structlog
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from skerry.kit import logs, metrics
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.identity import ANONYMOUS, Caller
@@ -29,20 +30,12 @@ from skerry.model.settings import HttpSettings
 from skerry.wire import access, gate
 from skerry.wire.http import answers, bodies
 from skerry.wire.http.answers import ClientGone, HttpError
+from skerry.wire.http.measures import MEASURES
 
 log = structlog.get_logger(__name__)
 
-REQUESTS = metrics.counter(
-    "skerry_http_requests_total", "HTTP requests answered", ["route", "method", "status"]
-)
-SECONDS = metrics.histogram(
-    "skerry_http_request_seconds", "From the end of the headers to the end of the answer", ["route", "method"]
-)
-IN_FLIGHT = metrics.gauge("skerry_http_requests_in_flight", "HTTP requests being answered now")
-
 # For the log and the metrics only, as nginx has it: the client went away before its answer.
 GONE = 499
-UNMATCHED = "unmatched"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,64}\Z")
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length"})
@@ -95,23 +88,26 @@ class Front:
         *,
         bare: Mapping[str, Iterable[Target]],
         behind: Iterable[tuple[Route, Target]],
-        keeper: gate.Gate,
+        guard: gate.Gate,
         hosts: frozenset[str],
         settings: HttpSettings,
         clock: Clock,
-        new_request_id: Callable[[], bytes] = lambda: os.urandom(8).hex().encode(),
+        new_request_id: Callable[[], bytes] | None = None,
     ) -> None:
         """`bare` is keyed by a whole path (`/healthz`) or a first segment and its slash (`/invoke/`)."""
         self._bare = {path: {target.method: target for target in targets} for path, targets in bare.items()}
         self._behind: dict[str, list[tuple[Route, Target]]] = {}
         for route, target in behind:
             self._behind.setdefault(_first_segment(route.path), []).append((route, target))
-        self._gate = keeper
+        self._gate = guard
         self._hosts = hosts
         self._known_hosts: set[bytes] = set()  # Host headers that were found good, as they were sent
         self._settings = settings
         self._clock = clock
-        self._new_request_id = new_request_id
+        self._new_request_id = new_request_id or numbered_ids(os.urandom(4))
+        # Asked once: what is not logged should cost nothing.
+        self._log = log.bind()
+        self._is_debugging = self._log.is_enabled_for(logging.DEBUG)
 
     def targets(self) -> list[Target]:
         """Everything that is served, for tests and tables."""
@@ -126,25 +122,26 @@ class Front:
         exchange = _Exchange(
             send, given if given is not None and _REQUEST_ID.match(given) else self._new_request_id()
         )
-        IN_FLIGHT.inc()
-        with logs.request_context(exchange.request_id):
-            try:
-                await self._serve(exchange, scope, headers, receive)
-            except (errors.SkerryError, HttpError) as error:
-                await self._tell(exchange, scope, error)
-            except ClientGone:
-                exchange.status = exchange.status or GONE
-                _drop(scope)
-            except asyncio.CancelledError:
-                # Only the server's stop cancels requests. The task ends here, so nothing is swallowed.
-                await self._tell(exchange, scope, errors.Unavailable("the server is stopping; try again"))
-            except Exception as error:
-                log.error("request.failed", path=_shown_path(scope), exc_info=error)
-                message = f"a fault of this server; its log tells more under request id {exchange.request_id}"
-                await self._tell(exchange, scope, errors.Internal(message))
-            finally:
-                IN_FLIGHT.dec()
-                self._note(exchange, scope, self._clock.monotonic() - started)
+        # The task is this request's own, so what is bound here needs no unbinding.
+        structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        MEASURES.in_flight += 1
+        try:
+            await self._serve(exchange, scope, headers, receive)
+        except (errors.SkerryError, HttpError) as error:
+            await self._tell(exchange, scope, error)
+        except ClientGone:
+            exchange.status = exchange.status or GONE
+            _drop(scope)
+        except asyncio.CancelledError:
+            # Only the server's stop cancels requests. The task ends here, so nothing is swallowed.
+            await self._tell(exchange, scope, errors.Unavailable("the server is stopping; try again"))
+        except Exception as error:
+            log.error("request.failed", path=_shown_path(scope), exc_info=error)
+            message = f"a fault of this server; its log tells more under request id {exchange.request_id}"
+            await self._tell(exchange, scope, errors.Internal(message))
+        finally:
+            MEASURES.in_flight -= 1
+            self._note(exchange, scope, self._clock.monotonic() - started)
 
     async def _serve(
         self, exchange: _Exchange, scope: Scope, headers: dict[bytes, bytes], receive: Receive
@@ -233,10 +230,11 @@ class Front:
     def _note(self, exchange: _Exchange, scope: Scope, seconds: float) -> None:
         target = exchange.target
         method = scope["method"]
-        route = UNMATCHED if target is None else target.template
-        REQUESTS.labels(route, method, exchange.status).inc()
-        SECONDS.labels(route, method).observe(seconds)
-        write = log.debug if target is not None and target.is_quiet else log.info
+        MEASURES.note(None if target is None else target.template, method, exchange.status, seconds)
+        is_quiet = target is not None and target.is_quiet
+        if is_quiet and not self._is_debugging:
+            return
+        write = self._log.debug if is_quiet else self._log.info
         write(
             "request.answered",
             method=method,
@@ -245,6 +243,13 @@ class Front:
             ms=round(seconds * 1000, 2),
             caller=exchange.caller.name,
         )
+
+
+def numbered_ids(chance: bytes) -> Callable[[], bytes]:
+    """Ids that no other process makes: its own chance, then numbers."""
+    prefix = chance.hex()
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers):08x}".encode()
 
 
 def _first_segment(path: str) -> str:
