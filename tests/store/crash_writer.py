@@ -1,4 +1,4 @@
-"""What `test_sqlite_crash` kills: writers that say what was acknowledged, forked from a warm parent.
+"""What `test_crash` kills: writers that say what was acknowledged, forked from a warm parent.
 
 `python -m tests.store.crash_writer FILE`: for every line on standard input it forks a child that prints
 `pid PID` and then `ack WRITER NUMBER REVISION` for every transaction that returned, until it is killed; then

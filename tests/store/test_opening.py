@@ -47,10 +47,21 @@ def test_endpoints_are_read_from_the_url() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    """
-    mysql://a:1 sqlite://x etcd:/a:1 ETCD://a:1 etcd:// etcd://a etcd://a:0 etcd://a:x etcd://a:99999
-    etcd://a:1, etcd://::1:2379 etcd://u:p@h:1 etcd://a:1/path
-    """.split(),
+    [
+        "mysql://a:1",
+        "sqlite://x",
+        "etcd:/a:1",
+        "ETCD://a:1",
+        "etcd://",
+        "etcd://a",
+        "etcd://a:0",
+        "etcd://a:x",
+        "etcd://a:99999",
+        "etcd://a:1,",
+        "etcd://::1:2379",
+        "etcd://u:p@h:1",
+        "etcd://a:1/path",
+    ],
 )
 async def test_anything_else_is_refused_with_what_is_accepted(url: str, tmp_path: Path) -> None:
     with pytest.raises(errors.Invalid, match="accepted are `sqlite`, `etcd://") as caught:

@@ -32,7 +32,12 @@ MAX_HISTORY_BYTES = 64 * 1024 * 1024
 
 def weight(batch: Batch) -> int:
     """Bytes of keys and values that a batch keeps alive."""
-    return sum(len(c.key) + (len(c.entry.value) if c.entry is not None else 0) for c in batch.changes)
+    total = 0
+    for change in batch.changes:
+        total += len(change.key)
+        if change.entry is not None:
+            total += len(change.entry.value)
+    return total
 
 
 def missing_lease(lease: LeaseId) -> errors.NotFound:
@@ -56,7 +61,7 @@ class Tree:
         self.floor = revision
         self.limit = history
         self.leases: dict[LeaseId, Lease] = {}
-        self.weight = 0
+        self.weight = 0  # of all kept batches
         self._entries: KeyMap[Entry] = KeyMap()
         self._history: dict[int, Batch] = {}
 
@@ -125,16 +130,15 @@ class Tree:
             self.leases[lease] = Lease(ttl_s, now + ttl_s)
         for batch in draft.batches:
             self._history[batch.revision] = batch
-            self.weight += weight(batch)
             for change in batch.changes:
                 self._place(change)
         for lease in draft.ended:
             self.leases.pop(lease, None)
         for batch in draft.departed:
             del self._history[batch.revision]
-            self.weight -= weight(batch)
         self.revision = draft.revision
         self.floor = draft.floor
+        self.weight = draft.weight
 
     def _place(self, change: Change) -> None:
         key, entry = change.key, change.entry
@@ -156,6 +160,7 @@ class Draft:
         self.base = tree.revision
         self.revision = tree.revision
         self.floor = tree.floor
+        self.weight = tree.weight
         self.batches: list[Batch] = []
         self.departed: list[Batch] = []  # what leaves history when this is merged
         self.granted: dict[LeaseId, int] = {}
@@ -233,6 +238,7 @@ class Draft:
             self.departed.append(batch)
             total -= weight(batch)
         self.floor = floor
+        self.weight = total
         self.is_sealed = True
 
     def _record(self, changes: list[Change]) -> None:
