@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from grpclib.client import StreamStreamMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_grpc import HealthStub
@@ -15,9 +16,10 @@ from skerry.model.identity import Role
 from skerry.wire.errors import GRPC
 from skerry.wire.grpc import channel as channels
 from skerry.wire.grpc.calls import methods_of
+from skerry.wire.grpc.connections import Limits
 from skerry.wire.proto.identity_grpc import IdentityServiceStub
 from skerry.wire.proto.identity_pb2 import RenewReply, RenewRequest
-from tests.wire.grpc.fakes import RENEW, Echo, FakeIdentity, Mute
+from tests.wire.grpc.fakes import RENEW, Echo, Mute
 
 
 async def test_a_node_renews_its_certificate_over_tcp(serve):
@@ -131,8 +133,6 @@ async def test_a_hundred_calls_at_once_are_all_answered(serve):
 
 
 async def test_more_calls_than_the_limit_wait_for_their_turn(serve):
-    from skerry.wire.grpc.connections import Limits
-
     served = await serve(limits=Limits(concurrent_calls=4))
     channel = served.channel(served.tls("node"))
     replies = await asyncio.gather(*(channels.renew(channel, b"%d" % n) for n in range(20)))
@@ -142,8 +142,6 @@ async def test_more_calls_than_the_limit_wait_for_their_turn(serve):
 async def test_a_stream_carries_messages_both_ways(serve):
     served = await serve(services=[Echo()])
     channel = served.channel(served.tls("node"))
-    from grpclib.client import StreamStreamMethod
-
     method = StreamStreamMethod(channel, RENEW, RenewRequest, RenewReply)
     async with method.open() as stream:
         for n in range(3):
@@ -204,7 +202,3 @@ async def _request_id_for(served, metadata) -> str:
         reply = await stream.recv_message()
         assert reply.status == HealthCheckResponse.SERVING
         return stream.initial_metadata["x-request-id"]
-
-
-def test_the_fake_identity_is_what_the_gate_and_the_service_need():
-    assert isinstance(FakeIdentity().caller_from_token("node").role, Role)

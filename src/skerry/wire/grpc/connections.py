@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 from grpclib import protocol
@@ -20,7 +20,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event
-from h2.exceptions import ProtocolError
+from h2.exceptions import FrameTooLargeError, ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from skerry.wire.grpc.calls import Calls, Headers
@@ -56,6 +56,10 @@ _H2 = H2Configuration(
 )
 # grpclib's own keepalive waits for the peer to read before it closes a dead connection; ours does not.
 _GRPCLIB = Configuration(_keepalive_time=None).__for_server__()
+
+
+_FRAME_HEADER_BYTES: Final = 9
+_LINGER_S: Final = 0.1
 
 
 class Connection(protocol.H2Protocol):
@@ -102,15 +106,15 @@ class Connection(protocol.H2Protocol):
         self._was_heard = True
         try:
             events = self.connection.feed(data)
+            self._check_unfinished()
             self.connection.flush()
             for event in events:
                 self.processor.process(event)
             if not self.connection.is_closing():
                 self.connection.flush()
         except ProtocolError as error:
-            log.warning(
-                "connection.broken", peer=self.peer.address, reason=str(error) or type(error).__name__
-            )
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("connection.broken", peer=self.peer.address, reason=reason)
             self._end()
         except Exception as error:
             log.error("connection.failed", peer=self.peer.address, exc_info=error)
@@ -128,8 +132,12 @@ class Connection(protocol.H2Protocol):
     def stop(self) -> None:
         """Take no more calls; end those that stream replies, wait for the others, then say goodbye."""
         self.is_stopping = True
+        if not self._running:
+            self._end()
+            return
         self._running.cancel_endless()
-        self._running.when_idle(self._end)
+        # Some clients, grpclib's among them, drop an answer that they have if the goodbye comes along with it.
+        self._running.when_idle(partial(self._loop.call_later, _LINGER_S, self._end))
 
     def cancel(self) -> None:
         """End every call now; each tells its client that the server is stopping."""
@@ -155,6 +163,13 @@ class Connection(protocol.H2Protocol):
             self._abort()
             return
         self._timer = self._loop.call_later(self._limits.silence_s, self._check_life)
+
+    def _check_unfinished(self) -> None:
+        """h2 looks at the length of a frame only when it has the whole, up to 16 MB of it."""
+        unfinished = len(self._http2.incoming_buffer._data)
+        if unfinished > self._http2.max_inbound_frame_size + _FRAME_HEADER_BYTES:
+            self._http2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            raise FrameTooLargeError(f"more than {self._http2.max_inbound_frame_size} bytes in one frame")
 
     def _check_unsent(self) -> None:
         assert self._transport is not None
@@ -210,7 +225,7 @@ class _RunningCalls(protocol.AbstractHandler):
         self._most = most
         self._tasks: dict[protocol.Stream, asyncio.Task[None]] = {}
         self._endless: set[protocol.Stream] = set()
-        self._on_idle: Callable[[], None] | None = None
+        self._on_idle: Callable[[], object] | None = None
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -218,7 +233,8 @@ class _RunningCalls(protocol.AbstractHandler):
     def accept(self, stream: protocol.Stream, headers: Any, release_stream: Callable[[], None]) -> None:
         # A client that opens and resets calls faster than they end passes HTTP/2's own limit, but not this.
         if self._line.is_stopping or len(self._tasks) >= self._most:
-            stream.reset_nowait(ErrorCodes.REFUSED_STREAM)
+            if stream.closable:  # its reset may have come along with it
+                stream.reset_nowait(ErrorCodes.REFUSED_STREAM)
             release_stream()
             return
         asked: Headers = headers
@@ -241,7 +257,7 @@ class _RunningCalls(protocol.AbstractHandler):
         for stream in self._endless:
             self._tasks[stream].cancel()
 
-    def when_idle(self, act: Callable[[], None]) -> None:
+    def when_idle(self, act: Callable[[], object]) -> None:
         """Call `act` as soon as no call runs; a later `act` replaces an earlier one."""
         if self._tasks:
             self._on_idle = act

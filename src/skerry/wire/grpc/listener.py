@@ -32,7 +32,7 @@ REFUSED = metrics.counter(
 _TLS_RECORD: Final = 0x16  # the first byte of a TLS handshake; no HTTP/2 connection begins so
 _ACCEPTS_PER_WAKE: Final = 64  # then the loop gets to the others
 _BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
-_SHUTDOWN_S: Final = 5.0  # for the peer's half of a TLS goodbye
+_SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
 _OUT_OF_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -73,6 +73,8 @@ class Listener:
 
     def close(self) -> None:
         """Accept nothing more and drop those who are still shaking hands."""
+        if self._sock.fileno() < 0:
+            return
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._sock)

@@ -21,10 +21,10 @@ from skerry.kit.clock import Clock, SystemClock
 from skerry.model import errors
 from skerry.model.settings import GrpcSettings
 from skerry.wire.gate import Gate
+from skerry.wire.grpc import sockets
 from skerry.wire.grpc.calls import Calls, methods_of
 from skerry.wire.grpc.connections import Connection, Limits
 from skerry.wire.grpc.listener import Listener
-from skerry.wire.grpc.sockets import UnixSocket
 from skerry.wire.peers import is_loopback
 
 log = structlog.get_logger(__name__)
@@ -53,10 +53,10 @@ class GrpcServer:
         )
         self._connection = partial(Connection, calls, limits or Limits())
         self._listeners: list[Listener] = []
-        self._unix: list[UnixSocket] = []
+        self._paths: list[Path] = []
 
     async def listen_tcp(self, sock: socket.socket, tls: ssl.SSLContext | None, *, plaintext: bool) -> None:
-        """Serve on a bound TCP socket, which is the server's from here on. Plaintext only on loopback."""
+        """Serve on a bound TCP socket and own it from then on. Plaintext is taken only on loopback."""
         host = sock.getsockname()[0]
         if plaintext and not is_loopback(host):
             raise errors.Refused(f"{host} is not loopback; gRPC without TLS is served only on loopback")
@@ -69,16 +69,15 @@ class GrpcServer:
             raise ValueError(
                 "anybody can connect to the socket, so its TLS context must require certificates"
             )
-        made = UnixSocket(path)
-        self._unix.append(made)
-        self._listen("unix", made.sock, tls, plaintext=False)
+        self._listen("unix", sockets.bind(path), tls, plaintext=False)
+        self._paths.append(path)
 
     async def stop(self, within_s: float) -> None:
         """Accept nothing more, let calls end for `within_s` seconds, then cancel them."""
         for listener in self._listeners:
             listener.close()
-        for unix in self._unix:
-            unix.remove()
+        for path in self._paths:
+            sockets.remove_stale(path)
         for connection in self._open():
             connection.stop()
         if not await self._drained(within_s):
@@ -91,7 +90,7 @@ class GrpcServer:
                 if not await self._drained(_LAST_WORDS_S):
                     log.error("server.left_calls", connections=len(self._open()))
         self._listeners.clear()
-        self._unix.clear()
+        self._paths.clear()
 
     def _listen(self, name: str, sock: socket.socket, tls: ssl.SSLContext | None, *, plaintext: bool) -> None:
         listener = Listener(

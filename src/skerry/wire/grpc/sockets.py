@@ -7,7 +7,6 @@ removed. The mode is Aurae's: anybody may connect, because TLS with a client cer
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import stat
 from pathlib import Path
@@ -19,30 +18,16 @@ _MODE: Final = 0o766
 _BACKLOG: Final = 1024
 
 
-class UnixSocket:
-    """A listening socket and its file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.sock = _bind(path)
-        made = path.stat()
-        self._identity = (made.st_dev, made.st_ino)
-
-    def remove(self) -> None:
-        """Remove the file, unless somebody else has put another there since."""
-        try:
-            found = self.path.lstat()
-        except FileNotFoundError:
-            return
-        if (found.st_dev, found.st_ino) == self._identity:
-            self.path.unlink(missing_ok=True)
-
-
-def _bind(path: Path) -> socket.socket:
+def bind(path: Path) -> socket.socket:
+    """A listening socket at `path`, whose folder is made if need be; `Refused` says why there is none."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _clear_stale(path)
+        if not remove_stale(path):
+            raise errors.Refused(
+                f"{path} is taken: another process serves on it, or it is no socket; "
+                "stop that process, or choose another path with --socket"
+            )
         sock.bind(str(path))
         path.chmod(_MODE)
         sock.listen(_BACKLOG)
@@ -57,19 +42,18 @@ def _bind(path: Path) -> socket.socket:
     return sock
 
 
-def _clear_stale(path: Path) -> None:
-    """Remove what a process that was killed left behind."""
+def remove_stale(path: Path) -> bool:
+    """Remove the socket at `path` if nobody serves on it; False if it has to stay.
+
+    So goes what a killed process left behind, and our own once it is closed, unless another has taken over.
+    """
     try:
-        mode = path.lstat().st_mode
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return False
     except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise errors.Refused(f"{path} is there and is no socket; choose another path with --socket")
+        return True
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         answer = probe.connect_ex(str(path))
     if answer == errno.ECONNREFUSED:
-        os.unlink(path)
-    elif answer != errno.ENOENT:
-        raise errors.Refused(
-            f"another process serves on {path} already; stop it, or choose another path with --socket"
-        )
+        path.unlink(missing_ok=True)
+    return answer in (errno.ECONNREFUSED, errno.ENOENT)

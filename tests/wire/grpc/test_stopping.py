@@ -1,0 +1,120 @@
+"""A stop: running calls end, endless ones are told, nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from grpclib.health.v1.health_grpc import HealthStub
+from grpclib.health.v1.health_pb2 import HealthCheckRequest
+
+from skerry.wire.proto.identity_grpc import IdentityServiceStub
+from skerry.wire.proto.identity_pb2 import RenewRequest
+from tests.support.waiting import eventually
+from tests.wire.grpc.fakes import CHECK, RENEW
+from tests.wire.grpc.raw import RawClient, framed
+
+
+async def test_a_running_call_ends_before_the_server_does(serve):
+    served = await serve(unix=True)
+    served.identity.go_on.clear()
+    stub = IdentityServiceStub(served.channel(served.tls("node"), unix=True))
+    call = asyncio.create_task(stub.Renew(RenewRequest(csr=b"x")))
+    await served.identity.started.wait()
+    stop = asyncio.create_task(served.server.stop(30))
+    await eventually(lambda: not served.path.exists())
+    assert not stop.done()
+    served.identity.go_on.set()
+    assert (await call).certificate == b"renewed x"
+    await stop
+
+
+async def test_a_call_that_does_not_end_in_time_is_cancelled_and_its_client_told(serve):
+    served = await serve()
+    served.identity.go_on.clear()
+    stub = IdentityServiceStub(served.channel(served.tls("node")))
+    call = asyncio.create_task(stub.Renew(RenewRequest()))
+    await served.identity.started.wait()
+    await served.server.stop(0.05)
+    with pytest.raises(GRPCError, match="server is stopping") as caught:
+        await call
+    assert caught.value.status is Status.UNAVAILABLE
+    assert served.identity.cancelled == 1
+
+
+async def test_a_call_that_streams_replies_is_told_at_once(serve):
+    served = await serve()
+    with pytest.raises(GRPCError, match="server is stopping") as caught:
+        async with HealthStub(served.channel()).Watch.open() as stream:
+            await stream.send_message(HealthCheckRequest(), end=True)
+            assert (await stream.recv_message()).status == 1
+            stop = asyncio.create_task(served.server.stop(3600))
+            assert await stream.recv_message() is None
+    assert caught.value.status is Status.UNAVAILABLE
+    await stop
+
+
+async def test_an_idle_connection_gets_a_goodbye(serve):
+    served = await serve()
+    async with RawClient(served.port, served.tls("viewer")) as raw:
+        assert await raw.call(CHECK, framed(b"")) == (0, "")
+        stop = asyncio.create_task(served.server.stop(3600))
+        assert await raw.ended()
+        raw.writer.close()
+        await stop
+
+
+async def test_a_new_call_during_the_stop_is_refused(serve):
+    served = await serve()
+    served.identity.go_on.clear()
+    async with RawClient(served.port, served.tls("node")) as raw:
+        running = await raw.start(RENEW)
+        await raw.write(running, framed(b""))
+        await served.identity.started.wait()
+        stop = asyncio.create_task(served.server.stop(30))
+        await eventually(lambda: all(connection.is_stopping for connection in served.server._open()))
+        late = await raw.start(CHECK)
+        assert await raw.answer(late) == {"reset": "7"}, "REFUSED_STREAM: safe to send again elsewhere"
+        served.identity.go_on.set()
+        assert (await raw.answer(running))["grpc-status"] == "0"
+        raw.writer.close()
+        await stop
+
+
+async def test_a_client_in_its_handshake_does_not_hold_up_the_stop(serve):
+    served = await serve()
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"\x16\x03\x01")
+    [listener] = served.server._listeners
+    await eventually(lambda: len(listener._attending) == 1)
+    await served.server.stop(3600)
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_client_that_never_reads_does_not_hold_up_the_stop(serve):
+    served = await serve()
+    async with RawClient(served.port, served.tls("viewer")) as raw:
+        assert await raw.call(CHECK, framed(b"")) == (0, "")
+        raw.writer.transport.pause_reading()
+        await served.server.stop(0.05)
+        raw.writer.transport.abort()
+
+
+async def test_stopping_twice_or_before_the_start_is_fine(serve):
+    served = await serve()
+    await served.server.stop(1)
+    await served.server.stop(1)
+
+
+async def test_after_a_stop_no_task_is_left(serve):
+    before = asyncio.all_tasks()
+    served = await serve()
+    stub = HealthStub(served.channel())
+    await asyncio.gather(*(stub.Check(HealthCheckRequest()) for _ in range(10)))
+    await served.stop()
+    assert asyncio.all_tasks() - before == set()
