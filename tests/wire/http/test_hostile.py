@@ -6,6 +6,8 @@ That no descriptor, thread or process stays is checked after every test; tasks a
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.support.waiting import eventually
 from tests.wire.http.conftest import Serve, Site
 from tests.wire.http.talking import get, post
 
-QUICK = HttpSettings(header_timeout_s=0.1, body_timeout_s=0.1, keep_alive_s=0.1)
+QUICK = HttpSettings(header_timeout_s=0.1, body_timeout_s=0.1, keep_alive_s=0.4)
 
 
 async def settled(site: Site) -> None:
@@ -370,3 +372,32 @@ async def test_a_client_that_does_not_read_its_answer_is_let_go(
     await wire.send(get("/"))
     await eventually(lambda: site.server._state.total_requests == 1)
     await emptied(site)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost",
+        post("/token/", b"{", length=100),
+        get("/healthz"),
+        get("/events"),
+        post("/token/", b"x", length=10**9),
+        b"rubbish\r\n\r\n",
+    ],
+)
+async def test_no_timer_or_task_holds_on_to_a_connection_that_is_gone(serve: Serve, sent: bytes) -> None:
+    site = await serve()
+    wire = await site.wire()
+    await eventually(lambda: site.server._state.connections)
+    gone = weakref.ref(next(iter(site.server._state.connections)))
+    await wire.send(sent)
+    await asyncio.sleep(0)
+    wire.vanish()
+    await settled(site)
+
+    def is_collected() -> bool:
+        gc.collect()
+        return gone() is None
+
+    await eventually(is_collected)
