@@ -84,9 +84,6 @@ class Served:
         await self.server.stop(within_s)
 
 
-Serve = Callable[..., "asyncio.Future[Served]"]
-
-
 @pytest.fixture
 async def serve(
     tmp_path: Path, authority: TestAuthority, server_tls: ssl.SSLContext
@@ -101,13 +98,14 @@ async def serve(
         unix: bool = False,
         services: list[object] | None = None,
         checks: dict[str, standard.Readiness] | None = None,
+        health: standard.Health | None = None,
         settings: GrpcSettings | None = None,
         limits: Limits | None = None,
     ) -> Served:
         identity = FakeIdentity()
-        own = [IdentityService(identity)] if services is None else services
+        own = standard.beside([IdentityService(identity)] if services is None else services, checks or {})
         server = GrpcServer(
-            standard.beside(own, checks or {}),
+            own if health is None else [health],
             Gate(identity, os.getuid()),
             settings or GrpcSettings(),
             limits=limits,

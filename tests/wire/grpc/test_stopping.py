@@ -47,12 +47,13 @@ async def test_a_call_that_does_not_end_in_time_is_cancelled_and_its_client_told
 
 async def test_a_call_that_streams_replies_is_told_at_once(serve):
     served = await serve()
-    with pytest.raises(GRPCError, match="server is stopping") as caught:
-        async with HealthStub(served.channel()).Watch.open() as stream:
-            await stream.send_message(HealthCheckRequest(), end=True)
-            assert (await stream.recv_message()).status == 1
-            stop = asyncio.create_task(served.server.stop(3600))
-            assert await stream.recv_message() is None
+    async with HealthStub(served.channel()).Watch.open() as stream:
+        await stream.send_message(HealthCheckRequest(), end=True)
+        assert (await stream.recv_message()).status == 1
+        stop = asyncio.create_task(served.server.stop(3600))
+        assert await stream.recv_message() is None
+        with pytest.raises(GRPCError, match="server is stopping") as caught:
+            await stream.recv_trailing_metadata()
     assert caught.value.status is Status.UNAVAILABLE
     await stop
 

@@ -136,7 +136,7 @@ class Connection(protocol.H2Protocol):
             self._end()
             return
         self._running.cancel_endless()
-        # Some clients, grpclib's among them, drop an answer that they have if the goodbye comes along with it.
+        # Some clients, grpclib's among them, drop an answer they have if the goodbye comes along with it.
         self._running.when_idle(partial(self._loop.call_later, _LINGER_S, self._end))
 
     def cancel(self) -> None:
