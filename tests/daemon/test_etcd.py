@@ -1,0 +1,78 @@
+"""Servers that keep their state in etcd: several share it, and all survive etcd being away."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.etcd import EtcdServer
+from tests.support.skerry import Skerry, running
+from tests.support.waiting import eventually_sync
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    folder = tmp_path / "etcd"
+    folder.mkdir()
+    server = EtcdServer(folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+def folder(tmp_path: Path, name: str, authority_of: Skerry | None = None) -> Path:
+    """A folder for one more server, with the CA of one that runs already."""
+    made = tmp_path / name
+    (made / "data" / "pki").mkdir(parents=True, mode=0o700)
+    if authority_of is not None:
+        for part in ("ca.crt", "ca.key"):
+            shutil.copy2(authority_of.data / "pki" / part, made / "data" / "pki" / part)
+    return made
+
+
+def test_two_servers_with_one_ca_share_one_cloud(tmp_path: Path, etcd: EtcdServer) -> None:
+    store = ("--store", f"etcd://{etcd.address}")
+    with running(folder(tmp_path, "a"), *store) as one:
+        _, token = one.call("POST", "/token/", {"role": "viewer"})
+        with running(folder(tmp_path, "b", authority_of=one), *store) as other:
+            bearer = {"Authorization": f"Bearer {token['token']}"}
+            assert other.call("GET", "/about", headers=bearer)[0] == 200
+            assert other.call("DELETE", f"/token/{token['id']}")[0] in (200, 204)
+            eventually_sync(lambda: one.call("GET", "/about", headers=bearer)[0] == 401)
+
+
+def test_a_server_with_another_ca_is_refused_and_told_what_to_copy(tmp_path: Path, etcd: EtcdServer) -> None:
+    store = ("--store", f"etcd://{etcd.address}")
+    with running(folder(tmp_path, "a"), *store):
+        stranger = Skerry(folder(tmp_path, "b"), *store)
+        assert stranger.process.wait(30) == 1
+        assert "ca.key" in stranger.said()
+        assert "Traceback" not in stranger.said()
+
+
+def test_while_etcd_is_away_it_says_so_and_afterwards_it_goes_on(tmp_path: Path, etcd: EtcdServer) -> None:
+    with running(
+        folder(tmp_path, "a"), "--store", f"etcd://{etcd.address}", "--set", "store.timeout_s=2"
+    ) as skerry:
+        _, made = skerry.call("POST", "/token/", {"role": "viewer"})
+        etcd.kill()
+        eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 503, within=30)
+        status, answer = skerry.call("POST", "/token/", {"role": "viewer"})
+        assert (status, answer["code"]) == (503, "unavailable")
+        # Who may come in is known from memory, so reading goes on.
+        assert skerry.call("GET", "/about")[0] == 200
+        etcd.start()
+        eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 200, within=30)
+        eventually_sync(lambda: skerry.call("POST", "/token/", {"role": "viewer"})[0] == 201, within=30)
+        listed = {token["id"] for token in skerry.call("GET", "/token/")[1]["tokens"]}
+        assert made["id"] in listed
+
+
+def test_an_etcd_that_is_not_there_is_told_at_start(tmp_path: Path) -> None:
+    skerry = Skerry(folder(tmp_path, "a"), "--store", "etcd://127.0.0.1:1", "--set", "store.timeout_s=1")
+    assert skerry.process.wait(60) == 1
+    assert "etcd" in skerry.said()
+    assert "Traceback" not in skerry.said()
