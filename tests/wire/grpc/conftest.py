@@ -98,6 +98,7 @@ async def serve(
         unix: bool = False,
         services: list[object] | None = None,
         checks: dict[str, standard.Readiness] | None = None,
+        gate: Gate | None = None,
         health: standard.Health | None = None,
         settings: GrpcSettings | None = None,
         limits: Limits | None = None,
@@ -106,7 +107,7 @@ async def serve(
         own = standard.beside([IdentityService(identity)] if services is None else services, checks or {})
         server = GrpcServer(
             own if health is None else [health],
-            Gate(identity, os.getuid()),
+            gate or Gate(identity, os.getuid()),
             settings or GrpcSettings(),
             limits=limits,
         )

@@ -95,6 +95,19 @@ class RawClient:
         headers = await self.answer(stream)
         return int(headers["grpc-status"]), unquote(headers.get("grpc-message", ""))
 
+    async def first_status(self, path: str, data: bytes, /, *more: tuple[str, str]) -> int:
+        """The grpc-status of a call, or 0 as soon as it has a first message; for calls that never end."""
+        stream = await self.start(path, *more)
+        await self.write(stream, data)
+        while True:
+            event = await self._next_event(stream)
+            if isinstance(event, DataReceived):
+                return 0
+            if isinstance(event, ResponseReceived | TrailersReceived) and "grpc-status" in dict(
+                event.headers
+            ):
+                return int(dict(event.headers)["grpc-status"])
+
     async def answer(self, stream: int) -> dict[str, str]:
         """All headers and trailers of the answer; `data` holds its body, `reset` the code of a reset."""
         found: dict[str, str] = {}

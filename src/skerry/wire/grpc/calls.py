@@ -40,6 +40,7 @@ SECONDS = metrics.histogram(
 
 Headers = Sequence[tuple[str, str]]
 
+_QUIET = "/grpc."  # health and reflection, which tools ask all the time
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,64}")  # as over HTTP
 _CONTENT_TYPE = re.compile(r"application/grpc(\+proto)?(;.*)?")
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
@@ -143,9 +144,18 @@ class Calls:
                 await self._run(stream, method, headers, line)
         finally:
             status = (stream.status or Status.CANCELLED).name
+            took_s = self._clock.monotonic() - started
             CALLS.labels(stream.path, status).inc()
-            SECONDS.labels(stream.path).observe(self._clock.monotonic() - started)
-            log.debug("call.ended", method=stream.path, status=status, caller=stream.caller.name)
+            SECONDS.labels(stream.path).observe(took_s)
+            tell = log.debug if stream.path.startswith(_QUIET) else log.info
+            tell(
+                "call.ended",
+                method=stream.path,
+                status=status,
+                caller=stream.caller.name,
+                peer=line.peer.address,
+                ms=round(took_s * 1000, 1),
+            )
 
     async def _run(self, stream: CallStream, method: Method, headers: Headers, line: Line) -> None:
         """Run the handler; what goes wrong leaves as a `GRPCError`, as cancellation, or as h2's `gone`."""

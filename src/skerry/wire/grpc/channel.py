@@ -34,6 +34,7 @@ _ERROR_OF: Final[dict[Status, type[errors.SkerryError]]] = {
     Status.OUT_OF_RANGE: errors.Compacted,
     Status.RESOURCE_EXHAUSTED: errors.Overloaded,
     Status.DEADLINE_EXCEEDED: errors.TimedOut,
+    Status.INTERNAL: errors.Internal,
 }
 
 

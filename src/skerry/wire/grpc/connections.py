@@ -57,7 +57,6 @@ _H2 = H2Configuration(
 # grpclib's own keepalive waits for the peer to read before it closes a dead connection; ours does not.
 _GRPCLIB = Configuration(_keepalive_time=None).__for_server__()
 
-
 _FRAME_HEADER_BYTES: Final = 9
 _LINGER_S: Final = 0.1
 
@@ -118,7 +117,7 @@ class Connection(protocol.H2Protocol):
             self._end()
         except Exception as error:
             log.error("connection.failed", peer=self.peer.address, exc_info=error)
-            self._abort()
+            self.abort()
         else:
             self._check_unsent()
 
@@ -146,11 +145,13 @@ class Connection(protocol.H2Protocol):
 
     def abort(self) -> None:
         """Drop the socket without another word."""
-        self._abort()
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def _check_life(self) -> None:
         if self._is_over or self.connection.is_closing():
-            self._abort()  # it had its time to read the goodbye
+            self.abort()  # it had its time to read the goodbye
             return
         if self._was_heard:
             self._was_heard = self._is_pinged = False
@@ -160,7 +161,7 @@ class Connection(protocol.H2Protocol):
             self.connection.flush()
         else:
             log.warning("connection.silent", peer=self.peer.address, calls=len(self._running))
-            self._abort()
+            self.abort()
             return
         self._timer = self._loop.call_later(self._limits.silence_s, self._check_life)
 
@@ -176,11 +177,11 @@ class Connection(protocol.H2Protocol):
         unsent = self._transport.get_write_buffer_size()
         if unsent > self._limits.unsent_bytes:
             log.warning("connection.flooded", peer=self.peer.address, unsent_bytes=unsent)
-            self._abort()
+            self.abort()
 
     def _end(self) -> None:
         """Send what is pending, with a GOAWAY, and close."""
-        if self._is_over or self._transport is None:
+        if self._is_over or self._transport is None or self.connection.is_closing():
             return
         self._is_over = True
         try:
@@ -189,11 +190,6 @@ class Connection(protocol.H2Protocol):
             pass  # h2 has queued its own GOAWAY, with the reason
         self.connection.flush()
         self._transport.close()
-
-    def _abort(self) -> None:
-        self._is_over = True
-        if self._transport is not None:
-            self._transport.abort()
 
     def _report_closed(self) -> None:
         if not self.closed.done():

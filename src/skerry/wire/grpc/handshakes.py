@@ -32,7 +32,7 @@ class TurnedAway(Exception):
 
 
 def explain(error: OSError) -> TurnedAway:
-    """What it means that a handshake ended with `error`."""
+    """What it means that a connection was not made because of `error`."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TurnedAway(_VERIFY.get(error.verify_code, "bad-certificate"), tls.explain(error))
     if isinstance(error, ssl.SSLError):
@@ -40,4 +40,4 @@ def explain(error: OSError) -> TurnedAway:
         return TurnedAway("no-certificate" if no_certificate else "handshake", tls.explain(error))
     if isinstance(error, ConnectionAbortedError):  # the event loops' word for a handshake that takes too long
         return TurnedAway("slow", "the TLS handshake did not end in time")
-    return TurnedAway("left", "the client left during the TLS handshake", is_ordinary=True)
+    return TurnedAway("left", "it left before the connection was made", is_ordinary=True)

@@ -174,9 +174,6 @@ class Listener:
         """Give the socket to a transport, which closes it whatever happens."""
         # Made here, not taken from the loop's answer: uvloop returns its own TLS protocol in place of ours.
         connection = self._make_connection()
-        if tls is None:
-            await self._loop.connect_accepted_socket(lambda: connection, sock)
-            return connection
         # The loop may see only that the client left; the TLS object knows why it had been refused.
         refusals: list[ssl.SSLError] = []
         on_refusal.set(refusals.append)  # for this task, which makes no other connection
@@ -185,8 +182,8 @@ class Listener:
                 lambda: connection,
                 sock,
                 ssl=tls,
-                ssl_handshake_timeout=self._handshake_timeout_s,
-                ssl_shutdown_timeout=_SHUTDOWN_S,
+                ssl_handshake_timeout=self._handshake_timeout_s if tls else None,
+                ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
             )
         except OSError as error:
             raise explain(refusals[0] if refusals else error) from None

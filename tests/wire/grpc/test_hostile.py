@@ -238,6 +238,19 @@ async def test_a_client_that_vanishes_in_a_call_cancels_the_handler(serve):
         await eventually(lambda: served.identity.cancelled == 1)
 
 
+async def test_a_client_that_says_goodbye_in_a_call_cancels_the_handler(serve):
+    served = await serve()
+    served.identity.go_on.clear()
+    async with RawClient(served.port, served.tls("node")) as raw:
+        await raw.write(await raw.start(RENEW), framed(b""))
+        await served.identity.started.wait()
+        raw.http2.close_connection()
+        await raw.flush()
+        await eventually(lambda: served.identity.cancelled == 1)
+        await _read_to_the_end(raw.reader)
+    assert await _is_serving(served)
+
+
 async def test_calls_that_are_opened_and_reset_at_once_leave_nothing_behind(serve):
     served = await serve(limits=Limits(concurrent_calls=8))
     async with RawClient(served.port) as raw:

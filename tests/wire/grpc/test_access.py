@@ -1,0 +1,51 @@
+"""Every RPC that is served gives each role what its row in the access table says."""
+
+from __future__ import annotations
+
+import pytest
+from grpclib.const import Status
+from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
+
+from skerry.model.identity import ANONYMOUS, Caller, Role
+from skerry.wire import access
+from skerry.wire.gate import Gate
+from skerry.wire.grpc import standard
+from skerry.wire.grpc.identity import IdentityService
+from skerry.wire.peers import Peer
+from tests.wire.grpc.fakes import FakeIdentity
+from tests.wire.grpc.raw import RawClient, framed
+
+MESSAGE = {
+    path: ServerReflectionRequest(list_services="").SerializeToString()
+    for path in access.GRPC
+    if "Refl" in path
+}
+
+
+class NobodyKnown(Gate):
+    """For whom every caller without a token is a stranger, whatever the kernel says."""
+
+    def caller(self, peer: Peer, authorization: str | None) -> Caller:
+        return ANONYMOUS if authorization is None else super().caller(peer, authorization)
+
+
+def expected(path: str, role: Role | None) -> Status:
+    row = access.GRPC[path]
+    if row.anybody or role in row.roles:
+        return Status.OK
+    return Status.UNAUTHENTICATED if role is None else Status.PERMISSION_DENIED
+
+
+def test_the_table_has_a_row_for_every_rpc_and_no_other():
+    served = standard.beside([IdentityService(FakeIdentity())], {})
+    assert {path for service in served for path in service.__mapping__()} == set(access.GRPC)
+
+
+@pytest.mark.parametrize("path", sorted(access.GRPC))
+@pytest.mark.parametrize("role", [None, *Role])
+async def test_each_role_gets_what_its_row_says(serve, path, role):
+    served = await serve(gate=NobodyKnown(FakeIdentity(), own_uid=0))
+    shown = [] if role is None else [("authorization", f"Bearer {role}")]
+    async with RawClient(served.port) as raw:
+        status = await raw.first_status(path, framed(MESSAGE.get(path, b"")), *shown)
+    assert Status(status) is expected(path, role)
