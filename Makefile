@@ -23,7 +23,7 @@ up: .venv/.setup-run ## Start Skerry on this machine; flags with ARGS="--http 12
 
 .PHONY: test
 test: .venv/.setup-dev ## Run the tests; choose some with ARGS="-k store"
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 .PHONY: check
 check: .venv/.setup-dev ## Format, lint, types, layers, generated files
