@@ -119,3 +119,18 @@ async def test_after_a_stop_no_task_is_left(serve):
     await asyncio.gather(*(stub.Check(HealthCheckRequest()) for _ in range(10)))
     await served.stop()
     assert asyncio.all_tasks() - before == set()
+
+
+async def test_a_client_that_leaves_as_the_server_stops_does_not_hold_it_up(serve):
+    served = await serve()
+    served.identity.go_on.clear()
+    async with RawClient(served.port, served.tls("node")) as raw:
+        await raw.write(await raw.start(RENEW), framed(b""))
+        await served.identity.started.wait()
+        [connection] = served.server._open()
+        raw.writer.transport.abort()
+        while not connection._is_over:  # noqa: ASYNC110 - the very moment: lost, and its call not yet ended
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await served.server.stop(3600)
+    assert served.identity.cancelled == 1

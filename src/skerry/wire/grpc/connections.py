@@ -131,6 +131,8 @@ class Connection(protocol.H2Protocol):
     def stop(self) -> None:
         """Take no more calls; end those that stream replies, wait for the others, then say goodbye."""
         self.is_stopping = True
+        if self._is_over:
+            return
         if not self._running:
             self._end()
             return
