@@ -51,3 +51,18 @@ def test_people_get_text() -> None:
     (line,) = logged("structlog.get_logger().info('plan.applied', started=2)", style="text")
     assert "plan.applied" in line
     assert not line.startswith("{")
+
+
+def test_tracebacks_show_no_local_variables() -> None:
+    script = """
+def fail(secret):
+    raise ValueError("no")
+try:
+    fail("hunter" + "2")
+except ValueError:
+    structlog.get_logger().error("failed", exc_info=True)
+"""
+    for style in ("text", "json"):
+        text = "\n".join(logged(script, style=style))
+        assert "ValueError" in text
+        assert "hunter2" not in text

@@ -27,7 +27,10 @@ def setup(level: str, style: str = "auto") -> None:
     ]
     last: structlog.typing.Processor
     if as_text:
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Plain tracebacks: the renderer's own show local variables, and those may be secrets.
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     else:
         shared.append(structlog.processors.format_exc_info)
         last = structlog.processors.JSONRenderer()
