@@ -7,6 +7,7 @@ cell is made is `skerry.node`'s business.
 
 from __future__ import annotations
 
+import enum
 import re
 
 import msgspec
@@ -108,3 +109,69 @@ class Executable(msgspec.Struct, frozen=True):
             raise errors.Invalid(
                 f"command must be 1 to {MAX_COMMAND} characters, such as `sleep 60`", field="command"
             )
+
+
+class Stream(enum.StrEnum):
+    """Where an executable writes."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+class Sandbox(msgspec.Struct, frozen=True):
+    """How an executable is confined and set up; the defaults are the tight ones."""
+
+    uid: int | None = None  # None: the cell's own, which nobody else on the node has
+    gid: int | None = None
+    root_capabilities: bool = False  # the small named set instead of none; means something only for uid 0
+    environment: tuple[str, ...] = ()  # KEY=VALUE, over a minimal PATH, HOME and LANG
+    folder: str = "/"
+    open_files: int = 1024
+    arguments: tuple[str, ...] = ()  # run these as they are, instead of the command by the shell
+
+    def __post_init__(self) -> None:
+        _check_range("uid", self.uid, 0, MOST)
+        _check_range("gid", self.gid, 0, MOST)
+        _check_range("open_files", self.open_files, 3, 1_048_576)
+        for setting in self.environment:
+            key, equals, _ = setting.partition("=")
+            if not key or not equals or "\0" in setting:
+                raise errors.Invalid(f"{setting[:40]!r} must read KEY=VALUE", field="environment")
+        if not self.folder.startswith("/") or "\0" in self.folder:
+            raise errors.Invalid("folder must be an absolute path", field="folder")
+        if any("\0" in argument for argument in self.arguments):
+            raise errors.Invalid("an argument cannot hold a NUL byte", field="arguments")
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How an executable ended: with an exit code, or by a signal; `oom` if the kernel killed it for memory."""
+
+    at: float
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+
+
+class ExecutableState(msgspec.Struct, frozen=True):
+    """An executable that was started; known until it is stopped, also when it has ended by itself."""
+
+    name: ExecutableName
+    cell: CellName
+    command: str
+    description: str
+    pid: int  # as the node sees it
+    started_at: float
+    exit: Exit | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a cell has used, with everything in it."""
+
+    cpu_ns: int = 0
+    throttled_ns: int = 0
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    pids: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    oom_kills: int = 0

@@ -115,6 +115,22 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(description="Name for people; empty: the host name")] = ""
     join: Annotated[str, Meta(description="URL of the server to join (`skerry node`)")] = ""
+    cgroup_root: Annotated[
+        str,
+        Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),
+    ] = "skerry"
+    first_uid: Annotated[int, Meta(ge=1000, description="Cells get users of their own from here on")] = 61184
+    max_cells: Annotated[int, Meta(ge=1, le=100_000, description="Cells at once, and users for them")] = 4096
+    stop_grace_s: Annotated[
+        float, Meta(ge=0, description="From SIGTERM to SIGKILL when something is stopped")
+    ] = 5.0
+    free_timeout_s: Annotated[
+        float, Meta(gt=0, description="Freeing a cell with all in it takes at most this")
+    ] = 30.0
+    log_bytes: Annotated[int, Meta(ge=65536, description="Output kept of each stream of an executable")] = (
+        4 * 1024 * 1024
+    )
+    tmp_mb: Annotated[int, Meta(ge=1, description="Size of a cell's private /tmp")] = 64
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
