@@ -83,6 +83,30 @@ async def test_a_watch_of_a_quiet_prefix_is_not_compacted_by_the_noise_of_others
         assert (await waiting).revision == wanted
 
 
+async def test_a_group_longer_than_history_compacts_only_the_watches_it_concerns(backend: Backend) -> None:
+    store = await opened(backend, history=10)
+    since = await store.revision()
+    async with store.watch("early", since=since) as early, store.watch("late", since=since) as late:
+        await asyncio.gather(
+            store.commit([Put("early", b"")]),
+            *(store.commit([Put("noise", b"")]) for _ in range(20)),
+            store.commit([Put("late", b"")]),
+        )
+        assert (await anext(late)).revision == since + 22
+        with pytest.raises(errors.Compacted):
+            await anext(early)
+
+
+async def test_an_unread_watch_is_compacted_only_if_it_missed_something(backend: Backend) -> None:
+    store = await opened(backend)
+    since = await store.commit([Put("a", b"1")])
+    await store.commit([Put("b", b"")])
+    async with store.watch("a", since=since) as batches:
+        wanted = await store.commit([Put("a", b"2")])
+        await store.compact(wanted)
+        assert (await anext(batches)).revision == wanted
+
+
 async def test_a_reader_that_is_slow_but_within_history_gets_everything(backend: Backend) -> None:
     store = await opened(backend, history=100)
     since = await store.revision()

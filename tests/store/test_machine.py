@@ -242,8 +242,8 @@ class Machine(RuleBasedStateMachine):
         for revision, changes in wanted:
             found = self.run(outcome(anext(batches)))
             if found is errors.Compacted:
-                # Right only for one that fell behind what is kept.
-                assert place < self.model.floor
+                # Right only if what comes next is no longer kept.
+                assert revision <= self.model.floor
                 del self.open_watches[number]
                 return
             assert found.revision == revision

@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import uvloop
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.store import journal
-from skerry.store.protocol import Delete, Entry, Expect, Put
+from skerry.store.protocol import Delete, Entry, Expect, LeaseId, Put
 from skerry.store.sqlite import FOLD_EVERY, SqliteStore
 
 
@@ -149,17 +149,48 @@ async def test_a_lease_has_its_full_time_again_after_a_restart(path: Path) -> No
     assert (await reopened(path))[0] == ()
 
 
-async def test_concurrent_transactions_share_a_commit(store: SqliteStore, path: Path) -> None:
-    written: list[int] = []
+@contextmanager
+def groups_of(store: SqliteStore) -> Iterator[list[journal.Group]]:
+    """What the writer is given meanwhile."""
+    groups: list[journal.Group] = []
     write = store._writer.write
 
-    def counting(group: journal.Group, done: object) -> None:
-        written.append(len(group.batches))
-        write(group, done)  # type: ignore[arg-type] # passed on as it came
+    def noting(group: journal.Group, written: Callable[[Exception | None], None]) -> None:
+        groups.append(group)
+        write(group, written)
 
-    store._writer.write = counting  # type: ignore[method-assign] # to see the groups
-    await asyncio.gather(*(store.commit([Put(f"{number}", b"")]) for number in range(64)))
-    assert written == [64]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store._writer, "write", noting)
+        yield groups
+
+
+async def test_concurrent_transactions_share_a_commit(store: SqliteStore) -> None:
+    with groups_of(store) as groups:
+        await asyncio.gather(*(store.commit([Put(f"{number}", b"")]) for number in range(64)))
+    assert [len(group.batches) for group in groups] == [64]
+
+
+async def test_a_group_in_which_nothing_changes_does_not_touch_the_disk(store: SqliteStore) -> None:
+    with groups_of(store) as groups:
+        await asyncio.gather(store.commit([Delete("nothing")]), store.commit([], [Expect("nothing")]))
+    assert groups == []
+
+
+async def test_folding_is_seldom(path: Path) -> None:
+    store = await SqliteStore.open(path, ManualClock(), history=100)
+    with groups_of(store) as groups:
+        for number in range(100 + 2 * FOLD_EVERY):
+            await store.commit([Put(f"k{number % 7}", b"")])
+    await store.close()
+    folds = [group.fold for group in groups if group.fold is not None]
+    assert [len(fold.entries) for fold in folds] == [7, 7]
+
+
+async def test_a_key_freed_in_the_group_that_drops_its_lease_stays(store: SqliteStore) -> None:
+    lease = await store.grant(10)
+    await store.commit([Put("freed", b"", lease), Put("held", b"", lease), Put("gone", b"", lease)])
+    await asyncio.gather(store.commit([Put("freed", b"")]), store.commit([Delete("gone")]), store.drop(lease))
+    assert [e.key for e in await entries(store)] == ["freed"]
 
 
 async def test_a_transaction_sees_those_before_it_in_its_group(store: SqliteStore) -> None:
@@ -177,9 +208,8 @@ async def test_a_transaction_sees_those_before_it_in_its_group(store: SqliteStor
 async def test_a_lease_granted_used_and_dropped_in_one_group_leaves_nothing(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), entropy=lambda bits: 41)
     grant = asyncio.ensure_future(store.grant(10))
-    put = asyncio.ensure_future(store.commit([Put("a", b"", store_lease := 42)]))  # type: ignore[arg-type]
-    drop = asyncio.ensure_future(store.drop(store_lease))  # type: ignore[arg-type]
-    await asyncio.gather(grant, put, drop)
+    lease = LeaseId(42)  # what the grant will make of that chance
+    await asyncio.gather(grant, store.commit([Put("a", b"", lease)]), store.drop(lease))
     assert await entries(store) == ()
     await store.close()
     assert (await reopened(path))[0] == ()

@@ -84,6 +84,10 @@ class Tree:
         """The batch of one kept revision."""
         return self._history[revision]
 
+    def batches_after(self, revision: int) -> Iterator[Batch]:
+        """The batches behind a revision that is not older than `floor`."""
+        return map(self._history.__getitem__, range(revision + 1, self.revision + 1))
+
     def overdue(self, now: float) -> list[LeaseId]:
         return [lease for lease, held in self.leases.items() if held.deadline <= now]
 

@@ -1,14 +1,15 @@
 """Watches on a tree: each is a place in the tree's own history, not a queue of its own.
 
-A watcher that keeps up costs nothing but its place; one that falls behind reads on from history, and one that
-falls behind history gets `Compacted`. So memory stays bounded however slow a reader is. `Watchers.publish` is
-called after each merge; everything here runs on the event loop's thread.
+A watch stands right before the next batch of its prefix, or at the newest revision: it costs nothing but its
+place. A reader that is slow reads on from history, and gets `Compacted` only if history forgot something that
+it has not seen. So memory stays bounded however slow a reader is. `Watchers.publish` is called after each
+merge; everything here runs on the event loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 
 from skerry.model import errors
@@ -38,18 +39,9 @@ class Watchers:
 
     def publish(self, before: int, batches: Sequence[Batch]) -> None:
         """The tree has just moved on from revision `before` by `batches`: move or wake every watch."""
-        keys = [change.key for batch in batches for change in batch.changes]
-        now = self.tree.revision
         for watch in self.open:
-            if watch.place < before:
-                continue  # it is behind already, and will find these when it gets there
-            prefix = watch.prefix
-            for key in keys:
-                if key.startswith(prefix):
-                    watch.wake()
-                    break
-            else:
-                watch.place = max(watch.place, now)
+            if watch.place >= before:  # otherwise it stands before an older batch that its reader left
+                watch.pass_over(batches)
 
     def close(self) -> None:
         self.is_closed = True
@@ -58,7 +50,7 @@ class Watchers:
 
 
 class Watch:
-    """One watch: the context manager and the iterator of `Store.watch`. `place` is the last revision seen."""
+    """The context manager and the iterator of `Store.watch`. `place` is the revision it stands at."""
 
     def __init__(self, watchers: Watchers, prefix: str, since: int) -> None:
         self.prefix = prefix
@@ -69,6 +61,7 @@ class Watch:
     async def __aenter__(self) -> AsyncIterator[Batch]:
         self._require_history()
         self._watchers.open.add(self)
+        self.pass_over(self._watchers.tree.batches_after(self.place))
         return self
 
     async def __aexit__(
@@ -85,10 +78,21 @@ class Watch:
             if self not in self._watchers.open:
                 raise StopAsyncIteration
             self._require_history()
-            batch = self._find()
-            if batch is not None:
-                return batch
+            if self.place < self._watchers.tree.revision:
+                return self._take()
             await self._wait()
+
+    def pass_over(self, batches: Iterable[Batch]) -> None:
+        """Go on to the first of `batches` that is of this prefix, and wake the reader if there is one."""
+        prefix = self.prefix
+        for batch in batches:
+            if batch.revision <= self.place:
+                continue  # a watch from the future is not there yet
+            for change in batch.changes:
+                if change.key.startswith(prefix):
+                    self.wake()
+                    return
+            self.place = batch.revision
 
     def wake(self) -> None:
         if self._woken is not None and not self._woken.done():
@@ -106,13 +110,10 @@ class Watch:
         if self.place < self._watchers.tree.floor:
             raise compacted(self.place, self._watchers.tree.floor)
 
-    def _find(self) -> Batch | None:
-        """The next batch for this watch, of which the reader sees only its prefix."""
-        tree, prefix = self._watchers.tree, self.prefix
-        while self.place < tree.revision:
-            self.place += 1
-            batch = tree.batch(self.place)
-            mine = tuple(change for change in batch.changes if change.key.startswith(prefix))
-            if mine:
-                return batch if len(mine) == len(batch.changes) else Batch(batch.revision, mine)
-        return None
+    def _take(self) -> Batch:
+        """The batch it stands before, of which the reader sees only its prefix."""
+        self.place += 1
+        batch = self._watchers.tree.batch(self.place)
+        mine = tuple(change for change in batch.changes if change.key.startswith(self.prefix))
+        self.pass_over(self._watchers.tree.batches_after(self.place))
+        return batch if len(mine) == len(batch.changes) else Batch(batch.revision, mine)
