@@ -144,7 +144,7 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How an executable ended: with an exit code, or by a signal; `oom` if the kernel killed it for memory."""
+    """How an executable ended: with a code, or by a signal; `oom` if the kernel killed it for memory."""
 
     at: float
     code: int | None = None
