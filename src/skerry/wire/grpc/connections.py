@@ -73,6 +73,7 @@ class Connection(protocol.H2Protocol):
         self._was_heard = True
         self._is_pinged = False
         self._is_over = False
+        self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
         self.peer = Peer(address="")
         self.is_stopping = False
@@ -123,6 +124,7 @@ class Connection(protocol.H2Protocol):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._is_over = True
+        self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
         self.processor.close(reason="Connection lost")
@@ -148,7 +150,8 @@ class Connection(protocol.H2Protocol):
     def abort(self) -> None:
         """Drop the socket without another word."""
         self._is_over = True
-        if self._transport is not None:
+        # Early releases of Python 3.11 cannot abort a TLS transport that is already gone.
+        if self._transport is not None and not self._is_lost:
             self._transport.abort()
 
     def _check_life(self) -> None:
