@@ -97,6 +97,8 @@ def test_other_lists_are_refused(field: str, cpus: str) -> None:
     [
         ("cpu_weight", 0),
         ("cpu_weight", 10_001),
+        ("cpu_shares", 1),
+        ("cpu_shares", 262_145),
         ("cpu_quota", 0),
         ("cpu_quota", -1),
         ("memory", -1),
@@ -111,6 +113,12 @@ def test_limits_out_of_range_are_refused_by_name(field: str, value: int) -> None
 def test_limits_at_their_bounds_are_taken() -> None:
     assert Limits(cpu_weight=1).cpu_weight == 1
     assert Limits(cpu_weight=10_000, pids=1).pids == 1
+
+
+def test_a_share_of_the_cpu_is_given_in_one_unit() -> None:
+    assert Limits(cpu_shares=2).cpu_shares == 2
+    with pytest.raises(errors.Invalid, match="not both"):
+        Limits(cpu_weight=100, cpu_shares=1024)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\n", "a\0b", "x" * 129])

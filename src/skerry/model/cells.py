@@ -49,6 +49,9 @@ class Limits(msgspec.Struct, frozen=True):
     """What the kernel holds a cell to; None and empty mean no limit of its own."""
 
     cpu_weight: int | None = None  # share of the cpu when it is scarce; 100 is usual
+    cpu_shares: int | None = (
+        None  # the same in the older unit, 1024 is usual; kept exactly where it is native
+    )
     cpu_quota: Millicores | None = None
     cpus: str = ""  # which cpus, as the kernel lists them: `0-3,6`
     mems: str = ""  # which memory nodes, likewise
@@ -57,6 +60,9 @@ class Limits(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check_range("cpu_weight", self.cpu_weight, 1, 10_000)
+        _check_range("cpu_shares", self.cpu_shares, 2, 262_144)
+        if self.cpu_weight is not None and self.cpu_shares is not None:
+            raise errors.Invalid("give cpu_weight or cpu_shares, not both", field="cpu_shares")
         _check_range("cpu_quota", self.cpu_quota, 1, MOST)
         _check_range("memory", self.memory, 1, MOST)
         _check_range("pids", self.pids, 1, MOST)

@@ -1,0 +1,134 @@
+"""What the rest of the node asks of cgroups, whichever kind the machine has.
+
+A cell `a/b` is the group `<root>/a/b` in every hierarchy that is used. Processes sit in leaves below it, such
+as `_init`: the `_` keeps leaves and child cells apart, and gives the unified tree what it wants, that a group
+holds processes or groups and never both. `skerry.node.cells` decides what cells there are; the launcher gets
+an `Entrance` and walks a new process through it. Nothing here starts a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import TracebackType
+from typing import Protocol
+
+from skerry.model.cells import Limits, Usage
+from skerry.model.ids import CellName
+
+
+class Entrance:
+    """The way into one leaf of a cell, as open descriptors; close it when the process is in.
+
+    `clone_into` is the group's folder for CLONE_INTO_CGROUP, where the kernel has that. `procs` are
+    `cgroup.procs` files: the new process writes `0` to each before it does anything else.
+    """
+
+    def __init__(self, clone_into: int | None, procs: tuple[int, ...]) -> None:
+        self.clone_into = clone_into
+        self.procs = procs
+        self._open = [*procs] if clone_into is None else [clone_into, *procs]
+
+    def close(self) -> None:
+        while self._open:
+            with contextlib.suppress(OSError):
+                os.close(self._open.pop())
+
+    def __enter__(self) -> Entrance:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Cgroups(Protocol):
+    """Groups of cells in every hierarchy at once. Every method but `create` and `emptied` is idempotent."""
+
+    @property
+    def kind(self) -> str:
+        """`unified`, `hybrid` or `legacy`."""
+        ...
+
+    @property
+    def limits_in_v2(self) -> bool:
+        """True if the limits are held by cgroup v2; in a hybrid they are not."""
+        ...
+
+    def create(self, cell: CellName, limits: Limits) -> None:
+        """Make the cell's groups with its limits written and read back; all of it, or nothing.
+
+        A child may ask for more than its parent has and is still held to the parent's limits:
+        `effective_limits` tells. Only cpus and memory nodes must be among the parent's.
+
+        Raises AlreadyExists, NotFound (the parent), Invalid (naming the limit), Refused (a group of that name
+        is in use by somebody else).
+        """
+        ...
+
+    def read_limits(self, cell: CellName) -> Limits:
+        """The limits of its own that the kernel holds for the cell."""
+        ...
+
+    def effective_limits(self, cell: CellName) -> Limits:
+        """The limits that bite: the tightest of the cell's and its ancestors'."""
+        ...
+
+    def add_leaf(self, cell: CellName, leaf: str) -> None:
+        """Make a group for processes below the cell; `leaf` begins with `_`."""
+        ...
+
+    def remove_leaf(self, cell: CellName, leaf: str) -> None:
+        """Remove a leaf that is empty of processes. Raises Refused if it is not."""
+        ...
+
+    def leaves(self, cell: CellName) -> list[str]:
+        """The leaves that the cell has now."""
+        ...
+
+    def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
+        """The way into a leaf. `from_within`: the new process is forked by one that is in the cell already,
+        so that it has inherited all of the cell and only enters the leaf."""
+        ...
+
+    def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
+        """Processes in the leaf, or in the cell with everything below it, as the host counts them."""
+        ...
+
+    def kill(self, cell: CellName, leaf: str | None = None) -> None:
+        """SIGKILL for everything in the leaf, or in the cell and below; what forks meanwhile is caught too."""
+        ...
+
+    async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
+        """Wait until no process is there any more; False if some are after `within_s`."""
+        ...
+
+    def freeze(self, cell: CellName) -> None:
+        """Stop everything in the cell and below from running until `thaw`; it can still be killed."""
+        ...
+
+    def thaw(self, cell: CellName) -> None: ...
+
+    def remove(self, cell: CellName) -> None:
+        """Remove the cell's leaves and groups. Raises Refused if there are processes or child cells."""
+        ...
+
+    def exists(self, cell: CellName) -> bool: ...
+
+    def cells(self) -> list[CellName]:
+        """Cells that have a group in any hierarchy, parents first; also those that are only half there."""
+        ...
+
+    def usage(self, cell: CellName) -> Usage:
+        """What the cell has used, with everything below it."""
+        ...
+
+    def oom_kills(self, cell: CellName, leaf: str) -> int:
+        """Processes killed for memory in the leaf, or in any leaf of the cell where the kernel counts no finer;
+        never those of child cells. Does not go down while the leaf is there."""
+        ...
+
+    def dispose(self) -> None:
+        """Remove the root group everywhere, unless something is in it."""
+        ...
