@@ -15,7 +15,7 @@ from skerry.daemon.credentials import Credentials, server_hosts
 from skerry.kit import pki, renewal, tls
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
-from skerry.model.identity import Role
+from skerry.model.identity import AURAE_NAME, Role
 from skerry.model.settings import GrpcSettings, HttpSettings, IdentitySettings, Settings
 from tests.support.clouds import Cloud, cloud_in
 
@@ -194,9 +194,7 @@ async def _shown(made: Credentials, port: int) -> str:
     """The serial that the listener shows to a client with the local admin's files, called as Aurae does."""
     context = tls.client(made.ca_file.read_bytes())
     tls.load(context, made.client_certificate_file, made.client_key_file)
-    reader, writer = await asyncio.open_connection(
-        "127.0.0.1", port, ssl=context, server_hostname=credentials.AURAE_NAME
-    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=AURAE_NAME)
     assert await reader.read() == b""
     serial: str = writer.get_extra_info("peercert")["serialNumber"]
     writer.close()

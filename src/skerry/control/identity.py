@@ -22,7 +22,7 @@ from skerry.control.tokens import Tokens
 from skerry.kit import ids, pki
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.identity import SERVER, Caller, Certificate, Origin, Role, Token
+from skerry.model.identity import AURAE_NAME, SERVER, Caller, Certificate, Origin, Role, Token
 from skerry.model.settings import IdentitySettings
 from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Put, Store
 
@@ -236,8 +236,16 @@ class Identity:
         return issued
 
     def _issue_to(self, node: str, request: pki.Request) -> pki.Issued:
-        lifetime_s = self._settings.node_certificate_s
-        return self._authority.issue(request, name=node, role=Role.NODE, lifetime_s=lifetime_s)
+        # A node also serves: the runtime on its own socket, under the one name that Aurae's clients ask for.
+        return self._authority.issue(
+            request,
+            name=node,
+            role=Role.NODE,
+            lifetime_s=self._settings.node_certificate_s,
+            server=True,
+            client=True,
+            hosts=[AURAE_NAME],
+        )
 
     async def _commit(self, ops: list[Put], expect: list[Expect]) -> int:
         """Commit a new certificate, and wait until our own reads know it: it may be shown at once."""

@@ -23,13 +23,11 @@ from skerry.daemon import addresses
 from skerry.kit import files, pki, renewal, tls
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
-from skerry.model.identity import SERVER, Role
+from skerry.model.identity import AURAE_NAME, SERVER, Role
 from skerry.model.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-# The name by which Aurae's clients verify a server, whatever the address.
-AURAE_NAME = "server.unsafe.aurae.io"
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
 
 

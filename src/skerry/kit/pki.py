@@ -144,14 +144,17 @@ class Authority:
         role: str,
         lifetime_s: float,
         server: bool = False,
+        client: bool | None = None,
         hosts: Iterable[str] = (),
     ) -> Issued:
-        """A certificate for the key of `request`: for a server at `hosts` (names, addresses), or a client.
+        """A certificate for the key of `request`: for a server at `hosts`, for a client, or for both.
 
-        It never outlives the authority.
+        What is no server is a client, unless it is said. It never outlives the authority.
         """
         now = self._clock.now()
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH] if server else []
+        if client or (client is None and not server):
+            usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
         ends = min(_moment(math.ceil(now + lifetime_s)), self._certificate.not_valid_after_utc)
         builder = (
             x509.CertificateBuilder()
@@ -163,7 +166,7 @@ class Authority:
             .not_valid_after(ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(request.key), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False

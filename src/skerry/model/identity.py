@@ -10,6 +10,10 @@ import enum
 import msgspec
 
 
+# The name by which Aurae's clients verify whoever serves the node runtime, whatever the address.
+AURAE_NAME = "server.unsafe.aurae.io"
+
+
 class Role(enum.StrEnum):
     """What a caller is for. `skerry.wire.access` says, route by route, which roles may do what."""
 

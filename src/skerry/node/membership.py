@@ -59,15 +59,33 @@ class Membership:
         self._certificate_file = folder / "node.crt"
         self._authority_file = folder / "ca.crt"
         self._place_file = folder / "join.json"
-        self._context: ssl.SSLContext | None = None
+        self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None  # to dial, to serve
         self._due = 0.0
         self._not_after = 0.0
 
     @property
     def context(self) -> ssl.SSLContext:
         """For dialling the server, with this node's certificate; the same object for ever."""
-        assert self._context is not None, "join first"
-        return self._context
+        assert self._contexts is not None, "join first"
+        return self._contexts[0]
+
+    @property
+    def serving_context(self) -> ssl.SSLContext:
+        """For serving on this node's own socket to clients with a certificate; the same object for ever."""
+        assert self._contexts is not None, "join first"
+        return self._contexts[1]
+
+    @property
+    def authority_file(self) -> Path:
+        return self._authority_file
+
+    @property
+    def certificate_file(self) -> Path:
+        return self._certificate_file
+
+    @property
+    def key_file(self) -> Path:
+        return self._key_file
 
     async def join(self, url: str, token: str, name: str) -> Place:
         """Become a node of the cloud at `url`; a machine that is one already stays it, with or without token.
@@ -170,9 +188,11 @@ class Membership:
         return issued
 
     def _put_to_use(self) -> None:
-        if self._context is None:
-            self._context = tls.client(self._authority_file.read_bytes())
-        tls.load(self._context, self._certificate_file, self._key_file)
+        if self._contexts is None:
+            authority_pem = self._authority_file.read_bytes()
+            self._contexts = (tls.client(authority_pem), tls.mutual_server(authority_pem))
+        for context in self._contexts:
+            tls.load(context, self._certificate_file, self._key_file)
         issued = pki.read_certificate(self._certificate_file.read_bytes())
         self._not_after = issued.not_after
         self._due = renewal.due_at(issued.issued_at, issued.not_after, self._chance())
