@@ -1,0 +1,209 @@
+"""What the node remembers of its cells on disk, for the agent that comes after this one.
+
+    cells/
+      a.b/              the cell a/b: a name has no '.', so nothing else is called like this
+        cell.json       what was asked for, its user, the boot it was made in
+        init.json       its init, once something was started in it
+        freeing         there while it is freed: whoever finds it finishes that
+        x1/             an executable, with the rings of its output beside
+          spec.json  started.json  exit.json
+      .gone-7           what is being removed: left over only by a crash
+
+A file is whole or absent. Nothing is synced: a cell does not outlive the machine's boot, and what this boot
+wrote it can read, also after `kill -9`. The order of writing is the caller's; `adoption` decides what a set
+of records means. `exit.json` is written by the init; here it is read, and completed with what only the
+agent can tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from skerry.kit import files, jsonio
+from skerry.model.cells import Cell, Executable, parse_name
+from skerry.model.errors import Invalid
+from skerry.model.ids import CellName
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_TRASH = ".gone-"
+
+T = TypeVar("T")
+
+
+class CellRecord(msgspec.Struct, frozen=True):
+    """A cell as it was allocated."""
+
+    cell: Cell
+    uid: int
+    boot: str
+    at: float
+
+
+class InitRecord(msgspec.Struct, frozen=True):
+    """The process that runs a cell's executables, and where in it the agent's end of its socket is."""
+
+    pid: int
+    start_time: int
+    control_fd: int
+
+
+class StartedRecord(msgspec.Struct, frozen=True):
+    """An executable that was started: its process as the node sees it.
+
+    `ooms` is how many kills for memory the kernel had counted where this one is counted, before any that
+    can be put down to it.
+    """
+
+    pid: int
+    at: float
+    ooms: int = 0
+
+
+class ExitRecord(msgspec.Struct, frozen=True):
+    """How an executable ended; `oom` is None until an agent has looked at the kernel's counters."""
+
+    at: float
+    code: int | None = None
+    signal: int | None = None
+    oom: bool | None = None
+
+
+class FoundExecutable(msgspec.Struct, frozen=True):
+    """The records of one executable, as far as they are there."""
+
+    number: int
+    spec: Executable | None
+    started: StartedRecord | None
+    exit: ExitRecord | None
+
+
+class FoundCell(msgspec.Struct, frozen=True):
+    """The records of one cell, as far as they are there."""
+
+    name: CellName
+    record: CellRecord | None
+    init: InitRecord | None
+    is_freeing: bool
+    executables: tuple[FoundExecutable, ...]
+
+
+def boot_id() -> str:
+    """The name of this boot of the machine."""
+    return _BOOT_ID.read_text().strip()
+
+
+class Records:
+    """The folder of all cells. Every method is short: none waits for a disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = files.private_folder(folder)
+        self._removals = itertools.count()
+
+    def folder(self, cell: CellName, number: int | None = None) -> Path:
+        """Where the records of a cell are, or those of one executable in it."""
+        home = self._folder / cell.replace("/", ".")
+        return home if number is None else home / f"x{number}"
+
+    def add_cell(self, record: CellRecord) -> None:
+        folder = self.folder(record.cell.name)
+        folder.mkdir(mode=0o700)
+        _write(folder / "cell.json", record)
+
+    def set_init(self, cell: CellName, record: InitRecord | None) -> None:
+        path = self.folder(cell) / "init.json"
+        if record is None:
+            path.unlink(missing_ok=True)
+        else:
+            _write(path, record)
+
+    def mark_freeing(self, cell: CellName) -> None:
+        (self.folder(cell) / "freeing").touch(mode=0o600)
+
+    def add_executable(self, spec: Executable, number: int) -> Path:
+        folder = self.folder(spec.cell, number)
+        folder.mkdir(mode=0o700)
+        _write(folder / "spec.json", spec)
+        return folder
+
+    def set_started(self, cell: CellName, number: int, record: StartedRecord) -> None:
+        _write(self.folder(cell, number) / "started.json", record)
+
+    def exit(self, cell: CellName, number: int) -> ExitRecord | None:
+        return _read(self.folder(cell, number) / "exit.json", ExitRecord)
+
+    def set_exit(self, cell: CellName, number: int, record: ExitRecord) -> None:
+        _write(self.folder(cell, number) / "exit.json", record)
+
+    def remove(self, cell: CellName, number: int | None = None) -> None:
+        """Drop a cell with all in it, or one executable: gone at once for every reader, then file by file."""
+        trash = self._folder / f"{_TRASH}{next(self._removals)}"
+        try:
+            os.rename(self.folder(cell, number), trash)
+        except FileNotFoundError:
+            return
+        for _ in range(3):  # an init that was just told to end may still add a file while we look
+            shutil.rmtree(trash, ignore_errors=True)
+            if not trash.exists():
+                return
+
+    def empty_trash(self) -> None:
+        """Remove what a crash left half removed, and what is no record at all. Before anything else."""
+        for path in self._folder.iterdir():
+            if path.name.startswith("."):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def scan(self) -> Iterator[FoundCell]:
+        """Everything there is, in the order of names."""
+        for path in sorted(self._folder.iterdir()):
+            try:
+                name = parse_name(path.name.replace(".", "/"))
+            except Invalid:
+                continue  # not ours
+            if path.is_dir():
+                yield self._found(name, path)
+
+    def _found(self, name: CellName, folder: Path) -> FoundCell:
+        numbers = sorted(
+            int(path.name[1:])
+            for path in folder.iterdir()
+            if path.name[:1] == "x" and path.name[1:].isdigit()
+        )
+        record = _read(folder / "cell.json", CellRecord)
+        return FoundCell(
+            name=name,
+            record=record if record is not None and record.cell.name == name else None,
+            init=_read(folder / "init.json", InitRecord),
+            is_freeing=(folder / "freeing").exists(),
+            executables=tuple(
+                FoundExecutable(
+                    number=number,
+                    spec=_read(self.folder(name, number) / "spec.json", Executable),
+                    started=_read(self.folder(name, number) / "started.json", StartedRecord),
+                    exit=self.exit(name, number),
+                )
+                for number in numbers
+            ),
+        )
+
+
+def _write(path: Path, value: object) -> None:
+    """Whole or absent. The name of the draft is fixed: each file has one writer at a time."""
+    draft = path.with_name(f".{path.name}.new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(jsonio.encode(value))
+    os.rename(draft, path)
+
+
+def _read(path: Path, as_type: type[T]) -> T | None:
+    """What the file holds; None if there is none, or nothing that this version understands."""
+    try:
+        return jsonio.decode(path.read_bytes(), as_type)
+    except (FileNotFoundError, NotADirectoryError, jsonio.Malformed, Invalid):
+        return None
