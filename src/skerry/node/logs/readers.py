@@ -1,0 +1,208 @@
+"""The reading side of a ring, in the agent: what is there, and what comes, from any position.
+
+The writer is another process (`skerry.node.logs.rings`, which explains the rules both keep) and never waits
+for a reader. A reader that was overtaken gets a `Gap` with the numbers it missed and goes on with the oldest
+record that is kept. A segment that is open stays readable when the ring drops it. At most one chunk is in
+memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+
+from skerry.kit import inotify
+from skerry.kit.gaps import Gap
+from skerry.node.logs import rings
+
+_CHUNK = 4 * (rings.MAX_RECORD + rings.HEADER.size)
+_WITHOUT_INOTIFY_S = 0.1
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Some bytes that an executable printed: whatever came in one piece, not a line."""
+
+    seq: int
+    time_ns: int
+    data: bytes
+
+
+Item = Record | Gap
+
+
+class RingReader:
+    """One ring, for any number of readers at once.
+
+    `ended` tells that the writer is gone, for a writer that was killed before it could write an end.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stream: str,
+        *,
+        ended: Callable[[], bool] = lambda: False,
+        look_again_s: float = 1.0,
+    ) -> None:
+        self._folder = folder
+        self._stream = stream
+        self._ended = ended
+        self._look_again_s = look_again_s
+
+    def read(self, after: int = 0) -> Iterator[Item]:
+        """What is there now, after the record with the number `after`; nothing if the folder is gone."""
+        cursor = _Cursor.at(self._folder, self._stream, after)
+        if cursor is None:
+            return
+        with closing(cursor):
+            newest = cursor.newest()
+            while not cursor.is_past(newest) and (items := cursor.take()):
+                yield from items
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Item, None]:
+        """`read`, and then what comes, until the stream ends, its writer is gone, or its folder is.
+
+        Whoever stops before that closes it (`contextlib.aclosing`), since files are open in it.
+        """
+        cursor = _Cursor.at(self._folder, self._stream, after)
+        if cursor is None:
+            return
+        with ExitStack() as opened:
+            opened.enter_context(closing(cursor))
+            watch = _watch(cursor.path)
+            if watch is not None:
+                opened.enter_context(closing(watch))
+            while True:
+                # Asked before reading: what was written until then is read before this ends.
+                is_last_look = cursor.is_removed or self._ended()
+                while items := cursor.take():
+                    for item in items:
+                        yield item
+                    await asyncio.sleep(0)  # a backlog must not keep the loop to itself
+                if cursor.has_ended or is_last_look:
+                    return
+                if watch is None:
+                    await asyncio.sleep(min(_WITHOUT_INOTIFY_S, self._look_again_s))
+                else:
+                    # Neither a killed writer nor a removed folder makes an event.
+                    await watch.changed(self._look_again_s)
+
+
+def _watch(path: str) -> inotify.Watch | None:
+    try:
+        return inotify.Watch(path)
+    except OSError:
+        return None  # too many on this machine; looking again and again works too
+
+
+class _Cursor:
+    """A position in a ring, with the segment it is in kept open."""
+
+    def __init__(self, folder: int, stream: str, after: int) -> None:
+        self._folder = folder
+        self._stream = stream
+        self._next = after + 1
+        self._first = 0  # of the segment it is in, or left last
+        self._file = -1
+        self._offset = 0
+        self._is_finished = False  # the segment: a later one was seen
+        self.has_ended = False  # the stream: the last thing read was its end
+
+    @classmethod
+    def at(cls, folder: Path, stream: str, after: int) -> _Cursor | None:
+        try:
+            # Kept open, so that a new folder of the same name is not taken for this one.
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        return cls(descriptor, stream, after)
+
+    @property
+    def path(self) -> str:
+        return f"/proc/self/fd/{self._folder}"
+
+    @property
+    def is_removed(self) -> bool:
+        """True if the folder was removed."""
+        return os.fstat(self._folder).st_nlink == 0
+
+    def newest(self) -> tuple[int, int]:
+        """Where the ring ends now: the last segment, and its size."""
+        while firsts := self._segments():
+            name = rings.segment_name(self._stream, firsts[-1])
+            try:
+                return firsts[-1], os.stat(name, dir_fd=self._folder).st_size
+            except FileNotFoundError:
+                continue  # the writer was quicker
+        return 0, 0
+
+    def is_past(self, place: tuple[int, int]) -> bool:
+        return (self._first, self._offset) >= place
+
+    def take(self) -> list[Item]:
+        """The next items, some at a time; empty if there are no more for now."""
+        items: list[Item] = []
+        while not items and self._step(items):
+            pass
+        return items
+
+    def close(self) -> None:
+        self._leave()
+        os.close(self._folder)
+
+    def _step(self, items: list[Item]) -> bool:
+        """Enter a segment, read on in it, or leave it; False if there is nothing to do for now."""
+        if self._file < 0:
+            return self._enter()
+        if self._read(items):
+            return True
+        if self._is_finished:
+            self._leave()
+            return True
+        # The writer may have gone on here after the last read and before it began another segment: only
+        # what is read from now on is known to be all.
+        self._is_finished = any(first > self._first for first in self._segments())
+        return self._is_finished
+
+    def _enter(self) -> bool:
+        while later := [first for first in self._segments() if first > self._first]:
+            first = max((first for first in later if first <= self._next), default=later[0])
+            name = rings.segment_name(self._stream, first)
+            try:
+                self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
+            except FileNotFoundError:
+                continue  # the writer was quicker
+            self._first, self._offset, self._is_finished = first, 0, False
+            return True
+        return False
+
+    def _leave(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self, items: list[Item]) -> bool:
+        chunk = os.pread(self._file, _CHUNK, self._offset)
+        end = 0
+        for kind, number, time_ns, begins, end in rings.scan(chunk):
+            self.has_ended = kind == rings.END
+            if number < self._next:
+                continue
+            if number > self._next:
+                items.append(Gap(self._next, number - 1))
+            if kind == rings.DATA:
+                items.append(Record(number, time_ns, chunk[begins:end]))
+            self._next = number + 1
+        self._offset += end
+        return end > 0
+
+    def _segments(self) -> list[int]:
+        try:
+            return rings.segments_of(self._stream, os.listdir(self._folder))
+        except FileNotFoundError:
+            return []  # the folder was removed
