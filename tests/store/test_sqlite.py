@@ -107,6 +107,11 @@ async def test_a_shorter_history_after_a_restart_loses_no_entry(path: Path) -> N
     before = await entries(store)
     await store.close()
     again = await SqliteStore.open(path, ManualClock(), history=100)
+    with pytest.raises(errors.Compacted):
+        async with again.watch("", since=FOLD_EVERY * 2 - 101):
+            pass
+    async with again.watch("", since=FOLD_EVERY * 2 - 100) as batches:
+        assert (await anext(batches)).revision == FOLD_EVERY * 2 - 99
     with pytest.raises(errors.Conflict):  # a group in which nothing happens must not lose track either
         await again.commit([], [Expect("k0")])
     await again.commit([Put("last", b"")])

@@ -14,7 +14,7 @@ import queue
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.store.journal import Contents, Fold, Group, Journal
 from skerry.store.local import LocalStore
+from skerry.store.protocol import Batch
 from skerry.store.tree import Draft, Tree
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,10 @@ class SqliteStore(LocalStore):
         self._waiting: list[_Waiting] = []
         self._is_busy = False  # a group is being written, or is about to be
         self._folded = contents.folded
-        self._unfolded: set[str] = set()  # keys of revisions that left history and are not folded yet
+        trimmed = Draft(tree)  # the file may hold more history than is asked for
+        trimmed.seal()
+        self._merge(trimmed)
+        self._unfolded = _keys_of(trimmed.departed)  # of revisions that left history and are not folded yet
         self._at_rest = asyncio.Event()
         self._at_rest.set()
         self._closing: asyncio.Task[None] | None = None
@@ -130,7 +134,7 @@ class SqliteStore(LocalStore):
             except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this step
                 one.error = error
         draft.seal()
-        unfolded = self._unfolded.union(c.key for b in draft.departed for c in b.changes)
+        unfolded = self._unfolded | _keys_of(draft.departed)
         fold = None
         if draft.is_compacting or draft.floor - self._folded >= FOLD_EVERY:
             fold = Fold(draft.floor, [(key, draft.get(key)) for key in unfolded])
@@ -240,6 +244,10 @@ class _Writer:
         except RuntimeError:  # the loop was closed under us: nobody is left to tell
             return False
         return True
+
+
+def _keys_of(batches: Iterable[Batch]) -> set[str]:
+    return {change.key for batch in batches for change in batch.changes}
 
 
 def _refused_by_disk(path: Path, failure: Exception) -> errors.SkerryError:
