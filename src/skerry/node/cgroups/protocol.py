@@ -97,7 +97,7 @@ class Cgroups(Protocol):
         ...
 
     def kill(self, cell: CellName, leaf: str | None = None) -> None:
-        """SIGKILL for everything in the leaf, or in the cell and below; what forks meanwhile is caught too."""
+        """SIGKILL for everything in the leaf, or in the cell and below; what forks meanwhile too."""
         ...
 
     async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
@@ -125,7 +125,7 @@ class Cgroups(Protocol):
         ...
 
     def oom_kills(self, cell: CellName, leaf: str) -> int:
-        """Processes killed for memory in the leaf, or in any leaf of the cell where the kernel counts no finer;
+        """Processes killed for memory in the leaf, or in any leaf of the cell if the kernel counts no finer;
         never those of child cells. Does not go down while the leaf is there."""
         ...
 

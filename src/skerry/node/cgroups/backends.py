@@ -1,0 +1,209 @@
+"""A back end: one tree that knows who is in a cell, and whatever holds the limits.
+
+| kind    | membership      | limits        |
+|---------|-----------------|---------------|
+| unified | `tree.Tree`     | `unified.Unified` |
+| hybrid  | `tree.Tree`     | `controllers.Controllers` |
+| legacy  | `freezer.Freezer` | `controllers.Controllers` |
+
+Here is the order of things: the membership tree first when a cell is made and last when it is removed, so
+that a crash between leaves something that `cells` shows. `detection` decides which kind it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Protocol
+
+from skerry.model import cells as names
+from skerry.model import errors
+from skerry.model.cells import Limits, Usage
+from skerry.model.ids import CellName
+from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups.hierarchies import Hierarchy, is_leaf
+from skerry.node.cgroups.protocol import Entrance
+
+_LEAF = re.compile(r"_[a-z0-9-]{1,62}")
+
+
+class Membership(Protocol):
+    """Who is in a group. Places are relative to the root group."""
+
+    @property
+    def hierarchy(self) -> Hierarchy: ...
+
+    def prepare(self) -> None: ...
+
+    def make(self, place: str) -> None: ...
+
+    def enter(self, place: str) -> tuple[int | None, tuple[int, ...]]: ...
+
+    def kill(self, place: str) -> None: ...
+
+    async def emptied(self, place: str, *, within_s: float) -> bool: ...
+
+    def freeze(self, place: str) -> None: ...
+
+    def thaw(self, place: str) -> None: ...
+
+
+class Holder(Protocol):
+    """What holds limits. `make` leaves nothing behind when it fails."""
+
+    def prepare(self) -> None: ...
+
+    def make(self, cell: str, limits: Limits) -> None: ...
+
+    def remove(self, cell: str) -> None: ...
+
+    def enter(self, cell: str) -> tuple[int, ...]: ...
+
+    def limits(self, cell: str) -> Limits: ...
+
+    def usage(self, cell: str) -> Usage: ...
+
+    def oom_kills(self, cell: str, leaf: str) -> int: ...
+
+    def cells(self) -> list[str]: ...
+
+    def dispose(self) -> None: ...
+
+
+class Backend:
+    """`protocol.Cgroups`, put together of a membership and a holder of limits."""
+
+    def __init__(self, kind: str, membership: Membership, holder: Holder, *, limits_in_v2: bool) -> None:
+        self.kind = kind
+        self.limits_in_v2 = limits_in_v2
+        self._membership = membership
+        self._tree = membership.hierarchy
+        self._holder = holder
+
+    def prepare(self) -> None:
+        """Make the root group everywhere and whatever it needs. Raises Unavailable."""
+        self._membership.prepare()
+        self._holder.prepare()
+
+    def create(self, cell: CellName, limits: Limits) -> None:
+        parent = names.parent_of(names.parse_name(cell))
+        if parent is None:
+            if not self._tree.exists(""):
+                self.prepare()  # somebody removed the root group, which is theirs to do while it is empty
+        elif not self._tree.exists(parent):
+            raise errors.NotFound(f"there is no cell {parent} for {cell} to be in: allocate that first")
+        try:
+            self._membership.make(cell)
+        except FileExistsError:
+            raise errors.AlreadyExists(f"cell {cell} already exists") from None
+        except OSError as error:
+            raise _failure("make", cell, error) from error
+        try:
+            self._holder.make(cell, limits)
+        except BaseException as error:
+            self._tree.remove(cell)
+            if isinstance(error, OSError):
+                raise _failure("make", cell, error) from error
+            raise
+
+    def read_limits(self, cell: CellName) -> Limits:
+        self._check_exists(cell)
+        return self._holder.limits(cell)
+
+    def effective_limits(self, cell: CellName) -> Limits:
+        self._check_exists(cell)
+        return translation.tightest(self._holder.limits(each) for each in _upwards(cell))
+
+    def add_leaf(self, cell: CellName, leaf: str) -> None:
+        self._check_exists(cell)
+        with contextlib.suppress(FileExistsError):
+            self._membership.make(_place(cell, leaf))
+
+    def remove_leaf(self, cell: CellName, leaf: str) -> None:
+        self._tree.remove(_place(cell, leaf))
+
+    def leaves(self, cell: CellName) -> list[str]:
+        return [each.rpartition("/")[2] for each in self._tree.below(cell) if is_leaf(each)]
+
+    def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
+        place = _place(cell, leaf)
+        try:
+            clone_into, procs = self._membership.enter(place)
+        except FileNotFoundError:
+            raise errors.NotFound(f"there is no group {place}") from None
+        try:
+            inherited = () if from_within else self._holder.enter(cell)
+        except BaseException:
+            Entrance(clone_into, procs).close()
+            raise
+        return Entrance(clone_into, (*inherited, *procs))
+
+    def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
+        return self._tree.pids(_place(cell, leaf))
+
+    def kill(self, cell: CellName, leaf: str | None = None) -> None:
+        self._membership.kill(_place(cell, leaf))
+
+    async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
+        return await self._membership.emptied(_place(cell, leaf), within_s=within_s)
+
+    def freeze(self, cell: CellName) -> None:
+        self._check_exists(cell)
+        self._membership.freeze(cell)
+
+    def thaw(self, cell: CellName) -> None:
+        self._check_exists(cell)
+        self._membership.thaw(cell)
+
+    def remove(self, cell: CellName) -> None:
+        for each in self._tree.below(cell):
+            if not is_leaf(each):
+                raise errors.Refused(f"cell {cell} has the child cell {each}: free that first")
+            self._tree.remove(each)
+        self._holder.remove(cell)
+        self._tree.remove(cell)
+
+    def exists(self, cell: CellName) -> bool:
+        return self._tree.exists(cell)
+
+    def cells(self) -> list[CellName]:
+        return [CellName(place) for place in sorted({*self._tree.cells(), *self._holder.cells()})]
+
+    def usage(self, cell: CellName) -> Usage:
+        self._check_exists(cell)
+        return self._holder.usage(cell)
+
+    def oom_kills(self, cell: CellName, leaf: str) -> int:
+        self._check_exists(cell)
+        return self._holder.oom_kills(cell, leaf)
+
+    def dispose(self) -> None:
+        self._holder.dispose()
+        self._tree.dispose()
+
+    def _check_exists(self, cell: CellName) -> None:
+        if not self._tree.exists(cell):
+            raise errors.NotFound(f"cell {cell} has no cgroup on this host")
+
+
+def _place(cell: CellName, leaf: str | None) -> str:
+    if leaf is None:
+        return cell
+    if not _LEAF.fullmatch(leaf):
+        raise errors.Internal(f"a leaf's name must begin with '_', unlike {leaf!r}")
+    return f"{cell}/{leaf}"
+
+
+def _upwards(cell: CellName) -> Iterator[CellName]:
+    each: CellName | None = cell
+    while each is not None:
+        yield each
+        each = names.parent_of(each)
+
+
+def _failure(verb: str, cell: CellName, error: OSError) -> errors.SkerryError:
+    return errors.Internal(
+        f"cannot {verb} the cgroups of cell {cell}: {os.strerror(error.errno or 0)}", detail=str(error)
+    )

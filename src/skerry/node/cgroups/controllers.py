@@ -1,0 +1,136 @@
+"""Limits in v1 controllers, each in a hierarchy of its own or mounted together with others.
+
+Every cell has one group in each, and its processes sit right in it. Used by the hybrid and the legacy back
+ends; who is in a cell, and killing it, is for the membership tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.cells import Limits, Usage
+from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups import usage, writing
+from skerry.node.cgroups.files import Files
+from skerry.node.cgroups.hierarchies import Hierarchy
+from skerry.node.cgroups.limits import Read
+
+REQUIRED = ("cpu", "cpuset", "memory", "pids")
+_WELCOME = ("cpuacct", "blkio")  # for usage
+
+
+class Controllers:
+    """Limits by v1 groups. `mounts` is where each controller is."""
+
+    def __init__(self, files: Files, mounts: Mapping[str, str], root: str) -> None:
+        self._files = files
+        shared: dict[str, Hierarchy] = {}
+        self._by_controller = {
+            name: shared.setdefault(mounts[name], Hierarchy(files, mounts[name], root))
+            for name in (*REQUIRED, *_WELCOME)
+            if name in mounts
+        }
+        self._hierarchies = tuple(shared.values())
+
+    def prepare(self) -> None:
+        for hierarchy in self._hierarchies:
+            hierarchy.prepare()
+        # Nothing can enter a cpuset without cpus and memory nodes; with this flag children start with the
+        # parent's.
+        cpuset = self._by_controller["cpuset"]
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if not cpuset.read("", file).strip():
+                cpuset.write("", file, self._files.read(f"{cpuset.mount}/{file}").strip())
+        cpuset.write("", "cgroup.clone_children", "1")
+        # Before Linux 5.11 a group's memory is counted in its parent only if that was asked for.
+        memory = self._by_controller["memory"]
+        if memory.read_if_there("", "memory.use_hierarchy").strip() == "0":
+            memory.write("", "memory.use_hierarchy", "1")
+
+    def make(self, cell: str, limits: Limits) -> None:
+        with contextlib.ExitStack() as undo:
+            for hierarchy in self._hierarchies:
+                self._make_group(hierarchy, cell)
+                undo.callback(hierarchy.remove, cell)
+            parent = self._read(cell.rpartition("/")[0])
+            writing.check_lists(limits, parent("cpuset.cpus"), parent("cpuset.mems"))
+            settings = translation.to_v1(self._within_parent(cell, limits))
+            writing.write(self._files, lambda file: self._path(cell, file), settings)
+            undo.pop_all()
+
+    def _make_group(self, hierarchy: Hierarchy, cell: str) -> None:
+        try:
+            hierarchy.make(cell)
+        except FileExistsError:
+            # The membership tree did not have it: the rest of a cell that was half removed, or a stranger's.
+            try:
+                hierarchy.remove(cell)
+            except errors.Refused as error:
+                raise errors.Refused(
+                    f"the cgroup {hierarchy.path(cell)} exists on this host and is in use, but not by a "
+                    "cell: end what runs there and remove it",
+                    detail=error.detail,
+                ) from error
+            hierarchy.make(cell)
+
+    def _within_parent(self, cell: str, limits: Limits) -> Limits:
+        """v1 refuses a quota above the parent's, where v2 just lets the parent's bite: write the parent's."""
+        if limits.cpu_quota is None:
+            return limits
+        above = cell
+        while above := above.rpartition("/")[0]:
+            quota = translation.v1_quota(self._read(above))
+            if quota is not None:
+                return msgspec.structs.replace(limits, cpu_quota=min(quota, limits.cpu_quota))
+        return limits
+
+    def _path(self, cell: str, file: str) -> str:
+        return self._by_controller[file.partition(".")[0]].path(cell, file)
+
+    def _read(self, place: str) -> Read:
+        """`place` as text by file; a controller that is not mounted has no files."""
+
+        def read(file: str) -> str:
+            hierarchy = self._by_controller.get(file.partition(".")[0])
+            return hierarchy.read_if_there(place, file) if hierarchy else ""
+
+        return read
+
+    def remove(self, cell: str) -> None:
+        for hierarchy in self._hierarchies:
+            hierarchy.remove(cell)
+
+    def enter(self, cell: str) -> tuple[int, ...]:
+        with contextlib.ExitStack() as undo:
+            opened: list[int] = []
+            for hierarchy in self._hierarchies:
+                descriptor = self._files.open_to_write(hierarchy.path(cell, "cgroup.procs"))
+                undo.callback(os.close, descriptor)
+                opened.append(descriptor)
+            undo.pop_all()
+        return tuple(opened)
+
+    def limits(self, cell: str) -> Limits:
+        return translation.from_v1(self._read(cell), self._read(cell.rpartition("/")[0]))
+
+    def usage(self, cell: str) -> Usage:
+        own = usage.from_v1(self._read(cell))
+        below = self._by_controller["memory"].cells(cell)
+        return msgspec.structs.replace(
+            own, oom_kills=own.oom_kills + sum(self.oom_kills(each, "") for each in below)
+        )
+
+    def oom_kills(self, cell: str, leaf: str) -> int:
+        return usage.oom_kills(self._read(cell)("memory.oom_control"))
+
+    def cells(self) -> list[str]:
+        return [cell for hierarchy in self._hierarchies for cell in hierarchy.cells()]
+
+    def dispose(self) -> None:
+        for hierarchy in self._hierarchies:
+            hierarchy.dispose()

@@ -1,0 +1,85 @@
+"""Which back end this machine needs, by what is mounted; made and prepared."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from skerry.model import errors
+from skerry.node.cgroups import controllers, mounts, unified
+from skerry.node.cgroups.backends import Backend
+from skerry.node.cgroups.controllers import Controllers
+from skerry.node.cgroups.files import Files, KernelFiles
+from skerry.node.cgroups.freezer import Freezer
+from skerry.node.cgroups.hierarchies import Hierarchy
+from skerry.node.cgroups.mounts import Mounts
+from skerry.node.cgroups.protocol import Cgroups
+from skerry.node.cgroups.tree import Tree
+from skerry.node.cgroups.unified import Unified
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+_CLONES_INTO_SINCE = (5, 7)
+
+
+def detect(root_name: str, mountinfo: Path = MOUNTINFO) -> Cgroups:
+    """The back end for what is mounted here, ready for cells. Raises Unavailable saying what is missing."""
+    backend = choose(mounts.parse(mountinfo.read_text()), root_name, KernelFiles(), os.uname().release)
+    backend.prepare()
+    return backend
+
+
+def choose(mounted: Mounts, root_name: str, files: Files, release: str) -> Backend:
+    """The back end, without touching anything yet."""
+    clones_into = _version(release) >= _CLONES_INTO_SINCE
+    in_v2: list[str] = []
+    if mounted.unified is not None:
+        in_v2 = files.read(f"{mounted.unified}/cgroup.controllers").split()
+        if set(unified.REQUIRED) <= set(in_v2):
+            return make_unified(files, mounted.unified, root_name, clones_into=clones_into)
+    missing = sorted(set(controllers.REQUIRED) - mounted.controllers.keys())
+    if missing:
+        raise errors.Unavailable(_missing(missing, mounted, in_v2))
+    if mounted.unified is not None:
+        return make_hybrid(files, mounted.unified, mounted.controllers, root_name, clones_into=clones_into)
+    if "freezer" not in mounted.controllers:
+        raise errors.Unavailable("cells need cgroup v2, or else the v1 freezer: mount one of them")
+    return make_legacy(files, mounted.controllers, root_name)
+
+
+def make_unified(files: Files, mount: str, root: str, *, clones_into: bool = True) -> Backend:
+    hierarchy = Hierarchy(files, mount, root)
+    tree = Tree(hierarchy, clones_into=clones_into)
+    return Backend("unified", tree, Unified(hierarchy), limits_in_v2=True)
+
+
+def make_hybrid(
+    files: Files, mount: str, v1: dict[str, str], root: str, *, clones_into: bool = True
+) -> Backend:
+    tree = Tree(Hierarchy(files, mount, root), clones_into=clones_into)
+    return Backend("hybrid", tree, Controllers(files, v1, root), limits_in_v2=False)
+
+
+def make_legacy(files: Files, v1: dict[str, str], root: str) -> Backend:
+    freezer = Freezer(Hierarchy(files, v1["freezer"], root))
+    return Backend("legacy", freezer, Controllers(files, v1, root), limits_in_v2=False)
+
+
+def _missing(names: list[str], mounted: Mounts, in_v2: list[str]) -> str:
+    lacking = f"cells need the cgroup controllers {', '.join(controllers.REQUIRED)}"
+    if mounted.unified is None and not mounted.controllers:
+        return f"{lacking}, and no cgroup file system is mounted writable: mount cgroup2 on /sys/fs/cgroup"
+    split = sorted(set(names) & set(in_v2))
+    if split and len(split) < len(controllers.REQUIRED):
+        return (
+            f"{lacking} all in v2 or all in v1, and here {', '.join(split)} is in v2 and the others are not"
+        )
+    return (
+        f"{lacking}, and {', '.join(names)} is missing: enable it in the kernel, for memory with "
+        "`cgroup_enable=memory` on its command line"
+    )
+
+
+def _version(release: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -1,0 +1,44 @@
+"""Where cgroup hierarchies are mounted, from the text of `/proc/self/mountinfo`. Pure: reads nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+CONTROLLERS = frozenset({"blkio", "cpu", "cpuacct", "cpuset", "freezer", "memory", "pids"})
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mounts(NamedTuple):
+    """What is mounted writable and not hidden by a later mount."""
+
+    unified: str | None  # the v2 tree
+    controllers: dict[str, str]  # v1 controller to its mount point; several may share one
+
+
+def parse(mountinfo: str) -> Mounts:
+    """The mounts that can be used. Named hierarchies without a controller are left out."""
+    seen: list[tuple[str, str, frozenset[str]]] = []  # mount point, file system, options
+    for line in mountinfo.splitlines():
+        before, dash, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if not dash or len(fields) < 6 or len(kinds) < 3:
+            continue
+        point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        seen = [entry for entry in seen if not _hides(point, entry[0])]
+        # A mount is read-only by itself or as a whole file system; the two lists of options differ.
+        own, whole = fields[5].split(","), kinds[2].split(",")
+        seen.append((point, kinds[0], frozenset(whole) | (frozenset(own) & {"ro"})))
+    unified = next(
+        (point for point, kind, options in seen if kind == "cgroup2" and "ro" not in options), None
+    )
+    controllers: dict[str, str] = {}
+    for point, kind, options in seen:
+        if kind == "cgroup" and "ro" not in options:
+            for name in CONTROLLERS & options:
+                controllers.setdefault(name, point)
+    return Mounts(unified, controllers)
+
+
+def _hides(point: str, earlier: str) -> bool:
+    return earlier == point or earlier.startswith(point.rstrip("/") + "/")

@@ -1,0 +1,95 @@
+"""Limits in the v2 tree: controllers are handed down the path, and every limit is a file of the cell's group.
+
+A group's controllers exist only if its parent hands them down in `cgroup.subtree_control`, and the kernel
+lets a group do that only while no process sits in it: ours sit in leaves. A cell hands controllers down when
+its first child cell is made, so that leaves of a childless one cost nothing more.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from skerry.model import errors
+from skerry.model.cells import Limits, Usage
+from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups import usage, writing
+from skerry.node.cgroups.hierarchies import Hierarchy
+from skerry.node.cgroups.limits import Read
+
+REQUIRED = ("cpu", "cpuset", "memory", "pids")
+_WELCOME = ("io",)
+
+
+class Unified:
+    """Limits by v2 group. The groups are made and removed by the membership tree, which is the same one."""
+
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        self._hierarchy = hierarchy
+
+    def prepare(self) -> None:
+        try:
+            self._hand_down(self._hierarchy.mount)
+            self._hand_down(self._hierarchy.path(""))
+        except OSError as error:
+            raise errors.Unavailable(
+                f"cannot hand the controllers {', '.join(REQUIRED)} down to {self._hierarchy.path('')}: "
+                f"{error.strerror}"
+                + (
+                    "; processes sit in a group on the way: move them into a group of their own"
+                    if error.errno == errno.EBUSY
+                    else ""
+                )
+            ) from error
+
+    def _hand_down(self, group: str) -> None:
+        files = self._hierarchy.files
+        path = f"{group}/cgroup.subtree_control"
+        handed = set(files.read(path).split())
+        if missing := [name for name in REQUIRED if name not in handed]:
+            files.write(path, " ".join(f"+{name}" for name in missing))
+        for name in _WELCOME:
+            if name not in handed and name in files.read(f"{group}/cgroup.controllers").split():
+                files.write(path, f"+{name}")
+
+    def make(self, cell: str, limits: Limits) -> None:
+        parent = cell.rpartition("/")[0]
+        try:
+            self._hand_down(self._hierarchy.path(parent))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            raise errors.Refused(
+                f"processes sit in the group of cell {parent} itself and not in its leaves, so that it can "
+                "have no child cells: somebody moved them there"
+            ) from error
+        above = self._read(parent)
+        writing.check_lists(limits, above("cpuset.cpus.effective"), above("cpuset.mems.effective"))
+        writing.write(
+            self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), translation.to_v2(limits)
+        )
+
+    def _read(self, place: str) -> Read:
+        return lambda file: self._hierarchy.read_if_there(place, file)
+
+    def remove(self, cell: str) -> None:
+        """Nothing to do: the group goes with the membership tree's."""
+
+    def enter(self, cell: str) -> tuple[int, ...]:
+        return ()
+
+    def limits(self, cell: str) -> Limits:
+        return translation.from_v2(self._read(cell))
+
+    def usage(self, cell: str) -> Usage:
+        return usage.from_v2(self._read(cell))
+
+    def oom_kills(self, cell: str, leaf: str) -> int:
+        """Counted in the leaf while the cell hands memory down, else in the cell; that may change."""
+        places = (cell, f"{cell}/{leaf}")
+        return sum(usage.oom_kills(self._read(place)("memory.events.local")) for place in places)
+
+    def cells(self) -> list[str]:
+        return []
+
+    def dispose(self) -> None:
+        """Likewise."""
