@@ -127,6 +127,19 @@ async def test_a_store_put_back_to_a_backup_puts_the_view_back() -> None:
     assert (view.revision, list(view.items())) == (1, [("old", "1")])
 
 
+async def test_a_batch_that_a_snapshot_has_overtaken_does_not_put_the_view_back() -> None:
+    store = MemoryStore(ManualClock())
+    await store.commit([Put("a", b"old")])
+    async with store.watch("", since=0) as batches:
+        overtaken = await anext(batches)
+    await store.commit([Put("a", b"new")])
+    view = View(store, "", text)
+    await view.reached(2)
+    view._apply(overtaken)
+    assert (view.revision, view.get("a")) == (2, "new")
+    await store.close()
+
+
 async def test_an_entry_that_cannot_be_read_stops_the_view_and_is_named() -> None:
     store = MemoryStore(ManualClock())
     view = View(store, "", lambda entry: int(entry.value))
