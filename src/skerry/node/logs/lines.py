@@ -31,7 +31,7 @@ class Line(msgspec.Struct, frozen=True):
 
 def lines(items: Iterable[Item], max_line: int = MAX_LINE) -> Iterator[Line | Gap]:
     """The lines of what is there; gaps stay where they are."""
-    joining = _Joining(max_line)
+    joining = Joining(max_line)
     for item in items:
         yield from joining.take(item)
     yield from joining.flush()
@@ -41,7 +41,7 @@ async def follow_lines(
     items: AsyncGenerator[Item, None], max_line: int = MAX_LINE
 ) -> AsyncGenerator[Line | Gap, None]:
     """`lines` of a stream that is being followed; each comes as soon as it is ended."""
-    joining = _Joining(max_line)
+    joining = Joining(max_line)
     async with aclosing(items) as source:
         async for item in source:
             for line in joining.take(item):
@@ -50,10 +50,10 @@ async def follow_lines(
         yield line
 
 
-class _Joining:
+class Joining:
     """The beginning of a line whose end has not come yet."""
 
-    def __init__(self, max_line: int) -> None:
+    def __init__(self, max_line: int = MAX_LINE) -> None:
         self._max_line = max_line
         self._begun = bytearray()
         self._time_ns = 0
