@@ -24,8 +24,6 @@ HEADER = struct.Struct("<BBHIQQ")  # mark, kind, spare, length, number, nanoseco
 DATA = 1
 END = 2
 MAX_RECORD = 64 * 1024
-# A disk that is full now and then leaves short segments; their number is bounded as well as their bytes.
-MAX_SEGMENTS = 16
 
 _MARK = 0xB5
 _OPENING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -84,6 +82,9 @@ class RingWriter:
         self._stream = stream
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
+        # Two segments in a row hold more than one is long, unless a disk that is full now and then cut them
+        # short: so their number is bounded as well as their bytes.
+        self._max_segments = 2 * (max_bytes // segment_bytes) + 2
         self._most = min(MAX_RECORD, segment_bytes - HEADER.size)
         self._sizes: dict[int, int] = {}  # by first number, oldest first
         self._total = 0
@@ -141,7 +142,9 @@ class RingWriter:
 
     def _make_room(self, need: int) -> None:
         # The open segment is never the one to go: alone it leaves room enough.
-        while self._total + need > self._max_bytes or (self._file < 0 and len(self._sizes) >= MAX_SEGMENTS):
+        while self._total + need > self._max_bytes or (
+            self._file < 0 and len(self._sizes) >= self._max_segments
+        ):
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
