@@ -1,7 +1,8 @@
 """Structured logs: events with fields, readable on a terminal, JSON otherwise.
 
 `setup` is called once by a starting daemon. The request id is bound with `request_context` at the edge and
-then follows every line that is logged on that request's behalf, through awaits and child tasks.
+then follows every line that is logged on that request's behalf, through awaits and child tasks. The last
+lines are also kept in `recent`, for those who ask this process what it logs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from contextlib import contextmanager
 
 import structlog
 
+from skerry.kit.recent import Recent
+
 LEVELS = ("debug", "info", "warning", "error")
+
+recent = Recent()
 
 
 def setup(level: str, style: str = "auto") -> None:
@@ -24,18 +29,16 @@ def setup(level: str, style: str = "auto") -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        # Plain tracebacks: the text renderer's own show local variables, and those may be secrets.
+        structlog.processors.format_exc_info,
     ]
     last: structlog.typing.Processor
     if as_text:
-        # Plain tracebacks: the renderer's own show local variables, and those may be secrets.
-        last = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     else:
-        shared.append(structlog.processors.format_exc_info)
         last = structlog.processors.JSONRenderer()
     structlog.configure(
-        processors=[*shared, last],
+        processors=[*shared, _keep, last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -45,12 +48,32 @@ def setup(level: str, style: str = "auto") -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _keep, last],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))
+
+
+def _keep(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """The processor that puts each line into `recent`, as text."""
+    fields = [f"{key}={_plain(value)}" for key, value in event.items() if key not in _NOT_FIELDS]
+    line = " ".join([str(event["event"]), *fields])
+    if trace := event.get("exception"):
+        line = f"{line}\n{trace}"
+    recent.add(event["level"], line)
+    return event
+
+
+_NOT_FIELDS = frozenset({"event", "level", "timestamp", "exception"})
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else repr(text)
 
 
 @contextmanager
