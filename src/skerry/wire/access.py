@@ -29,6 +29,7 @@ def _only(*roles: Role) -> Access:
 _ADMIN = _only(Role.ADMIN)
 _READERS = _only(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)
 _PEOPLE = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
+_DEPLOYERS = _only(Role.DEPLOYER, Role.ADMIN)
 _NODES = _only(Role.NODE)
 
 HTTP: dict[str, Access] = {
@@ -53,6 +54,20 @@ GRPC: dict[str, Access] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _READERS,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _READERS,
     "/skerry.identity.v1.IdentityService/Renew": _NODES,
+    "/skerry.cells.v1.CellService/Allocate": _DEPLOYERS,
+    "/skerry.cells.v1.CellService/Free": _DEPLOYERS,
+    "/skerry.cells.v1.CellService/Start": _DEPLOYERS,
+    "/skerry.cells.v1.CellService/Stop": _DEPLOYERS,
+    "/skerry.cells.v1.CellService/List": _READERS,
+    "/skerry.cells.v1.CellService/Wait": _READERS,
+    "/skerry.cells.v1.CellService/Logs": _READERS,
+    "/skerry.cells.v1.CellService/Usage": _READERS,
+    "/runtime.CellService/Allocate": _DEPLOYERS,
+    "/runtime.CellService/Free": _DEPLOYERS,
+    "/runtime.CellService/Start": _DEPLOYERS,
+    "/runtime.CellService/Stop": _DEPLOYERS,
+    "/observe.Observe/GetAuraeDaemonLogStream": _READERS,
+    "/observe.Observe/GetSubProcessStream": _READERS,
 }
 
 

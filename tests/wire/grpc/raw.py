@@ -1,10 +1,11 @@
-"""A gRPC client without manners: HTTP/2 frames by hand, over plain TCP or TLS."""
+"""A gRPC client without manners: HTTP/2 frames by hand, over plain TCP, TLS, or TLS on a unix socket."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import struct
+from pathlib import Path
 from types import TracebackType
 from urllib.parse import unquote
 
@@ -28,9 +29,12 @@ def framed(body: bytes, *, compressed: bool = False, size: int | None = None) ->
 class RawClient:
     """`async with RawClient(port) as raw: status, text = await raw.call(path, framed(...))`."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._port = port
+    def __init__(
+        self, where: int | Path, tls: ssl.SSLContext | None = None, *, server_name: str = "localhost"
+    ) -> None:
+        self._where = where
         self._tls = tls
+        self._server_name = server_name if tls else None
         self.http2 = H2Connection(
             H2Configuration(
                 client_side=True,
@@ -43,9 +47,15 @@ class RawClient:
         self._events: list[Event] = []
 
     async def __aenter__(self) -> RawClient:
-        self.reader, self.writer = await asyncio.open_connection(
-            "127.0.0.1", self._port, ssl=self._tls, server_hostname="localhost" if self._tls else None
-        )
+        if isinstance(self._where, Path):
+            opening = asyncio.open_unix_connection(
+                self._where, ssl=self._tls, server_hostname=self._server_name
+            )
+        else:
+            opening = asyncio.open_connection(
+                "127.0.0.1", self._where, ssl=self._tls, server_hostname=self._server_name
+            )
+        self.reader, self.writer = await opening
         self.http2.initiate_connection()
         await self.flush()
         return self

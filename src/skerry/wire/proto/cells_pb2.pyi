@@ -24,20 +24,22 @@ FORM_PIECES: Form
 FORM_LINES: Form
 
 class Limits(_message.Message):
-    __slots__ = ("cpu_weight", "cpu_milli", "cpus", "mems", "memory_mb", "pids")
+    __slots__ = ("cpu_weight", "cpu_milli", "cpus", "mems", "memory_mb", "pids", "cpu_shares")
     CPU_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MEMS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
     PIDS_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARES_FIELD_NUMBER: _ClassVar[int]
     cpu_weight: int
     cpu_milli: int
     cpus: str
     mems: str
     memory_mb: int
     pids: int
-    def __init__(self, cpu_weight: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., cpus: _Optional[str] = ..., mems: _Optional[str] = ..., memory_mb: _Optional[int] = ..., pids: _Optional[int] = ...) -> None: ...
+    cpu_shares: int
+    def __init__(self, cpu_weight: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., cpus: _Optional[str] = ..., mems: _Optional[str] = ..., memory_mb: _Optional[int] = ..., pids: _Optional[int] = ..., cpu_shares: _Optional[int] = ...) -> None: ...
 
 class AllocateRequest(_message.Message):
     __slots__ = ("cell", "limits", "own_network")

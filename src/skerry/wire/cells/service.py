@@ -1,0 +1,135 @@
+"""`skerry.cells.v1.CellService`: the cells of a node, with all that Skerry can do with them.
+
+Translation only, over the node's cells. The one decision taken here is about who: to run as a user of one's
+choice takes an admin, because a cell shows the host's files and the user decides which of them can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import aclosing
+
+from grpclib.server import Stream
+
+from skerry.model import errors
+from skerry.model.cells import is_within, parse_name
+from skerry.model.identity import Caller, Role
+from skerry.model.ids import CellName, ExecutableName
+from skerry.wire.cells import messages, output
+from skerry.wire.cells.keeper import CellKeeper
+from skerry.wire.grpc.streams import caller_of
+from skerry.wire.proto.cells_grpc import CellServiceBase
+from skerry.wire.proto.cells_pb2 import (
+    AllocateReply,
+    AllocateRequest,
+    CellStatus,
+    FreeReply,
+    FreeRequest,
+    ListRequest,
+    LogItem,
+    LogsRequest,
+    StartReply,
+    StartRequest,
+    StopReply,
+    StopRequest,
+    UsageReply,
+    UsageRequest,
+    WaitReply,
+    WaitRequest,
+)
+
+
+class CellService(CellServiceBase):
+    """Serves `skerry.cells.v1.CellService`."""
+
+    def __init__(self, keeper: CellKeeper) -> None:
+        self._keeper = keeper
+
+    async def Allocate(self, stream: Stream[AllocateRequest, AllocateReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        await self._keeper.allocate(messages.cell_of(request))
+        await stream.send_message(AllocateReply(cgroup_v2=self._keeper.limits_in_v2))
+
+    async def Free(self, stream: Stream[FreeRequest, FreeReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        await self._keeper.free(_cell(request))
+        await stream.send_message(FreeReply())
+
+    async def Start(self, stream: Stream[StartRequest, StartReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        _check_user(request, caller_of(stream))
+        executable, sandbox = messages.executable_of(request), messages.sandbox_of(request)
+        state = await self._keeper.start(executable, sandbox)
+        await stream.send_message(StartReply(pid=state.pid, started_at=state.started_at))
+
+    async def Stop(self, stream: Stream[StopRequest, StopReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        grace_s = request.grace_s if request.HasField("grace_s") else None
+        if grace_s is not None and not 0 <= grace_s < math.inf:
+            raise errors.Invalid(f"grace_s must be 0 or more seconds, not {grace_s}", field="grace_s")
+        how = await self._keeper.stop(_cell(request), _executable(request), grace_s=grace_s)
+        await stream.send_message(StopReply(exit=messages.told_exit(how)))
+
+    async def List(self, stream: Stream[ListRequest, CellStatus]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        top = _cell(request) if request.cell else None
+        views = [view for view in self._keeper.list() if top is None or is_within(view.cell.name, top)]
+        if top is not None and not views:
+            raise errors.NotFound(f"there is no cell {top!r}; `skerry cell list` shows which there are")
+        for view in sorted(views, key=lambda view: view.cell.name.split("/")):
+            usage = None
+            if request.usage:
+                try:
+                    usage = self._keeper.usage(view.cell.name)
+                except errors.NotFound:
+                    continue  # freed since the list was made
+            await stream.send_message(messages.status_of(view, usage))
+            await asyncio.sleep(0)  # a node may have thousands, and others call, too
+
+    async def Wait(self, stream: Stream[WaitRequest, WaitReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        how = await self._keeper.wait(_cell(request), _executable(request))
+        await stream.send_message(WaitReply(exit=messages.told_exit(how)))
+
+    async def Logs(self, stream: Stream[LogsRequest, LogItem]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        sources = output.sources_of(request, self._keeper, _cell(request), _executable(request))
+        async with aclosing(output.items(sources, request)) as items:
+            async for item in items:
+                await stream.send_message(item)
+
+    async def Usage(self, stream: Stream[UsageRequest, UsageReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        usage = self._keeper.usage(_cell(request))
+        await stream.send_message(UsageReply(usage=messages.told_usage(usage)))
+
+
+def _cell(
+    request: FreeRequest | StopRequest | ListRequest | WaitRequest | LogsRequest | UsageRequest,
+) -> CellName:
+    with messages.contract_fields():
+        return parse_name(request.cell)
+
+
+def _executable(request: StopRequest | WaitRequest | LogsRequest) -> ExecutableName:
+    if not request.executable:
+        raise errors.Invalid("executable must name one in the cell", field="executable")
+    return ExecutableName(request.executable)
+
+
+def _check_user(request: StartRequest, caller: Caller) -> None:
+    told = request.sandbox
+    chooses = told.HasField("uid") or told.HasField("gid") or told.root_capabilities
+    if chooses and caller.role is not Role.ADMIN:
+        raise errors.Forbidden(
+            "only an admin may choose uid, gid or root_capabilities; without, it runs as the cell's own user"
+        )
