@@ -1,0 +1,372 @@
+"""`skerry cell`: cells on this machine, and what runs in them.
+
+The verbs talk to the node over its unix socket (`dialling`); output is shown by `following`, and `run` has a
+module of its own. gRPC is imported by the verbs when they run, never by this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from skerry.cli import dialling, following, running
+from skerry.cli import output as printing
+from skerry.cli.options import together
+
+if TYPE_CHECKING:
+    from skerry.wire.proto import cells_pb2
+    from skerry.wire.proto.cells_grpc import CellServiceStub
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CALL_S = 60.0
+
+_LIMITS = together(
+    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory, at most."),
+    click.option(
+        "--cpu",
+        metavar="MILLI",
+        type=click.IntRange(min=1),
+        help="Thousandths of a processor, at most: 200 is a fifth of one.",
+    ),
+    click.option(
+        "--weight",
+        type=click.IntRange(1, 10_000),
+        help="Share of the processors while they are busy; 100 is usual.",
+    ),
+    click.option("--cpus", metavar="LIST", default="", help="Only on these processors: 0-3,6."),
+    click.option("--mems", metavar="LIST", default="", help="Only in the memory of these nodes: 0."),
+    click.option("--pids", type=click.IntRange(min=1), help="Processes and threads at once, at most."),
+    click.option("--net", is_flag=True, help="A network of its own, with nothing but loopback."),
+)
+_SANDBOX = together(
+    click.option(
+        "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set in its environment; repeatable."
+    ),
+    click.option("--folder", metavar="DIR", default="", help="Where it starts.  [default: /]"),
+    click.option("--uid", type=click.IntRange(min=0), help="User to run as.  [default: the cell's own]"),
+    click.option("--gid", type=click.IntRange(min=0), help="Group to run as.  [default: the cell's own]"),
+)
+
+
+@click.group()
+def cell() -> None:
+    """Make cells on this machine and run programs in them.
+
+    A cell is a control group with limits and namespaces of its own. Cells nest: 'a/b' is inside 'a' and can
+    never use more than 'a' may.
+    """
+
+
+@cell.command(name="list")
+@click.argument("name", metavar="[CELL]", default="")
+@dialling.options
+@printing.option
+def list_cells(door: dialling.Door, name: str, output: str) -> None:
+    """List cells and what runs in them; with CELL, that one and those inside it."""
+    from skerry.wire.proto.cells_pb2 import ListRequest
+
+    request = ListRequest(cell=name, usage=True)
+    found = dialling.ask(door, lambda stub: stub.List(request, timeout=_CALL_S))
+    printing.show(
+        {"cells": [_cell_shown(each) for each in found]},
+        output,
+        columns=("cell", "limits", "memory", "pids", "executables"),
+        rows=lambda value: [
+            (
+                each["cell"],
+                " ".join(f"{name}={limit}" for name, limit in each["limits"].items()) or "none",
+                _size(each["usage"]["memory_bytes"]),
+                str(each["usage"]["pids"]),
+                ", ".join(_executable_line(one) for one in each["executables"]) or "none",
+            )
+            for each in value["cells"]
+        ],
+    )
+
+
+@cell.command()
+@click.argument("name", metavar="CELL")
+@_LIMITS
+@dialling.options
+@printing.option
+def allocate(door: dialling.Door, name: str, output: str, **limits: Any) -> None:
+    """Make a cell with its limits. A limit that is not given is the parent's."""
+    request = _allocation(name, **limits)
+    reply = dialling.ask(door, lambda stub: stub.Allocate(request, timeout=_CALL_S))
+    if output == "json":
+        _print_json({"cell": name, "cgroup_v2": reply.cgroup_v2})
+    else:
+        click.echo(f"allocated {name}")
+
+
+@cell.command()
+@click.argument("name", metavar="CELL")
+@dialling.options
+def free(door: dialling.Door, name: str) -> None:
+    """End everything in a cell and in the cells inside it, and remove them."""
+    from skerry.wire.proto.cells_pb2 import FreeRequest
+
+    request = FreeRequest(cell=name)
+    dialling.ask(door, lambda stub: stub.Free(request, timeout=_CALL_S))
+    click.echo(f"freed {name}")
+
+
+@cell.command()
+@click.argument("name", metavar="CELL")
+@click.argument("executable", metavar="NAME")
+@click.argument("arguments", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-c", "--command", metavar="LINE", default="", help="A line for the shell instead of a program."
+)
+@click.option("--description", default="", help="A word on what it is.")
+@_SANDBOX
+@dialling.options
+@printing.option
+def start(
+    door: dialling.Door,
+    name: str,
+    executable: str,
+    arguments: tuple[str, ...],
+    command: str,
+    description: str,
+    output: str,
+    **sandbox: Any,
+) -> None:
+    """Start a program in a cell, under a NAME of its own.
+
+    It goes on when this command ends: see 'skerry cell logs' and 'skerry cell stop'.
+    """
+    if bool(command) == bool(arguments):
+        raise click.UsageError("Give a program after '--', or a line for the shell with -c.")
+    request = _start(name, executable, **sandbox)
+    request.command, request.description = command, description
+    request.arguments.extend(arguments)
+    reply = dialling.ask(door, lambda stub: stub.Start(request, timeout=_CALL_S))
+    if output == "json":
+        _print_json(
+            {"cell": name, "executable": executable, "pid": reply.pid, "started_at": reply.started_at}
+        )
+    else:
+        click.echo(f"started {executable} in {name}, process {reply.pid}")
+
+
+@cell.command()
+@click.argument("name", metavar="CELL")
+@click.argument("executable", metavar="NAME")
+@click.option(
+    "--grace",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="Time to end by itself before it is killed.  [default: the node's]",
+)
+@dialling.options
+@printing.option
+def stop(door: dialling.Door, name: str, executable: str, grace: float | None, output: str) -> None:
+    """End a program with all its children, say how it ended, and forget it."""
+    from skerry.wire.proto.cells_pb2 import StopRequest
+
+    request = StopRequest(cell=name, executable=executable, grace_s=grace)
+    reply = dialling.ask(door, lambda stub: stub.Stop(request, timeout=_CALL_S + (grace or 0.0)))
+    if output == "json":
+        _print_json({"cell": name, "executable": executable, "exit": _exit_shown(reply.exit)})
+    else:
+        click.echo(f"stopped {executable} in {name}: {_exit_line(_exit_shown(reply.exit))}")
+
+
+@cell.command()
+@click.argument("name", metavar="CELL")
+@click.argument("executable", metavar="NAME")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends.")
+@click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]")
+@dialling.options
+@printing.option
+def logs(
+    door: dialling.Door, name: str, executable: str, follow: bool, only: str | None, output: str
+) -> None:
+    """Show what a program has written: its output as output, its errors as errors.
+
+    With --output json each line is one object.
+    """
+    from skerry.wire.proto import cells_pb2
+
+    channel = f"CHANNEL_{only.upper()}" if only else "CHANNEL_UNSPECIFIED"
+    request = cells_pb2.LogsRequest(cell=name, executable=executable, channel=channel)
+
+    async def show(stub: CellServiceStub) -> None:
+        if output == "json":
+            request.form, request.follow = cells_pb2.FORM_LINES, follow
+            async with stub.Logs.open() as stream:
+                await stream.send_message(request, end=True)
+                async for item in stream:
+                    click.echo(json.dumps(_item_shown(item), ensure_ascii=False))
+            return
+        await following.copy(stub, request)
+        if follow:
+            request.follow = True
+            await following.patiently(door, lambda: following.copy(stub, request))
+
+    try:
+        dialling.ask(door, show)
+    except following.ReaderGone:
+        raise BrokenPipeError from None
+
+
+@cell.command()
+@click.argument(
+    "arguments", metavar="-- PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
+)
+@_LIMITS
+@_SANDBOX
+@dialling.options
+def run(
+    door: dialling.Door,
+    arguments: tuple[str, ...],
+    env: tuple[str, ...],
+    folder: str,
+    uid: int | None,
+    gid: int | None,
+    **limits: Any,
+) -> None:
+    """Run a program in a cell of its own, which is gone afterwards.
+
+    Its output is this command's, and its exit code, too: 128 and the number of the signal if one ended it.
+    """
+    name = f"run-{secrets.token_hex(4)}"
+    request = _start(name, "program", env=env, folder=folder, uid=uid, gid=gid)
+    request.arguments.extend(arguments)
+    try:
+        code = asyncio.run(running.run(door, _allocation(name, **limits), request))
+    except following.ReaderGone:
+        raise BrokenPipeError from None
+    except asyncio.CancelledError:
+        raise click.Abort from None
+    raise SystemExit(code)
+
+
+@cell.command()
+@click.argument("name", metavar="[CELL]", default="")
+@dialling.options
+@printing.option
+def usage(door: dialling.Door, name: str, output: str) -> None:
+    """Show what each cell has used; with CELL, that one and those inside it."""
+    from skerry.wire.proto.cells_pb2 import ListRequest
+
+    request = ListRequest(cell=name, usage=True)
+    found = dialling.ask(door, lambda stub: stub.List(request, timeout=_CALL_S))
+    printing.show(
+        {"cells": [{"cell": each.cell, **_usage_shown(each.usage)} for each in found]},
+        output,
+        columns=("cell", "cpu", "throttled", "memory", "peak", "pids", "read", "written", "oom kills"),
+        rows=lambda value: [
+            (
+                each["cell"],
+                f"{each['cpu_ns'] / 1e9:.2f}s",
+                f"{each['throttled_ns'] / 1e9:.2f}s",
+                *(_size(each[field]) for field in ("memory_bytes", "memory_peak_bytes")),
+                str(each["pids"]),
+                *(_size(each[field]) for field in ("read_bytes", "written_bytes")),
+                str(each["oom_kills"]),
+            )
+            for each in value["cells"]
+        ],
+    )
+
+
+def _allocation(
+    name: str,
+    *,
+    memory: int | None,
+    cpu: int | None,
+    weight: int | None,
+    cpus: str,
+    mems: str,
+    pids: int | None,
+    net: bool,
+) -> cells_pb2.AllocateRequest:
+    from skerry.wire.proto.cells_pb2 import AllocateRequest, Limits
+
+    limits = Limits(cpu_weight=weight, cpu_milli=cpu, cpus=cpus, mems=mems, memory_mb=memory, pids=pids)
+    return AllocateRequest(cell=name, limits=limits, own_network=net)
+
+
+def _start(
+    name: str, executable: str, *, env: tuple[str, ...], folder: str, uid: int | None, gid: int | None
+) -> cells_pb2.StartRequest:
+    from skerry.wire.proto.cells_pb2 import Sandbox, StartRequest
+
+    sandbox = Sandbox(environment=env, folder=folder, uid=uid, gid=gid)
+    return StartRequest(cell=name, executable=executable, sandbox=sandbox)
+
+
+def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
+    return {
+        "cell": told.cell,
+        "limits": {field.name: value for field, value in told.limits.ListFields()},
+        "own_network": told.own_network,
+        "usage": _usage_shown(told.usage),
+        "executables": [
+            {
+                "name": each.name,
+                "command": each.command,
+                "description": each.description,
+                "pid": each.pid,
+                "started_at": each.started_at,
+                "exit": _exit_shown(each.exit) if each.HasField("exit") else None,
+            }
+            for each in told.executables
+        ],
+    }
+
+
+def _usage_shown(told: cells_pb2.Usage) -> dict[str, int]:
+    return {field.name: getattr(told, field.name) for field in told.DESCRIPTOR.fields}
+
+
+def _exit_shown(told: cells_pb2.Exit) -> dict[str, Any]:
+    return {
+        "at": told.at,
+        "code": told.code if told.HasField("code") else None,
+        "signal": told.signal if told.HasField("signal") else None,
+        "oom": told.oom,
+    }
+
+
+def _item_shown(told: cells_pb2.LogItem) -> dict[str, Any]:
+    channel = {1: "stdout", 2: "stderr"}[told.channel]
+    if told.lost:
+        return {"channel": channel, "position": told.position, "lost": told.lost}
+    return {
+        "channel": channel,
+        "position": told.position,
+        "time_ns": told.time_ns,
+        "line": told.data.decode("utf-8", "replace"),
+    }
+
+
+def _executable_line(shown: dict[str, Any]) -> str:
+    state = f"process {shown['pid']}" if shown["exit"] is None else _exit_line(shown["exit"])
+    return f"{shown['name']} ({state})"
+
+
+def _exit_line(shown: dict[str, Any]) -> str:
+    if shown["oom"]:
+        return "killed for using too much memory"
+    return f"signal {shown['signal']}" if shown["signal"] is not None else f"exit code {shown['code']}"
+
+
+def _size(number: int) -> str:
+    """Bytes as people say them."""
+    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number}B"
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,146 @@
+"""How a verb reaches the node on this machine: over its unix socket, with the certificates that it keeps.
+
+gRPC is loaded only when a call is made, so that `--help` stays quick. What goes wrong is told in plain words,
+with the exit codes of `skerry.cli.main`. Nothing here knows what cells are; `cells` and `running` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import click
+
+from skerry.cli import client, places
+from skerry.cli.options import together
+
+if TYPE_CHECKING:
+    from skerry.wire.proto.cells_grpc import CellServiceStub
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class NodeSaidNo(click.ClickException):
+    """The node answered with an error; its own sentence is the message."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Door(NamedTuple):
+    """Where the node listens, and what proves to it who we are: files."""
+
+    socket: str
+    ca: str
+    certificate: str
+    key: str
+
+
+_OPTIONS = together(
+    click.option(
+        "--data",
+        metavar="DIR",
+        envvar="SKERRY_DATA",
+        help="Data folder of the Skerry on this machine. [env: SKERRY_DATA]",
+    ),
+    click.option(
+        "--socket", metavar="PATH", envvar="SKERRY_GRPC_SOCKET", help="Its unix socket, if it was moved."
+    ),
+)
+
+
+def options(command: F) -> F:
+    """The options of every verb that talks to the node; they arrive together as `door`."""
+    command = _OPTIONS(command)
+
+    def wrapped(data: str | None, socket: str | None, **rest: Any) -> Any:
+        return command(door=find(data, socket), **rest)
+
+    wrapped.__name__ = command.__name__
+    wrapped.__doc__ = command.__doc__
+    wrapped.__click_params__ = command.__click_params__  # type: ignore[attr-defined]  # click keeps options there
+    return cast(F, wrapped)
+
+
+def find(data: str | None, socket: str | None) -> Door:
+    """The door of the Skerry that runs with this data folder."""
+    folder = places.data_folder(data)
+    ready = client.read_ready(folder)
+    lacks = [name for name in ("socket", "ca", "client_cert", "client_key") if not ready.get(name)]
+    if lacks and not (lacks == ["socket"] and socket):
+        raise client.NoServer(f"The Skerry of {folder} serves no socket for cells; 'skerry up' does.")
+    return Door(socket or ready["socket"], ready["ca"], ready["client_cert"], ready["client_key"])
+
+
+def ask(door: Door, work: Callable[[CellServiceStub], Awaitable[T]]) -> T:
+    """Do `work` with the node's cells, and say plainly what went wrong."""
+
+    async def asking() -> T:
+        async with cells_of(door) as stub:
+            with plain_words(door):
+                return await work(stub)
+
+    return asyncio.run(asking())
+
+
+@asynccontextmanager
+async def cells_of(door: Door) -> AsyncIterator[CellServiceStub]:
+    """The node's cells, to be called; a broken connection is made anew by the next call."""
+    from skerry.model.identity import AURAE_NAME
+    from skerry.wire.grpc import channel
+    from skerry.wire.proto.cells_grpc import CellServiceStub
+
+    line = channel.dial(door.socket, _tls(door), server_name=AURAE_NAME)
+    try:
+        yield CellServiceStub(line)
+    finally:
+        line.close()
+
+
+@contextmanager
+def plain_words(door: Door) -> Iterator[None]:
+    """Errors of a call leave as what a person is told."""
+    from grpclib.const import Status
+    from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+    try:
+        yield
+    except GRPCError as error:
+        if error.status is Status.UNIMPLEMENTED:
+            raise NodeSaidNo(
+                "This Skerry keeps no cells; 'skerry status' says what it lacks.", error.status.name
+            ) from None
+        raise NodeSaidNo(error.message or error.status.name, error.status.name) from None
+    except ssl.SSLError as error:
+        raise client.NoServer(
+            f"The node at {door.socket} and this command do not trust each other "
+            f"({getattr(error, 'verify_message', None) or error.reason}). Name its data folder with --data."
+        ) from None
+    except (OSError, StreamTerminatedError, ProtocolError) as error:
+        raise client.NoServer(
+            f"Nothing answers at {door.socket}: {error or type(error).__name__}. Is Skerry running there?"
+        ) from None
+
+
+def _tls(door: Door) -> ssl.SSLContext:
+    # Not by `skerry.kit.tls`: that loads what a server logs with.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_verify_locations(door.ca)
+        context.load_cert_chain(door.certificate, door.key, password="")
+    except PermissionError:
+        raise client.NoServer(
+            f"{door.key} belongs to another user; run this as the user who runs Skerry, or with sudo."
+        ) from None
+    except (OSError, ssl.SSLError) as error:
+        raise client.NoServer(f"The certificate {door.certificate} cannot be used: {error}") from None
+    return context
