@@ -1,7 +1,8 @@
-"""What an agent that starts makes of what an earlier one left: a decision without effects.
+"""What an agent that starts makes of what an earlier one left: the decision, and the doing.
 
 The earlier agent may have been killed between any two steps, so the records, the groups and the processes
-need not agree. `plan` compares them; `Cells.open` does what it says. The rules:
+need not agree. `plan` compares them and touches nothing; `adopt` looks, plans, and does what the plan says.
+The rules:
 
 - A cell goes on if its record is of this boot, its group is whole, its freeing was not begun, and its parent
   goes on. Every other group under our root is killed and removed, every other record is dropped.
@@ -15,9 +16,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+
+from skerry.model import errors
 from skerry.model.cells import parent_of
 from skerry.model.ids import CellName
+from skerry.node.cells import stopping
+from skerry.node.cells.executables import Executables
+from skerry.node.cells.known import INIT_LEAF, Home, Known, Means
 from skerry.node.cells.records import CellRecord, FoundCell, FoundExecutable
+
+log = structlog.get_logger(__name__)
+
+_KILL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +92,62 @@ def _keep(cell: FoundCell, record: CellRecord, processes: Mapping[int, int]) -> 
         ended=tuple(each for each in whole if each.exit is not None),
         undone=tuple(each for each in cell.executables if each not in whole),
     )
+
+
+async def adopt(means: Means, executables: Executables, boot: str) -> list[Home]:
+    """Take over what is there: every cell that goes on, and those that must be freed and cannot be yet."""
+    means.records.empty_trash()
+    found = {cell.name: cell for cell in means.records.scan()}
+    groups = {name: means.groups.exists(name) for name in means.groups.cells()}
+    decision = plan(list(found.values()), groups, _inits(means, groups), boot)
+    stuck = [found[name].record for name in decision.doomed if not await _doom(means, name) and name in found]
+    adopted = [await _take_over(means, executables, kept) for kept in decision.kept]
+    if decision.kept or decision.doomed:
+        log.info("cells.adopted", kept=len(decision.kept), removed=len(decision.doomed))
+    return [*adopted, *(Home(record, is_freeing=True) for record in stuck if record is not None)]
+
+
+def _inits(means: Means, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
+    inits: dict[CellName, dict[int, int]] = {}
+    for name, is_whole in groups.items():
+        if is_whole:
+            times = {pid: means.processes.start_time(pid) for pid in means.groups.pids(name, INIT_LEAF)}
+            inits[name] = {pid: time for pid, time in times.items() if time is not None}
+    return inits
+
+
+async def _doom(means: Means, name: CellName) -> bool:
+    """Kill and remove; False if that is not possible now."""
+    try:
+        await stopping.empty(means.groups, name, None, grace_s=0, kill_s=_KILL_S, ask=means.processes.ask)
+        means.groups.remove(name)
+    except (stopping.Unkillable, errors.SkerryError, OSError) as error:
+        log.warning("cell.not_removed", cell=name, error=str(error))
+        return False
+    means.records.remove(name)
+    return True
+
+
+async def _take_over(means: Means, executables: Executables, kept: Kept) -> Home:
+    home = Home(kept.record)
+    home.last_number = max((each.number for each in kept.found.executables), default=0)
+    init = None
+    if kept.has_live_init and (record := kept.found.init) is not None:
+        init = means.processes.adopt(record.pid, record.start_time, record.control_fd)
+    for each in kept.undone:
+        await executables.undo(home, each.number)
+    for each in (*kept.running, *kept.lost, *kept.ended):
+        assert each.spec is not None
+        assert each.started is not None
+        executables.add(home, Known(each.spec, each.number, each.started, init))
+    if init is not None:
+        executables.inits.keep(home, init)
+    else:
+        await executables.inits.clear(home)
+        means.records.set_init(home.name, None)
+    # After the init is listened to: what ended before is on disk by now, what ends later will be told.
+    for known in list(home.executables.values()):
+        executables.look(home, known)
+    if init is None:
+        executables.lose(home, list(home.executables.values()))
+    return home

@@ -1,0 +1,237 @@
+"""Starting, watching and stopping executables in a cell.
+
+`Cells` has found the cell and holds the locks; `Inits` brings the cell's init. A start is acknowledged by its
+record: until that is written, everything it did is undone if it fails, or by the next agent if this one dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from skerry.model import errors
+from skerry.model.cells import Executable, Exit, Sandbox
+from skerry.model.ids import CellName
+from skerry.node.cells import stopping
+from skerry.node.cells.inits import Inits
+from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
+from skerry.node.cells.records import ExitRecord, StartedRecord
+from skerry.node.launching import StartSpec
+
+if TYPE_CHECKING:
+    from skerry.node.launching import InitHandle
+
+log = structlog.get_logger(__name__)
+
+_KILL_S = 10.0  # a process that was killed and is not held by the kernel is gone long before
+_REPORT_S = 5.0  # so is the time from the end of a process to its init's record of it
+_SIGKILL = 9
+
+
+class Executables:
+    """What runs in cells; all state is in the `Home` of each cell."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self.inits = Inits(means, self._on_exit, self._on_death)
+        self._by_pid: dict[int, Known] = {}
+
+    def by_pid(self, pid: int) -> Known | None:
+        return self._by_pid.get(pid)
+
+    async def start(self, home: Home, spec: Executable, sandbox: Sandbox) -> Known:
+        if spec.name in home.executables:
+            raise errors.AlreadyExists(
+                f"cell {home.name!r} has an executable {spec.name!r}; stop that, or choose another name"
+            )
+        init = await self.inits.of(home)
+        number = home.number()
+        try:
+            started = await self._start(home, spec, sandbox, number, init)
+        except BaseException:
+            await self.undo(home, number)
+            raise
+        known = Known(spec, number, started, init)
+        self.add(home, known)
+        if home.init is not init:
+            self._on_death(home, init)  # it died as this began: nobody else will tell
+        self.look(home, known)  # it may have ended before anybody here knew it
+        return known
+
+    async def _start(
+        self, home: Home, spec: Executable, sandbox: Sandbox, number: int, init: InitHandle
+    ) -> StartedRecord:
+        means, leaf = self._means, leaf_of(number)
+        # The record is there before the group, so that a group can always be found by its record.
+        folder = means.records.add_executable(spec, number)
+        means.reached("start.folder")
+        means.groups.add_leaf(home.name, leaf)
+        means.reached("start.group")
+        ooms = means.groups.oom_kills(home.name, leaf)
+        request = StartSpec(
+            key=str(number),
+            command=spec.command,
+            sandbox=sandbox,
+            uid=home.record.uid,
+            gid=home.record.uid,
+            log_bytes=means.settings.log_bytes,
+        )
+        with means.groups.entrance(home.name, leaf, from_within=True) as entrance:
+            started = await init.start(request, folder, entrance)
+        started.close()
+        means.reached("start.running")
+        record = StartedRecord(pid=started.pid, at=means.clock.now(), ooms=ooms)
+        means.records.set_started(home.name, number, record)
+        means.reached("start.recorded")
+        return record
+
+    def add(self, home: Home, known: Known) -> None:
+        home.executables[known.spec.name] = known
+        home.last_number = max(home.last_number, known.number)
+        self._by_pid[known.started.pid] = known
+
+    async def undo(self, home: Home, number: int) -> None:
+        """Leave nothing of a start that nobody was told of."""
+        try:
+            await self._empty(home.name, leaf_of(number), grace_s=0, kill_s=_KILL_S)
+            self._means.groups.remove_leaf(home.name, leaf_of(number))
+        except (stopping.Unkillable, errors.SkerryError, OSError) as error:
+            # The group keeps its record, so that Free and the next agent find it.
+            log.warning("start.not_undone", cell=home.name, number=number, error=str(error))
+            return
+        self._means.records.remove(home.name, number)
+
+    async def stop(self, home: Home, known: Known, grace_s: float) -> Exit:
+        """End it with all its children, then forget it."""
+        try:
+            await self.end(home, known, grace_s, _KILL_S)
+        except stopping.Unkillable as stuck:
+            raise errors.Unavailable(
+                f"processes of executable {known.spec.name!r} were killed and do not die: "
+                f"{', '.join(map(str, stuck.pids))}; stop it again later"
+            ) from None
+        outcome = await self._report(home, known)
+        self._means.reached("stop.ended")
+        self._means.groups.remove_leaf(home.name, known.leaf)
+        self._means.reached("stop.group")
+        self.forget(home, known)
+        self._means.records.remove(home.name, known.number)
+        self._means.reached("stop.removed")
+        return outcome
+
+    async def end(self, home: Home, known: Known, grace_s: float, kill_s: float) -> None:
+        """End every process of it, also those that outlived its main process. Raises `Unkillable`."""
+
+        def mark() -> None:
+            known.was_killed = True
+
+        await stopping.empty(
+            self._means.groups,
+            home.name,
+            known.leaf,
+            grace_s=grace_s,
+            kill_s=kill_s,
+            ask=self._means.processes.ask,
+            on_kill=mark,
+        )
+
+    async def _empty(self, cell: CellName, leaf: str, *, grace_s: float, kill_s: float) -> None:
+        await stopping.empty(
+            self._means.groups, cell, leaf, grace_s=grace_s, kill_s=kill_s, ask=self._means.processes.ask
+        )
+
+    async def _report(self, home: Home, known: Known) -> Exit:
+        """How it ended, now that no process of it is left."""
+        try:
+            async with asyncio.timeout(_REPORT_S):
+                return await asyncio.shield(known.exit)
+        except TimeoutError:
+            self.look(home, known)
+        if known.exit.done():
+            return known.exit.result()
+        raise errors.Unavailable(
+            f"the init of cell {home.name!r} does not report how {known.spec.name!r} ended; free the cell"
+        )
+
+    async def settle_all(self, home: Home) -> None:
+        """Give the init time to report the ends of what has ended."""
+        ends = [known.exit for known in home.running()]
+        if ends:
+            await asyncio.wait(ends, timeout=_REPORT_S)
+
+    def forget(self, home: Home, known: Known) -> None:
+        home.executables.pop(known.spec.name, None)
+        if self._by_pid.get(known.started.pid) is known:
+            del self._by_pid[known.started.pid]
+
+    def settle(self, home: Home, known: Known, record: ExitRecord) -> None:
+        """It has ended like this: everybody who waits is told."""
+        if known.exit.done():
+            return
+        judged = self._judge(home, known, record)
+        if judged.oom:
+            self._count_no_more(home, known)
+        if may_be_oom(judged):  # the next agent could not tell any more
+            self._write_down(home, known, judged)
+        known.exit.set_result(exit_of(judged))
+        log.info(
+            "executable.ended",
+            cell=home.name,
+            executable=known.spec.name,
+            code=judged.code,
+            signal=judged.signal,
+            oom=judged.oom,
+        )
+
+    def _judge(self, home: Home, known: Known, record: ExitRecord) -> ExitRecord:
+        return judge(record, known, lambda: self._means.groups.oom_kills(home.name, known.leaf))
+
+    def _count_no_more(self, home: Home, victim: Known) -> None:
+        """A kill that was put down to one executable is not put down to another that is counted with it."""
+        for known in home.running():
+            if known is victim:
+                continue
+            ooms = self._means.groups.oom_kills(home.name, known.leaf)
+            if ooms != known.started.ooms:
+                known.started = msgspec.structs.replace(known.started, ooms=ooms)
+                self._means.records.set_started(home.name, known.number, known.started)
+
+    def _write_down(self, home: Home, known: Known, record: ExitRecord) -> None:
+        try:
+            self._means.records.set_exit(home.name, known.number, record)
+        except OSError as error:  # only the next agent would miss it
+            log.warning("exit.not_recorded", cell=home.name, executable=known.spec.name, error=str(error))
+
+    def look(self, home: Home, known: Known) -> None:
+        """See whether its end is on record."""
+        record = self._means.records.exit(home.name, known.number)
+        if record is not None:
+            self.settle(home, known, record)
+
+    def _on_exit(self, home: Home, key: str) -> None:
+        known = home.by_number(int(key))
+        if known is not None:
+            self.look(home, known)
+
+    def _on_death(self, home: Home, init: InitHandle) -> None:
+        died = [known for known in home.executables.values() if known.init is init]
+        for known in died:
+            self.look(home, known)  # the last thing that the init did may have been to write it down
+        self.lose(home, died)
+
+    def lose(self, home: Home, died: Iterable[Known]) -> None:
+        """Their init is dead, and they with it; what shares its processes with the host is killed now."""
+        ends: list[tuple[Known, ExitRecord]] = []
+        for known in died:
+            known.init = None
+            if not known.has_ended:
+                self._means.groups.kill(home.name, known.leaf)
+                record = ExitRecord(at=self._means.clock.now(), signal=_SIGKILL)
+                ends.append((known, self._judge(home, known, record)))
+        # All are judged before any is settled: what killed the init for memory killed each of them.
+        for known, record in ends:
+            self.settle(home, known, record)

@@ -1,0 +1,119 @@
+"""The init of each cell: made when something is first started in the cell, then followed until it ends.
+
+The launcher makes inits and an init runs executables; both are reached through `skerry.node.launching`.
+Here is when one is made, what is remembered of it, and who is told of what it reports. An init that dies
+takes its executables along; the next start makes a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from skerry.model import errors
+from skerry.node.cells.known import INIT_LEAF, Home, Means
+from skerry.node.cells.records import InitRecord
+from skerry.node.launching import InitSpec
+
+if TYPE_CHECKING:
+    from skerry.node.launching import InitHandle
+
+log = structlog.get_logger(__name__)
+
+_KILL_S = 5.0
+
+
+class Inits:
+    """Makes, keeps and follows them. `on_exit(home, key)` is told when an executable has ended, and
+    `on_death(home, init)` when an init has."""
+
+    def __init__(
+        self,
+        means: Means,
+        on_exit: Callable[[Home, str], None],
+        on_death: Callable[[Home, InitHandle], None],
+    ) -> None:
+        self._means = means
+        self._on_exit = on_exit
+        self._on_death = on_death
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def of(self, home: Home) -> InitHandle:
+        """The cell's init, made now if it has none."""
+        async with home.making:
+            if home.init is None:
+                self.keep(home, await self._make(home))
+            assert home.init is not None
+            return home.init
+
+    def keep(self, home: Home, init: InitHandle) -> None:
+        """From now on `init` is the cell's, and is listened to."""
+        home.init = init
+        home.follower = asyncio.create_task(self._follow(home, init), name=f"init of {home.name}")
+
+    async def let_go(self, home: Home) -> None:
+        """Listen no more; the init itself is left as it is."""
+        follower, home.follower = home.follower, None
+        init, home.init = home.init, None
+        if follower is not None:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+        if init is not None:
+            init.close()
+
+    async def failed(self) -> None:
+        """Wait until listening to an init has failed for a reason that is a fault of ours, and raise it."""
+        await asyncio.shield(self._failure)
+
+    def close(self) -> None:
+        self._failure.cancel()
+
+    async def clear(self, home: Home) -> None:
+        """Kill what is left in the group of an init that is not, or no longer, the cell's."""
+        groups = self._means.groups
+        if not groups.pids(home.name, INIT_LEAF):
+            return
+        groups.kill(home.name, INIT_LEAF)
+        if not await groups.emptied(home.name, INIT_LEAF, within_s=_KILL_S):
+            pids = ", ".join(map(str, groups.pids(home.name, INIT_LEAF)))
+            raise errors.Unavailable(f"the last init of cell {home.name!r} does not die (process {pids})")
+
+    async def _make(self, home: Home) -> InitHandle:
+        means, cell = self._means, home.record.cell
+        means.groups.add_leaf(cell.name, INIT_LEAF)
+        await self.clear(home)
+        spec = InitSpec(
+            host_name=cell.name.rpartition("/")[2],
+            isolates_processes=cell.isolates_processes,
+            isolates_network=cell.isolates_network,
+            hidden=means.hidden,
+            tmp_mb=means.settings.tmp_mb,
+        )
+        means.reached("init.group")
+        with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
+            init = await means.launcher.make_init(spec, entrance)
+        try:
+            means.reached("init.made")
+            means.records.set_init(cell.name, InitRecord(init.pid, init.start_time, init.control_fd))
+            means.reached("init.recorded")
+        except BaseException:
+            init.close()
+            await self.clear(home)
+            raise
+        return init
+
+    async def _follow(self, home: Home, init: InitHandle) -> None:
+        try:
+            async for exited in init.exits():
+                self._on_exit(home, exited.key)
+            if home.init is init:
+                home.init = None
+                log.info("init.ended", cell=home.name, pid=init.pid)
+                self._on_death(home, init)
+                init.close()
+        except Exception as error:  # noqa: BLE001 - whoever runs us is told, and decides
+            if not self._failure.done():
+                self._failure.set_exception(error)

@@ -1,0 +1,60 @@
+"""Ending what runs in a group: first asked, then killed, always waited for.
+
+`Cells` uses it for one executable and for whole cells. It knows groups and processes; it neither removes
+groups nor touches records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from skerry.model.ids import CellName
+
+Listing = Callable[[], list[int]]
+Ask = Callable[[Listing], None]
+
+
+class Groups(Protocol):
+    """What is needed of `skerry.node.cgroups`."""
+
+    def pids(self, cell: CellName, leaf: str | None = None) -> list[int]: ...
+
+    def kill(self, cell: CellName, leaf: str | None = None) -> None: ...
+
+    async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool: ...
+
+
+class Unkillable(Exception):
+    """These processes were killed and did not die in time: the kernel holds them, mostly waiting for a
+    disk."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        super().__init__(f"processes {list(pids)} do not die")
+        self.pids = tuple(pids)
+
+
+async def empty(
+    groups: Groups,
+    cell: CellName,
+    leaf: str | None,
+    *,
+    grace_s: float,
+    kill_s: float,
+    ask: Ask,
+    on_kill: Callable[[], None] = lambda: None,
+) -> None:
+    """End everything in the group: ask, wait `grace_s`, kill, wait `kill_s`. Raises `Unkillable`.
+
+    `on_kill` is told before the killing, so that a death by it is not put down to somebody else.
+    """
+    if not groups.pids(cell, leaf):
+        return
+    if grace_s > 0:
+        ask(lambda: groups.pids(cell, leaf))
+        if await groups.emptied(cell, leaf, within_s=grace_s):
+            return
+    on_kill()
+    groups.kill(cell, leaf)
+    if not await groups.emptied(cell, leaf, within_s=kill_s):
+        raise Unkillable(groups.pids(cell, leaf))

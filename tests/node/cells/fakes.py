@@ -1,0 +1,289 @@
+"""A host in memory: groups, a launcher and inits whose processes live until a test ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from skerry.kit.clock import ManualClock
+from skerry.model import errors
+from skerry.model.cells import Limits, Usage, is_within, parent_of
+from skerry.model.ids import CellName
+from skerry.node.cgroups.protocol import Entrance
+from skerry.node.launching import Exited, InitSpec, Started, StartSpec
+
+SIGTERM, SIGKILL = 15, 9
+
+
+@dataclass
+class Process:
+    """Ends on SIGTERM unless it is stubborn, and on SIGKILL unless the kernel holds it."""
+
+    pid: int
+    place: str  # the group: cell/leaf
+    start_time: int
+    stubborn: bool = False
+    unkillable: bool = False
+    on_end: Callable[[int], None] = lambda signal: None
+    signals: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Host:
+    """Everything that outlives an agent: processes, groups, inits."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    processes: dict[int, Process] = field(default_factory=dict)
+    groups: dict[str, Limits] = field(default_factory=dict)  # cells
+    leaves: set[str] = field(default_factory=set)
+    ooms: dict[str, int] = field(default_factory=dict)  # by cell
+    inits: dict[int, FakeInit] = field(default_factory=dict)
+    time_stands: bool = False  # who waits for processes to end does so until this is False again
+    pids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
+    order: list[str] = field(default_factory=list)  # what was removed, in that order
+
+    def spawn(self, place: str, on_end: Callable[[int], None] = lambda signal: None) -> Process:
+        pid = next(self.pids)
+        process = Process(pid, place, start_time=pid * 10, on_end=on_end)
+        self.processes[pid] = process
+        return process
+
+    def signal(self, pid: int, number: int) -> None:
+        process = self.processes.get(pid)
+        if process is None:
+            return
+        process.signals.append(number)
+        if process.unkillable or (number == SIGTERM and process.stubborn):
+            return
+        self.end(pid, number)
+
+    def end(self, pid: int, number: int) -> None:
+        process = self.processes.pop(pid)
+        process.on_end(number)
+
+    def inside(self, place: str) -> list[Process]:
+        return [p for p in self.processes.values() if p.place == place or p.place.startswith(f"{place}/")]
+
+
+class FakeCgroups:
+    """`skerry.node.cgroups.protocol.Cgroups` over a `Host`."""
+
+    kind = "hybrid"
+    limits_in_v2 = False
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.fail_next_create: Exception | None = None
+
+    def create(self, cell: CellName, limits: Limits) -> None:
+        if self.fail_next_create is not None:
+            error, self.fail_next_create = self.fail_next_create, None
+            raise error
+        parent = parent_of(cell)
+        if parent is not None and parent not in self.host.groups:
+            raise errors.NotFound(f"there is no cell {parent}")
+        if cell in self.host.groups:
+            raise errors.AlreadyExists(f"cell {cell} already exists")
+        self.host.groups[cell] = limits
+
+    def read_limits(self, cell: CellName) -> Limits:
+        return self.host.groups[cell]
+
+    def effective_limits(self, cell: CellName) -> Limits:
+        return self.host.groups[cell]
+
+    def add_leaf(self, cell: CellName, leaf: str) -> None:
+        if cell not in self.host.groups:
+            raise errors.NotFound(f"cell {cell} has no cgroup on this host")
+        self.host.leaves.add(f"{cell}/{leaf}")
+
+    def remove_leaf(self, cell: CellName, leaf: str) -> None:
+        if self.host.inside(f"{cell}/{leaf}"):
+            raise errors.Refused("there are processes")
+        self.host.leaves.discard(f"{cell}/{leaf}")
+
+    def leaves(self, cell: CellName) -> list[str]:
+        return sorted(e.rpartition("/")[2] for e in self.host.leaves if e.rpartition("/")[0] == cell)
+
+    def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
+        if f"{cell}/{leaf}" not in self.host.leaves:
+            raise errors.NotFound("there is no such group")
+        entrance = Entrance(None, ())
+        entrance.place = f"{cell}/{leaf}"  # type: ignore[attr-defined]
+        return entrance
+
+    def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
+        return [p.pid for p in self.host.inside(cell if leaf is None else f"{cell}/{leaf}")]
+
+    def kill(self, cell: CellName, leaf: str | None = None) -> None:
+        for pid in self.pids(cell, leaf):
+            self.host.signal(pid, SIGKILL)
+
+    async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
+        """Nothing ends by itself here, so `within_s` is over at once, unless a test holds the time."""
+        await asyncio.sleep(0)
+        while self.pids(cell, leaf) and self.host.time_stands:  # noqa: ASYNC110 - turns of the loop, no time
+            await asyncio.sleep(0)
+        if self.pids(cell, leaf):
+            self.host.clock.advance(within_s)
+            return False
+        return True
+
+    def freeze(self, cell: CellName) -> None: ...
+
+    def thaw(self, cell: CellName) -> None: ...
+
+    def remove(self, cell: CellName) -> None:
+        if self.host.inside(cell) or any(
+            is_within(CellName(g), cell) and g != cell for g in self.host.groups
+        ):
+            raise errors.Refused("there are processes or cells")
+        self.host.leaves = {leaf for leaf in self.host.leaves if leaf.rpartition("/")[0] != cell}
+        if self.host.groups.pop(cell, None) is not None:
+            self.host.order.append(cell)
+
+    def exists(self, cell: CellName) -> bool:
+        return cell in self.host.groups
+
+    def cells(self) -> list[CellName]:
+        return [CellName(name) for name in sorted(self.host.groups)]
+
+    def usage(self, cell: CellName) -> Usage:
+        return Usage(pids=len(self.pids(cell)), oom_kills=self.host.ooms.get(cell, 0))
+
+    def oom_kills(self, cell: CellName, leaf: str) -> int:
+        return self.host.ooms.get(cell, 0)
+
+    def dispose(self) -> None: ...
+
+
+class FakeInit:
+    """What lives on in the host: the init process and its children."""
+
+    def __init__(self, host: Host, place: str, spec: InitSpec) -> None:
+        self.host = host
+        self.spec = spec
+        self.process = host.spawn(place, self._die)
+        self.heard: asyncio.Queue[Exited | None] = asyncio.Queue()
+        self.children: dict[int, StartSpec] = {}
+        self.is_mute = False
+        host.inits[self.process.pid] = self
+
+    def _die(self, signal: int) -> None:
+        del self.host.inits[self.process.pid]
+        for pid in list(self.children):
+            process = self.host.processes.get(pid)
+            if process is not None:
+                process.on_end = lambda signal: None
+                if not process.unkillable:
+                    self.host.end(pid, SIGKILL)
+        self.heard.put_nowait(None)
+
+    def launch(self, spec: StartSpec, folder: Path, place: str) -> Process:
+        def ended(signal: int) -> None:
+            self.report(process.pid, folder, code=None, signal=signal)
+
+        process = self.host.spawn(place, ended)
+        self.children[process.pid] = spec
+        return process
+
+    def exits(self, process: Process, code: int, folder: Path) -> None:
+        """The process ends by itself."""
+        process.on_end = lambda signal: self.report(process.pid, folder, code=code, signal=None)
+        self.host.end(process.pid, 0)
+
+    def report(self, pid: int, folder: Path, *, code: int | None, signal: int | None) -> None:
+        spec = self.children.pop(pid)
+        if self.is_mute:
+            return
+        record = {"code": code, "signal": signal, "at": self.host.clock.now()}
+        if folder.exists():
+            (folder / "exit.json").write_text(json.dumps(record))
+        self.heard.put_nowait(Exited(spec.key, self.host.clock.now(), code, signal))
+
+
+class FakeInitHandle:
+    """`skerry.node.launching.InitHandle`."""
+
+    control_fd = 3
+
+    def __init__(self, init: FakeInit, launcher: FakeLauncher) -> None:
+        self.init = init
+        self.launcher = launcher
+        self.pid = init.process.pid
+        self.start_time = init.process.start_time
+        self.is_closed = False
+
+    async def start(self, spec: StartSpec, folder: Path, entrance: Entrance) -> Started:
+        await asyncio.sleep(0)
+        launcher = self.launcher
+        if launcher.fail_next_start is not None:
+            error, launcher.fail_next_start = launcher.fail_next_start, None
+            raise error
+        if self.init.process.pid not in self.init.host.processes:
+            raise errors.Unavailable("the init of the cell is gone")
+        process = self.init.launch(spec, folder, entrance.place)  # type: ignore[attr-defined]
+        launcher.started.append(spec)
+        if launcher.on_start is not None:
+            launcher.on_start(self.init, process, folder)
+        return FakeStarted(process.pid, process.start_time, -1)
+
+    async def exits(self) -> AsyncIterator[Exited]:
+        while (exited := await self.init.heard.get()) is not None:
+            yield exited
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeStarted(Started):
+    def close(self) -> None: ...
+
+
+class FakeLauncher:
+    """`skerry.node.launching.Launcher`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.handles: list[FakeInitHandle] = []
+        self.fail_next_init: Exception | None = None
+        self.fail_next_start: Exception | None = None
+        self.started: list[StartSpec] = []
+        self.on_start: Callable[[FakeInit, Process, Path], None] | None = None
+
+    async def make_init(self, spec: InitSpec, entrance: Entrance) -> FakeInitHandle:
+        await asyncio.sleep(0)
+        if self.fail_next_init is not None:
+            error, self.fail_next_init = self.fail_next_init, None
+            raise error
+        return self.handle(FakeInit(self.host, entrance.place, spec))  # type: ignore[attr-defined]
+
+    def handle(self, init: FakeInit) -> FakeInitHandle:
+        self.handles.append(FakeInitHandle(init, self))
+        return self.handles[-1]
+
+
+class FakeProcesses:
+    """`skerry.node.cells.processes.Processes`."""
+
+    def __init__(self, host: Host, launcher: FakeLauncher) -> None:
+        self.host = host
+        self.launcher = launcher
+
+    def ask(self, listing: Callable[[], list[int]]) -> None:
+        for pid in listing():
+            self.host.signal(pid, SIGTERM)
+
+    def start_time(self, pid: int) -> int | None:
+        process = self.host.processes.get(pid)
+        return None if process is None else process.start_time
+
+    def adopt(self, pid: int, start_time: int, control_fd: int) -> FakeInitHandle | None:
+        init = self.host.inits.get(pid)
+        if init is None or init.process.start_time != start_time:
+            return None
+        return self.launcher.handle(init)

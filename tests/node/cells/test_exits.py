@@ -1,0 +1,191 @@
+"""How executables end, and who is blamed for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from skerry.model import errors
+from skerry.model.cells import Cell, Executable, Exit, Stream
+from skerry.model.ids import CellName, ExecutableName
+from skerry.node.cells.cells import Cells
+from tests.node.cells.conftest import Node
+from tests.node.cells.fakes import SIGKILL
+
+A = CellName("a")
+ONE, TWO = ExecutableName("one"), ExecutableName("two")
+
+
+async def start(cells: Cells, name: ExecutableName) -> int:
+    return (await cells.start(Executable(name, A, "sleep 60"))).pid
+
+
+@pytest.fixture
+async def cells(node: Node) -> Cells:
+    cells = await node.agent()
+    await cells.allocate(Cell(A))
+    return cells
+
+
+async def test_a_code_is_kept_until_the_stop(node: Node, cells: Cells) -> None:
+    node.launcher.on_start = lambda init, process, folder: init.exits(process, 42, folder)
+    await start(cells, ONE)
+    node.host.clock.advance(3600)
+    assert cells.executable(A, ONE).exit == Exit(at=node.host.clock.now() - 3600, code=42)
+
+
+async def test_killed_by_the_kernel_for_memory_is_told_apart_from_killed(node: Node, cells: Cells) -> None:
+    first, second = await start(cells, ONE), await start(cells, TWO)
+    node.host.ooms["a"] = 1
+    node.host.end(first, SIGKILL)
+    assert (await cells.wait(A, ONE)).oom
+    node.host.end(second, SIGKILL)
+    assert not (await cells.wait(A, TWO)).oom, "the kill of the first was put down to the second"
+
+
+async def test_earlier_kills_are_not_put_down_to_a_later_start(node: Node, cells: Cells) -> None:
+    node.host.ooms["a"] = 5
+    node.host.end(await start(cells, ONE), SIGKILL)
+    assert not (await cells.wait(A, ONE)).oom
+
+
+async def test_a_shell_whose_child_was_killed_for_memory_says_so(node: Node, cells: Cells) -> None:
+    def run_out(init: object, process: object, folder: Path) -> None:
+        node.host.ooms["a"] = 1
+        init.exits(process, 137, folder)  # type: ignore[attr-defined]
+
+    node.launcher.on_start = run_out
+    state = await cells.start(Executable(ONE, A, "hog; exit $?"))
+    assert state.exit == Exit(at=node.host.clock.now(), code=137, oom=True)
+
+
+async def test_a_kill_of_ours_is_never_one_for_memory(node: Node, cells: Cells) -> None:
+    await start(cells, ONE)
+    node.host.ooms["a"] = 1
+    assert await cells.stop(A, ONE, grace_s=0) == Exit(at=node.host.clock.now(), signal=SIGKILL)
+
+
+async def test_the_verdict_survives_the_agent(node: Node, cells: Cells) -> None:
+    pids = [await start(cells, ONE), await start(cells, TWO)]
+    node.host.end(pids[0], SIGKILL)
+    assert not (await cells.wait(A, ONE)).oom
+    node.host.ooms["a"] = 1
+    node.host.end(pids[1], SIGKILL)
+    assert (await cells.wait(A, TWO)).oom
+    again = await node.agent()
+    assert [e.exit.oom for e in again.get(A).executables if e.exit] == [False, True]
+
+
+async def test_an_init_that_dies_takes_its_executables_and_the_cell_starts_anew(
+    node: Node, cells: Cells
+) -> None:
+    ended = await start(cells, TWO)
+    node.host.end(ended, 15)
+    await cells.wait(A, TWO)
+    await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    node.host.end(init.process.pid, SIGKILL)
+    assert await cells.wait(A, ONE) == Exit(at=node.host.clock.now(), signal=SIGKILL)
+    assert (await cells.wait(A, TWO)).signal == 15
+    third = await start(cells, ExecutableName("three"))
+    (fresh,) = node.host.inits.values()
+    assert fresh is not init
+    assert third in fresh.children
+    assert (await cells.stop(A, ONE)).signal == SIGKILL
+    await cells.free(A)
+    assert node.left() == []
+    assert all(handle.is_closed for handle in node.launcher.handles)
+
+
+async def test_an_init_that_was_killed_for_memory_is_blamed_on_memory_for_all(
+    node: Node, cells: Cells
+) -> None:
+    await start(cells, ONE)
+    await start(cells, TWO)
+    node.host.ooms["a"] = 1
+    (init,) = node.host.inits.values()
+    node.host.end(init.process.pid, SIGKILL)
+    assert [(await cells.wait(A, name)).oom for name in (ONE, TWO)] == [True, True]
+
+
+async def test_an_exit_that_the_init_wrote_last_is_believed(node: Node, cells: Cells) -> None:
+    pid = await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    init.heard = asyncio.Queue()  # nobody hears it
+    node.host.end(pid, 3)
+    node.host.inits[init.process.pid] = init
+    node.launcher.handles[0].init.heard.put_nowait(None)
+    assert cells.executable(A, ONE).exit is None
+    (again,) = [await node.agent()]
+    assert (await again.wait(A, ONE)).signal == 3
+
+
+async def test_a_start_in_a_cell_whose_init_just_died_is_an_error_and_leaves_nothing(
+    node: Node, cells: Cells
+) -> None:
+    await start(cells, ONE)
+
+    def die(init: object, process: object, folder: Path) -> None:
+        raise errors.Unavailable("the init is gone")
+
+    node.launcher.on_start = die
+    with pytest.raises(errors.Unavailable):
+        await start(cells, TWO)
+    node.launcher.on_start = None
+    await start(cells, TWO)
+
+
+async def test_an_executable_that_started_as_its_init_died_is_not_taken_for_running(
+    node: Node, cells: Cells
+) -> None:
+    node.launcher.on_start = lambda init, process, folder: node.host.end(init.process.pid, SIGKILL)
+    await start(cells, ONE)
+    assert (await cells.wait(A, ONE)).signal == SIGKILL
+
+
+async def test_an_init_that_does_not_report_is_told_about(
+    node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry.node.cells.executables._REPORT_S", 0.01)
+    await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    init.is_mute = True
+    with pytest.raises(errors.Unavailable, match="free the cell"):
+        await cells.stop(A, ONE)
+    waiting = asyncio.create_task(cells.wait(A, ONE))
+    await asyncio.sleep(0)
+    await cells.free(A)
+    assert (await waiting).signal == SIGKILL
+    assert node.left() == []
+
+
+async def test_who_follows_the_output_is_let_go_when_the_init_dies(node: Node, cells: Cells) -> None:
+    await start(cells, ONE)
+    reader = cells.logs(A, ONE, Stream.STDOUT)
+    following = asyncio.create_task(_drain(reader.follow()))
+    await asyncio.sleep(0)
+    assert not following.done()
+    (init,) = node.host.inits.values()
+    node.host.end(init.process.pid, SIGKILL)
+    assert await following == []
+
+
+async def _drain(items: object) -> list[object]:
+    return [item async for item in items]  # type: ignore[attr-defined]
+
+
+async def test_a_fault_in_listening_to_an_init_reaches_whoever_runs_the_cells(
+    node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = asyncio.create_task(cells.run())
+    pid = await start(cells, ONE)
+
+    def broken(*_: object) -> None:
+        raise OSError("broken")
+
+    monkeypatch.setattr("skerry.node.cells.records.Records.exit", broken)
+    node.host.end(pid, SIGKILL)
+    with pytest.raises(OSError, match="broken"):
+        await running

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.model import errors
+from skerry.node.cells.uids import Uids
+
+
+def test_the_lowest_free_one_is_taken() -> None:
+    uids = Uids(100, 10)
+    assert [uids.take(), uids.take(), uids.take()] == [100, 101, 102]
+    uids.give_back(101)
+    uids.give_back(100)
+    assert [uids.take(), uids.take(), uids.take()] == [100, 101, 103]
+
+
+def test_a_claimed_one_is_not_given_out() -> None:
+    uids = Uids(100, 3)
+    assert uids.claim(101)
+    assert not uids.claim(101)
+    assert [uids.take(), uids.take()] == [100, 102]
+
+
+def test_one_claimed_outside_the_range_is_kept_and_never_given_out() -> None:
+    uids = Uids(100, 1)
+    assert uids.claim(99)
+    uids.give_back(99)
+    assert uids.take() == 100
+    with pytest.raises(errors.NoRoom, match="1 cells"):
+        uids.take()
+
+
+def test_when_all_are_taken_it_says_what_to_do() -> None:
+    uids = Uids(100, 2)
+    uids.take()
+    uids.take()
+    with pytest.raises(errors.NoRoom, match=r"free one, or raise the setting node\.max_cells"):
+        uids.take()
+    uids.give_back(101)
+    assert uids.take() == 101
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "give", "claim"]), st.integers(0, 9))))
+def test_no_user_is_ever_out_twice_and_each_is_the_lowest(steps: list[tuple[str, int]]) -> None:
+    uids, out = Uids(10, 8), set[int]()
+    for verb, number in steps:
+        if verb == "take":
+            free = [uid for uid in range(10, 18) if uid not in out]
+            if free:
+                assert uids.take() == free[0]
+                out.add(free[0])
+            else:
+                with pytest.raises(errors.NoRoom):
+                    uids.take()
+        elif verb == "claim":
+            assert uids.claim(10 + number) == (10 + number not in out)
+            out.add(10 + number)
+        elif 10 + number in out:
+            uids.give_back(10 + number)
+            out.discard(10 + number)
