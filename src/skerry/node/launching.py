@@ -1,30 +1,57 @@
 """The agent's side of the launcher and of cell inits.
 
-What goes over the sockets is built and read here; what happens at the other ends is `skerry.node.launcher`.
-`skerry.node.cells` decides when an init is made and what is started in it.
+`Launcher` has an init made for a cell; `InitHandle` has executables started by it and hears of their ends.
+What happens at the other ends is `skerry.node.launcher`; `skerry.node.cells` decides when an init is made and
+what is started in it, and keeps on disk what `InitHandle.adopt` needs after a restart.
+
+Nothing here kills: whoever gave an entrance to a cgroup empties that cgroup when a step has failed, which
+gets at everything that was begun. Children of a dead launcher become ours and are reaped here; orphans of any
+other kind that reach this process, as their subreaper, are the business of whoever started them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 import os
+import socket
+import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Final
 
+import structlog
+
+import skerry
+from skerry.model import errors
 from skerry.model.cells import Sandbox
+from skerry.node import channels
+from skerry.node.cgroups.protocol import Entrance
+from skerry.node.launcher import kernel, messages
 
+log = structlog.get_logger(__name__)
 
-class Entrance(Protocol):
-    """The way into a cgroup, as open descriptors that stay the caller's."""
-
-    @property
-    def clone_into(self) -> int | None:
-        """A folder of the v2 tree to be born in."""
-        ...
-
-    @property
-    def procs(self) -> tuple[int, ...]:
-        """`cgroup.procs` of other hierarchies, which the new process writes itself into before all else."""
-        ...
+WITHIN_S: Final = 10.0
+_STOP_WITHIN_S: Final = 5.0
+_ENVIRONMENT: Final = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",  # noqa: S108 - the cell's own, and the one folder it can surely write to
+    "LANG": "C.UTF-8",
+}
+# Without site-packages, the environment and the user's folders: quick to start, and nothing foreign in it.
+_INTERPRETER: Final = (sys.executable, "-I", "-S", "-X", "utf8", "-c")
+_PROGRAM: Final = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from skerry.node.launcher.main import main; main(int(sys.argv[2]))"
+)
+# Steps that fail for what was asked, not for what we are.
+_ASKED: Final = {
+    "limit open files": "ask for fewer open files",
+    "change folder": "name a folder that is there for the user of the cell",
+    "exec": "name a program that is there for the user of the cell",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +97,335 @@ class Exited:
     at: float
     code: int | None
     signal: int | None
+
+
+class InitHandle:
+    """A cell's init, as long as this agent knows it. The init does not care whether anybody does."""
+
+    control_fd: Final = messages.AGENT_END  # to be kept on disk with pid and start time
+
+    def __init__(self, pid: int, start_time: int, pidfd: int, control: socket.socket) -> None:
+        """Owns `pidfd` and `control`; use `Launcher.make_init` or `adopt`."""
+        self.pid = pid
+        self.start_time = start_time
+        self._pidfd = pidfd
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[errors.SkerryError | None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._exits: asyncio.Queue[Exited | None] = asyncio.Queue()
+        self._is_closed = False
+        self._channel = channels.Channel(control, on_told=self._told, on_end=self._cut_off)
+        self._loop.add_reader(pidfd, self._over)
+
+    @classmethod
+    def adopt(cls, pid: int, start_time: int, control_fd: int) -> InitHandle | None:
+        """The init that another agent made, or None if it is gone. Needs a running loop.
+
+        Read the exit records after this, not before: later exits are told, earlier ones are on disk.
+        """
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return None
+        try:
+            # Only now is the pid pinned, so that what is read is about the process behind the pidfd.
+            if start_time_of(pid) != start_time:
+                raise ProcessLookupError(errno.ESRCH, "another process has the pid by now")
+            control = socket.socket(fileno=kernel.descriptor_of(pidfd, control_fd))
+        except PermissionError as error:
+            os.close(pidfd)
+            raise errors.Unavailable(
+                "the init of a cell cannot be taken over: allow this process CAP_SYS_PTRACE, and tracing by "
+                "root (kernel.yama.ptrace_scope below 3)",
+                detail=str(error),
+            ) from error
+        except OSError:
+            os.close(pidfd)
+            return None
+        handle = cls(pid, start_time, pidfd, control)
+        handle._ready.set_result(None)
+        return handle
+
+    async def start(
+        self, spec: StartSpec, folder: Path, entrance: Entrance, *, within_s: float = WITHIN_S
+    ) -> Started:
+        """Run an executable; its output and its exit record go to `folder`.
+
+        Returns once its program runs. Raises Refused (what was asked is impossible), TooLarge, Internal,
+        TimedOut, Unavailable (the init is gone); the caller then empties the cgroup, since a step may still
+        be under way.
+        """
+        body = _start_request(spec, has_clone_into=entrance.clone_into is not None)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await self._channel.ask(body, [opened, *_descriptors(entrance)])
+        except channels.Closed as error:
+            raise errors.Unavailable("the cell's init is gone; free the cell and allocate it anew") from error
+        except TimeoutError as error:
+            raise errors.TimedOut(f"the cell's init did not start it within {within_s} s") from error
+        except messages.TooLarge as error:
+            raise errors.TooLarge(
+                f"command, arguments and environment are too long together: {error}"
+            ) from error
+        finally:
+            os.close(opened)
+        if "failed" in answer.body:
+            answer.close()
+            raise _not_started(spec, answer.body["failed"], answer.body["errno"])
+        (pidfd,) = answer.descriptors
+        return Started(answer.process, answer.body["start_time"], pidfd)
+
+    async def exits(self) -> AsyncIterator[Exited]:
+        """Executables that ended, as they do, until the init itself ends; for one listener."""
+        while (exited := await self._exits.get()) is not None:
+            yield exited
+        self._exits.put_nowait(None)
+
+    async def ended(self) -> None:
+        """Wait until the init is gone, and with it all that ran in its cell."""
+        await asyncio.shield(self._ended)
+
+    async def ready(self, within_s: float) -> None:
+        """Wait until the cell is set up."""
+        try:
+            async with asyncio.timeout(within_s):
+                failure = await asyncio.shield(self._ready)
+        except TimeoutError as error:
+            raise errors.TimedOut(f"the cell was not set up within {within_s} s") from error
+        if failure is not None:
+            raise failure
+
+    def quit(self) -> None:
+        """Ask it to end at its next turn."""
+        self._channel.tell({"do": "quit"})
+
+    def close(self) -> None:
+        """Know it no more; the init and its cell go on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._channel.close()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._exits.put_nowait(None)
+
+    def _told(self, message: messages.Message) -> None:
+        message.close()
+        body = message.body
+        if "exited" in body:
+            self._exits.put_nowait(Exited(body["exited"], body["at"], body["code"], body["signal"]))
+        elif "ready" in body:
+            self.start_time = body["ready"]
+            self._settle(None)
+        elif "failed" in body:
+            self._settle(_not_set_up(body["failed"], body["errno"]))
+
+    def _cut_off(self) -> None:
+        self._settle(errors.Internal("the cell's init died while it was set up"))
+
+    def _settle(self, failure: errors.SkerryError | None) -> None:
+        if not self._ready.done():
+            self._ready.set_result(failure)
+
+    def _over(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        try:
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            pass  # the launcher's, or another agent's
+        self._channel.read_all()
+        self._exits.put_nowait(None)
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+class Launcher:
+    """The process that forks inits; one that died is replaced when it is needed again."""
+
+    def __init__(self, spawned: _Spawned, was_subreaper: bool) -> None:
+        self._spawned = spawned
+        self._was_subreaper = was_subreaper
+        self._spawning = asyncio.Lock()
+
+    @classmethod
+    async def start(cls) -> Launcher:
+        """Start it. From now on orphaned descendants of this process become its children."""
+        was_subreaper = kernel.set_subreaper(True)
+        try:
+            return cls(await _spawn(), was_subreaper)
+        except BaseException:
+            kernel.set_subreaper(was_subreaper)
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._spawned.process.pid
+
+    async def make_init(
+        self, spec: InitSpec, entrance: Entrance, *, within_s: float = WITHIN_S
+    ) -> InitHandle:
+        """An init in new namespaces, inside the cgroup from its first instruction, ready to start things.
+
+        Raises Internal, TimedOut, Unavailable. What was begun then ends by itself; the caller waits until the
+        cgroup is empty, or empties it.
+        """
+        for is_last in (False, True):
+            spawned = await self._alive()
+            try:
+                return await _make_init(spawned.channel, spec, entrance, within_s)
+            except channels.Closed as error:
+                if is_last:
+                    raise errors.Unavailable("the launcher keeps dying; its log says why") from error
+        raise AssertionError("unreachable")
+
+    async def failed(self) -> None:
+        """Wait until the launcher dies by itself. Cells go on; the next `make_init` starts another."""
+        await self._spawned.died.wait()
+
+    async def stop(self) -> None:
+        """End the launcher; inits go on."""
+        await self._spawned.stop()
+        kernel.set_subreaper(self._was_subreaper)
+
+    async def _alive(self) -> _Spawned:
+        async with self._spawning:
+            if not self._spawned.channel.is_open:
+                log.warning("launcher.died", pid=self.pid)
+                await self._spawned.stop()
+                self._spawned = await _spawn()
+            return self._spawned
+
+
+class _Spawned:
+    """One launcher process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, end: socket.socket) -> None:
+        self.process = process
+        self.died = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.channel = channels.Channel(end, on_told=lambda _: self.ready.set(), on_end=self._end)
+
+    def _end(self) -> None:
+        self.died.set()
+        self.ready.set()
+
+    async def stop(self) -> None:
+        self.channel.close()
+        try:
+            async with asyncio.timeout(_STOP_WITHIN_S):
+                await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+
+async def _spawn() -> _Spawned:
+    ours, theirs = messages.pair()
+    with theirs:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *_INTERPRETER,
+                _PROGRAM,
+                str(Path(skerry.__file__).parent.parent),
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # signals of the terminal are for the agent
+                cwd="/",
+                env={},  # what the agent's environment holds is no business of cells
+            )
+        except BaseException:
+            ours.close()
+            raise
+    spawned = _Spawned(process, ours)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await spawned.ready.wait()
+        if spawned.died.is_set():
+            raise errors.Unavailable("the launcher of cells does not start; its output says why")
+    except BaseException:
+        await asyncio.shield(spawned.stop())
+        raise
+    log.info("launcher.started", pid=process.pid)
+    return spawned
+
+
+async def _make_init(
+    channel: channels.Channel, spec: InitSpec, entrance: Entrance, within_s: float
+) -> InitHandle:
+    body = {
+        "host_name": spec.host_name,
+        "isolates_processes": spec.isolates_processes,
+        "isolates_network": spec.isolates_network,
+        "hidden": spec.hidden,
+        "tmp_mb": spec.tmp_mb,
+        "clone_into": entrance.clone_into is not None,
+    }
+    agent_end, init_end = messages.pair()
+    try:
+        with init_end:
+            descriptors = [agent_end.fileno(), init_end.fileno(), *_descriptors(entrance)]
+            async with asyncio.timeout(within_s):
+                answer = await channel.ask(body, descriptors)
+    except BaseException as error:
+        # There may be an init, or will be; it finds this in its socket and ends.
+        with contextlib.suppress(OSError):
+            messages.send(agent_end, messages.encode({"do": "quit"}))
+        agent_end.close()
+        if isinstance(error, TimeoutError):
+            raise errors.TimedOut(f"the launcher did not make an init within {within_s} s") from error
+        raise
+    if "failed" in answer.body:
+        agent_end.close()
+        raise _not_set_up(answer.body["failed"], answer.body["errno"])
+    (pidfd,) = answer.descriptors
+    handle = InitHandle(answer.body["pid"], 0, pidfd, agent_end)
+    try:
+        await handle.ready(within_s)
+    except BaseException:
+        handle.quit()
+        handle.close()
+        raise
+    return handle
+
+
+def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.Body:
+    sandbox = spec.sandbox
+    asked = dict(setting.split("=", 1) for setting in sandbox.environment)
+    return {
+        "key": spec.key,
+        "arguments": sandbox.arguments or ("/bin/sh", "-c", spec.command),
+        "environment": {**_ENVIRONMENT, **asked},
+        "folder": sandbox.folder,
+        "uid": spec.uid if sandbox.uid is None else sandbox.uid,
+        "gid": spec.gid if sandbox.gid is None else sandbox.gid,
+        "capabilities": "default" if sandbox.root_capabilities else "none",
+        "open_files": sandbox.open_files,
+        "log_bytes": spec.log_bytes,
+        "clone_into": has_clone_into,
+    }
+
+
+def _descriptors(entrance: Entrance) -> list[int]:
+    return [*(() if entrance.clone_into is None else (entrance.clone_into,)), *entrance.procs]
+
+
+def _not_started(spec: StartSpec, step: str, number: int) -> errors.SkerryError:
+    why = os.strerror(number)
+    if step in _ASKED:
+        what = spec.sandbox.folder if step == "change folder" else (spec.sandbox.arguments or ("/bin/sh",))[0]
+        return errors.Refused(f"cannot {step} ({what[:100]}): {why}; {_ASKED[step]}")
+    if step == "clone" and number == errno.EAGAIN:
+        return errors.Refused("the cell has as many processes as it may; stop some or allow more")
+    return errors.Internal(f"the executable could not be started: {step}: {why}")
+
+
+def _not_set_up(step: str, number: int) -> errors.SkerryError:
+    return errors.Internal(f"the cell could not be set up: {step}: {os.strerror(number)}")
+
+
+def start_time_of(pid: int) -> int:
+    """When a process began, in ticks since boot. Raises OSError if there is none of that pid."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])

@@ -1,0 +1,51 @@
+"""Named sets of capabilities, and how a process is held to one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skerry.node.launcher import kernel
+
+_NUMBERS: Final = {
+    "chown": 0,
+    "dac_override": 1,
+    "fowner": 3,
+    "fsetid": 4,
+    "kill": 5,
+    "setgid": 6,
+    "setuid": 7,
+    "net_bind_service": 10,
+}
+
+# `default` lets root be root over the files and processes of its own cell. What reaches past a cell is not in
+# it: nothing of administration, devices, raw network, tracing or time.
+SETS: Final[dict[str, frozenset[str]]] = {
+    "none": frozenset(),
+    "default": frozenset(_NUMBERS),
+}
+
+
+_MASKS: Final = {name: sum(1 << _NUMBERS[one] for one in members) for name, members in SETS.items()}
+
+
+def mask_of(name: str) -> int:
+    """The set called `name`, as the kernel's bit mask."""
+    return _MASKS[name]
+
+
+def bound_to_sets() -> None:
+    """Take out of reach, for good, what is in no set; for the launcher, and so for all that it forks.
+
+    Only programs that are run later are held by this: the launcher and the inits keep what they have.
+    """
+    with open("/proc/sys/kernel/cap_last_cap") as file:
+        last = int(file.read())
+    for number in set(range(last + 1)) - set(_NUMBERS.values()):
+        kernel.drop_from_bounding_set(number)
+
+
+def bound_to(mask: int) -> None:
+    """After `bound_to_sets`: no program that this process runs can have more than `mask`."""
+    for number in _NUMBERS.values():
+        if not mask >> number & 1:
+            kernel.drop_from_bounding_set(number)

@@ -1,0 +1,354 @@
+"""The init of a cell: process 1 of its namespaces, parent of everything that runs in it.
+
+It forks executables when the agent asks, reaps what ends, moves output into rings on disk and writes down how
+an executable ended before it tells anybody. It depends on nobody: neither the agent nor the launcher, of
+which it is a fork, needs to live. It keeps both ends of its control socket, so that an agent that comes later
+finds the other end in it and goes on (`skerry.node.launching.InitHandle.adopt`).
+
+Disks fill and break; an init must not. What cannot be written is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any, Final, NoReturn
+
+from skerry.node.launcher import executables, kernel, loops, messages, mounts
+from skerry.node.launcher.executables import Forked, Program
+from skerry.node.logs.rings import RingWriter
+
+_CHUNK: Final = 64 * 1024
+# A pipe that its owner made as large as the kernel lets it is empty after this many chunks.
+_MOST_CHUNKS: Final = 17
+# With no agent to read them, tidings of exits are dropped beyond this; the records on disk stay.
+_MOST_UNSENT: Final = 4096
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP: Final = 0x1
+_ABOVE_OUR_ENDS: Final = 10
+
+
+def begin(
+    spec: dict[str, Any], agent_end: int, own_end: int, procs: list[int], system_calls: bytes
+) -> NoReturn:
+    """What the launcher's child does for the rest of its life."""
+    try:
+        for group in procs:
+            os.write(group, b"0")
+        own = _keep_only(agent_end, own_end)
+    except BaseException:  # noqa: BLE001 - nothing to tell anybody with; the agent sees that it is gone
+        os._exit(1)
+    try:
+        _set_up(spec)
+        init = Init(own, system_calls)
+    except OSError as error:
+        step = getattr(error, "step", None) or f"set up the cell ({error.filename})"
+        messages.send(own, messages.encode({"failed": step, "errno": error.errno or errno.EIO}))
+        os._exit(1)
+    except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
+        messages.send(own, messages.encode({"failed": repr(error), "errno": errno.EINVAL}))
+        os._exit(1)
+    init.run()
+
+
+def _keep_only(agent_end: int, own_end: int) -> socket.socket:
+    """Close all but the standard descriptors and the two ends, which get the numbers that everybody knows."""
+    ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE_OUR_ENDS) for end in (agent_end, own_end)]
+    for end, number in zip(ends, (messages.AGENT_END, messages.OWN_END), strict=True):
+        os.dup2(end, number, inheritable=False)
+    kernel.close_from(max(messages.AGENT_END, messages.OWN_END) + 1)
+    return socket.socket(fileno=messages.OWN_END)
+
+
+def _set_up(spec: dict[str, Any]) -> None:
+    loops.take_default_signals()
+    loops.ignore_signals()
+    kernel.set_name(b"skerry-init")
+    kernel.set_dumpable(False)
+    os.setsid()
+    os.umask(0)
+    if spec["isolates_processes"]:
+        kernel.set_host_name(spec["host_name"])
+        mounts.set_up(spec["hidden"], spec["tmp_mb"], own_network=spec["isolates_network"])
+    else:
+        kernel.set_subreaper(True)
+    os.umask(0o077)
+    if spec["isolates_network"]:
+        _raise_loopback()
+    nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
+class Pump:
+    """One stream of an executable on its way from a pipe to a ring."""
+
+    __slots__ = ("_ring", "has_ended", "pipe")
+
+    def __init__(self, pipe: int, folder: int, stream: str, log_bytes: int) -> None:
+        self.pipe = pipe
+        self.has_ended = False
+        try:
+            self._ring: RingWriter | None = RingWriter(folder, stream, max_bytes=log_bytes)
+        except (OSError, ValueError):
+            self._ring = None  # what comes is read and dropped
+
+    def move(self) -> bool:
+        """Move a chunk; False if there was none."""
+        try:
+            data = os.read(self.pipe, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        now = time.time_ns()
+        if data:
+            if self._ring is not None:
+                self._ring.write(data, now)
+            return True
+        if self._ring is not None:
+            self._ring.end(now)
+        self.has_ended = True
+        return False
+
+    def drain(self) -> None:
+        """Move what is in the pipe now, and not what somebody may add for ever."""
+        for _ in range(_MOST_CHUNKS):
+            if not self.move():
+                return
+
+
+class Running:
+    """One executable, from the fork until it has ended and its output is all in."""
+
+    __slots__ = (
+        "folder",
+        "forked",
+        "has_ended",
+        "is_settled",
+        "key",
+        "log_bytes",
+        "outputs",
+        "pumps",
+        "request",
+    )
+
+    def __init__(self, body: dict[str, Any], folder: int, outputs: list[int], forked: Forked) -> None:
+        self.key: str = body["key"]
+        self.request: int = body["id"]
+        self.log_bytes: int = body["log_bytes"]
+        self.folder = folder
+        self.outputs = outputs  # reading ends, stdout first
+        self.forked = forked
+        self.pumps: list[Pump] = []
+        self.is_settled = False  # the program runs or never will, and the agent was told
+        self.has_ended = False
+
+
+class Init:
+    """The loop, and what it knows."""
+
+    def __init__(self, own: socket.socket, system_calls: bytes) -> None:
+        self._own = own
+        self._system_calls = system_calls
+        self._loop = loops.Loop()
+        self._running: dict[int, Running] = {}  # by pid, as seen in the cell
+        self._unsent: deque[tuple[bytes, list[int], int]] = deque()
+        self._loop.watch(own.fileno(), self._hear)
+        self._loop.watch_children(self._reap)
+
+    def run(self) -> NoReturn:
+        self._tell({"ready": _start_time("self")})
+        while True:
+            self._loop.turn()
+
+    # What the agent says
+
+    def _hear(self) -> None:
+        self._flush()
+        try:
+            message = messages.receive(self._own)
+        except (BlockingIOError, messages.Garbled):
+            return
+        if message is None or message.body.get("do") == "quit":
+            os._exit(0)
+        try:
+            self._start(message)
+        except OSError as error:
+            step = getattr(error, "step", "start")
+            self._tell({"id": message.body.get("id"), "failed": step, "errno": error.errno or errno.EIO})
+        except (LookupError, TypeError, ValueError) as error:
+            self._tell({"id": message.body.get("id"), "failed": repr(error), "errno": errno.EINVAL})
+        finally:
+            _close(*message.descriptors[1:])
+
+    def _start(self, message: messages.Message) -> None:
+        body = message.body
+        folder, *entrance = message.descriptors
+        reading: list[int] = []
+        writing: list[int] = []
+        try:
+            program = _program(body)
+            clone_into = entrance.pop(0) if body["clone_into"] else None
+            for _ in range(2):
+                ends = os.pipe2(os.O_CLOEXEC)
+                reading.append(ends[0])
+                writing.append(ends[1])
+                os.set_blocking(ends[0], False)
+            forked = executables.fork(
+                program, self._system_calls, (writing[0], writing[1]), clone_into, entrance
+            )
+        except BaseException:
+            _close(folder, *reading)
+            raise
+        finally:
+            _close(*writing)
+        running = Running(body, folder, reading, forked)
+        self._running[forked.pid] = running
+        self._loop.watch(forked.status, lambda: self._settle(running))
+
+    def _settle(self, running: Running) -> None:
+        """The program runs, or never will: answer."""
+        pid, pidfd, status = running.forked
+        failure = executables.failure(os.read(status, 1024))
+        self._loop.forget(status)
+        os.close(status)
+        running.is_settled = True
+        if failure is not None:
+            os.waitpid(pid, 0)
+            del self._running[pid]
+            _close(running.folder, pidfd, *running.outputs)
+            self._tell({"id": running.request, "failed": failure.step, "errno": failure.errno})
+            return
+        for stream, output in zip(("stdout", "stderr"), running.outputs, strict=True):
+            pump = Pump(output, running.folder, stream, running.log_bytes)
+            running.pumps.append(pump)
+            self._loop.watch(output, lambda pump=pump: self._move(running, pump))  # type: ignore[misc]  # bound now
+        self._tell({"id": running.request, "start_time": _start_time(pid)}, [pidfd], pid)
+
+    def _move(self, running: Running, pump: Pump) -> None:
+        pump.move()
+        self._tidy(running)
+
+    def _tidy(self, running: Running) -> None:
+        """Let go of what is over."""
+        for pump in [pump for pump in running.pumps if pump.has_ended]:
+            self._loop.forget(pump.pipe)
+            os.close(pump.pipe)
+            running.pumps.remove(pump)
+        if running.has_ended and not running.pumps:
+            os.close(running.folder)
+
+    # What ends
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # Left unreaped at first: until then the kernel can tell the agent which process it was.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            running = self._running.get(ended.si_pid)
+            if running is None:
+                os.waitpid(ended.si_pid, 0)  # an orphan
+                continue
+            if not running.is_settled:
+                self._settle(running)
+                if ended.si_pid not in self._running:
+                    continue
+            _, status = os.waitpid(ended.si_pid, 0)
+            self._end(running, os.waitstatus_to_exitcode(status))
+
+    def _end(self, running: Running, code: int) -> None:
+        del self._running[running.forked.pid]
+        for pump in running.pumps:
+            pump.drain()  # what it printed is kept before its end is
+        record = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}
+        ending = {**record, "at": time.time()}
+        _write_record(running.folder, ending)
+        running.has_ended = True
+        self._tidy(running)
+        self._tell({"exited": running.key, **ending})
+
+    # What the agent is told
+
+    def _tell(self, body: dict[str, Any], descriptors: list[int] | None = None, process: int = 0) -> None:
+        """Send, now or when there is room; `descriptors` are closed then."""
+        if len(self._unsent) >= _MOST_UNSENT and "exited" in body:
+            return
+        self._unsent.append((messages.encode(body), descriptors or [], process))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            packet, descriptors, process = self._unsent[0]
+            try:
+                try:
+                    messages.send(self._own, packet, descriptors, process)
+                except ProcessLookupError:
+                    messages.send(self._own, packet, descriptors)  # reaped before there was room
+            except BlockingIOError:
+                break
+            except OSError:
+                pass  # cannot be sent ever; do not hold up the next
+            self._unsent.popleft()
+            _close(*descriptors)
+        events = loops.READABLE | (loops.WRITABLE if self._unsent else 0)
+        self._loop.watch(self._own.fileno(), self._hear, events)
+
+
+def _program(body: dict[str, Any]) -> Program:
+    return Program(
+        arguments=[_bytes(argument) for argument in body["arguments"]],
+        environment={_bytes(key): _bytes(value) for key, value in body["environment"].items()},
+        folder=_bytes(body["folder"]),
+        uid=body["uid"],
+        gid=body["gid"],
+        capabilities=body["capabilities"],
+        open_files=body["open_files"],
+    )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _start_time(pid: int | str) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _write_record(folder: int, record: dict[str, Any]) -> None:
+    """Write `exit.json`, whole or not at all. A disk that refuses loses it; the agent is told in any case."""
+    data = json.dumps(record).encode()
+    try:
+        file = os.open(
+            "exit.json.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=folder
+        )
+        try:
+            written = os.write(file, data)
+        finally:
+            os.close(file)
+        if written == len(data):
+            os.rename("exit.json.new", "exit.json", src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        pass
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

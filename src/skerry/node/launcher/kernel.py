@@ -1,0 +1,248 @@
+"""System calls that Python 3.11 has no function for, by ctypes; a failure is an OSError that names its step.
+
+Everything here is called in processes of one thread only: the launcher, a cell's init, and what was forked
+from them. `skerry.node.launching` uses the few that look at another process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Final, NoReturn
+
+MACHINE: Final = os.uname().machine
+
+# Linux gave these one number on every machine.
+_CLONE3: Final = 435
+_CLOSE_RANGE: Final = 436
+_PIDFD_GETFD: Final = 438
+_MOUNT_SETATTR: Final = 442
+
+CLONE_PIDFD: Final = 0x00001000
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+CLONE_INTO_CGROUP: Final = 0x200000000
+
+MS_RDONLY: Final = 0x1
+MS_NOSUID: Final = 0x2
+MS_NODEV: Final = 0x4
+MS_NOEXEC: Final = 0x8
+MS_REMOUNT: Final = 0x20
+MS_BIND: Final = 0x1000
+MS_PRIVATE: Final = 1 << 18
+
+MOUNT_ATTR_RDONLY: Final = 0x1
+MOUNT_ATTR_NOSUID: Final = 0x2
+MOUNT_ATTR_NODEV: Final = 0x4
+
+_AT_FDCWD: Final = -100
+_AT_RECURSIVE: Final = 0x8000
+_CLOSE_RANGE_CLOEXEC: Final = 1 << 2
+_ALL: Final = 0xFFFFFFFF
+
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NAME: Final = 15
+_PR_SET_SECCOMP: Final = 22
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_GET_CHILD_SUBREAPER: Final = 37
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_SECCOMP_MODE_FILTER: Final = 2
+_CAPABILITY_VERSION_3: Final = 0x20080522
+
+# PyDLL, not CDLL: the interpreter lock stays held across a clone, so that the child is born holding it.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_long = ctypes.c_long
+_ulong = ctypes.c_ulong
+_syscall = _libc.syscall
+_syscall.restype = _long
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, _ulong, ctypes.c_char_p]
+_libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+_libc.signal.restype = ctypes.c_void_p
+_libc.prctl.argtypes = [ctypes.c_int, _ulong, _ulong, _ulong, _ulong]
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_in_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
+_after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Child
+for _hook in (_before_fork, _after_fork_in_parent, _after_fork_in_child):
+    _hook.restype = None
+
+
+class StepFailed(OSError):
+    """A system call failed; `step` says in a word or two what it was for."""
+
+    def __init__(self, number: int, step: str) -> None:
+        super().__init__(number, os.strerror(number))
+        self.step = step
+
+
+def _fail(step: str) -> NoReturn:
+    raise StepFailed(ctypes.get_errno(), step)
+
+
+class _CloneArguments(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "flags",
+            "pidfd",
+            "child_tid",
+            "parent_tid",
+            "exit_signal",
+            "stack",
+            "stack_size",
+            "tls",
+            "set_tid",
+            "set_tid_size",
+            "cgroup",
+        )
+    ]
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapabilityWords(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
+
+
+_CapabilityArray = _CapabilityWords * 2
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
+    """Fork with `flags`, into the cgroup whose folder is open as `clone_into`.
+
+    Gives (pid, pidfd) to the parent and (0, -1) to the child.
+    """
+    pidfd = ctypes.c_int(-1)
+    arguments = _CloneArguments(
+        flags=flags | CLONE_PIDFD,
+        pidfd=ctypes.addressof(pidfd),
+        exit_signal=signal.SIGCHLD,
+    )
+    if clone_into is not None:
+        arguments.flags |= CLONE_INTO_CGROUP
+        arguments.cgroup = clone_into
+    _before_fork()
+    pid = _syscall(_long(_CLONE3), ctypes.byref(arguments), _long(ctypes.sizeof(arguments)))
+    if pid == 0:
+        _after_fork_in_child()
+        return 0, -1
+    number = ctypes.get_errno()
+    _after_fork_in_parent()
+    if pid < 0:
+        raise StepFailed(number, "clone")
+    return pid, pidfd.value
+
+
+def close_on_exec_from(first: int) -> None:
+    """Let no descriptor from `first` on outlive an exec."""
+    if _syscall(_long(_CLOSE_RANGE), _ulong(first), _ulong(_ALL), _long(_CLOSE_RANGE_CLOEXEC)):
+        _fail("close descriptors")
+
+
+def close_from(first: int) -> None:
+    """Close every descriptor from `first` on."""
+    if _syscall(_long(_CLOSE_RANGE), _ulong(first), _ulong(_ALL), _long(0)):
+        _fail("close descriptors")
+
+
+def descriptor_of(pidfd: int, number: int) -> int:
+    """A copy of descriptor `number` of another process."""
+    taken: int = _syscall(_long(_PIDFD_GETFD), _long(pidfd), _long(number), _long(0))
+    if taken < 0:
+        _fail("take a descriptor")
+    return taken
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
+    if _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode()):
+        _fail(f"mount {target}")
+
+
+def set_mount(target: str, attributes: int, *, recursive: bool, private: bool = False) -> None:
+    """Add `attributes` to the mount at `target`, or to all below it too; `private` cuts propagation."""
+    wanted = _MountAttributes(set=attributes, propagation=MS_PRIVATE if private else 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    if _syscall(
+        _long(_MOUNT_SETATTR),
+        _long(_AT_FDCWD),
+        ctypes.c_char_p(os.fsencode(target)),
+        _long(flags),
+        ctypes.byref(wanted),
+        _long(ctypes.sizeof(wanted)),
+    ):
+        _fail(f"set up mount {target}")
+
+
+def set_host_name(name: str) -> None:
+    encoded = name.encode()
+    if _libc.sethostname(encoded, _ulong(len(encoded))):
+        _fail("set host name")
+
+
+def set_default_signal(number: int) -> None:
+    """The kernel's own answer to a signal, behind the interpreter's back: for the moment before an exec."""
+    _libc.signal(number, None)
+
+
+def set_name(name: bytes) -> None:
+    """What `ps` and `top` call this process; at most 15 bytes."""
+    text = ctypes.create_string_buffer(name)
+    _prctl("set name", _PR_SET_NAME, ctypes.addressof(text))
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Whether others of the same user may look into this process."""
+    _prctl("set dumpable", _PR_SET_DUMPABLE, int(dumpable))
+
+
+def set_subreaper(adopts: bool) -> bool:
+    """Whether orphaned descendants become children of this process; returns what was so before."""
+    before = ctypes.c_int(0)
+    _prctl("read subreaper", _PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
+    _prctl("set subreaper", _PR_SET_CHILD_SUBREAPER, int(adopts))
+    return bool(before.value)
+
+
+def set_no_new_privileges() -> None:
+    _prctl("set no_new_privs", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+def set_filter(program: bytes) -> None:
+    """Filter the system calls of this process from now on; `program` is BPF of eight bytes an instruction."""
+    loaded = _FilterProgram(length=len(program) // 8, instructions=program)
+    _prctl("set seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(loaded))
+
+
+def drop_from_bounding_set(capability: int) -> None:
+    _prctl("drop a capability", _PR_CAPBSET_DROP, capability)
+
+
+def set_capabilities(mask: int) -> None:
+    """Have exactly the capabilities of `mask`, and give none on to a program by inheritance."""
+    header = _CapabilityHeader(version=_CAPABILITY_VERSION_3, pid=0)
+    words = _CapabilityArray()
+    for place, word in enumerate(words):
+        word.effective = word.permitted = (mask >> (32 * place)) & 0xFFFFFFFF
+    if _libc.capset(ctypes.byref(header), ctypes.byref(words)):
+        _fail("set capabilities")
+
+
+def _prctl(step: str, option: int, value: int, other: int = 0) -> None:
+    if _libc.prctl(option, value, other, 0, 0):
+        _fail(step)

@@ -1,0 +1,92 @@
+"""The loop of the launcher and of an init: one thread, one poll, the end of a child as just another event."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from skerry.node.launcher import kernel
+
+READABLE: Final = select.POLLIN
+WRITABLE: Final = select.POLLOUT
+
+# Sent by terminals and service managers to everything at once; the agent alone decides when to end.
+_IGNORED: Final = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)
+
+
+class Loop:
+    """Calls a handler when its descriptor is ready; sleeps otherwise."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+
+    def watch(self, descriptor: int, handler: Callable[[], None], events: int = READABLE) -> None:
+        """Call `handler` whenever `descriptor` is ready; replaces what was watched there."""
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Watch it no more; before it is closed."""
+        del self._handlers[descriptor]
+        self._poll.unregister(descriptor)
+
+    def watch_children(self, handler: Callable[[], None]) -> None:
+        """Call `handler` after children have ended, once for all of them."""
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+        def woken() -> None:
+            os.read(reading, 4096)
+            handler()
+
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        self.watch(reading, woken)
+
+    def turn(self) -> None:
+        """Wait for something to happen and handle all of it."""
+        for descriptor, _ in self._poll.poll():
+            handler = self._handlers.get(descriptor)
+            if handler is None:
+                continue  # an earlier handler of this turn has forgotten it
+            try:
+                handler()
+            except Exception:  # noqa: BLE001, S110 - one source gone wrong must not take the others down
+                pass
+
+
+def _nothing(number: int, frame: object) -> None:
+    """The wakeup descriptor does the work; a handler makes the interpreter listen at all."""
+
+
+def take_default_signals() -> None:
+    """Undo what was inherited and what the interpreter set; for a process that has just begun."""
+    signal.set_wakeup_fd(-1)
+    for number in range(1, signal.NSIG):
+        try:
+            if signal.getsignal(number) != signal.SIG_DFL:
+                signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue  # SIGKILL, SIGSTOP and what the C library keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def ignore_signals() -> None:
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def restore_signals() -> None:
+    """Before a program runs: what is ignored here is not ignored there. Handlers go with the exec."""
+    for number in _IGNORED:
+        kernel.set_default_signal(number)

@@ -1,0 +1,105 @@
+"""What a cell sees of the file system: the host's, read-only, with a /tmp, /dev and /proc of its own.
+
+Runs in a new mount namespace. Its first step cuts the namespace off from the host's, so that nothing done
+later can reach back; nothing is ever done to mounts before that. The host's tree is changed where it stands
+instead of being bound elsewhere and pivoted to: nothing in a cell may unmount, so what is covered stays
+covered.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Final
+
+from skerry.node.launcher import kernel
+from skerry.node.launcher.kernel import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
+
+_DEVICES: Final = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
+_LINKS: Final = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+# Root without a single capability may still write to these, as the owner of the files.
+_READ_ONLY: Final = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+# Of the host and not of the cell, and nobody's business there.
+_MASKED: Final = (
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/vmcore",
+    "/sys/firmware",
+    "/sys/fs/cgroup",
+)
+
+
+def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool) -> None:
+    """Make the view of a cell. `hidden` are paths that exist; each is covered by nothing at all."""
+    kernel.set_mount(
+        "/",
+        kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV,
+        recursive=True,
+        private=True,
+    )
+    # Before /tmp and /dev are covered: a hidden path may be in them, and must not be by way of a link either.
+    for path in hidden:
+        _cover(path)
+    for path in ("/tmp", "/var/tmp"):  # noqa: S108 - these are to be made private
+        if os.path.isdir(path):
+            _own_folder(path, tmp_mb)
+    _own_devices(tmp_mb)
+    kernel.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if own_network:  # the host's shows the host's interfaces
+        kernel.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for path in _READ_ONLY:
+        if os.path.exists(path):
+            kernel.mount(path, path, "", MS_BIND)
+            kernel.mount("", path, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for path in _MASKED:
+        if os.path.lexists(path):
+            _cover(path)
+    os.chdir("/")
+
+
+def _cover(path: str) -> None:
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        raise kernel.StepFailed(error.errno or 0, f"hide {path}") from error
+    if is_folder:
+        kernel.mount("none", path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0,mode=555")
+    else:
+        kernel.mount("/dev/null", path, "", MS_BIND)
+
+
+def _own_folder(path: str, size_mb: int) -> None:
+    kernel.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size_mb}m,mode=1777")
+
+
+def _own_devices(shared_mb: int) -> None:
+    kernel.mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=755")
+    for name, numbers in _DEVICES.items():
+        os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(*numbers))
+    for name, target in _LINKS.items():
+        os.symlink(target, f"/dev/{name}")
+    os.mkdir("/dev/pts")
+    os.mkdir("/dev/shm")  # noqa: S108 - of the cell's own
+    kernel.mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+    _own_folder("/dev/shm", shared_mb)  # noqa: S108 - of the cell's own
+    kernel.set_mount("/dev", kernel.MOUNT_ATTR_RDONLY, recursive=False)
