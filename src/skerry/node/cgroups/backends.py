@@ -158,10 +158,11 @@ class Backend:
         self._membership.thaw(cell)
 
     def remove(self, cell: CellName) -> None:
-        for each in self._tree.below(cell):
-            if not is_leaf(each):
-                raise errors.Refused(f"cell {cell} has the child cell {each}: free that first")
-            self._tree.remove(each)
+        below = self._tree.below(cell)
+        if children := [each for each in below if not is_leaf(each)]:
+            raise errors.Refused(f"cell {cell} has the child cell {children[0]}: free that first")
+        for leaf in below:
+            self._tree.remove(leaf)
         self._holder.remove(cell)
         self._tree.remove(cell)
 

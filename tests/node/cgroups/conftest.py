@@ -1,0 +1,70 @@
+"""A back end of each kind, which has to leave nothing behind in any hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from skerry.node.cgroups import detection
+from skerry.node.cgroups.backends import Backend
+from tests.node.cgroups import places
+from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
+from tests.support.waiting import eventually_sync
+
+REAL = ["hybrid", "hybrid without cgroup.kill", "legacy"]
+needs_hybrid = pytest.mark.skipif(not places.HAS_HYBRID, reason="needs root and hybrid cgroups")
+
+
+@pytest.fixture
+def root() -> str:
+    return places.root_name()
+
+
+@pytest.fixture
+def fake() -> FakeCgroupfs:
+    return FakeCgroupfs()
+
+
+@pytest.fixture
+def unified(fake: FakeCgroupfs, root: str) -> Backend:
+    backend = detection.make_unified(fake, fake.mount, root)
+    backend.prepare()
+    return backend
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=[needs_hybrid, pytest.mark.root]) for kind in REAL])
+def real(request: pytest.FixtureRequest, root: str) -> Iterator[Backend]:
+    yield from _prepared(request.param, root)
+
+
+@pytest.fixture
+def hybrid(root: str) -> Iterator[Backend]:
+    if not places.HAS_HYBRID:
+        pytest.skip("needs root and hybrid cgroups")
+    yield from _prepared("hybrid", root)
+
+
+@pytest.fixture(
+    params=["unified", *(pytest.param(kind, marks=needs_hybrid) for kind in ("hybrid", "legacy"))]
+)
+def cgroups(request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs) -> Iterator[Backend]:
+    """Every kind, as far as no process is needed."""
+    if request.param == "unified":
+        yield request.getfixturevalue("unified")
+    else:
+        yield from _prepared(request.param, root)
+
+
+def _prepared(kind: str, root: str) -> Iterator[Backend]:
+    backend = places.make_real(kind, root)
+    backend.prepare()
+    try:
+        yield backend
+    finally:
+        for cell in reversed(backend.cells()):
+            backend.kill(cell)
+            eventually_sync(lambda cell=cell: not backend.pids(cell))  # type: ignore[misc]
+            backend.remove(cell)
+        backend.dispose()
+    assert places.groups_of(root) == []
