@@ -125,6 +125,28 @@ async def test_a_kill_reaches_child_cells(real: Backend) -> None:
     real.remove(A)
 
 
+async def test_a_kill_reaches_more_processes_than_there_may_be_descriptors_for_at_once(real: Backend) -> None:
+    prepare_cell(real)
+    with running(real, A, "_init", "for i in $(seq 200); do sleep 1000 & done; wait"):
+        await eventually(lambda: len(real.pids(A)) == 201)
+        real.kill(A)
+        assert await real.emptied(A, within_s=20)
+
+
+async def test_a_leaf_that_somebody_made_threaded_is_still_listed_and_killed(
+    hybrid: Backend, root: str
+) -> None:
+    prepare_cell(hybrid)
+    with running(hybrid, A, "_init", SLEEP) as process:
+        Path(places.MOUNTED.unified or "", root, "a", "_init", "cgroup.type").write_text("threaded")
+        assert hybrid.pids(A, "_init") == [process.pid]
+        with pytest.raises(errors.Unavailable, match="threaded"):
+            hybrid.add_leaf(A, "_x1")
+        hybrid.kill(A, "_init")
+        assert await hybrid.emptied(A, "_init", within_s=10)
+    hybrid.remove(A)
+
+
 async def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(real: Backend) -> None:
     prepare_cell(real, limits=Limits(pids=24, cpu_quota=Millicores(300)))
     with running(real, A, "_init", BOMB):

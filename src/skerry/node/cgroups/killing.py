@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 _ROUNDS = 1000
+_AT_ONCE = 128  # descriptors, of which a process may not have many more than a thousand
 
 
 def kill_all(pids: Callable[[], Iterable[int]]) -> None:
@@ -19,17 +21,26 @@ def kill_all(pids: Callable[[], Iterable[int]]) -> None:
     """
     signalled: set[int] = set()
     for _ in range(_ROUNDS):
-        with contextlib.ExitStack() as opened:
-            held: dict[int, int] = {}
-            for pid in set(pids()) - signalled:
-                try:
-                    held[pid] = os.pidfd_open(pid)
-                except ProcessLookupError:
-                    continue  # ended by itself
+        fresh = sorted(set(pids()) - signalled)
+        if not fresh:
+            return
+        for start in range(0, len(fresh), _AT_ONCE):
+            _kill_some(fresh[start : start + _AT_ONCE], pids)
+        signalled.update(fresh)
+
+
+def _kill_some(chosen: Collection[int], pids: Callable[[], Iterable[int]]) -> None:
+    with contextlib.ExitStack() as opened:
+        held: dict[int, int] = {}
+        for pid in chosen:
+            try:
+                held[pid] = os.pidfd_open(pid)
+            except OSError as error:
+                # Ended by itself, or a thread beside the first one of its process, which is listed too.
+                if error.errno not in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+                    raise
+            else:
                 opened.callback(os.close, held[pid])
-            if not held:
-                return
-            for pid in held.keys() & set(pids()):
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(held[pid], signal.SIGKILL)
-                signalled.add(pid)
+        for pid in held.keys() & set(pids()):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(held[pid], signal.SIGKILL)
