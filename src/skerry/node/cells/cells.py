@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -39,10 +39,8 @@ from skerry.node.cells.processes import Processes
 from skerry.node.cells.records import CellRecord, Records, boot_id
 from skerry.node.cells.uids import Uids
 from skerry.node.cgroups.protocol import Cgroups
+from skerry.node.launching import Launcher
 from skerry.node.logs.readers import RingReader
-
-if TYPE_CHECKING:
-    from skerry.node.launching import Launcher
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +84,7 @@ class Cells:
             records=Records(folder),
             settings=settings,
             clock=clock,
-            hidden=tuple(sorted({str(folder), *map(str, hidden)})),
+            hidden=_outermost([folder, *hidden]),
             processes=processes or Processes(),
             reached=reached,
         )
@@ -281,6 +279,12 @@ class Cells:
             raise errors.Unavailable(
                 f"the node cannot keep the state of its cells: {error.strerror}", detail=repr(error)
             ) from error
+
+
+def _outermost(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Without those that are inside another: hiding that hides them."""
+    every = {path.resolve() for path in paths}
+    return tuple(sorted(str(path) for path in every if not every.intersection(path.parents)))
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

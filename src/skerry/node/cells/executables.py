@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -20,10 +19,7 @@ from skerry.node.cells import stopping
 from skerry.node.cells.inits import Inits
 from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
 from skerry.node.cells.records import ExitRecord, StartedRecord
-from skerry.node.launching import StartSpec
-
-if TYPE_CHECKING:
-    from skerry.node.launching import InitHandle
+from skerry.node.launching import InitHandle, StartSpec
 
 log = structlog.get_logger(__name__)
 

@@ -8,18 +8,15 @@ takes its executables along; the next start makes a new one.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import structlog
 
 from skerry.model import errors
 from skerry.node.cells.known import INIT_LEAF, Home, Means
 from skerry.node.cells.records import InitRecord
-from skerry.node.launching import InitSpec
-
-if TYPE_CHECKING:
-    from skerry.node.launching import InitHandle
+from skerry.node.launching import InitHandle, InitSpec
 
 log = structlog.get_logger(__name__)
 
@@ -89,18 +86,20 @@ class Inits:
             host_name=cell.name.rpartition("/")[2],
             isolates_processes=cell.isolates_processes,
             isolates_network=cell.isolates_network,
-            hidden=means.hidden,
+            hidden=_existing(means.hidden),
             tmp_mb=means.settings.tmp_mb,
         )
         means.reached("init.group")
-        with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
-            init = await means.launcher.make_init(spec, entrance)
+        init: InitHandle | None = None
         try:
+            with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
+                init = await means.launcher.make_init(spec, entrance)
             means.reached("init.made")
             means.records.set_init(cell.name, InitRecord(init.pid, init.start_time, init.control_fd))
             means.reached("init.recorded")
         except BaseException:
-            init.close()
+            if init is not None:
+                init.close()
             await self.clear(home)
             raise
         return init
@@ -117,3 +116,7 @@ class Inits:
         except Exception as error:  # noqa: BLE001 - whoever runs us is told, and decides
             if not self._failure.done():
                 self._failure.set_exception(error)
+
+
+def _existing(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(path for path in paths if os.path.exists(path))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,9 +19,7 @@ from skerry.model.settings import NodeSettings
 from skerry.node.cells.processes import Processes
 from skerry.node.cells.records import CellRecord, ExitRecord, Records, StartedRecord
 from skerry.node.cgroups.protocol import Cgroups
-
-if TYPE_CHECKING:
-    from skerry.node.launching import InitHandle, Launcher
+from skerry.node.launching import InitHandle, Launcher
 
 INIT_LEAF = "_init"
 _SIGKILL = 9

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skerry.node.cells.stopping import Listing
-
-if TYPE_CHECKING:
-    from skerry.node.launching import InitHandle
+from skerry.node.launching import InitHandle, start_time_of
 
 _AT_ONCE = 64  # descriptors that asking a crowd may hold at once
-_START_TIME = 22 - 3  # its place in /proc/PID/stat, counted from the field after the name
+_ROUNDS = 8  # a program that answers the asking by forking is not chased for ever
 
 
 class Processes:
@@ -27,40 +24,47 @@ class Processes:
     def ask(self, listing: Listing) -> None:
         """SIGTERM for every process that `listing` names, and for no other.
 
-        A pid may have been used again since it was listed; one that is still listed after its descriptor
-        was opened is the right process, or another that is in the group as well.
+        A shell may fork as it is asked. The kernel lets no process fork that has a signal to take first, so
+        what is new in a list made after the asking is all that there can be; it is asked as well.
         """
-        pids = iter(listing())
-        while crowd := list(islice(pids, _AT_ONCE)):
-            opened: dict[int, int] = {}
-            try:
-                for pid in crowd:
-                    try:
-                        opened[pid] = os.pidfd_open(pid)
-                    except ProcessLookupError:
-                        continue
-                still = set(listing())
-                for pid, descriptor in opened.items():
-                    if pid in still:
-                        try:
-                            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-                        except ProcessLookupError:
-                            continue
-            finally:
-                for descriptor in opened.values():
-                    os.close(descriptor)
+        asked: set[int] = set()
+        for _ in range(_ROUNDS):
+            fresh = iter([pid for pid in listing() if pid not in asked])
+            while crowd := list(islice(fresh, _AT_ONCE)):
+                asked.update(crowd)
+                _ask(crowd, listing)
+            if asked.issuperset(listing()):
+                return
 
     def start_time(self, pid: int) -> int | None:
         """In ticks since the boot; with the pid, a name that is not used again."""
         try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
+            return start_time_of(pid)
+        except OSError:
             return None
-        # The name is in brackets, and may hold any character, brackets and spaces too.
-        return int(stat[stat.rindex(b")") + 2 :].split()[_START_TIME])
 
     def adopt(self, pid: int, start_time: int, control_fd: int) -> InitHandle | None:
         """The init that an earlier agent made, or None if it cannot be had."""
-        from skerry.node.launching import InitHandle
-
         return InitHandle.adopt(pid, start_time, control_fd)
+
+
+def _ask(crowd: Sequence[int], listing: Listing) -> None:
+    """A pid may have been used again since it was listed. One that is still listed after its descriptor was
+    opened is the right process, or another that is in the group as well."""
+    opened: dict[int, int] = {}
+    try:
+        for pid in crowd:
+            try:
+                opened[pid] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+        still = set(listing())
+        for pid, descriptor in opened.items():
+            if pid in still:
+                try:
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                except ProcessLookupError:
+                    continue
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
