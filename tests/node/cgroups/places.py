@@ -58,6 +58,16 @@ def make_real(kind: str, root: str) -> Backend:
 
 
 @contextlib.contextmanager
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is in no cell; killed at the end."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
 def running(
     cgroups: Backend, cell: str, leaf: str, command: str, *, from_within: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,14 +46,12 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
     home = f"{places.MOUNTED.unified}/{places.root_name()}"
     files = KernelFiles()
     files.mkdir(home)
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        try:
+    try:
+        with places.stranger() as process:
             yield Ground(files, home, process.pid)
-        finally:
-            process.kill()
-            process.wait()
-            for folder, _, _ in os.walk(home, topdown=False):
-                eventually_sync(lambda folder=folder: _is_removed(folder))  # type: ignore[misc]
+    finally:
+        for folder, _, _ in os.walk(home, topdown=False):
+            eventually_sync(lambda folder=folder: _is_removed(folder))  # type: ignore[misc]
 
 
 def _is_removed(folder: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from skerry.model.ids import CellName
 from skerry.model.room import Megabytes, Millicores
 from skerry.node.cgroups.backends import Backend
 from tests.node.cgroups import places
-from tests.node.cgroups.places import running
+from tests.node.cgroups.places import running, stranger
 from tests.support.waiting import eventually, eventually_sync
 
 A, AB = CellName("a"), CellName("a/b")
@@ -137,8 +136,11 @@ async def test_a_leaf_that_somebody_made_threaded_is_still_listed_and_killed(
     hybrid: Backend, root: str
 ) -> None:
     prepare_cell(hybrid)
-    with running(hybrid, A, "_init", SLEEP) as process:
-        Path(places.MOUNTED.unified or "", root, "a", "_init", "cgroup.type").write_text("threaded")
+    group = Path(places.MOUNTED.unified or "", root, "a")
+    (group / "_init" / "cgroup.type").write_text("threaded")
+    with stranger() as process:
+        for place in (group, group / "_init"):
+            (place / "cgroup.procs").write_text(str(process.pid))
         assert hybrid.pids(A, "_init") == [process.pid]
         with pytest.raises(errors.Unavailable, match="threaded"):
             hybrid.add_leaf(A, "_x1")
@@ -254,25 +256,23 @@ async def test_a_cell_that_is_only_half_there_is_listed_and_can_be_made_anew(
 def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(hybrid: Backend, root: str) -> None:
     taken = Path(places.MOUNTED.controllers["memory"], root, "a")
     taken.mkdir()
-    with subprocess.Popen(["sleep", "1000"]) as stranger:
-        (taken / "cgroup.procs").write_text(str(stranger.pid))
+    with stranger() as other:
+        (taken / "cgroup.procs").write_text(str(other.pid))
         with pytest.raises(errors.Refused, match="exists on this host and is in use"):
             hybrid.create(A, Limits())
         assert not hybrid.exists(A)
-        assert (taken / "cgroup.procs").read_text().split() == [str(stranger.pid)]
-        stranger.kill()
+        assert (taken / "cgroup.procs").read_text().split() == [str(other.pid)]
     eventually_sync(lambda: not (taken / "cgroup.procs").read_text())
     assert places.groups_of(root).count(str(taken)) == 1
 
 
 def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: Backend, root: str) -> None:
     home = Path(places.MOUNTED.unified or "", root)
-    with subprocess.Popen(["sleep", "1000"]) as stranger:
-        (home / "cgroup.procs").write_text(str(stranger.pid))
+    with stranger() as other:
+        (home / "cgroup.procs").write_text(str(other.pid))
         with pytest.raises(errors.Unavailable, match="not Skerry's"):
             hybrid.prepare()
-        assert stranger.poll() is None
-        stranger.kill()
+        assert other.poll() is None
     eventually_sync(lambda: "populated 0" in (home / "cgroup.events").read_text())
 
 
