@@ -216,7 +216,8 @@ class Cells:
         """What it has written to `stream`, and writes."""
         known = self._known(cell, name)
         folder = self._means.records.folder(cell, known.number)
-        return RingReader(folder, stream.value, ended=lambda: known.init is None)
+        # What it printed is kept before its end is told. A child that outlives it may hold the stream open.
+        return RingReader(folder, stream.value, ended=lambda: known.has_ended)
 
     def usage(self, name: CellName) -> Usage:
         """What the cell has used, with everything in it."""
