@@ -11,6 +11,7 @@ import pytest
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from tests.node.cells.fakes import FakeCgroups, FakeLauncher, FakeProcesses, Host
+from tests.node.cells.real import Ground
 
 
 class Node:
@@ -55,3 +56,21 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     yield node
     for agent in node.agents:
         await agent.close()
+
+
+@pytest.fixture
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+    ground = Ground(tmp_path)
+    yield ground
+    left = ground.left()
+    await ground.clear()
+    assert left == []
+
+
+@pytest.fixture
+async def cells(ground: Ground) -> AsyncIterator[Cells]:
+    """An agent on real ground; what it still has at the end is freed."""
+    async with ground.agent() as cells:
+        yield cells
+        for view in reversed(cells.list()):
+            await cells.free(view.cell.name)
