@@ -17,7 +17,7 @@ from skerry.model.cells import Limits, Usage
 from skerry.node.cgroups import limits as translation
 from skerry.node.cgroups import usage, writing
 from skerry.node.cgroups.files import Files
-from skerry.node.cgroups.hierarchies import Hierarchy
+from skerry.node.cgroups.hierarchies import ENTER_V1, Hierarchy
 from skerry.node.cgroups.limits import Read
 
 REQUIRED = ("cpu", "cpuset", "memory", "pids")
@@ -109,7 +109,7 @@ class Controllers:
         with contextlib.ExitStack() as undo:
             opened: list[int] = []
             for hierarchy in self._hierarchies:
-                descriptor = self._files.open_to_write(hierarchy.path(cell, "cgroup.procs"))
+                descriptor = self._files.open_to_write(hierarchy.path(cell, ENTER_V1))
                 undo.callback(os.close, descriptor)
                 opened.append(descriptor)
             undo.pop_all()

@@ -11,7 +11,7 @@ import contextlib
 
 from skerry.model import errors
 from skerry.node.cgroups import killing, waiting
-from skerry.node.cgroups.hierarchies import Hierarchy
+from skerry.node.cgroups.hierarchies import ENTER_V1, Hierarchy
 
 
 class Freezer:
@@ -32,8 +32,7 @@ class Freezer:
         self.hierarchy.make(place)
 
     def enter(self, place: str) -> tuple[int | None, tuple[int, ...]]:
-        path = self.hierarchy.path(place, "cgroup.procs")
-        return None, (self.hierarchy.files.open_to_write(path),)
+        return None, (self.hierarchy.files.open_to_write(self.hierarchy.path(place, ENTER_V1)),)
 
     def kill(self, place: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # gone, with all that was in it

@@ -15,6 +15,9 @@ from skerry.model import errors
 from skerry.node.cgroups.files import Files
 
 LEAF_MARK = "_"
+# Where a process with one thread moves itself in a v1 hierarchy. `cgroup.procs` does the same, but takes a
+# lock on every fork of the machine and waits out an RCU grace period for it: 10 to 20 ms, against 0.05.
+ENTER_V1 = "tasks"
 _RETRIES_S = (0.001, 0.002, 0.004, 0.008, 0.016)
 
 

@@ -20,8 +20,8 @@ from skerry.model.ids import CellName
 class Entrance:
     """The way into one leaf of a cell, as open descriptors; close it when the process is in.
 
-    `clone_into` is the group's folder for CLONE_INTO_CGROUP, where the kernel has that. `procs` are
-    `cgroup.procs` files: the new process writes `0` to each before it does anything else.
+    `clone_into` is the group's folder for CLONE_INTO_CGROUP, where the kernel has that. To each file of
+    `procs` the new process, which has one thread, writes `0` before it does anything else.
     """
 
     def __init__(self, clone_into: int | None, procs: tuple[int, ...]) -> None:
