@@ -43,7 +43,7 @@ class Forked(NamedTuple):
 
 def fork(
     program: Program,
-    system_calls: bytes,
+    system_calls: kernel.Filter,
     outputs: tuple[int, int],
     clone_into: int | None,
     procs: list[int],
@@ -72,14 +72,14 @@ def failure(report: bytes) -> kernel.StepFailed | None:
 
 
 def _become(
-    program: Program, system_calls: bytes, outputs: tuple[int, int], procs: list[int], status: int
+    program: Program, system_calls: kernel.Filter, outputs: tuple[int, int], procs: list[int], status: int
 ) -> NoReturn:
     step = "enter cgroup"
     try:
         for group in procs:
             os.write(group, b"0")
         step = "set up process"
-        loops.restore_signals()
+        loops.unblock_signals()
         os.setsid()
         _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
         for place, output in enumerate(outputs, start=1):
@@ -100,7 +100,7 @@ def _become(
         step = "change folder"
         os.chdir(program.folder)
         step = "filter system calls"
-        kernel.set_filter(system_calls)
+        system_calls.install()
         step = "exec"
         _exec(program)
     except OSError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -35,7 +36,7 @@ _ABOVE_OUR_ENDS: Final = 10
 
 
 def begin(
-    spec: dict[str, Any], agent_end: int, own_end: int, procs: list[int], system_calls: bytes
+    spec: dict[str, Any], agent_end: int, own_end: int, procs: list[int], system_calls: kernel.Filter
 ) -> NoReturn:
     """What the launcher's child does for the rest of its life."""
     try:
@@ -67,8 +68,6 @@ def _keep_only(agent_end: int, own_end: int) -> socket.socket:
 
 
 def _set_up(spec: dict[str, Any]) -> None:
-    loops.take_default_signals()
-    loops.ignore_signals()
     kernel.set_name(b"skerry-init")
     kernel.set_dumpable(False)
     os.setsid()
@@ -133,26 +132,14 @@ class Pump:
 class Running:
     """One executable, from the fork until it has ended and its output is all in."""
 
-    __slots__ = (
-        "folder",
-        "forked",
-        "has_ended",
-        "is_settled",
-        "key",
-        "log_bytes",
-        "outputs",
-        "pumps",
-        "request",
-    )
+    __slots__ = ("folder", "forked", "has_ended", "is_settled", "key", "pumps", "request")
 
-    def __init__(self, body: dict[str, Any], folder: int, outputs: list[int], forked: Forked) -> None:
-        self.key: str = body["key"]
-        self.request: int = body["id"]
-        self.log_bytes: int = body["log_bytes"]
+    def __init__(self, key: str, request: int, folder: int, pumps: list[Pump]) -> None:
+        self.key = key
+        self.request = request
         self.folder = folder
-        self.outputs = outputs  # reading ends, stdout first
-        self.forked = forked
-        self.pumps: list[Pump] = []
+        self.pumps = pumps
+        self.forked = Forked(0, -1, -1)
         self.is_settled = False  # the program runs or never will, and the agent was told
         self.has_ended = False
 
@@ -160,7 +147,7 @@ class Running:
 class Init:
     """The loop, and what it knows."""
 
-    def __init__(self, own: socket.socket, system_calls: bytes) -> None:
+    def __init__(self, own: socket.socket, system_calls: kernel.Filter) -> None:
         self._own = own
         self._system_calls = system_calls
         self._loop = loops.Loop()
@@ -207,17 +194,21 @@ class Init:
                 reading.append(ends[0])
                 writing.append(ends[1])
                 os.set_blocking(ends[0], False)
-            forked = executables.fork(
-                program, self._system_calls, (writing[0], writing[1]), clone_into, entrance
-            )
+            # Before the fork, since nothing may fail after it.
+            pumps = [
+                Pump(pipe, folder, stream, body["log_bytes"])
+                for pipe, stream in zip(reading, ("stdout", "stderr"), strict=True)
+            ]
+            running = Running(body["key"], body["id"], folder, pumps)
+            outputs = (writing[0], writing[1])
+            running.forked = executables.fork(program, self._system_calls, outputs, clone_into, entrance)
         except BaseException:
             _close(folder, *reading)
             raise
         finally:
             _close(*writing)
-        running = Running(body, folder, reading, forked)
-        self._running[forked.pid] = running
-        self._loop.watch(forked.status, lambda: self._settle(running))
+        self._running[running.forked.pid] = running
+        self._loop.watch(running.forked.status, lambda: self._settle(running))
 
     def _settle(self, running: Running) -> None:
         """The program runs, or never will: answer."""
@@ -229,14 +220,12 @@ class Init:
         if failure is not None:
             os.waitpid(pid, 0)
             del self._running[pid]
-            _close(running.folder, pidfd, *running.outputs)
+            _close(running.folder, pidfd, *(pump.pipe for pump in running.pumps))
             self._tell({"id": running.request, "failed": failure.step, "errno": failure.errno})
             return
-        for stream, output in zip(("stdout", "stderr"), running.outputs, strict=True):
-            pump = Pump(output, running.folder, stream, running.log_bytes)
-            running.pumps.append(pump)
-            self._loop.watch(output, lambda pump=pump: self._move(running, pump))  # type: ignore[misc]  # bound now
         self._tell({"id": running.request, "start_time": _start_time(pid)}, [pidfd], pid)
+        for pump in running.pumps:
+            self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
 
     def _move(self, running: Running, pump: Pump) -> None:
         pump.move()
@@ -328,8 +317,12 @@ def _bytes(text: str) -> bytes:
 
 
 def _start_time(pid: int | str) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+    """When a process began, in ticks since boot; 0 if that cannot be read, which is no process's time."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 0
 
 
 def _write_record(folder: int, record: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 from typing import Final, NoReturn
 
 MACHINE: Final = os.uname().machine
@@ -63,14 +64,20 @@ _ulong = ctypes.c_ulong
 _syscall = _libc.syscall
 _syscall.restype = _long
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, _ulong, ctypes.c_char_p]
-_libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-_libc.signal.restype = ctypes.c_void_p
-_libc.prctl.argtypes = [ctypes.c_int, _ulong, _ulong, _ulong, _ulong]
+_libc.prctl.argtypes = [ctypes.c_int, ctypes.c_void_p, _ulong, _ulong, _ulong]
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_in_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 _after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Child
 for _hook in (_before_fork, _after_fork_in_parent, _after_fork_in_child):
     _hook.restype = None
+
+
+# A child pays for each page that it is the first to write to: what can be made before a fork is made here.
+_CLONE_ARGUMENTS = struct.Struct("=11Q")  # flags, pidfd, ..., the fifth: exit signal, the last: cgroup
+_pidfd = ctypes.c_int(-1)
+_pidfd_at = ctypes.addressof(_pidfd)
+_CAPABILITY_HEADER = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+_CAPABILITIES = struct.Struct("=6I")  # effective, permitted, inheritable; low words first, then high words
 
 
 class StepFailed(OSError):
@@ -85,42 +92,8 @@ def _fail(step: str) -> NoReturn:
     raise StepFailed(ctypes.get_errno(), step)
 
 
-class _CloneArguments(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in (
-            "flags",
-            "pidfd",
-            "child_tid",
-            "parent_tid",
-            "exit_signal",
-            "stack",
-            "stack_size",
-            "tls",
-            "set_tid",
-            "set_tid_size",
-            "cgroup",
-        )
-    ]
-
-
 class _MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
-
-
-class _CapabilityHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class _CapabilityWords(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
-
-
-_CapabilityArray = _CapabilityWords * 2
-
-
-class _FilterProgram(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
 def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
@@ -128,17 +101,12 @@ def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
 
     Gives (pid, pidfd) to the parent and (0, -1) to the child.
     """
-    pidfd = ctypes.c_int(-1)
-    arguments = _CloneArguments(
-        flags=flags | CLONE_PIDFD,
-        pidfd=ctypes.addressof(pidfd),
-        exit_signal=signal.SIGCHLD,
-    )
+    flags |= CLONE_PIDFD
     if clone_into is not None:
-        arguments.flags |= CLONE_INTO_CGROUP
-        arguments.cgroup = clone_into
+        flags |= CLONE_INTO_CGROUP
+    arguments = _CLONE_ARGUMENTS.pack(flags, _pidfd_at, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, clone_into or 0)
     _before_fork()
-    pid = _syscall(_long(_CLONE3), ctypes.byref(arguments), _long(ctypes.sizeof(arguments)))
+    pid = _syscall(_long(_CLONE3), arguments, _long(len(arguments)))
     if pid == 0:
         _after_fork_in_child()
         return 0, -1
@@ -146,7 +114,7 @@ def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
     _after_fork_in_parent()
     if pid < 0:
         raise StepFailed(number, "clone")
-    return pid, pidfd.value
+    return pid, _pidfd.value
 
 
 def close_on_exec_from(first: int) -> None:
@@ -195,15 +163,10 @@ def set_host_name(name: str) -> None:
         _fail("set host name")
 
 
-def set_default_signal(number: int) -> None:
-    """The kernel's own answer to a signal, behind the interpreter's back: for the moment before an exec."""
-    _libc.signal(number, None)
-
-
 def set_name(name: bytes) -> None:
     """What `ps` and `top` call this process; at most 15 bytes."""
-    text = ctypes.create_string_buffer(name)
-    _prctl("set name", _PR_SET_NAME, ctypes.addressof(text))
+    if _libc.prctl(_PR_SET_NAME, name, 0, 0, 0):
+        _fail("set name")
 
 
 def set_dumpable(dumpable: bool) -> None:
@@ -223,10 +186,19 @@ def set_no_new_privileges() -> None:
     _prctl("set no_new_privs", _PR_SET_NO_NEW_PRIVS, 1)
 
 
-def set_filter(program: bytes) -> None:
-    """Filter the system calls of this process from now on; `program` is BPF of eight bytes an instruction."""
-    loaded = _FilterProgram(length=len(program) // 8, instructions=program)
-    _prctl("set seccomp filter", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(loaded))
+class Filter:
+    """A filter on system calls; `program` is BPF of eight bytes an instruction."""
+
+    def __init__(self, program: bytes) -> None:
+        self._program = ctypes.create_string_buffer(program, len(program))
+        place = ctypes.addressof(self._program)
+        self._loaded = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, place))
+        self._at = ctypes.addressof(self._loaded)
+
+    def install(self) -> None:
+        """Hold this process, and all that come of it, to the filter for ever."""
+        if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._at, 0, 0):
+            _fail("set seccomp filter")
 
 
 def drop_from_bounding_set(capability: int) -> None:
@@ -235,11 +207,8 @@ def drop_from_bounding_set(capability: int) -> None:
 
 def set_capabilities(mask: int) -> None:
     """Have exactly the capabilities of `mask`, and give none on to a program by inheritance."""
-    header = _CapabilityHeader(version=_CAPABILITY_VERSION_3, pid=0)
-    words = _CapabilityArray()
-    for place, word in enumerate(words):
-        word.effective = word.permitted = (mask >> (32 * place)) & 0xFFFFFFFF
-    if _libc.capset(ctypes.byref(header), ctypes.byref(words)):
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    if _libc.capset(_CAPABILITY_HEADER, _CAPABILITIES.pack(low, low, 0, high, high, 0)):
         _fail("set capabilities")
 
 

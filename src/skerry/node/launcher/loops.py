@@ -8,13 +8,11 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from skerry.node.launcher import kernel
-
 READABLE: Final = select.POLLIN
 WRITABLE: Final = select.POLLOUT
 
-# Sent by terminals and service managers to everything at once; the agent alone decides when to end.
-_IGNORED: Final = (
+# Blocked and not ignored: one call lets a program have them all back.
+_BLOCKED: Final = (
     signal.SIGHUP,
     signal.SIGINT,
     signal.SIGQUIT,
@@ -81,12 +79,11 @@ def take_default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def ignore_signals() -> None:
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+def block_signals() -> None:
+    """Let nobody end this process by the signals that terminals and service managers send to everything."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, _BLOCKED)
 
 
-def restore_signals() -> None:
-    """Before a program runs: what is ignored here is not ignored there. Handlers go with the exec."""
-    for number in _IGNORED:
-        kernel.set_default_signal(number)
+def unblock_signals() -> None:
+    """Before a program runs. Handlers go with the exec."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

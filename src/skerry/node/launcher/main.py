@@ -24,13 +24,13 @@ def main(descriptor: int) -> NoReturn:
     """Serve the agent at the other end of the socket that was inherited as `descriptor`."""
     gc.disable()
     loops.take_default_signals()
-    loops.ignore_signals()
+    loops.block_signals()
     kernel.set_name(b"skerry-launcher")
     kernel.set_subreaper(True)  # what a cell without namespaces leaves behind when its init is gone
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.bound_to_sets()
-    launcher = Launcher(socket.socket(fileno=descriptor), seccomp.default_filter())
+    launcher = Launcher(socket.socket(fileno=descriptor), kernel.Filter(seccomp.default_filter()))
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()
 
@@ -38,7 +38,7 @@ def main(descriptor: int) -> NoReturn:
 class Launcher:
     """The loop. One request is handled at a time, and takes about a millisecond."""
 
-    def __init__(self, agent: socket.socket, system_calls: bytes) -> None:
+    def __init__(self, agent: socket.socket, system_calls: kernel.Filter) -> None:
         self._agent = agent
         self._system_calls = system_calls
         self._loop = loops.Loop()
