@@ -206,10 +206,11 @@ def logs(
                 async for item in stream:
                     click.echo(json.dumps(_item_shown(item), ensure_ascii=False))
             return
-        await following.copy(stub, request)
+        copying = following.Copy(request)
+        await copying.run(stub)
         if follow:
             request.follow = True
-            await following.patiently(door, lambda: following.copy(stub, request))
+            await following.patiently(door, lambda: copying.run(stub))
 
     try:
         dialling.ask(door, show)
@@ -235,7 +236,8 @@ def run(
 ) -> None:
     """Run a program in a cell of its own, which is gone afterwards.
 
-    Its output is this command's, and its exit code, too: 128 and the number of the signal if one ended it.
+    Its output is this command's, and its exit code, too: 128 and the number of the signal if one ended it. A
+    program that writes faster than it can be read loses output, which is told and never exit code 0.
     """
     name = f"run-{secrets.token_hex(4)}"
     request = _start(name, "program", env=env, folder=folder, uid=uid, gid=gid)

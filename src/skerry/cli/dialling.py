@@ -101,7 +101,7 @@ async def cells_of(door: Door) -> AsyncIterator[CellServiceStub]:
     try:
         yield CellServiceStub(line)
     finally:
-        line.close()
+        channel.hang_up(line)
 
 
 @contextmanager

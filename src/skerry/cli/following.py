@@ -66,22 +66,30 @@ def _tell(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-async def copy(stub: CellServiceStub, request: LogsRequest) -> None:
-    """Write the output that `request` asks for to our own, to its end; `request` moves on as it goes."""
-    from skerry.wire.proto.cells_pb2 import CHANNEL_STDERR
+class Copy:
+    """The output that `request` asks for, on its way to our own; `request` moves on as it goes."""
 
-    out, err = Sink(1), Sink(2)
-    async with stub.Logs.open() as stream:
-        await stream.send_message(request, end=True)
-        async for item in stream:
-            if item.lost:
-                await err.write(f"[{item.lost} pieces of output are lost here]\n".encode())
-            if item.channel == CHANNEL_STDERR:
-                await err.write(item.data)
-                request.stderr_after = item.position
-            else:
-                await out.write(item.data)
-                request.stdout_after = item.position
+    def __init__(self, request: LogsRequest) -> None:
+        self.request = request
+        self.lost = 0  # pieces that were overwritten before they could be read
+        self._out, self._err = Sink(1), Sink(2)
+
+    async def run(self, stub: CellServiceStub) -> None:
+        """To the end; again, after a break, to go on."""
+        from skerry.wire.proto.cells_pb2 import CHANNEL_STDERR
+
+        async with stub.Logs.open() as stream:
+            await stream.send_message(self.request, end=True)
+            async for item in stream:
+                if item.lost:
+                    self.lost += item.lost
+                    await self._err.write(f"[{item.lost} pieces of output are lost here]\n".encode())
+                if item.channel == CHANNEL_STDERR:
+                    await self._err.write(item.data)
+                    self.request.stderr_after = item.position
+                else:
+                    await self._out.write(item.data)
+                    self.request.stdout_after = item.position
 
 
 async def patiently(door: dialling.Door, work: Callable[[], Awaitable[T]]) -> T:

@@ -42,7 +42,7 @@ async def _attend(door: dialling.Door, stub: CellServiceStub, start: StartReques
         either: tuple[asyncio.Future[Any], ...] = (program, signals.first)
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if program.done():
-            return _code(program.result())
+            return program.result()
         # What the program says while it is asked to end is still shown.
         await _free(door, stub, start.cell)
         return 128 + signals.first.result()
@@ -51,15 +51,16 @@ async def _attend(door: dialling.Door, stub: CellServiceStub, start: StartReques
         await asyncio.gather(program, return_exceptions=True)
 
 
-async def _to_the_end(door: dialling.Door, stub: CellServiceStub, start: StartRequest) -> Exit:
-    """Show the output, which ends when the program does."""
+async def _to_the_end(door: dialling.Door, stub: CellServiceStub, start: StartRequest) -> int:
+    """Show the output, which ends when the program does, and say how that was."""
     from skerry.wire.proto.cells_pb2 import LogsRequest, WaitRequest
 
     logs = LogsRequest(cell=start.cell, executable=start.executable, follow=True)
-    await following.patiently(door, lambda: following.copy(stub, logs))
+    copying = following.Copy(logs)
+    await following.patiently(door, lambda: copying.run(stub))
     ended = WaitRequest(cell=start.cell, executable=start.executable)
     [reply] = await following.patiently(door, lambda: stub.Wait(ended))
-    return reply.exit
+    return _code(reply.exit, copying.lost)
 
 
 async def _free(door: dialling.Door, stub: CellServiceStub, cell: str) -> None:
@@ -77,10 +78,18 @@ async def _free(door: dialling.Door, stub: CellServiceStub, cell: str) -> None:
             )
 
 
-def _code(how: Exit) -> int:
+def _code(how: Exit, lost: int) -> int:
     if how.oom:
         click.echo("Killed for using more memory than the cell may have.", err=True)
-    return 128 + how.signal if how.HasField("signal") else how.code
+    code = 128 + how.signal if how.HasField("signal") else how.code
+    if lost and code == 0:
+        click.echo(
+            "The program went well, but it wrote faster than could be read, and some of its output is lost. "
+            "Let it write to a pipe that holds it up, or keep more: node.log_bytes.",
+            err=True,
+        )
+        return 1
+    return code
 
 
 class _Signals:

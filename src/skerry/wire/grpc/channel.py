@@ -1,7 +1,7 @@
 """Dialling a Skerry server over gRPC: TCP or unix socket, mTLS, and errors in our own words.
 
-The daemon uses it for the node role: to renew certificates, and for the node's session. It keeps no state and
-does not retry; who calls decides when to try again.
+The daemon uses it for the node role: to renew certificates, and for the node's session; the verbs for cells
+use it to reach the node. It keeps no state and does not retry; who calls decides when to try again.
 """
 
 from __future__ import annotations
@@ -60,6 +60,15 @@ def dial(target: str, tls: ssl.SSLContext | None, *, server_name: str | None = N
     if not host or not port.isdecimal():
         raise errors.Invalid(f"{target!r} is no HOST:PORT and no path of a unix socket", field="target")
     return Channel(host.removeprefix("[").removesuffix("]"), int(port), ssl=tls, config=settings)
+
+
+def hang_up(channel: Channel) -> None:
+    """Close `channel` at once, for a loop that is about to end: `close` leaves TLS's goodbye to the loop."""
+    protocol = channel._protocol
+    transport = getattr(getattr(protocol, "connection", None), "_transport", None)
+    if transport is not None:
+        transport.abort()
+    channel.close()
 
 
 async def renew(channel: Channel, csr_pem: bytes) -> bytes:
