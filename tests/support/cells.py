@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -34,6 +35,7 @@ from skerry.node.logs.readers import RingReader
 from skerry.node.logs.rings import RingWriter
 from skerry.wire.aurae.observe import ObserveService
 from skerry.wire.aurae.runtime import EMPTY_SERVICES, RuntimeService
+from skerry.wire.cells.keeper import CellKeeper
 from skerry.wire.cells.service import CellService
 from skerry.wire.gate import Gate
 from skerry.wire.grpc import standard
@@ -195,9 +197,9 @@ class FakeKeeper:
 
 @dataclass
 class CellServer:
-    """A server that is up."""
+    """A server that is up. `keeper` is whatever it was given, most often a fake."""
 
-    keeper: FakeKeeper
+    keeper: Any
     recent: Recent
     path: Path
     authority: TestAuthority
@@ -208,10 +210,9 @@ class CellServer:
 
 @asynccontextmanager
 async def cell_server(
-    folder: Path, authority: TestAuthority, keeper: FakeKeeper | None = None
+    folder: Path, authority: TestAuthority, keeper: CellKeeper
 ) -> AsyncIterator[CellServer]:
-    """Every contract for cells, on a socket in `folder`."""
-    keeper = keeper or FakeKeeper(folder / "output")
+    """Every contract for the cells of `keeper`, on a socket in `folder`."""
     recent = Recent()
     services = [RuntimeService(keeper), ObserveService(keeper, recent), CellService(keeper)]
     server = GrpcServer(
@@ -225,4 +226,5 @@ async def cell_server(
         yield CellServer(keeper, recent, path, authority)
     finally:
         await server.stop(5.0)
-        keeper.close()
+        if isinstance(keeper, FakeKeeper):
+            keeper.close()

@@ -8,7 +8,7 @@ import pytest
 from grpclib.client import Channel
 
 from skerry.wire.grpc.channel import dial
-from tests.support.cells import CellServer, cell_server
+from tests.support.cells import CellServer, FakeKeeper, cell_server
 from tests.support.certificates import SERVER_NAME, TestAuthority
 
 
@@ -19,7 +19,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 
 @pytest.fixture
 async def served(tmp_path, authority) -> AsyncIterator[CellServer]:
-    async with cell_server(tmp_path, authority) as server:
+    async with cell_server(tmp_path, authority, FakeKeeper(tmp_path / "output")) as server:
         yield server
 
 
