@@ -208,3 +208,10 @@ async def test_a_client_that_leaves_in_the_middle_of_a_start_leaves_nothing_half
     await eventually(lambda: not served.keeper._work)
     for state in served.keeper.get(CellName("a")).executables:
         assert os.path.exists(f"/proc/{state.pid}")
+
+
+async def test_a_cell_whose_groups_are_gone_is_dropped_when_it_is_freed(served, ground, cells):
+    await allocate(cells, "a")
+    ground.groups.remove(CellName("a"))
+    assert await status_of(cells.Free(FreeCellRequest(cell_name="a"))) is Status.NOT_FOUND
+    assert served.keeper.list() == []
