@@ -43,6 +43,10 @@ fix: .venv/.setup-dev ## Mend what can be mended: format, lint, generated files
 bench: .venv/.setup-dev ## Measure each promise as a ratio and say which hold
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: soak
+soak: .venv/.setup-dev ## Make and end ten thousand cells and look for leftovers; fewer with ARGS="1000"
+	$(BIN)/python -m bench.soak $(ARGS)
+
 .PHONY: docs
 docs: .venv/.setup-dev ## Write the generated references and check every link in the docs
 	$(BIN)/python scripts/generate.py

@@ -12,7 +12,7 @@ import time
 
 from bench.figures import Figure
 
-TOPICS = ("store",)
+TOPICS = ("store", "cells")
 
 
 def line(figure: Figure) -> str:

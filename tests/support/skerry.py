@@ -33,7 +33,7 @@ class Skerry:
         self.log = folder / "log"
         self.ready_file.unlink(missing_ok=True)
         listen = [] if role == "node" else ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
-        socket = [] if role == "node" else ["--socket", str(folder / "s.sock")]
+        socket = ["--socket", str(folder / "s.sock")]
         command = [*COMMAND, role, "--data", str(self.data), "--ready-file", str(self.ready_file)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -31,6 +31,10 @@ common = together(
     ),
 )
 
+socket = click.option(
+    "--socket", metavar="PATH", help="gRPC socket. [default: /var/run/aurae/aurae.sock as root]"
+)
+
 listeners = together(
     click.option(
         "--http", metavar="HOST:PORT", help="HTTP; port 0 is any free one. [default: 127.0.0.1:1323]"
@@ -81,6 +85,7 @@ def server(**given: Any) -> None:
     help="Join token from 'skerry token create --role node'.",
 )
 @click.option("--name", metavar="NAME", help="Name of this node for people. [default: the host name]")
+@socket
 @common
 def node(token: str | None, **given: Any) -> None:
     """Join this machine to a server, and stay a node of it.

@@ -21,11 +21,12 @@ from skerry import __version__
 from skerry.control.events import EventLog
 from skerry.control.identity import Identity
 from skerry.control.plane import Plane
-from skerry.daemon import addresses, credentials
+from skerry.daemon import addresses, credentials, runtime
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.model import errors
 from skerry.model.settings import Settings
+from skerry.node.callers import CertificateCallers
 from skerry.node.membership import Membership
 from skerry.store.opening import open_store
 from skerry.store.protocol import Store
@@ -60,11 +61,13 @@ async def start(
         if role == "node":
             told, failed = await _start_node(settings, folder, clock, join_token, undo)
         else:
-            told, failed = await _start_server(settings, folder, clock, undo)
+            told, failed = await _start_server(role, settings, folder, clock, undo)
         return Running(told, failed, stop=undo.pop_all().aclose)
 
 
-async def _start_server(settings: Settings, folder: Path, clock: Clock, undo: AsyncExitStack) -> Serving:
+async def _start_server(
+    role: str, settings: Settings, folder: Path, clock: Clock, undo: AsyncExitStack
+) -> Serving:
     http_host, _ = addresses.split(settings.http.listen, "--http")
     gate.check_exposure(http_host, tls=settings.http.tls)
     # Addresses first: a port that is taken is the likeliest thing to be wrong, and the cheapest to find out.
@@ -88,6 +91,23 @@ async def _start_server(settings: Settings, folder: Path, clock: Clock, undo: As
     await own.prepare()
     loops.forever("credentials", own.run)
 
+    door = gate.Gate(identity, os.geteuid())
+    checks = {"store": _store_answers(store)}
+    failures: list[Callable[[], Awaitable[None]]] = [loops.failed]
+    lacking: tuple[str, ...] = ()
+    if role == "up":
+        node = await runtime.start(
+            settings,
+            folder,
+            clock,
+            gate=door,
+            tls=own.contexts.grpc,
+            socket_path=unix_path,
+            checks=checks,
+            undo=undo,
+        )
+        failures.append(node.failed)
+        lacking = node.lacking
     plane = Plane(
         settings=settings,
         clock=clock,
@@ -96,13 +116,10 @@ async def _start_server(settings: Settings, folder: Path, clock: Clock, undo: As
         events=events,
         authority=authority,
         started_at=clock.now(),
-        checks={"store": _store_answers(store)},
-        lacking=lacking(),
+        checks=checks,
+        lacking=lacking,
     )
-    door = gate.Gate(identity, os.geteuid())
-    grpc = GrpcServer(
-        standard.beside([IdentityService(identity)], plane.checks), door, settings.grpc, clock=clock
-    )
+    grpc = GrpcServer(standard.beside([IdentityService(identity)], checks), door, settings.grpc, clock=clock)
     http_address, grpc_address = addresses.shown(http_socket), addresses.shown(grpc_socket)
     http = HttpServer(build_app(plane, door, lambda: _advertised(grpc_address, settings)), settings.http)
 
@@ -113,7 +130,8 @@ async def _start_server(settings: Settings, folder: Path, clock: Clock, undo: As
     undo.push_async_callback(drain)
     plain_grpc = peers.is_loopback(grpc_socket.getsockname()[0])
     await grpc.listen_tcp(grpc_socket, own.contexts.grpc, plaintext=plain_grpc)
-    await grpc.listen_unix(unix_path, own.contexts.grpc)
+    if role != "up":
+        await grpc.listen_unix(unix_path, own.contexts.grpc)
     await http.start(http_socket, own.contexts.http if settings.http.tls else None)
     await events.record(
         "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
@@ -128,7 +146,7 @@ async def _start_server(settings: Settings, folder: Path, clock: Clock, undo: As
         "client_key": str(own.client_key_file),
         "lacking": plane.lacking,
     }
-    return told, lambda: _first(loops.failed(), http.failed())
+    return told, lambda: _first(http.failed(), *(failed() for failed in failures))
 
 
 async def _start_node(
@@ -147,14 +165,27 @@ async def _start_node(
 
     loops = await undo.enter_async_context(Keeper("node", clock=clock))
     loops.forever("certificate", lambda: membership.run(renew))
-    return {"node": place.node, "grpc": place.grpc, "lacking": lacking()}, loops.failed
-
-
-def lacking() -> tuple[str, ...]:
-    """What this process cannot do here, in plain sentences."""
-    if os.geteuid() != 0:
-        return ("root: cells, containers and their networks need it; start with sudo to have them",)
-    return ()
+    unix_path = addresses.unix_socket(settings.grpc.socket, folder)
+    node = await runtime.start(
+        settings,
+        folder,
+        clock,
+        gate=gate.Gate(CertificateCallers(place.node, clock), os.geteuid()),
+        tls=membership.serving_context,
+        socket_path=unix_path,
+        checks={},
+        undo=undo,
+    )
+    told = {
+        "node": place.node,
+        "grpc": place.grpc,
+        "socket": str(unix_path),
+        "ca": str(membership.authority_file),
+        "client_cert": str(membership.certificate_file),
+        "client_key": str(membership.key_file),
+        "lacking": node.lacking,
+    }
+    return told, lambda: _first(loops.failed(), node.failed())
 
 
 def _store_answers(store: Store) -> Callable[[], Awaitable[None]]:

@@ -1,0 +1,51 @@
+"""A Skerry of its own for a benchmark: free ports, a folder that goes afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def skerry(*flags: str) -> Iterator[dict[str, Any]]:
+    """What the ready file of a running `skerry up` says."""
+    with tempfile.TemporaryDirectory(prefix="skerry-bench-") as name:
+        folder = Path(name)
+        ready_file = folder / "ready.json"
+        command = [
+            sys.executable,
+            "-m",
+            "skerry",
+            "up",
+            "--data",
+            str(folder / "data"),
+            "--log-level",
+            "warning",
+        ]
+        command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--socket", str(folder / "s.sock")]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
+        process = subprocess.Popen([*command, "--ready-file", str(ready_file), *flags], env=environment)
+        try:
+            while not ready_file.exists():
+                if process.poll() is not None:
+                    raise RuntimeError(f"skerry ended with {process.returncode} before it was ready")
+                time.sleep(0.02)
+            yield json.loads(ready_file.read_text())
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def percentile(seconds: list[float], share: float) -> float:
+    """The value below which `share` of the sorted measurements lie."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
