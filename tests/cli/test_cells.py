@@ -11,7 +11,7 @@ import subprocess
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +57,26 @@ class Node:
 
     def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
+        self._loop.call_soon_threadsafe(self._restart.set)
         self._thread.join()
         self._quiet.close()
 
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        keeper = FakeKeeper(self._folder / "output", log_bytes=self._log_bytes)
-        async with cell_server(self._folder, self._authority, keeper) as served:
-            self.served: CellServer = served
-            self._up.set()
-            await self._stop.wait()
+        self._loop, self._stop, self._restart = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self.keeper = FakeKeeper(self._folder / "output", log_bytes=self._log_bytes)
+        with closing(self.keeper):
+            while not self._stop.is_set():
+                async with cell_server(self._folder, self._authority, self.keeper) as served:
+                    self.served: CellServer = served
+                    self._up.set()
+                    await self._restart.wait()
+                    self._restart.clear()
 
-    @property
-    def keeper(self) -> FakeKeeper:
-        return self.served.keeper
+    def restart(self) -> None:
+        """The agent goes and comes again; its cells go on meanwhile."""
+        self._up.clear()
+        self._loop.call_soon_threadsafe(self._restart.set)
+        assert self._up.wait(10)
 
     def do(self, work: Callable[[], Any]) -> Any:
         """`work` on the node's own thread."""
@@ -309,6 +315,32 @@ def test_run_frees_its_cell_when_its_reader_is_gone(node: Node) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert node.keeper.cells == {}
+
+
+@pytest.mark.parametrize("verb", [("run", "--", "true"), ("logs", "-f", "a", "x")], ids=["run", "logs"])
+def test_output_goes_on_after_a_restart_of_the_agent(node: Node, verb: tuple[str, ...]) -> None:
+    node.keeper.on_start = program(b"one\n")
+    if verb[0] == "logs":
+        node.cli("cell", "allocate", "a")
+        node.cli("cell", "start", "a", "x", "--", "true")
+    with _cli(node, "cell", *verb) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        [started] = node.keeper.started.values()
+        node.restart()
+        node.do(lambda: started.write(b"two\n"))
+        assert process.stdout.readline() == b"two\n"
+        node.do(lambda: started.end(Exit(at=1.0, code=4)))
+        assert process.stdout.read() == b""
+        assert process.wait(10) == (4 if verb[0] == "run" else 0)
+
+
+def test_run_passes_on_what_comes_after_the_program_without_looking_at_it(node: Node) -> None:
+    node.keeper.on_start = program(code=0)
+    seen: list[Any] = []
+    node.keeper.on_start = lambda started: (seen.append(started.sandbox.arguments), program(code=0)(started))
+    assert node.cli("cell", "run", "--pids", "5", "ls", "-l", "--help", "--", "x").exit_code == 0
+    assert seen == [("ls", "-l", "--help", "--", "x")]
 
 
 def test_run_does_not_claim_success_if_output_was_lost(small_node: Node, capfdbinary: Any) -> None:

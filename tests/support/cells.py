@@ -226,5 +226,3 @@ async def cell_server(
         yield CellServer(keeper, recent, path, authority)
     finally:
         await server.stop(5.0)
-        if isinstance(keeper, FakeKeeper):
-            keeper.close()

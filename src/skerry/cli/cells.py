@@ -36,12 +36,15 @@ _LIMITS = together(
     ),
     click.option(
         "--weight",
+        metavar="N",
         type=click.IntRange(1, 10_000),
         help="Share of the processors while they are busy; 100 is usual.",
     ),
     click.option("--cpus", metavar="LIST", default="", help="Only on these processors: 0-3,6."),
     click.option("--mems", metavar="LIST", default="", help="Only in the memory of these nodes: 0."),
-    click.option("--pids", type=click.IntRange(min=1), help="Processes and threads at once, at most."),
+    click.option(
+        "--pids", metavar="N", type=click.IntRange(min=1), help="Processes and threads at once, at most."
+    ),
     click.option("--net", is_flag=True, help="A network of its own, with nothing but loopback."),
 )
 _SANDBOX = together(
@@ -49,8 +52,12 @@ _SANDBOX = together(
         "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set in its environment; repeatable."
     ),
     click.option("--folder", metavar="DIR", default="", help="Where it starts.  [default: /]"),
-    click.option("--uid", type=click.IntRange(min=0), help="User to run as.  [default: the cell's own]"),
-    click.option("--gid", type=click.IntRange(min=0), help="Group to run as.  [default: the cell's own]"),
+    click.option(
+        "--uid", metavar="N", type=click.IntRange(min=0), help="User to run as.  [default: the cell's own]"
+    ),
+    click.option(
+        "--gid", metavar="N", type=click.IntRange(min=0), help="Group to run as.  [default: the cell's own]"
+    ),
 )
 
 
@@ -218,9 +225,9 @@ def logs(
         raise BrokenPipeError from None
 
 
-@cell.command()
+@cell.command(context_settings={"allow_interspersed_args": False})
 @click.argument(
-    "arguments", metavar="-- PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
+    "arguments", metavar="[--] PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
 )
 @_LIMITS
 @_SANDBOX

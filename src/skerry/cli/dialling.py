@@ -51,7 +51,10 @@ _OPTIONS = together(
         help="Data folder of the Skerry on this machine. [env: SKERRY_DATA]",
     ),
     click.option(
-        "--socket", metavar="PATH", envvar="SKERRY_GRPC_SOCKET", help="Its unix socket, if it was moved."
+        "--socket",
+        metavar="PATH",
+        envvar="SKERRY_GRPC_SOCKET",
+        help="Its unix socket, if it is elsewhere. [env: SKERRY_GRPC_SOCKET]",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack, closing
 
 import pytest
 from grpclib.const import Status
@@ -76,8 +77,9 @@ async def test_output_that_is_no_utf8_does_not_end_the_stream(served, channel):
 
 
 async def test_what_was_overwritten_is_a_gap_that_says_how_much(tmp_path, authority):
-    keeper = FakeKeeper(tmp_path / "small", log_bytes=4096)
-    async with cell_server(tmp_path, authority, keeper) as served:
+    async with AsyncExitStack() as stack:
+        keeper = stack.enter_context(closing(FakeKeeper(tmp_path / "small", log_bytes=4096)))
+        served = await stack.enter_async_context(cell_server(tmp_path, authority, keeper))
         one = await started(keeper)
         for number in range(1000):
             one.write(b"%d\n" % number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 from grpclib.client import Channel
@@ -19,8 +20,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 
 @pytest.fixture
 async def served(tmp_path, authority) -> AsyncIterator[CellServer]:
-    async with cell_server(tmp_path, authority, FakeKeeper(tmp_path / "output")) as server:
-        yield server
+    with closing(FakeKeeper(tmp_path / "output")) as keeper:
+        async with cell_server(tmp_path, authority, keeper) as server:
+            yield server
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack, closing
 
 import pytest
 from grpclib.const import Status
@@ -120,8 +121,9 @@ async def test_history_and_what_comes_meet_without_a_hole_or_a_double(cells, one
 
 
 async def test_what_was_overwritten_is_told_as_lost_and_the_rest_follows(tmp_path, authority):
-    keeper = FakeKeeper(tmp_path / "small", log_bytes=4096)
-    async with cell_server(tmp_path, authority, keeper) as served:
+    async with AsyncExitStack() as stack:
+        keeper = stack.enter_context(closing(FakeKeeper(tmp_path / "small", log_bytes=4096)))
+        served = await stack.enter_async_context(cell_server(tmp_path, authority, keeper))
         one = await started(keeper)
         for number in range(1, 1001):
             one.write(b"%d" % number)
