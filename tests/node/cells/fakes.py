@@ -236,6 +236,9 @@ class FakeInitHandle:
         while (exited := await self.init.heard.get()) is not None:
             yield exited
 
+    async def ended(self) -> None:
+        assert self.pid not in self.init.host.processes, "nobody has killed it"
+
     def close(self) -> None:
         self.is_closed = True
 

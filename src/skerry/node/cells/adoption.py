@@ -136,7 +136,7 @@ async def _take_over(means: Means, executables: Executables, kept: Kept) -> Home
         init = means.processes.adopt(record.pid, record.start_time, record.control_fd)
     for each in kept.undone:
         await executables.undo(home, each.number)
-    for each in (*kept.running, *kept.lost, *kept.ended):
+    for each in sorted((*kept.running, *kept.lost, *kept.ended), key=lambda each: each.number):
         assert each.spec is not None
         assert each.started is not None
         executables.add(home, Known(each.spec, each.number, each.started, init))

@@ -94,7 +94,7 @@ class Freeing:
         return max(_LEAST_S, deadline - self._means.clock.monotonic())
 
     async def _remove(self, home: Home) -> None:
-        await self._executables.inits.let_go(home)
+        await self._executables.inits.bury(home)
         self._executables.lose(home, home.executables.values())
         for known in list(home.executables.values()):
             self._executables.forget(home, known)

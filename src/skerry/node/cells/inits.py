@@ -8,6 +8,7 @@ takes its executables along; the next start makes a new one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -61,6 +62,14 @@ class Inits:
         if init is not None:
             init.close()
 
+    async def bury(self, home: Home) -> None:
+        """Listen until the init, which was killed, is gone, and then no more."""
+        if home.init is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_S):
+                    await home.init.ended()
+        await self.let_go(home)
+
     async def failed(self) -> None:
         """Wait until listening to an init has failed for a reason that is a fault of ours, and raise it."""
         await asyncio.shield(self._failure)
@@ -69,19 +78,23 @@ class Inits:
         self._failure.cancel()
 
     async def clear(self, home: Home) -> None:
-        """Kill what is left in the group of an init that is not, or no longer, the cell's."""
+        """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
+
+        Nothing is ever put into a group that was killed: since 6.14 the kernel may take a process that is born
+        into one, long after, for one that the killing missed.
+        """
         groups = self._means.groups
-        if not groups.pids(home.name, INIT_LEAF):
-            return
-        groups.kill(home.name, INIT_LEAF)
-        if not await groups.emptied(home.name, INIT_LEAF, within_s=_KILL_S):
-            pids = ", ".join(map(str, groups.pids(home.name, INIT_LEAF)))
-            raise errors.Unavailable(f"the last init of cell {home.name!r} does not die (process {pids})")
+        if groups.pids(home.name, INIT_LEAF):
+            groups.kill(home.name, INIT_LEAF)
+            if not await groups.emptied(home.name, INIT_LEAF, within_s=_KILL_S):
+                pids = ", ".join(map(str, groups.pids(home.name, INIT_LEAF)))
+                raise errors.Unavailable(f"the last init of cell {home.name!r} does not die (process {pids})")
+        groups.remove_leaf(home.name, INIT_LEAF)
 
     async def _make(self, home: Home) -> InitHandle:
         means, cell = self._means, home.record.cell
-        means.groups.add_leaf(cell.name, INIT_LEAF)
         await self.clear(home)
+        means.groups.add_leaf(cell.name, INIT_LEAF)
         spec = InitSpec(
             host_name=cell.name.rpartition("/")[2],
             isolates_processes=cell.isolates_processes,

@@ -1,0 +1,77 @@
+"""An agent in a process of its own: does what its input says, line by line, and says when each is done.
+
+    python -m tests.node.cells.driver FOLDER ROOT [STEP TIMES]
+
+With STEP it kills itself, as `kill -9` would, when that step of `skerry.node.cells` is reached for the
+TIMESth time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from skerry.kit.clock import SystemClock
+from skerry.model.cells import Cell, Executable
+from skerry.model.ids import CellName, ExecutableName
+from skerry.model.settings import NodeSettings
+from skerry.node.cells.cells import Cells
+from skerry.node.cgroups.detection import detect
+from skerry.node.launching import Launcher
+
+
+class Death:
+    """Counts one step, and dies of it."""
+
+    def __init__(self, step: str, times: int) -> None:
+        self.step = step
+        self.left = times
+
+    def __call__(self, step: str) -> None:
+        self.left -= step == self.step
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say(**what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+async def do(cells: Cells, verb: str, cell: str, *rest: str) -> int:
+    """The pid if something was started, else 0."""
+    match verb:
+        case "allocate":
+            await cells.allocate(Cell(CellName(cell)))
+        case "free":
+            await cells.free(CellName(cell))
+        case "start":
+            started = await cells.start(Executable(ExecutableName(rest[0]), CellName(cell), rest[1]))
+            return started.pid
+        case "stop":
+            await cells.stop(CellName(cell), ExecutableName(rest[0]))
+    return 0
+
+
+async def main(folder: str, root: str, step: str = "", times: str = "0") -> None:
+    launcher = await Launcher.start()
+    cells = await Cells.open(
+        Path(folder), detect(root), launcher, NodeSettings(), SystemClock(), reached=Death(step, int(times))
+    )
+    say(launcher=launcher.pid)
+    for line in sys.stdin:
+        say(pid=await do(cells, *json.loads(line)))
+    await cells.close()
+    await launcher.stop()
+
+
+if __name__ == "__main__":
+    # Logs would mix with what is said.
+    import structlog
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    asyncio.run(main(*sys.argv[1:]))
