@@ -214,10 +214,13 @@ def logs(
                     click.echo(json.dumps(_item_shown(item), ensure_ascii=False))
             return
         copying = following.Copy(request)
-        await copying.run(stub)
         if follow:
             request.follow = True
+            # Whoever answered once may go away for a moment; who never did is not waited for.
+            await stub.Usage(cells_pb2.UsageRequest(cell=name), timeout=_CALL_S)
             await following.patiently(door, lambda: copying.run(stub))
+        else:
+            await copying.run(stub)
 
     try:
         dialling.ask(door, show)
