@@ -131,7 +131,7 @@ class InitHandle:
             # Only now is the pid pinned, so that what is read is about the process behind the pidfd.
             if start_time_of(pid) != start_time:
                 raise ProcessLookupError(errno.ESRCH, "another process has the pid by now")
-            control = socket.socket(fileno=kernel.descriptor_of(pidfd, control_fd))
+            control = _socket_of(pidfd, control_fd)
         except PermissionError as error:
             os.close(pidfd)
             raise errors.Unavailable(
@@ -207,6 +207,7 @@ class InitHandle:
         self._is_closed = True
         self._channel.close()
         self._loop.remove_reader(self._pidfd)
+        _reap(os.P_PIDFD, self._pidfd)
         os.close(self._pidfd)
         self._exits.put_nowait(None)
 
@@ -230,10 +231,7 @@ class InitHandle:
 
     def _over(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        try:
-            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
-        except ChildProcessError:
-            pass  # the launcher's, or another agent's
+        _reap(os.P_PIDFD, self._pidfd)
         self._channel.read_all()
         self._exits.put_nowait(None)
         if not self._ended.done():
@@ -318,6 +316,7 @@ class _Spawned:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
+        _reap_inits()
 
 
 async def _spawn() -> _Spawned:
@@ -424,6 +423,31 @@ def _not_started(spec: StartSpec, step: str, number: int) -> errors.SkerryError:
 
 def _not_set_up(step: str, number: int) -> errors.SkerryError:
     return errors.Internal(f"the cell could not be set up: {step}: {os.strerror(number)}")
+
+
+def _socket_of(pidfd: int, number: int) -> socket.socket:
+    taken = kernel.descriptor_of(pidfd, number)
+    try:
+        return socket.socket(fileno=taken)
+    except OSError:
+        os.close(taken)
+        raise
+
+
+def _reap(kind: int, number: int) -> None:
+    try:
+        os.waitid(kind, number, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        pass  # the launcher's, or another agent's
+
+
+def _reap_inits() -> None:
+    """Reap inits that had ended, and that a launcher left unreaped when it ended itself."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            for pid in (task / "children").read_text().split():
+                if (Path("/proc") / pid / "comm").read_bytes() == messages.INIT_NAME + b"\n":
+                    _reap(os.P_PID, int(pid))
 
 
 def start_time_of(pid: int) -> int:

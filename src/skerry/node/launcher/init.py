@@ -68,7 +68,7 @@ def _keep_only(agent_end: int, own_end: int) -> socket.socket:
 
 
 def _set_up(spec: dict[str, Any]) -> None:
-    kernel.set_name(b"skerry-init")
+    kernel.set_name(messages.INIT_NAME)
     kernel.set_dumpable(False)
     os.setsid()
     os.umask(0)

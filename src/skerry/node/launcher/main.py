@@ -59,6 +59,7 @@ class Launcher:
         except OSError:
             message = None
         if message is None:
+            _reap()  # what is dead by now would be left to whoever adopts our children
             sys.exit(0)
         try:
             self._make_init(message)

@@ -20,6 +20,7 @@ MAX_DESCRIPTORS: Final = 32
 # In an init: the agent's end of its control socket, kept for an agent that comes later, and its own end.
 AGENT_END: Final = 3
 OWN_END: Final = 4
+INIT_NAME: Final = b"skerry-init"  # as `ps` shows it
 
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)

@@ -1,0 +1,325 @@
+"""Launcher and inits as the agent knows them: deaths of every kind, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from skerry.model import errors
+from skerry.model.cells import Limits
+from skerry.node.cgroups.protocol import Entrance
+from skerry.node.launcher import kernel, messages
+from skerry.node.launching import InitHandle, InitSpec, Launcher
+from tests.node.launcher.ground import UID, Ground, Room, gone, launching, needs_root
+from tests.support.waiting import eventually
+
+pytestmark = needs_root
+
+
+def opened() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+async def test_the_launcher_imports_the_standard_library_only() -> None:
+    script = "import sys; sys.path.append(sys.argv[1]); import skerry.node.launcher.main; print(*sys.modules)"
+    source = str(Path(messages.__file__).parents[3])
+    command = [sys.executable, "-I", "-S", "-c", script, source]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    roots = {name.partition(".")[0] for name in names}
+    assert roots - set(sys.stdlib_module_names) - {"__main__", "skerry"} == set()
+    assert roots.isdisjoint(
+        {"asyncio", "threading", "subprocess", "dataclasses", "inspect", "logging", "ssl"}
+    )
+
+
+async def test_the_launcher_has_one_thread_and_few_descriptors(launcher: Launcher) -> None:
+    assert len(os.listdir(f"/proc/{launcher.pid}/task")) == 1
+    assert len(os.listdir(f"/proc/{launcher.pid}/fd")) == 3 + 1 + 2
+    assert os.getsid(launcher.pid) == launcher.pid
+
+
+async def test_the_launcher_ends_with_its_agent(launcher: Launcher) -> None:
+    pid = launcher.pid
+    await launcher.stop()
+    await gone(pid)
+
+
+async def test_signals_meant_for_the_agent_do_not_end_the_launcher(
+    ground: Ground, launcher: Launcher
+) -> None:
+    pid = launcher.pid
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(pid, number)
+    await ground.room().open(launcher)
+    assert launcher.pid == pid
+
+
+async def test_a_dead_launcher_is_replaced_and_its_inits_go_on(ground: Ground, launcher: Launcher) -> None:
+    old, first = ground.room("old"), launcher.pid
+    await old.open(launcher)
+    _, started = await old.start("exec sleep 600")
+    started.close()
+    os.kill(first, signal.SIGKILL)
+    await launcher.failed()
+    new = ground.room("new")
+    await new.open(launcher)
+    assert launcher.pid != first
+    assert (await new.run("echo new")).out == "new\n"
+    assert (await old.run("echo old")).out == "old\n"
+    # The old init is ours now, and is reaped when it ends.
+    old.groups.kill(old.name)
+    await old.init.ended()
+    await gone(old.init.pid)
+    await gone(started.pid)
+
+
+async def test_a_launcher_that_dies_unnoticed_is_replaced_too(ground: Ground, launcher: Launcher) -> None:
+    os.kill(launcher.pid, signal.SIGKILL)
+    room = ground.room()
+    await room.open(launcher)
+    assert (await room.run("echo fine")).out == "fine\n"
+
+
+async def test_a_launcher_that_dies_at_work_leaves_no_init_behind(ground: Ground, launcher: Launcher) -> None:
+    room = ground.room()
+    os.kill(launcher.pid, signal.SIGSTOP)
+    opening = asyncio.create_task(room.open(launcher))
+    await asyncio.sleep(0)
+    os.kill(launcher.pid, signal.SIGKILL)
+    await opening
+    assert room.groups.pids(room.name) == [room.init.pid]
+
+
+async def test_a_launcher_that_does_not_answer_is_not_waited_for(ground: Ground, launcher: Launcher) -> None:
+    room = ground.room()
+    before = opened()
+    os.kill(launcher.pid, signal.SIGSTOP)
+    try:
+        with room.groups.entrance(room.name, "_init") as entrance, pytest.raises(errors.TimedOut):
+            await launcher.make_init(InitSpec("cell"), entrance, within_s=0.05)
+    finally:
+        os.kill(launcher.pid, signal.SIGCONT)
+    # It makes one after all, which finds itself called off.
+    await room.open(launcher)
+    assert await eventually(lambda: room.groups.pids(room.name) == [room.init.pid])
+    assert len(opened() - before) == 2, "the pidfd and the control socket of the second one"
+
+
+async def test_an_init_that_is_called_off_half_way_leaves_nothing(ground: Ground, launcher: Launcher) -> None:
+    room = ground.room()
+    before = opened()
+    for turns in range(12):
+        opening = asyncio.create_task(room.open(launcher))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    assert await room.groups.emptied(room.name, within_s=10)
+    assert opened() == before
+    await room.open(launcher)
+
+
+async def test_a_start_that_is_called_off_leaves_no_descriptor(room: Room) -> None:
+    before = opened()
+    for turns in range(6):
+        starting = asyncio.create_task(room.start("true"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    assert (await room.run("echo fine")).out == "fine\n"
+    assert opened() == before
+
+
+async def test_a_group_that_is_gone_refuses_the_init(ground: Ground, launcher: Launcher) -> None:
+    room = ground.room()
+    entrance = room.groups.entrance(room.name, "_init")
+    room.groups.remove_leaf(room.name, "_init")
+    with entrance, pytest.raises(errors.Internal, match="set up: clone"):
+        await launcher.make_init(InitSpec("cell"), entrance)
+
+
+async def test_many_cells_are_made_at_once(ground: Ground, launcher: Launcher) -> None:
+    rooms = [ground.room(f"cell-{number}") for number in range(20)]
+    await asyncio.gather(*(room.open(launcher, InitSpec(f"h{n}")) for n, room in enumerate(rooms)))
+    ran = await asyncio.gather(*(room.run("hostname") for room in rooms))
+    assert [one.out.strip() for one in ran] == [f"h{number}" for number in range(20)]
+
+
+async def test_a_cell_at_its_limit_of_processes_says_so(ground: Ground, launcher: Launcher) -> None:
+    room = ground.room(limits=Limits(pids=1))
+    await room.open(launcher)
+    with pytest.raises(errors.Refused, match="as many processes as it may"):
+        await room.start("true")
+
+
+async def test_an_init_outlives_its_agents_end_and_is_adopted(ground: Ground) -> None:
+    room = ground.room()
+    async with launching() as launcher:
+        await room.open(launcher)
+        key, started = await room.start("mkfifo /tmp/go; echo before; read x < /tmp/go; echo after; exit 9")
+        started.close()
+    init = room.init
+    init.close()
+    adopted = InitHandle.adopt(init.pid, init.start_time, init.control_fd)
+    assert adopted is not None
+    room.init = adopted
+    assert (await room.run("until echo > /tmp/go; do :; done")).exited.code == 0
+    assert (await room.ended(key)).code == 9
+    assert await room.followed(key, "stdout") == b"before\nafter\n"
+
+
+async def test_what_ended_while_nobody_looked_is_told_and_on_record(
+    ground: Ground, launcher: Launcher
+) -> None:
+    room = ground.room()
+    await room.open(launcher)
+    key, started = await room.start("mkfifo /tmp/go; read x < /tmp/go; exit 9")
+    started.close()
+    helper, again = await room.start("sleep 0; until echo > /tmp/go; do :; done")
+    again.close()
+    room.init.close()
+    await eventually(lambda: (room.place(key) / "exit.json").exists())
+    adopted = InitHandle.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+    assert adopted is not None
+    room.init = adopted
+    assert json.loads((room.place(key) / "exit.json").read_text())["code"] == 9
+    assert (await room.ended(key)).code == 9
+    assert (await room.ended(helper)).code == 0
+
+
+async def test_only_the_very_process_is_adopted(room: Room) -> None:
+    before = opened()
+    assert InitHandle.adopt(room.init.pid, room.init.start_time + 1, room.init.control_fd) is None
+    assert InitHandle.adopt(room.init.pid, room.init.start_time, 250) is None
+    assert InitHandle.adopt(room.init.pid, room.init.start_time, 0) is None, "not a socket"
+    assert InitHandle.adopt(2**22 - 1, 1, room.init.control_fd) is None
+    assert opened() == before
+
+
+@pytest.fixture
+def raw(room: Room) -> Iterator[socket.socket]:
+    """The agent's end of the control socket, used by an agent that never reads and then dies."""
+    pidfd = os.pidfd_open(room.init.pid)
+    end = socket.socket(fileno=kernel.descriptor_of(pidfd, room.init.control_fd))
+    os.close(pidfd)
+    yield end
+    end.close()
+
+
+def request(room: Room, number: int, entrance: Entrance) -> messages.Body:
+    return {
+        "id": number,
+        "key": f"stale-{number}",
+        "arguments": ["/bin/true"],
+        "environment": {},
+        "folder": "/",
+        "uid": UID,
+        "gid": UID,
+        "capabilities": "none",
+        "open_files": 64,
+        "log_bytes": 65536,
+        "clone_into": entrance.clone_into is not None,
+    }
+
+
+async def test_answers_to_a_dead_agent_are_drained(room: Room, raw: socket.socket, tmp_path: Path) -> None:
+    room.init.close()
+    room.groups.add_leaf(room.name, "_stale")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with room.groups.entrance(room.name, "_stale", from_within=True) as entrance:
+        into = [] if entrance.clone_into is None else [entrance.clone_into]
+        raw.setblocking(True)
+        # More than the socket holds: the init goes on, and keeps for later what it cannot send.
+        for number in range(220):
+            packet = messages.encode(request(room, number, entrance))
+            messages.send(raw, packet, [folder, *into, *entrance.procs])
+    os.close(folder)
+    raw.close()
+    adopted = InitHandle.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+    assert adopted is not None
+    room.init = adopted
+    before = opened()
+    stale = {f"stale-{number}" for number in range(220)}
+    exits = room.init.exits()
+    while stale:
+        stale.discard((await anext(exits)).key)
+    assert (await room.run("echo fine")).out == "fine\n"
+    assert opened() == before
+
+
+AGENT = """
+import asyncio, json, os, signal, sys
+from pathlib import Path
+from skerry.model.cells import Sandbox
+from skerry.model.ids import CellName
+from skerry.node.cgroups.detection import detect
+from skerry.node.launching import InitSpec, Launcher, StartSpec
+async def main(root, folder):
+    groups, cell = detect(root), CellName("one")
+    launcher = await Launcher.start()
+    with groups.entrance(cell, "_init") as entrance:
+        init = await launcher.make_init(InitSpec("cell"), entrance)
+    groups.add_leaf(cell, "_x1")
+    command = "mkfifo /tmp/go; echo one; read x < /tmp/go; echo two; exit 5"
+    spec = StartSpec("1", command, Sandbox(), 61184, 61184, 65536)
+    with groups.entrance(cell, "_x1", from_within=True) as entrance:
+        started = await init.start(spec, Path(folder), entrance)
+    facts = [launcher.pid, init.pid, init.start_time, init.control_fd, started.pid]
+    print(json.dumps(facts), file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_killed_agent_leaves_a_cell_that_the_next_one_takes_over(ground: Ground) -> None:
+    room = ground.room()
+    room.place("1").mkdir(parents=True)
+    command = [sys.executable, "-c", AGENT, ground.root, str(room.place("1"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    launcher_pid, pid, start_time, control_fd, started = json.loads(done.stderr.splitlines()[-1])
+    await gone(launcher_pid)
+    assert Path(f"/proc/{started}").exists()
+    adopted = InitHandle.adopt(pid, start_time, control_fd)
+    assert adopted is not None
+    room.init = adopted
+    assert (await room.run("until echo > /tmp/go; do :; done")).exited.code == 0
+    assert (await room.ended("1")).code == 5
+    assert await room.followed("1", "stdout") == b"one\ntwo\n"
+
+
+def test_all_of_it_works_on_uvloop(tmp_path: Path) -> None:
+    async def main() -> str:
+        ground = Ground(tmp_path)
+        try:
+            async with launching() as launcher:
+                room = ground.room()
+                await room.open(launcher)
+                out = (await room.run("echo fine; exit 2")).out
+                await room.close()
+                ground.rooms.clear()
+                return out
+        finally:
+            await ground.close()
+
+    assert uvloop.run(main()) == "fine\n"
+
+
+async def test_an_agent_is_a_subreaper_only_while_it_has_a_launcher() -> None:
+    assert kernel.set_subreaper(False) is False
+    async with launching():
+        assert kernel.set_subreaper(True) is True
+    assert kernel.set_subreaper(False) is False
