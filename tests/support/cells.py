@@ -31,6 +31,7 @@ from skerry.model.cells import (
 )
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import GrpcSettings
+from skerry.node.host import Host, HostUsage
 from skerry.node.logs.readers import RingReader
 from skerry.node.logs.rings import RingWriter
 from skerry.wire.aurae.observe import ObserveService
@@ -81,6 +82,12 @@ class Started:
 class View:
     cell: Cell
     executables: tuple[ExecutableState, ...]
+
+
+def a_node() -> tuple[Host, HostUsage]:
+    """A machine that is always the same."""
+    host = Host("amd64", "linux", "6.1", "boot", "hybrid", cpus=2, memory_bytes=1 << 30, disk_bytes=1 << 40)
+    return host, HostUsage(12.5, (0.5, 0.25, 0.125), memory_available_bytes=1 << 29, disk_free_bytes=1 << 39)
 
 
 class FakeKeeper:
@@ -214,7 +221,7 @@ async def cell_server(
 ) -> AsyncIterator[CellServer]:
     """Every contract for the cells of `keeper`, on a socket in `folder`."""
     recent = Recent()
-    services = [RuntimeService(keeper), ObserveService(keeper, recent), CellService(keeper)]
+    services = [RuntimeService(keeper), ObserveService(keeper, recent), CellService(keeper, a_node)]
     server = GrpcServer(
         standard.beside(services, {}, empty_services=EMPTY_SERVICES),
         Gate(FakeIdentity(), os.getuid()),

@@ -266,13 +266,24 @@ def run(
 @dialling.options
 @printing.option
 def usage(door: dialling.Door, name: str, output: str) -> None:
-    """Show what each cell has used; with CELL, that one and those inside it."""
-    from skerry.wire.proto.cells_pb2 import ListRequest
+    """Show what the node and each cell have used; with CELL, that one and those inside it."""
+    from skerry.wire.proto.cells_pb2 import ListRequest, NodeRequest
 
     request = ListRequest(cell=name, usage=True)
+    node = dialling.ask(door, lambda stub: stub.Node(NodeRequest(), timeout=_CALL_S))
     found = dialling.ask(door, lambda stub: stub.List(request, timeout=_CALL_S))
+    if output == "table":
+        click.echo(
+            f"node: {node.cpus} processors ({node.architecture}), {node.cgroups} cgroups, "
+            f"load {node.load[0]:.2f}, "
+            f"memory {_size(node.memory_available_bytes)} of {_size(node.memory_bytes)} free, "
+            f"disk {_size(node.disk_free_bytes)} of {_size(node.disk_bytes)} free"
+        )
     printing.show(
-        {"cells": [{"cell": each.cell, **_usage_shown(each.usage)} for each in found]},
+        {
+            "node": _node_shown(node),
+            "cells": [{"cell": each.cell, **_usage_shown(each.usage)} for each in found],
+        },
         output,
         columns=("cell", "cpu", "throttled", "memory", "peak", "pids", "read", "written", "oom kills"),
         rows=lambda value: [
@@ -338,6 +349,11 @@ def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
 
 def _usage_shown(told: cells_pb2.Usage) -> dict[str, int]:
     return {field.name: getattr(told, field.name) for field in told.DESCRIPTOR.fields}
+
+
+def _node_shown(told: cells_pb2.NodeReply) -> dict[str, Any]:
+    plain = {field.name: getattr(told, field.name) for field in told.DESCRIPTOR.fields}
+    return {**plain, "load": list(told.load)}
 
 
 def _exit_shown(told: cells_pb2.Exit) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.model import errors
 from skerry.model.settings import Settings
+from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.launching import Launcher
@@ -66,7 +67,12 @@ async def start(
     loops = await undo.enter_async_context(Keeper("runtime", clock=clock))
     if cells is not None:
         loops.forever("cells", cells.run, critical=True)
-        services = [RuntimeService(cells), ObserveService(cells), CellService(cells)]
+        facts = host.describe(folder, cells.cgroups_kind)
+
+        def node() -> tuple[host.Host, host.HostUsage]:
+            return facts, host.measure(folder)
+
+        services = [RuntimeService(cells), ObserveService(cells), CellService(cells, node)]
     server = GrpcServer(
         standard.beside(services, checks, empty_services=EMPTY_SERVICES), gate, settings.grpc, clock=clock
     )

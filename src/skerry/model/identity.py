@@ -9,7 +9,6 @@ import enum
 
 import msgspec
 
-
 # The name by which Aurae's clients verify whoever serves the node runtime, whatever the address.
 AURAE_NAME = "server.unsafe.aurae.io"
 

@@ -62,6 +62,7 @@ GRPC: dict[str, Access] = {
     "/skerry.cells.v1.CellService/Wait": _READERS,
     "/skerry.cells.v1.CellService/Logs": _READERS,
     "/skerry.cells.v1.CellService/Usage": _READERS,
+    "/skerry.cells.v1.CellService/Node": _READERS,
     "/runtime.CellService/Allocate": _DEPLOYERS,
     "/runtime.CellService/Free": _DEPLOYERS,
     "/runtime.CellService/Start": _DEPLOYERS,

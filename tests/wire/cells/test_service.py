@@ -212,6 +212,18 @@ async def test_usage_is_told_field_by_field(cells):
     assert (await refused(cells.Usage(pb.UsageRequest(cell="b"))))[0] is Status.NOT_FOUND
 
 
+async def test_the_node_tells_what_it_has_and_what_is_in_use(cells):
+    node = await cells.Node(pb.NodeRequest())
+    assert (node.architecture, node.cgroups, node.cpus, list(node.load)) == (
+        "amd64",
+        "hybrid",
+        2,
+        [0.5, 0.25, 0.125],
+    )
+    assert (node.memory_bytes, node.memory_available_bytes) == (1 << 30, 1 << 29)
+    assert (node.disk_bytes, node.disk_free_bytes, node.cpu_busy_s) == (1 << 40, 1 << 39, 12.5)
+
+
 @pytest.mark.parametrize("role", ["viewer", "deployer", "invoker", "node"])
 async def test_a_viewer_may_look_a_deployer_may_change_and_others_neither(served, role):
     served.keeper.on_start = lambda one: one.end(Exit(at=1.0, code=0))

@@ -19,7 +19,7 @@ from skerry.wire.gate import Gate
 from skerry.wire.grpc import standard
 from skerry.wire.grpc.identity import IdentityService
 from skerry.wire.peers import Peer
-from tests.support.cells import FakeKeeper
+from tests.support.cells import FakeKeeper, a_node
 from tests.wire.grpc.fakes import FakeIdentity
 from tests.wire.grpc.raw import RawClient, framed
 
@@ -54,7 +54,7 @@ def everything(folder: Path) -> list[IServable]:
         IdentityService(FakeIdentity()),
         RuntimeService(keeper),
         ObserveService(keeper, recent),
-        CellService(keeper),
+        CellService(keeper, a_node),
     ]
 
 

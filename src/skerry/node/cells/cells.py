@@ -101,6 +101,11 @@ class Cells:
         """True if the limits of cells are held by cgroup v2."""
         return self._means.groups.limits_in_v2
 
+    @property
+    def cgroups_kind(self) -> str:
+        """How limits are held here: `unified`, `hybrid` or `legacy`."""
+        return self._means.groups.kind
+
     async def allocate(self, cell: Cell) -> None:
         """Make a cell. Raises AlreadyExists, NotFound (an ancestor), Refused, NoRoom, Invalid."""
         self._check_new(cell.name)

@@ -80,8 +80,8 @@ class Inits:
     async def clear(self, home: Home) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
 
-        Nothing is ever put into a group that was killed: since 6.14 the kernel may take a process that is born
-        into one, long after, for one that the killing missed.
+        Nothing is ever put into a group that was killed: since 6.14 the kernel may take a process that is
+        born into one, long after, for one that the killing missed.
         """
         groups = self._means.groups
         if groups.pids(home.name, INIT_LEAF):

@@ -13,6 +13,7 @@ from typing import Final
 from skerry.model import cells, errors
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.room import Megabytes, Millicores
+from skerry.node.host import Host, HostUsage
 from skerry.wire.cells.keeper import CellView
 from skerry.wire.proto import cells_pb2
 
@@ -88,6 +89,22 @@ def told_exit(how: cells.Exit) -> cells_pb2.Exit:
 
 def told_usage(usage: cells.Usage) -> cells_pb2.Usage:
     return cells_pb2.Usage(**{name: getattr(usage, name) for name in usage.__struct_fields__})
+
+
+def told_node(host: Host, usage: HostUsage) -> cells_pb2.NodeReply:
+    return cells_pb2.NodeReply(
+        architecture=host.architecture,
+        system=host.system,
+        kernel=host.kernel,
+        cgroups=host.cgroups,
+        cpus=host.cpus,
+        memory_bytes=host.memory_bytes,
+        disk_bytes=host.disk_bytes,
+        cpu_busy_s=usage.cpu_busy_s,
+        load=usage.load,
+        memory_available_bytes=usage.memory_available_bytes,
+        disk_free_bytes=usage.disk_free_bytes,
+    )
 
 
 def _told_limits(limits: cells.Limits) -> cells_pb2.Limits:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from contextlib import aclosing
 
 from grpclib.server import Stream
@@ -16,6 +17,7 @@ from skerry.model import errors
 from skerry.model.cells import is_within, parse_name
 from skerry.model.identity import Caller, Role
 from skerry.model.ids import CellName, ExecutableName
+from skerry.node.host import Host, HostUsage
 from skerry.wire.cells import messages, output
 from skerry.wire.cells.keeper import CellKeeper
 from skerry.wire.grpc.streams import caller_of
@@ -29,6 +31,8 @@ from skerry.wire.proto.cells_pb2 import (
     ListRequest,
     LogItem,
     LogsRequest,
+    NodeReply,
+    NodeRequest,
     StartReply,
     StartRequest,
     StopReply,
@@ -43,8 +47,9 @@ from skerry.wire.proto.cells_pb2 import (
 class CellService(CellServiceBase):
     """Serves `skerry.cells.v1.CellService`."""
 
-    def __init__(self, keeper: CellKeeper) -> None:
+    def __init__(self, keeper: CellKeeper, node: Callable[[], tuple[Host, HostUsage]]) -> None:
         self._keeper = keeper
+        self._node = node
 
     async def Allocate(self, stream: Stream[AllocateRequest, AllocateReply]) -> None:  # noqa: N802 - gRPC's name
         request = await stream.recv_message()
@@ -111,6 +116,10 @@ class CellService(CellServiceBase):
         assert request is not None
         usage = self._keeper.usage(_cell(request))
         await stream.send_message(UsageReply(usage=messages.told_usage(usage)))
+
+    async def Node(self, stream: Stream[NodeRequest, NodeReply]) -> None:  # noqa: N802 - gRPC's name
+        await stream.recv_message()
+        await stream.send_message(messages.told_node(*self._node()))
 
 
 def _cell(

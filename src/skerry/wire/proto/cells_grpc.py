@@ -46,6 +46,10 @@ class CellServiceBase(abc.ABC):
     async def Usage(self, stream: 'grpclib.server.Stream[skerry.wire.proto.cells_pb2.UsageRequest, skerry.wire.proto.cells_pb2.UsageReply]') -> None:
         pass
 
+    @abc.abstractmethod
+    async def Node(self, stream: 'grpclib.server.Stream[skerry.wire.proto.cells_pb2.NodeRequest, skerry.wire.proto.cells_pb2.NodeReply]') -> None:
+        pass
+
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
         return {
             '/skerry.cells.v1.CellService/Allocate': grpclib.const.Handler(
@@ -95,6 +99,12 @@ class CellServiceBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 skerry.wire.proto.cells_pb2.UsageRequest,
                 skerry.wire.proto.cells_pb2.UsageReply,
+            ),
+            '/skerry.cells.v1.CellService/Node': grpclib.const.Handler(
+                self.Node,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                skerry.wire.proto.cells_pb2.NodeRequest,
+                skerry.wire.proto.cells_pb2.NodeReply,
             ),
         }
 
@@ -149,4 +159,10 @@ class CellServiceStub:
             '/skerry.cells.v1.CellService/Usage',
             skerry.wire.proto.cells_pb2.UsageRequest,
             skerry.wire.proto.cells_pb2.UsageReply,
+        )
+        self.Node = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/skerry.cells.v1.CellService/Node',
+            skerry.wire.proto.cells_pb2.NodeRequest,
+            skerry.wire.proto.cells_pb2.NodeReply,
         )

@@ -250,3 +250,33 @@ class Usage(_message.Message):
     written_bytes: int
     oom_kills: int
     def __init__(self, cpu_ns: _Optional[int] = ..., throttled_ns: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., pids: _Optional[int] = ..., read_bytes: _Optional[int] = ..., written_bytes: _Optional[int] = ..., oom_kills: _Optional[int] = ...) -> None: ...
+
+class NodeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeReply(_message.Message):
+    __slots__ = ("architecture", "system", "kernel", "cgroups", "cpus", "memory_bytes", "disk_bytes", "cpu_busy_s", "load", "memory_available_bytes", "disk_free_bytes")
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    CGROUPS_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    architecture: str
+    system: str
+    kernel: str
+    cgroups: str
+    cpus: int
+    memory_bytes: int
+    disk_bytes: int
+    cpu_busy_s: float
+    load: _containers.RepeatedScalarFieldContainer[float]
+    memory_available_bytes: int
+    disk_free_bytes: int
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., cgroups: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., cpu_busy_s: _Optional[float] = ..., load: _Optional[_Iterable[float]] = ..., memory_available_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
