@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
+from skerry.model import errors
 from skerry.node.launcher import messages
 from skerry.node.launcher.messages import Body, Message
 
@@ -41,7 +42,7 @@ class Channel:
     async def ask(self, body: Body, descriptors: Sequence[int] = ()) -> Message:
         """Send a request and wait for its answer, which the caller must close.
 
-        `descriptors` stay the caller's. Raises `Closed`, and `messages.TooLarge`.
+        `descriptors` stay the caller's. Raises `Closed`, `messages.TooLarge`, Internal.
         """
         number = next(self._numbers)
         packet = messages.encode({"id": number, **body})
@@ -87,8 +88,10 @@ class Channel:
                     return
                 except BlockingIOError:
                     await self._room()
+                except (BrokenPipeError, ConnectionResetError):
+                    self._over()
                 except OSError as error:
-                    raise Closed from error
+                    raise errors.Internal("a request could not be sent", detail=str(error)) from error
         raise Closed
 
     async def _room(self) -> None:
@@ -100,6 +103,10 @@ class Channel:
             if self.is_open:
                 self._loop.remove_writer(self._end)
 
+    def _over(self) -> None:
+        self.close()
+        self._on_end()
+
     def _hear(self) -> bool:
         try:
             message = messages.receive(self._end)
@@ -110,8 +117,7 @@ class Channel:
         except OSError:
             message = None
         if message is None:
-            self.close()
-            self._on_end()
+            self._over()
             return False
         if "id" not in message.body:
             self._on_told(message)
