@@ -59,7 +59,8 @@ async def test_it_cannot_end_its_init(room: Room, sandbox: Sandbox) -> None:
 async def test_it_cannot_look_into_its_init(room: Room, sandbox: Sandbox) -> None:
     for path in ("environ", "maps", "mem", "fd/3", "root/etc/passwd"):
         assert refused(await room.run(f"cat /proc/1/{path}", sandbox=sandbox)), path
-    assert refused(await room.run("ls /proc/1/root/ /proc/1/cwd/", sandbox=sandbox))
+    for link in ("root", "cwd"):
+        assert refused(await room.run(f"ls /proc/1/{link}/", sandbox=sandbox)), link
 
 
 async def test_the_init_has_none_of_the_agents_environment(room: Room) -> None:
