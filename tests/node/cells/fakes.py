@@ -125,11 +125,12 @@ class FakeCgroups:
 
     async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
         """Nothing ends by itself here, so `within_s` is over at once, unless a test holds the time."""
+        deadline = self.host.clock.monotonic() + within_s
         await asyncio.sleep(0)
         while self.pids(cell, leaf) and self.host.time_stands:  # noqa: ASYNC110 - turns of the loop, no time
             await asyncio.sleep(0)
         if self.pids(cell, leaf):
-            self.host.clock.advance(within_s)
+            self.host.clock.advance(max(0.0, deadline - self.host.clock.monotonic()))
             return False
         return True
 
@@ -277,9 +278,13 @@ class FakeProcesses:
         self.host = host
         self.launcher = launcher
 
-    def ask(self, listing: Callable[[], list[int]]) -> None:
-        for pid in listing():
+    def ask(self, listing: Callable[[], list[int]]) -> set[int]:
+        asked = set(listing())
+        for pid in asked:
             self.host.signal(pid, SIGTERM)
+        return asked
+
+    def ask_strays(self, listing: Callable[[], list[int]], asked: set[int]) -> None: ...
 
     def start_time(self, pid: int) -> int | None:
         process = self.host.processes.get(pid)

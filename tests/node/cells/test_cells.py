@@ -356,7 +356,7 @@ async def test_what_does_not_end_when_asked_is_killed_after_the_grace(node: Node
     process.stubborn = True
     began = node.host.clock.now()
     outcome = await cells.stop(A, SLEEP, grace_s=7)
-    assert (outcome.signal, outcome.at - began, outcome.oom) == (SIGKILL, 7, False)
+    assert (outcome.signal, round(outcome.at - began, 3), outcome.oom) == (SIGKILL, 7, False)
     assert process.signals == [SIGTERM, SIGKILL]
 
 

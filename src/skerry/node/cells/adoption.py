@@ -119,7 +119,7 @@ def _inits(means: Means, groups: Mapping[CellName, bool]) -> dict[CellName, dict
 async def _doom(means: Means, name: CellName) -> bool:
     """Kill and remove; False if that is not possible now."""
     try:
-        await stopping.empty(means.groups, name, None, grace_s=0, kill_s=_KILL_S, ask=means.processes.ask)
+        await stopping.empty(means.groups, name, None, grace_s=0, kill_s=_KILL_S, processes=means.processes)
         means.groups.remove(name)
     except (stopping.Unkillable, errors.SkerryError, OSError) as error:
         log.warning("cell.not_removed", cell=name, error=str(error))

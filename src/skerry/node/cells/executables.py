@@ -131,13 +131,13 @@ class Executables:
             known.leaf,
             grace_s=grace_s,
             kill_s=kill_s,
-            ask=self._means.processes.ask,
+            processes=self._means.processes,
             on_kill=mark,
         )
 
     async def _empty(self, cell: CellName, leaf: str, *, grace_s: float, kill_s: float) -> None:
         await stopping.empty(
-            self._means.groups, cell, leaf, grace_s=grace_s, kill_s=kill_s, ask=self._means.processes.ask
+            self._means.groups, cell, leaf, grace_s=grace_s, kill_s=kill_s, processes=self._means.processes
         )
 
     async def _report(self, home: Home, known: Known) -> Exit:

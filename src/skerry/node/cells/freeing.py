@@ -86,7 +86,7 @@ class Freeing:
             None,
             grace_s=0,
             kill_s=self._left(deadline),
-            ask=self._means.processes.ask,
+            processes=self._means.processes,
         )
         self._means.reached("free.killed")
 

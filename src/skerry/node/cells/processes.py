@@ -10,31 +10,38 @@ import os
 import signal
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 
 from skerry.node.cells.stopping import Listing
 from skerry.node.launching import InitHandle, start_time_of
 
 _AT_ONCE = 64  # descriptors that asking a crowd may hold at once
-_ROUNDS = 8  # a program that answers the asking by forking is not chased for ever
 
 
 class Processes:
     """Those of this host."""
 
-    def ask(self, listing: Listing) -> None:
-        """SIGTERM for every process that `listing` names, and for no other.
-
-        A shell may fork as it is asked. The kernel lets no process fork that has a signal to take first, so
-        what is new in a list made after the asking is all that there can be; it is asked as well.
-        """
+    def ask(self, listing: Listing) -> set[int]:
+        """SIGTERM for every process that `listing` names, and for no other; whom it went to."""
         asked: set[int] = set()
-        for _ in range(_ROUNDS):
-            fresh = iter([pid for pid in listing() if pid not in asked])
-            while crowd := list(islice(fresh, _AT_ONCE)):
-                asked.update(crowd)
-                _ask(crowd, listing)
-            if asked.issuperset(listing()):
-                return
+        self._ask_all(listing(), listing, asked)
+        return asked
+
+    def ask_strays(self, listing: Listing, asked: set[int]) -> None:
+        """SIGTERM also for those that were just being forked when their parent was asked, and died of it.
+
+        The kernel lists a child a moment after it can no longer be prevented. What a parent that lives on has
+        forked since is its own affair: perhaps it tidies up.
+        """
+        pids = listing()
+        new = [pid for pid in pids if pid not in asked]
+        self._ask_all([pid for pid in new if _parent(pid) not in pids], listing, asked)
+
+    def _ask_all(self, pids: Sequence[int], listing: Listing, asked: set[int]) -> None:
+        remaining = iter(pids)
+        while crowd := list(islice(remaining, _AT_ONCE)):
+            _ask(crowd, listing)
+            asked.update(crowd)
 
     def start_time(self, pid: int) -> int | None:
         """In ticks since the boot; with the pid, a name that is not used again."""
@@ -68,3 +75,10 @@ def _ask(crowd: Sequence[int], listing: Listing) -> None:
     finally:
         for descriptor in opened.values():
             os.close(descriptor)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0  # gone

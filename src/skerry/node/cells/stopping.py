@@ -12,7 +12,9 @@ from typing import Protocol
 from skerry.model.ids import CellName
 
 Listing = Callable[[], list[int]]
-Ask = Callable[[Listing], None]
+
+_FIRST_LOOK_S = 0.02
+_SLOWER = 4.0
 
 
 class Groups(Protocol):
@@ -23,6 +25,14 @@ class Groups(Protocol):
     def kill(self, cell: CellName, leaf: str | None = None) -> None: ...
 
     async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool: ...
+
+
+class Asking(Protocol):
+    """What is needed of `skerry.node.cells.processes`."""
+
+    def ask(self, listing: Listing) -> set[int]: ...
+
+    def ask_strays(self, listing: Listing, asked: set[int]) -> None: ...
 
 
 class Unkillable(Exception):
@@ -41,7 +51,7 @@ async def empty(
     *,
     grace_s: float,
     kill_s: float,
-    ask: Ask,
+    processes: Asking,
     on_kill: Callable[[], None] = lambda: None,
 ) -> None:
     """End everything in the group: ask, wait `grace_s`, kill, wait `kill_s`. Raises `Unkillable`.
@@ -50,11 +60,26 @@ async def empty(
     """
     if not groups.pids(cell, leaf):
         return
-    if grace_s > 0:
-        ask(lambda: groups.pids(cell, leaf))
-        if await groups.emptied(cell, leaf, within_s=grace_s):
-            return
+    if grace_s > 0 and await _asked(groups, cell, leaf, grace_s, processes):
+        return
     on_kill()
     groups.kill(cell, leaf)
     if not await groups.emptied(cell, leaf, within_s=kill_s):
         raise Unkillable(groups.pids(cell, leaf))
+
+
+async def _asked(groups: Groups, cell: CellName, leaf: str | None, grace_s: float, processes: Asking) -> bool:
+    """Ask, and wait; True if nothing is left. Looks for strays now and then, the first time very soon."""
+
+    def listing() -> list[int]:
+        return groups.pids(cell, leaf)
+
+    asked = processes.ask(listing)
+    pause = _FIRST_LOOK_S
+    while grace_s > 0:
+        if await groups.emptied(cell, leaf, within_s=min(pause, grace_s)):
+            return True
+        processes.ask_strays(listing, asked)
+        grace_s -= pause
+        pause *= _SLOWER
+    return False
