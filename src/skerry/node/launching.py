@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 WITHIN_S: Final = 10.0
 _STOP_WITHIN_S: Final = 5.0
+_QUIT_WITHIN_S: Final = 1.0
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",  # noqa: S108 - the cell's own, and the one folder it can surely write to
@@ -385,6 +386,9 @@ async def _make_init(
         await handle.ready(within_s)
     except BaseException:
         handle.quit()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_QUIT_WITHIN_S):
+                await handle.ended()
         handle.close()
         raise
     return handle

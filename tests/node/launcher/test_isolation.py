@@ -124,7 +124,10 @@ async def test_hidden_paths_are_empty(
     ground: Ground, launcher: Launcher, sandbox: Sandbox, secrets: Path, tmp_path: Path
 ) -> None:
     room = ground.room()
-    await room.open(launcher, InitSpec("cell", hidden=(str(secrets), str(tmp_path))))
+    inside = secrets / "inside"
+    inside.mkdir()
+    await room.open(launcher, InitSpec("cell", hidden=(str(secrets), str(inside), str(tmp_path))))
+    inside.rmdir()
     ran = await room.run(f"ls -A {secrets}; cat {secrets}/key; echo x > {secrets}/new", sandbox=sandbox)
     assert ran.out == ""
     assert ran.exited.code != 0
@@ -187,6 +190,7 @@ async def test_its_network_is_the_hosts_unless_asked_for_its_own(ground: Ground,
     assert namespace != hosts
     assert interfaces == ["lo"]
     assert int(flags, 16) & 1, "loopback is up"
+    assert (await own.run("ls -A /run")).out == "", "services of the host listen there"
 
 
 async def test_every_namespace_but_the_network_is_its_own(room: Room) -> None:

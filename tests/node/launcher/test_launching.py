@@ -323,3 +323,13 @@ async def test_an_agent_is_a_subreaper_only_while_it_has_a_launcher() -> None:
     async with launching():
         assert kernel.set_subreaper(True) is True
     assert kernel.set_subreaper(False) is False
+
+
+async def test_an_init_that_cannot_enter_its_group_says_so(ground: Ground, launcher: Launcher) -> None:
+    room = ground.room()
+    with (
+        open("/proc/self/comm") as not_writable,
+        pytest.raises(errors.Internal, match="set up: enter cgroup: Bad file descriptor"),
+    ):
+        await launcher.make_init(InitSpec("cell"), Entrance(None, (not_writable.fileno(),)))
+    assert room.groups.pids(room.name) == []

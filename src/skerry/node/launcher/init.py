@@ -39,32 +39,28 @@ def begin(
     spec: dict[str, Any], agent_end: int, own_end: int, procs: list[int], system_calls: kernel.Filter
 ) -> NoReturn:
     """What the launcher's child does for the rest of its life."""
+    step, telling = "enter cgroup", own_end
     try:
         for group in procs:
             os.write(group, b"0")
-        own = _keep_only(agent_end, own_end)
-    except BaseException:  # noqa: BLE001 - nothing to tell anybody with; the agent sees that it is gone
-        os._exit(1)
-    try:
+        step = "set up the cell"
+        _keep_only(agent_end, own_end)
+        telling = messages.OWN_END
         _set_up(spec)
-        init = Init(own, system_calls)
-    except OSError as error:
-        step = getattr(error, "step", None) or f"set up the cell ({error.filename})"
-        messages.send(own, messages.encode({"failed": step, "errno": error.errno or errno.EIO}))
-        os._exit(1)
+        init = Init(socket.socket(fileno=messages.OWN_END), system_calls)
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
-        messages.send(own, messages.encode({"failed": repr(error), "errno": errno.EINVAL}))
+        failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
+        messages.send(socket.socket(fileno=telling), messages.encode(failure))
         os._exit(1)
     init.run()
 
 
-def _keep_only(agent_end: int, own_end: int) -> socket.socket:
+def _keep_only(agent_end: int, own_end: int) -> None:
     """Close all but the standard descriptors and the two ends, which get the numbers that everybody knows."""
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE_OUR_ENDS) for end in (agent_end, own_end)]
     for end, number in zip(ends, (messages.AGENT_END, messages.OWN_END), strict=True):
         os.dup2(end, number, inheritable=False)
     kernel.close_from(max(messages.AGENT_END, messages.OWN_END) + 1)
-    return socket.socket(fileno=messages.OWN_END)
 
 
 def _set_up(spec: dict[str, Any]) -> None:

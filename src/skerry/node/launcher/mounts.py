@@ -57,16 +57,19 @@ def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool) -> None:
         recursive=True,
         private=True,
     )
-    # Before /tmp and /dev are covered: a hidden path may be in them, and must not be by way of a link either.
-    for path in hidden:
+    # Before /tmp and the like are covered, since a hidden path may be in one; and the deepest first, since
+    # one may be in another.
+    for path in sorted({os.path.realpath(path) for path in hidden}, key=len, reverse=True):
         _cover(path)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108 - these are to be made private
         if os.path.isdir(path):
             _own_folder(path, tmp_mb)
     _own_devices(tmp_mb)
     kernel.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    if own_network:  # the host's shows the host's interfaces
+    if own_network:
+        # The host's /sys shows the host's interfaces, and in /run its services listen.
         kernel.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        _cover("/run")
     for path in _READ_ONLY:
         if os.path.exists(path):
             kernel.mount(path, path, "", MS_BIND)
