@@ -77,7 +77,13 @@ class Executables:
             log_bytes=means.settings.log_bytes,
         )
         with means.groups.entrance(home.name, leaf, from_within=True) as entrance:
-            started = await init.start(request, folder, entrance)
+            try:
+                started = await init.start(request, folder, entrance)
+            except errors.Unavailable as error:
+                raise errors.Unavailable(
+                    f"the init of cell {home.name!r} died just now; start {spec.name!r} again",
+                    detail=error.message,
+                ) from error
         started.close()
         means.reached("start.running")
         record = StartedRecord(pid=started.pid, at=means.clock.now(), ooms=ooms)
