@@ -4,8 +4,6 @@ It forks executables when the agent asks, reaps what ends, moves output into rin
 an executable ended before it tells anybody. It depends on nobody: neither the agent nor the launcher, of
 which it is a fork, needs to live. It keeps both ends of its control socket, so that an agent that comes later
 finds the other end in it and goes on (`skerry.node.launching.InitHandle.adopt`).
-
-Disks fill and break; an init must not. What cannot be written is dropped.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ from typing import Any, Final, NoReturn
 
 from skerry.node.launcher import executables, kernel, loops, messages, mounts
 from skerry.node.launcher.executables import Forked, Program
-from skerry.node.logs.rings import RingWriter
+from skerry.node.launcher.pumps import Pump
 
-_CHUNK: Final = 64 * 1024
-# A pipe that its owner made as large as the kernel lets it is empty after this many chunks.
-_MOST_CHUNKS: Final = 17
 # With no agent to read them, tidings of exits are dropped beyond this; the records on disk stay.
 _MOST_UNSENT: Final = 4096
 _SIOCSIFFLAGS: Final = 0x8914
@@ -85,44 +80,6 @@ def _set_up(spec: dict[str, Any]) -> None:
 def _raise_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
-
-
-class Pump:
-    """One stream of an executable on its way from a pipe to a ring."""
-
-    __slots__ = ("_ring", "has_ended", "pipe")
-
-    def __init__(self, pipe: int, folder: int, stream: str, log_bytes: int) -> None:
-        self.pipe = pipe
-        self.has_ended = False
-        try:
-            self._ring: RingWriter | None = RingWriter(folder, stream, max_bytes=log_bytes)
-        except (OSError, ValueError):
-            self._ring = None  # what comes is read and dropped
-
-    def move(self) -> bool:
-        """Move a chunk; False if there was none."""
-        try:
-            data = os.read(self.pipe, _CHUNK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        now = time.time_ns()
-        if data:
-            if self._ring is not None:
-                self._ring.write(data, now)
-            return True
-        if self._ring is not None:
-            self._ring.end(now)
-        self.has_ended = True
-        return False
-
-    def drain(self) -> None:
-        """Move what is in the pipe now, and not what somebody may add for ever."""
-        for _ in range(_MOST_CHUNKS):
-            if not self.move():
-                return
 
 
 class Running:
