@@ -218,7 +218,6 @@ class InitHandle:
         if "exited" in body:
             self._exits.put_nowait(Exited(body["exited"], body["at"], body["code"], body["signal"]))
         elif "ready" in body:
-            self.start_time = body["ready"]
             self._settle(None)
         elif "failed" in body:
             self._settle(_not_set_up(body["failed"], body["errno"]))
@@ -381,7 +380,12 @@ async def _make_init(
         agent_end.close()
         raise _not_set_up(answer.body["failed"], answer.body["errno"])
     (pidfd,) = answer.descriptors
-    handle = InitHandle(answer.body["pid"], 0, pidfd, agent_end)
+    pid = answer.body["pid"]
+    try:
+        start_time = start_time_of(pid)
+    except OSError:
+        start_time = 0  # it is gone already; what it has to say of that is in its socket
+    handle = InitHandle(pid, start_time, pidfd, agent_end)
     try:
         await handle.ready(within_s)
     except BaseException:

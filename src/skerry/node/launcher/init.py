@@ -85,7 +85,7 @@ def _raise_loopback() -> None:
 class Running:
     """One executable, from the fork until it has ended and its output is all in."""
 
-    __slots__ = ("folder", "forked", "has_ended", "is_settled", "key", "pumps", "request")
+    __slots__ = ("folder", "forked", "has_ended", "is_settled", "key", "pumps", "request", "start_time")
 
     def __init__(self, key: str, request: int, folder: int, pumps: list[Pump]) -> None:
         self.key = key
@@ -93,6 +93,7 @@ class Running:
         self.folder = folder
         self.pumps = pumps
         self.forked = Forked(0, -1, -1)
+        self.start_time = 0
         self.is_settled = False  # the program runs or never will, and the agent was told
         self.has_ended = False
 
@@ -110,7 +111,7 @@ class Init:
         self._loop.watch_children(self._reap)
 
     def run(self) -> NoReturn:
-        self._tell({"ready": _start_time("self")})
+        self._tell({"ready": True})
         while True:
             self._loop.turn()
 
@@ -162,6 +163,7 @@ class Init:
             _close(*writing)
         self._running[running.forked.pid] = running
         self._loop.watch(running.forked.status, lambda: self._settle(running))
+        running.start_time = _start_time(running.forked.pid)  # while the child is on its way
 
     def _settle(self, running: Running) -> None:
         """The program runs, or never will: answer."""
@@ -176,7 +178,7 @@ class Init:
             _close(running.folder, pidfd, *(pump.pipe for pump in running.pumps))
             self._tell({"id": running.request, "failed": failure.step, "errno": failure.errno})
             return
-        self._tell({"id": running.request, "start_time": _start_time(pid)}, [pidfd], pid)
+        self._tell({"id": running.request, "start_time": running.start_time}, [pidfd], pid)
         for pump in running.pumps:
             self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
 
@@ -269,7 +271,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _start_time(pid: int | str) -> int:
+def _start_time(pid: int) -> int:
     """When a process began, in ticks since boot; 0 if that cannot be read, which is no process's time."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:

@@ -40,7 +40,7 @@ class Loop:
         self._poll.unregister(descriptor)
 
     def watch_children(self, handler: Callable[[], None]) -> None:
-        """Call `handler` after children have ended, once for all of them."""
+        """Call `handler` after children have ended, once for all of them; after `listen_to_children`."""
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
         def woken() -> None:
@@ -48,7 +48,6 @@ class Loop:
             handler()
 
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _nothing)
         self.watch(reading, woken)
 
     def turn(self) -> None:
@@ -61,6 +60,11 @@ class Loop:
                 handler()
             except Exception:  # noqa: BLE001, S110 - one source gone wrong must not take the others down
                 pass
+
+
+def listen_to_children() -> None:
+    """Once, in the launcher; its forks inherit it."""
+    signal.signal(signal.SIGCHLD, _nothing)
 
 
 def _nothing(number: int, frame: object) -> None:

@@ -25,6 +25,7 @@ def main(descriptor: int) -> NoReturn:
     gc.disable()
     loops.take_default_signals()
     loops.block_signals()
+    loops.listen_to_children()
     kernel.set_name(b"skerry-launcher")
     kernel.set_subreaper(True)  # what a cell without namespaces leaves behind when its init is gone
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

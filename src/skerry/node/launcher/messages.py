@@ -25,6 +25,8 @@ INIT_NAME: Final = b"skerry-init"  # as `ps` shows it
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
 
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 Body = dict[str, Any]
 
 
@@ -60,7 +62,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def encode(body: Body) -> bytes:
-    packet = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    packet = _encoder.encode(body).encode("utf-8", "surrogateescape")
     if len(packet) > MAX_BYTES:
         raise TooLarge(f"{len(packet)} bytes are more than the {MAX_BYTES} that a message may have")
     return packet
