@@ -136,6 +136,19 @@ async def test_freeing_a_child_leaves_the_parent_alone(node: Node) -> None:
     assert cells.executable(A, SLEEP).exit is None
 
 
+@pytest.mark.parametrize("name", ["a/bad_child", "a/", "/a", "a//b", "a/../a", "a/b/..", ""])
+async def test_a_bad_name_is_never_taken_for_a_good_one(node: Node, name: str) -> None:
+    cells = await node.agent()
+    await cells.allocate(Cell(A))
+    with pytest.raises(errors.NotFound):
+        await cells.free(CellName(name))
+    with pytest.raises(errors.NotFound):
+        await cells.stop(CellName(name), SLEEP)
+    with pytest.raises(errors.Invalid):
+        await cells.allocate(Cell(CellName(name)))
+    assert [view.cell.name for view in cells.list()] == ["a"]
+
+
 async def test_a_cell_whose_group_is_gone_is_forgotten_with_its_children(node: Node) -> None:
     cells = await node.agent()
     await cells.allocate(Cell(A))

@@ -110,16 +110,39 @@ async def test_an_init_that_was_killed_for_memory_is_blamed_on_memory_for_all(
     assert [(await cells.wait(A, name)).oom for name in (ONE, TWO)] == [True, True]
 
 
-async def test_an_exit_that_the_init_wrote_last_is_believed(node: Node, cells: Cells) -> None:
+async def test_an_exit_that_was_written_and_never_told_is_found_by_the_next_agent(
+    node: Node, cells: Cells
+) -> None:
     pid = await start(cells, ONE)
     (init,) = node.host.inits.values()
-    init.heard = asyncio.Queue()  # nobody hears it
+    init.heard = asyncio.Queue()  # what is told from now on reaches nobody
     node.host.end(pid, 3)
-    node.host.inits[init.process.pid] = init
-    node.launcher.handles[0].init.heard.put_nowait(None)
     assert cells.executable(A, ONE).exit is None
-    (again,) = [await node.agent()]
+    again = await node.agent()
     assert (await again.wait(A, ONE)).signal == 3
+
+
+async def test_an_exit_that_the_init_wrote_before_it_died_is_believed(node: Node, cells: Cells) -> None:
+    pid = await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    heard, init.heard = init.heard, asyncio.Queue()
+    node.host.end(pid, 3)
+    init.heard = heard
+    node.host.end(init.process.pid, SIGKILL)
+    assert (await cells.wait(A, ONE)).signal == 3
+
+
+async def test_a_group_that_somebody_removed_says_nothing_of_memory(
+    node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = await start(cells, ONE)
+
+    def gone(*_: object) -> int:
+        raise errors.NotFound("no cgroup")
+
+    monkeypatch.setattr(node.groups, "oom_kills", gone)
+    node.host.end(pid, SIGKILL)
+    assert await cells.wait(A, ONE) == Exit(at=node.host.clock.now(), signal=SIGKILL)
 
 
 async def test_a_start_in_a_cell_whose_init_just_died_is_an_error_and_leaves_nothing(
@@ -189,3 +212,23 @@ async def test_a_fault_in_listening_to_an_init_reaches_whoever_runs_the_cells(
     node.host.end(pid, SIGKILL)
     with pytest.raises(OSError, match="broken"):
         await running
+
+
+async def test_an_agent_that_cannot_take_over_leaves_everything_running(
+    node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = await start(cells, ONE)
+    await cells.allocate(Cell(CellName("b")))
+    await cells.start(Executable(ONE, CellName("b"), "sleep 60"))
+    handles = len(node.launcher.handles)
+
+    def adopt(self: object, pid: int, start_time: int, control_fd: int) -> object:
+        if len(node.launcher.handles) > handles:
+            raise errors.Unavailable("this needs CAP_SYS_PTRACE")
+        return node.launcher.handle(node.host.inits[pid])
+
+    monkeypatch.setattr("tests.node.cells.fakes.FakeProcesses.adopt", adopt)
+    with pytest.raises(errors.Unavailable):
+        await node.agent()
+    assert pid in node.host.processes
+    assert [handle.is_closed for handle in node.launcher.handles[handles:]] == [True]

@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, Limits
+from skerry.model.cells import Cell, Limits, Sandbox
 from skerry.model.ids import CellName, ExecutableName
+from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
 from tests.support.waiting import eventually
@@ -84,6 +85,22 @@ async def test_a_shell_that_is_just_starting_its_child_is_ended_with_it(cells: C
         assert (await cells.stop(A, X, grace_s=60)).signal == signal.SIGTERM
 
 
+@pytest.mark.parametrize("way", ["stop", "free"])
+async def test_a_stop_that_waits_long_is_cut_short_by_a_later_stop_or_free(ground: Ground, way: str) -> None:
+    ground.settings = NodeSettings(stop_grace_s=0.1)
+    async with ground.agent() as cells:
+        await cells.allocate(Cell(A))
+        await cells.start(executable("a", "x", "trap '' TERM; echo ready; while :; do sleep 1000; done"))
+        await eventually(lambda: printed(cells, "a", "x") == b"ready\n")
+        patient = asyncio.create_task(cells.stop(A, X, grace_s=1000))
+        await eventually(lambda: cells._homes[A].executables[X].killed_from is not None)
+        if way == "stop":
+            with pytest.raises(errors.NotFound):
+                await cells.stop(A, X, grace_s=0)
+        await cells.free(A)
+        assert (await patient).signal == signal.SIGKILL
+
+
 async def test_freeing_a_parent_ends_everything_below_it(ground: Ground, cells: Cells) -> None:
     for name in (A, B, C):
         await cells.allocate(Cell(name))
@@ -146,8 +163,6 @@ async def test_a_program_that_is_not_there_is_the_shells_127_and_the_start_is_fi
 
 async def test_a_start_that_is_refused_leaves_nothing(ground: Ground, cells: Cells) -> None:
     await cells.allocate(Cell(A))
-    from skerry.model.cells import Sandbox
-
     for sandbox in (Sandbox(folder="/no/such/folder"), Sandbox(arguments=("/no/such/program",))):
         with pytest.raises(errors.Refused):
             await cells.start(executable("a", "x", "true"), sandbox)

@@ -13,7 +13,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -94,17 +94,21 @@ def _keep(cell: FoundCell, record: CellRecord, processes: Mapping[int, int]) -> 
     )
 
 
-async def adopt(means: Means, executables: Executables, boot: str) -> list[Home]:
-    """Take over what is there: every cell that goes on, and those that must be freed and cannot be yet."""
+async def adopt(means: Means, executables: Executables, boot: str, keep: Callable[[Home], None]) -> None:
+    """Take over what is there. `keep` gets every cell that goes on, and those that must go and cannot yet."""
     means.records.empty_trash()
     found = {cell.name: cell for cell in means.records.scan()}
     groups = {name: means.groups.exists(name) for name in means.groups.cells()}
     decision = plan(list(found.values()), groups, _inits(means, groups), boot)
-    stuck = [found[name].record for name in decision.doomed if not await _doom(means, name) and name in found]
-    adopted = [await _take_over(means, executables, kept) for kept in decision.kept]
+    for name in decision.doomed:
+        if not await _doom(means, name) and name in found and (record := found[name].record) is not None:
+            keep(Home(record, is_freeing=True))
+    for kept in decision.kept:
+        home = Home(kept.record)
+        keep(home)
+        await _take_over(means, executables, kept, home)
     if decision.kept or decision.doomed:
         log.info("cells.adopted", kept=len(decision.kept), removed=len(decision.doomed))
-    return [*adopted, *(Home(record, is_freeing=True) for record in stuck if record is not None)]
 
 
 def _inits(means: Means, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
@@ -119,7 +123,7 @@ def _inits(means: Means, groups: Mapping[CellName, bool]) -> dict[CellName, dict
 async def _doom(means: Means, name: CellName) -> bool:
     """Kill and remove; False if that is not possible now."""
     try:
-        await stopping.empty(means.groups, name, None, grace_s=0, kill_s=_KILL_S, processes=means.processes)
+        await stopping.empty(means.groups, name, None, kill_s=_KILL_S, processes=means.processes)
         means.groups.remove(name)
     except (stopping.Unkillable, errors.SkerryError, OSError) as error:
         log.warning("cell.not_removed", cell=name, error=str(error))
@@ -128,8 +132,7 @@ async def _doom(means: Means, name: CellName) -> bool:
     return True
 
 
-async def _take_over(means: Means, executables: Executables, kept: Kept) -> Home:
-    home = Home(kept.record)
+async def _take_over(means: Means, executables: Executables, kept: Kept, home: Home) -> None:
     home.last_number = max((each.number for each in kept.found.executables), default=0)
     init = None
     if kept.has_live_init and (record := kept.found.init) is not None:
@@ -150,4 +153,3 @@ async def _take_over(means: Means, executables: Executables, kept: Kept) -> Home
         executables.look(home, known)
     if init is None:
         executables.lose(home, list(home.executables.values()))
-    return home

@@ -9,7 +9,7 @@ everything running. Nothing here knows a contract's spelling or its codes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,10 +90,11 @@ class Cells:
         )
         boot = boot_id() if boot is None else boot
         cells = cls(means, boot)
-        homes = await adoption.adopt(means, cells._executables, boot)
-        for home in homes:
-            cells._homes[home.name] = home
-            cells._uids.claim(home.record.uid)
+        try:
+            await adoption.adopt(means, cells._executables, boot, cells._keep)
+        except BaseException:
+            await cells.close()
+            raise
         return cells
 
     @property
@@ -151,6 +152,9 @@ class Cells:
         Unavailable."""
         self._home(name)
         deadline = self._means.clock.monotonic() + self._means.settings.free_timeout_s
+        for home in self._within(name):  # a stop that is under way must not take its time now
+            for known in home.executables.values():
+                self._executables.hurry(known, self._means.settings.stop_grace_s)
         try:
             async with asyncio.timeout(self._means.settings.free_timeout_s):
                 held = await self._hold(_ancestors(name), name)
@@ -162,9 +166,12 @@ class Cells:
 
     async def _free(self, name: CellName, deadline: float) -> None:
         self._home(name)
-        within = [home for home in self._homes.values() if is_within(home.name, name)]
-        await self._freeing.free(name, within, deadline)
+        await self._freeing.free(name, self._within(name), deadline)
         log.info("cell.freed", cell=name)
+
+    def _keep(self, home: Home) -> None:
+        self._homes[home.name] = home
+        self._uids.claim(home.record.uid)
 
     def _drop(self, home: Home) -> None:
         del self._homes[home.name]
@@ -185,9 +192,9 @@ class Cells:
 
     async def stop(self, cell: CellName, name: ExecutableName, *, grace_s: float | None = None) -> Exit:
         """End it and forget it: asked first, killed after `grace_s`. Raises NotFound, Unavailable."""
-        self._known(cell, name)
-        held = await self._hold_executable(cell, name)
         grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
+        self._executables.hurry(self._known(cell, name), grace_s)  # before waiting for who stops it now
+        held = await self._hold_executable(cell, name)
         return await self._finish(held, self._stop(cell, name, grace_s))
 
     async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> Exit:
@@ -249,6 +256,9 @@ class Cells:
         if home is None:
             raise errors.NotFound(f"there is no cell {name!r}")
         return home
+
+    def _within(self, name: CellName) -> Sequence[Home]:
+        return [home for home in self._homes.values() if is_within(home.name, name)]
 
     def _known(self, cell: CellName, name: ExecutableName) -> Known:
         known = self._home(cell).executables.get(name)

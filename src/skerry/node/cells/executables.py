@@ -14,7 +14,6 @@ import structlog
 
 from skerry.model import errors
 from skerry.model.cells import Executable, Exit, Sandbox
-from skerry.model.ids import CellName
 from skerry.node.cells import stopping
 from skerry.node.cells.inits import Inits
 from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
@@ -98,14 +97,20 @@ class Executables:
 
     async def undo(self, home: Home, number: int) -> None:
         """Leave nothing of a start that nobody was told of."""
+        means, leaf = self._means, leaf_of(number)
         try:
-            await self._empty(home.name, leaf_of(number), grace_s=0, kill_s=_KILL_S)
-            self._means.groups.remove_leaf(home.name, leaf_of(number))
+            await stopping.empty(means.groups, home.name, leaf, kill_s=_KILL_S, processes=means.processes)
+            means.groups.remove_leaf(home.name, leaf)
         except (stopping.Unkillable, errors.SkerryError, OSError) as error:
             # The group keeps its record, so that Free and the next agent find it.
             log.warning("start.not_undone", cell=home.name, number=number, error=str(error))
             return
-        self._means.records.remove(home.name, number)
+        means.records.remove(home.name, number)
+
+    def hurry(self, known: Known, grace_s: float) -> None:
+        """If somebody is ending it, it is killed `grace_s` from now at the latest."""
+        if known.killed_from is not None:
+            known.killed_from = min(known.killed_from, self._means.clock.monotonic() + grace_s)
 
     async def stop(self, home: Home, known: Known, grace_s: float) -> Exit:
         """End it with all its children, then forget it."""
@@ -127,24 +132,27 @@ class Executables:
 
     async def end(self, home: Home, known: Known, grace_s: float, kill_s: float) -> None:
         """End every process of it, also those that outlived its main process. Raises `Unkillable`."""
+        known.killed_from = self._means.clock.monotonic() + grace_s
+
+        def grace() -> float:
+            assert known.killed_from is not None
+            return known.killed_from - self._means.clock.monotonic()
 
         def mark() -> None:
             known.was_killed = True
 
-        await stopping.empty(
-            self._means.groups,
-            home.name,
-            known.leaf,
-            grace_s=grace_s,
-            kill_s=kill_s,
-            processes=self._means.processes,
-            on_kill=mark,
-        )
-
-    async def _empty(self, cell: CellName, leaf: str, *, grace_s: float, kill_s: float) -> None:
-        await stopping.empty(
-            self._means.groups, cell, leaf, grace_s=grace_s, kill_s=kill_s, processes=self._means.processes
-        )
+        try:
+            await stopping.empty(
+                self._means.groups,
+                home.name,
+                known.leaf,
+                kill_s=kill_s,
+                processes=self._means.processes,
+                grace=grace,
+                on_kill=mark,
+            )
+        finally:
+            known.killed_from = None
 
     async def _report(self, home: Home, known: Known) -> Exit:
         """How it ended, now that no process of it is left."""
@@ -190,14 +198,20 @@ class Executables:
         )
 
     def _judge(self, home: Home, known: Known, record: ExitRecord) -> ExitRecord:
-        return judge(record, known, lambda: self._means.groups.oom_kills(home.name, known.leaf))
+        return judge(record, known, lambda: self._ooms(home, known))
+
+    def _ooms(self, home: Home, known: Known) -> int:
+        try:
+            return self._means.groups.oom_kills(home.name, known.leaf)
+        except (errors.SkerryError, OSError):  # somebody removed the group: nothing can be told
+            return 0
 
     def _count_no_more(self, home: Home, victim: Known) -> None:
         """A kill that was put down to one executable is not put down to another that is counted with it."""
         for known in home.running():
             if known is victim:
                 continue
-            ooms = self._means.groups.oom_kills(home.name, known.leaf)
+            ooms = self._ooms(home, known)
             if ooms != known.started.ooms:
                 known.started = msgspec.structs.replace(known.started, ooms=ooms)
                 self._means.records.set_started(home.name, known.number, known.started)

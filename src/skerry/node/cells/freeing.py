@@ -60,7 +60,7 @@ class Freeing:
 
     async def _end(self, home: Home, deadline: float) -> None:
         left = deadline - self._means.clock.monotonic()
-        grace_s = min(self._means.settings.stop_grace_s, max(0.0, left * _SHARE))
+        grace_s = min(self._means.settings.stop_grace_s, left * _SHARE)
         # All at once: a cell of many stubborn executables takes the time of one.
         ends = await asyncio.gather(
             *(
@@ -84,7 +84,6 @@ class Freeing:
             self._means.groups,
             home.name,
             None,
-            grace_s=0,
             kill_s=self._left(deadline),
             processes=self._means.processes,
         )

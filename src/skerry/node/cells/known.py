@@ -61,6 +61,7 @@ class Known:
     init: InitHandle | None  # that runs it and writes its output; None if that one is dead
     exit: asyncio.Future[Exit] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     was_killed: bool = False  # by us
+    killed_from: float | None = None  # while it is being ended: asked until this monotonic time, then killed
 
     @property
     def leaf(self) -> str:

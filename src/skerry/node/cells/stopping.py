@@ -14,6 +14,7 @@ from skerry.model.ids import CellName
 Listing = Callable[[], list[int]]
 
 _FIRST_LOOK_S = 0.02
+_LONGEST_LOOK_S = 0.5
 _SLOWER = 4.0
 
 
@@ -49,18 +50,19 @@ async def empty(
     cell: CellName,
     leaf: str | None,
     *,
-    grace_s: float,
     kill_s: float,
     processes: Asking,
+    grace: Callable[[], float] = lambda: 0.0,
     on_kill: Callable[[], None] = lambda: None,
 ) -> None:
-    """End everything in the group: ask, wait `grace_s`, kill, wait `kill_s`. Raises `Unkillable`.
+    """End everything in the group: ask, wait, kill, wait `kill_s`. Raises `Unkillable`.
 
+    `grace` says how many seconds to wait from now on until the killing; while we wait it may become less.
     `on_kill` is told before the killing, so that a death by it is not put down to somebody else.
     """
     if not groups.pids(cell, leaf):
         return
-    if grace_s > 0 and await _asked(groups, cell, leaf, grace_s, processes):
+    if grace() > 0 and await _asked(groups, cell, leaf, grace, processes):
         return
     on_kill()
     groups.kill(cell, leaf)
@@ -68,7 +70,9 @@ async def empty(
         raise Unkillable(groups.pids(cell, leaf))
 
 
-async def _asked(groups: Groups, cell: CellName, leaf: str | None, grace_s: float, processes: Asking) -> bool:
+async def _asked(
+    groups: Groups, cell: CellName, leaf: str | None, grace: Callable[[], float], processes: Asking
+) -> bool:
     """Ask, and wait; True if nothing is left. Looks for strays now and then, the first time very soon."""
 
     def listing() -> list[int]:
@@ -76,10 +80,9 @@ async def _asked(groups: Groups, cell: CellName, leaf: str | None, grace_s: floa
 
     asked = processes.ask(listing)
     pause = _FIRST_LOOK_S
-    while grace_s > 0:
-        if await groups.emptied(cell, leaf, within_s=min(pause, grace_s)):
+    while (left := grace()) > 0:
+        if await groups.emptied(cell, leaf, within_s=min(pause, left)):
             return True
         processes.ask_strays(listing, asked)
-        grace_s -= pause
-        pause *= _SLOWER
+        pause = min(pause * _SLOWER, _LONGEST_LOOK_S)
     return False
