@@ -232,3 +232,16 @@ async def test_an_agent_that_cannot_take_over_leaves_everything_running(
         await node.agent()
     assert pid in node.host.processes
     assert [handle.is_closed for handle in node.launcher.handles[handles:]] == [True]
+
+
+async def test_an_init_that_cannot_be_killed_keeps_no_agent_from_starting(node: Node, cells: Cells) -> None:
+    await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    (node.folder / "a" / "init.json").unlink()
+    init.process.unkillable = True
+    again = await node.agent()
+    assert (await again.wait(A, ONE)).signal == SIGKILL
+    with pytest.raises(errors.Unavailable, match="does not die"):
+        await start(again, TWO)
+    init.process.unkillable = False
+    await start(again, TWO)

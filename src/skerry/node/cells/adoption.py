@@ -146,7 +146,10 @@ async def _take_over(means: Means, executables: Executables, kept: Kept, home: H
     if init is not None:
         executables.inits.keep(home, init)
     else:
-        await executables.inits.clear(home)
+        try:
+            await executables.inits.clear(home)
+        except errors.Unavailable as error:  # the next start or free tries again
+            log.warning("init.not_cleared", cell=home.name, error=error.message)
         means.records.set_init(home.name, None)
     # After the init is listened to: what ended before is on disk by now, what ends later will be told.
     for known in list(home.executables.values()):

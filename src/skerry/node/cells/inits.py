@@ -113,7 +113,8 @@ class Inits:
         except BaseException:
             if init is not None:
                 init.close()
-            await self.clear(home)
+            with contextlib.suppress(errors.Unavailable):  # why it failed matters more
+                await self.clear(home)
             raise
         return init
 
