@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from bench.figures import Figure
 from bench.serving import percentile, skerry
 from skerry.model.identity import AURAE_NAME
@@ -48,7 +50,7 @@ def measure() -> Iterator[Figure]:
     times = Times()
     with skerry() as ready, tempfile.TemporaryDirectory(prefix="skerry-runc-") as bundle:
         make_bundle(Path(bundle))
-        told = asyncio.run(cycles(ready, times, Path(bundle)))
+        told = uvloop.run(cycles(ready, times, Path(bundle)))
     runc = percentile(times.runc, 0.5)
     yield Figure("runc run of a static true, p50", runc * 1e3, "ms")
     yield Figure(

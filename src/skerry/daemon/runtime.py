@@ -86,6 +86,7 @@ async def _open_cells(
 ) -> Cells:
     if os.geteuid() != 0:
         raise errors.Unavailable("root: cells need it; start with sudo to have them")
+    socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what is to be hidden must be there
     groups = detect(group_root(settings.node.cgroup_root, folder))
     launcher = await Launcher.start()
     undo.push_async_callback(launcher.stop)

@@ -121,6 +121,10 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "skerry"
     first_uid: Annotated[int, Meta(ge=1000, description="Cells get users of their own from here on")] = 61184
     max_cells: Annotated[int, Meta(ge=1, le=100_000, description="Cells at once, and users for them")] = 4096
+    spare_inits: Annotated[
+        int,
+        Meta(ge=0, le=64, description="Cell inits made ahead, so that a first start need not wait for one"),
+    ] = 3
     stop_grace_s: Annotated[
         float, Meta(ge=0, description="From SIGTERM to SIGKILL when something is stopped")
     ] = 5.0

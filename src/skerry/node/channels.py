@@ -58,10 +58,10 @@ class Channel:
         finally:
             del self._waiting[number]
 
-    def tell(self, body: Body) -> None:
-        """Send without an answer, if the other end is there and has room."""
+    def tell(self, body: Body, descriptors: Sequence[int] = ()) -> None:
+        """Send without an answer, if the other end is there and has room. `descriptors` stay the caller's."""
         try:
-            messages.send(self._end, messages.encode(body))
+            messages.send(self._end, messages.encode(body), list(descriptors))
         except OSError:
             pass
 

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -64,6 +65,7 @@ class InitSpec:
     isolates_network: bool = False  # own network namespace, with loopback up
     hidden: tuple[str, ...] = ()  # existing paths that nothing in the cell may see
     tmp_mb: int = 64  # size of /tmp, of /var/tmp and of /dev/shm
+    is_spare: bool = False  # made ahead for any cell; until it enters one it ends with the launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,20 @@ class InitHandle:
             raise errors.TimedOut(f"the cell was not set up within {within_s} s") from error
         if failure is not None:
             raise failure
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
+    def enter(self, host_name: str, entrance: Entrance) -> None:
+        """Make a spare the init of a cell; what it is asked next, it does there. If it cannot, it ends."""
+        self._channel.tell({"do": "enter", "host_name": host_name}, entrance.procs)
+
+    def kill(self) -> None:
+        """End it, and with it all that runs in its cell."""
+        if not self._is_closed:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def quit(self) -> None:
         """Ask it to end at its next turn."""
@@ -360,6 +376,7 @@ async def _make_init(
         "isolates_network": spec.isolates_network,
         "hidden": spec.hidden,
         "tmp_mb": spec.tmp_mb,
+        "is_spare": spec.is_spare,
         "clone_into": entrance.clone_into is not None,
     }
     agent_end, init_end = messages.pair()

@@ -116,6 +116,9 @@ class FakeCgroups:
         entrance.place = f"{cell}/{leaf}"  # type: ignore[attr-defined]
         return entrance
 
+    def spare_entrance(self) -> Entrance | None:
+        return None
+
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
         return [p.pid for p in self.host.inside(cell if leaf is None else f"{cell}/{leaf}")]
 

@@ -23,8 +23,9 @@ from skerry.model.cells import parent_of
 from skerry.model.ids import CellName
 from skerry.node.cells import stopping
 from skerry.node.cells.executables import Executables
-from skerry.node.cells.known import INIT_LEAF, Home, Known, Means
+from skerry.node.cells.known import Home, Known, Means
 from skerry.node.cells.records import CellRecord, FoundCell, FoundExecutable
+from skerry.node.cgroups.protocol import INIT_LEAF
 
 log = structlog.get_logger(__name__)
 

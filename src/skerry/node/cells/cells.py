@@ -236,8 +236,8 @@ class Cells:
         return self._means.groups.usage(self._home(name).name)
 
     async def run(self) -> None:
-        """Raise if listening to the cells' inits fails. For ever, otherwise."""
-        await self._executables.inits.failed()
+        """Keep inits ready for new cells; raise if listening to those of cells fails. For ever, otherwise."""
+        await self._executables.inits.run()
 
     async def close(self) -> None:
         """The agent ends; the cells go on. What is being done is given a moment, and else is left half done:

@@ -15,8 +15,11 @@ from collections.abc import Callable
 import structlog
 
 from skerry.model import errors
-from skerry.node.cells.known import INIT_LEAF, Home, Means
+from skerry.model.cells import Cell
+from skerry.node.cells.known import Home, Means
 from skerry.node.cells.records import InitRecord
+from skerry.node.cells.spares import Spares
+from skerry.node.cgroups.protocol import INIT_LEAF
 from skerry.node.launching import InitHandle, InitSpec
 
 log = structlog.get_logger(__name__)
@@ -38,6 +41,21 @@ class Inits:
         self._on_exit = on_exit
         self._on_death = on_death
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._spares = Spares(
+            means.launcher,
+            self._spec("spare", is_spare=True),
+            means.groups.spare_entrance,
+            means.settings.spare_inits,
+        )
+
+    async def run(self) -> None:
+        """Keep spares ready, until listening to an init has failed for a reason that is a fault of ours."""
+        filling = asyncio.create_task(self._spares.run(), name="spare inits")
+        try:
+            await asyncio.shield(self._failure)
+        finally:
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)
 
     async def of(self, home: Home) -> InitHandle:
         """The cell's init, made now if it has none."""
@@ -70,12 +88,9 @@ class Inits:
                     await home.init.ended()
         await self.let_go(home)
 
-    async def failed(self) -> None:
-        """Wait until listening to an init has failed for a reason that is a fault of ours, and raise it."""
-        await asyncio.shield(self._failure)
-
     def close(self) -> None:
         self._failure.cancel()
+        self._spares.close()
 
     async def clear(self, home: Home) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
@@ -95,28 +110,42 @@ class Inits:
         means, cell = self._means, home.record.cell
         await self.clear(home)
         means.groups.add_leaf(cell.name, INIT_LEAF)
-        spec = InitSpec(
-            host_name=cell.name.rpartition("/")[2],
-            isolates_processes=cell.isolates_processes,
-            isolates_network=cell.isolates_network,
-            hidden=_existing(means.hidden),
-            tmp_mb=means.settings.tmp_mb,
-        )
+        host_name = cell.name.rpartition("/")[2]
         means.reached("init.group")
-        init: InitHandle | None = None
+        is_plain = cell.isolates_processes and not cell.isolates_network
+        init = self._spares.take() if is_plain else None
         try:
             with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
-                init = await means.launcher.make_init(spec, entrance)
-            means.reached("init.made")
-            means.records.set_init(cell.name, InitRecord(init.pid, init.start_time, init.control_fd))
-            means.reached("init.recorded")
+                if init is not None:
+                    # Recorded while it still ends with the launcher: it is never in a cell unknown.
+                    self._record(home, init)
+                    init.enter(host_name, entrance)
+                else:
+                    init = await means.launcher.make_init(self._spec(host_name, cell), entrance)
+                    means.reached("init.made")
+                    self._record(home, init)
         except BaseException:
             if init is not None:
+                init.kill()
                 init.close()
             with contextlib.suppress(errors.Unavailable):  # why it failed matters more
                 await self.clear(home)
             raise
         return init
+
+    def _record(self, home: Home, init: InitHandle) -> None:
+        self._means.records.set_init(home.name, InitRecord(init.pid, init.start_time, init.control_fd))
+        self._means.reached("init.recorded")
+
+    def _spec(self, host_name: str, cell: Cell | None = None, *, is_spare: bool = False) -> InitSpec:
+        return InitSpec(
+            host_name=host_name,
+            isolates_processes=cell is None or cell.isolates_processes,
+            isolates_network=cell is not None and cell.isolates_network,
+            hidden=_existing(self._means.hidden),
+            tmp_mb=self._means.settings.tmp_mb,
+            is_spare=is_spare,
+        )
 
     async def _follow(self, home: Home, init: InitHandle) -> None:
         try:

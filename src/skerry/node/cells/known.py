@@ -21,7 +21,6 @@ from skerry.node.cells.records import CellRecord, ExitRecord, Records, StartedRe
 from skerry.node.cgroups.protocol import Cgroups
 from skerry.node.launching import InitHandle, Launcher
 
-INIT_LEAF = "_init"
 _SIGKILL = 9
 _SHELLS_WORD_FOR_KILLED = 128 + _SIGKILL
 

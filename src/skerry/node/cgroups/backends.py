@@ -12,6 +12,7 @@ that a crash between leaves something that `cells` shows. `detection` decides wh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -22,10 +23,12 @@ from skerry.model import cells as names
 from skerry.model import errors
 from skerry.model.cells import Limits, Usage
 from skerry.model.ids import CellName
+from skerry.node.cgroups import killing, waiting
 from skerry.node.cgroups import limits as translation
 from skerry.node.cgroups.hierarchies import Hierarchy, is_leaf
-from skerry.node.cgroups.protocol import Entrance
+from skerry.node.cgroups.protocol import INIT_LEAF, Entrance
 
+_SPARES = "_spares"
 _LEAF = re.compile(r"_[a-z0-9-]{1,62}")
 
 
@@ -66,6 +69,10 @@ class Holder(Protocol):
     def usage(self, cell: str) -> Usage: ...
 
     def oom_kills(self, cell: str, leaf: str) -> int: ...
+
+    def pids(self, cell: str, *, below: bool) -> list[int]:
+        """Processes that are held to the limits, if that is told apart from who is in the cell."""
+        ...
 
     def cells(self) -> list[str]: ...
 
@@ -140,14 +147,36 @@ class Backend:
             raise
         return Entrance(clone_into, (*inherited, *procs))
 
+    def spare_entrance(self) -> Entrance | None:
+        # From group to group of v2 the kernel moves a process only with a lock on every fork and every cgroup
+        # of the machine, held for some 20 ms. In v1 a process of one thread moves itself at once.
+        if self.limits_in_v2:
+            return None
+        with contextlib.suppress(FileExistsError):
+            self._membership.make(_SPARES)
+        return Entrance(*self._membership.enter(_SPARES))
+
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
-        return self._tree.pids(_place(cell, leaf))
+        return [*self._tree.pids(_place(cell, leaf)), *self._outside(cell, leaf)]
 
     def kill(self, cell: CellName, leaf: str | None = None) -> None:
         self._membership.kill(_place(cell, leaf))
+        killing.kill_all(lambda: self._outside(cell, leaf))
 
     async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
-        return await self._membership.emptied(_place(cell, leaf), within_s=within_s)
+        deadline = asyncio.get_running_loop().time() + within_s
+        if not await self._membership.emptied(_place(cell, leaf), within_s=within_s):
+            return False
+        left_s = deadline - asyncio.get_running_loop().time()
+        return await waiting.until(lambda: not self._outside(cell, leaf), None, within_s=left_s)
+
+    def _outside(self, cell: CellName, leaf: str | None) -> list[int]:
+        """Inits that came from among the spares: held to the cell's limits, not in its membership tree."""
+        if leaf not in (None, INIT_LEAF):
+            return []
+        held = self._holder.pids(cell, below=leaf is None)
+        inside = set(self._tree.pids(cell)) if held else set()
+        return [pid for pid in held if pid not in inside]
 
     def freeze(self, cell: CellName) -> None:
         self._check_exists(cell)
@@ -182,6 +211,8 @@ class Backend:
 
     def dispose(self) -> None:
         self._holder.dispose()
+        with contextlib.suppress(errors.Refused):
+            self._tree.remove(_SPARES)
         self._tree.dispose()
 
     def _check_exists(self, cell: CellName) -> None:

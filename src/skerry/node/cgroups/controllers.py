@@ -115,6 +115,9 @@ class Controllers:
             undo.pop_all()
         return tuple(opened)
 
+    def pids(self, cell: str, *, below: bool) -> list[int]:
+        return self._by_controller["pids"].pids(cell, below=below)
+
     def limits(self, cell: str) -> Limits:
         return translation.from_v1(self._read(cell), self._read(cell.rpartition("/")[0]))
 

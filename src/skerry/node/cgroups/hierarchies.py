@@ -79,14 +79,14 @@ class Hierarchy:
                 yield each
                 yield from self.cells(each)
 
-    def pids(self, place: str) -> list[int]:
-        """Processes in the group and below it, as the host counts them."""
+    def pids(self, place: str, *, below: bool = True) -> list[int]:
+        """Processes in the group, and below it, as the host counts them."""
         found = []
         try:
             found = [int(word) for word in self._members(place).split()]
         except FileNotFoundError:
             return []
-        for each in self.below(place):
+        for each in self.below(place) if below else ():
             found += self.pids(each)
         return [pid for pid in found if pid]  # 0 stands for one that this pid namespace cannot see
 

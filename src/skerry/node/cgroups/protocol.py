@@ -16,6 +16,8 @@ from typing import Protocol
 from skerry.model.cells import Limits, Usage
 from skerry.model.ids import CellName
 
+INIT_LEAF = "_init"  # the leaf that a cell's init belongs to
+
 
 class Entrance:
     """The way into one leaf of a cell, as open descriptors; close it when the process is in.
@@ -90,6 +92,14 @@ class Cgroups(Protocol):
     def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
         """The way into a leaf. `from_within`: the new process is forked by one that is in the cell already,
         so that it has inherited all of the cell and only enters the leaf."""
+        ...
+
+    def spare_entrance(self) -> Entrance | None:
+        """The way to where a process waits that is to be the init of some cell.
+
+        It comes into a cell by writing to the `procs` of the cell's `entrance`, and counts as in `INIT_LEAF`
+        from then on. None where the kernel would make it and everybody else wait for that.
+        """
         ...
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:

@@ -88,6 +88,9 @@ class Unified:
         places = (cell, f"{cell}/{leaf}")
         return sum(usage.oom_kills(self._read(place)("memory.events.local")) for place in places)
 
+    def pids(self, cell: str, *, below: bool) -> list[int]:
+        return []  # the membership tree is the same one
+
     def cells(self) -> list[str]:
         return []
 

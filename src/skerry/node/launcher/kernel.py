@@ -47,6 +47,7 @@ _AT_RECURSIVE: Final = 0x8000
 _CLOSE_RANGE_CLOEXEC: Final = 1 << 2
 _ALL: Final = 0xFFFFFFFF
 
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
 _PR_SET_SECCOMP: Final = 22
@@ -180,6 +181,11 @@ def set_subreaper(adopts: bool) -> bool:
     _prctl("read subreaper", _PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     _prctl("set subreaper", _PR_SET_CHILD_SUBREAPER, int(adopts))
     return bool(before.value)
+
+
+def set_parent_death_signal(number: int) -> None:
+    """The signal that comes when the process that forked this one ends; 0 for none."""
+    _prctl("set parent death signal", _PR_SET_PDEATHSIG, number)
 
 
 def set_no_new_privileges() -> None:

@@ -1,0 +1,73 @@
+"""Inits made ahead of time: set up, in no cell yet, each good for one.
+
+Making an init, with its namespaces and mounts, is most of what a first start in a cell costs. So a few are
+kept ready, and `Inits` takes one where it can. A spare ends with the launcher until it has entered a cell,
+so that none outlives the agent unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from skerry.model import errors
+from skerry.node.cgroups.protocol import Entrance
+from skerry.node.launching import InitHandle, InitSpec, Launcher
+
+log = structlog.get_logger(__name__)
+
+# Whoever took one is busy with it now; the next is made when that is over.
+_PATIENCE_S = 0.02
+_RETRY_S = 1.0
+
+
+class Spares:
+    """A stock of inits of one kind. `run` keeps it filled."""
+
+    def __init__(
+        self, launcher: Launcher, spec: InitSpec, entrance: Callable[[], Entrance | None], count: int
+    ) -> None:
+        """`entrance` leads to where they wait; if it leads nowhere, there are none."""
+        self._launcher = launcher
+        self._entrance = entrance
+        self._spec = spec
+        self._count = count
+        self._ready: list[InitHandle] = []
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+
+    def take(self) -> InitHandle | None:
+        """One that lives, or None if there is none now."""
+        self._wanted.set()
+        while self._ready:
+            init = self._ready.pop()
+            if not init.has_ended:
+                return init
+            init.close()
+        return None
+
+    async def run(self) -> None:
+        """Make what is missing, for ever, or return if this machine can have none."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await asyncio.sleep(_PATIENCE_S)
+            while len(self._ready) < self._count:
+                entrance = self._entrance()
+                if entrance is None:
+                    return
+                try:
+                    with entrance:
+                        self._ready.append(await self._launcher.make_init(self._spec, entrance))
+                except errors.SkerryError as error:
+                    log.warning("spare.not_made", error=error.message)
+                    await asyncio.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """End those that are left."""
+        for init in self._ready:
+            init.kill()
+            init.close()
+        self._ready.clear()
