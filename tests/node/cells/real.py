@@ -66,12 +66,12 @@ class Ground:
             await launcher.stop()
 
     def group_folders(self) -> list[str]:
-        """Every folder of the root group, in every hierarchy, without the root itself."""
+        """Every folder of the root group, in every hierarchy, but the root itself and where spares wait."""
         return sorted(
             folder
             for mount in _MOUNTS.iterdir()
             for folder, _, _ in os.walk(mount / self.root)
-            if Path(folder) != mount / self.root
+            if Path(folder) not in (mount / self.root, mount / self.root / "_spares")
         )
 
     def processes(self) -> list[int]:
