@@ -88,6 +88,7 @@ async def _open_cells(
         raise errors.Unavailable("root: cells need it; start with sudo to have them")
     socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what is to be hidden must be there
     groups = detect(group_root(settings.node.cgroup_root, folder))
+    undo.callback(groups.dispose)  # the group of all cells, if none is left
     launcher = await Launcher.start()
     undo.push_async_callback(launcher.stop)
     # A socket in a folder of its own is hidden with it; elsewhere TLS alone keeps cells out.

@@ -47,6 +47,10 @@ _AT_RECURSIVE: Final = 0x8000
 _CLOSE_RANGE_CLOEXEC: Final = 1 << 2
 _ALL: Final = 0xFFFFFFFF
 
+_RT_SIGACTION: Final = {"x86_64": 13, "aarch64": 134}
+_SIGACTION_BYTES: Final = 32  # all zero: the default action
+_SIGNAL_SET_BYTES: Final = 8
+_RESERVED_SIGNALS: Final = (32, 33)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
@@ -181,6 +185,15 @@ def set_subreaper(adopts: bool) -> bool:
     _prctl("read subreaper", _PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     _prctl("set subreaper", _PR_SET_CHILD_SUBREAPER, int(adopts))
     return bool(before.value)
+
+
+def take_default_reserved_signals() -> None:
+    """For the signals that the C library keeps for itself and lets nobody set: it makes programs that some
+    starters run, such as make, ignore them."""
+    number = _RT_SIGACTION.get(MACHINE)
+    if number is not None:
+        for reserved in _RESERVED_SIGNALS:
+            _syscall(_long(number), _long(reserved), bytes(_SIGACTION_BYTES), None, _long(_SIGNAL_SET_BYTES))
 
 
 def set_parent_death_signal(number: int) -> None:

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
+from skerry.node.launcher import kernel
+
 READABLE: Final = select.POLLIN
 WRITABLE: Final = select.POLLOUT
 
@@ -80,6 +82,7 @@ def take_default_signals() -> None:
                 signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
             continue  # SIGKILL, SIGSTOP and what the C library keeps for itself
+    kernel.take_default_reserved_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
