@@ -72,11 +72,11 @@ async def test_a_chatty_executable_neither_fills_the_disk_nor_stalls(room: Room)
 
 
 async def test_a_folder_that_is_gone_stalls_nothing(room: Room) -> None:
-    key, started = await room.start(
-        "read line < /tmp/go || true; head -c 500000 /dev/zero; exit 5", key="lost"
-    )
+    command = "while [ ! -e /tmp/go ]; do sleep 0.01; done; head -c 500000 /dev/zero; exit 5"
+    key, started = await room.start(command, key="lost")
     started.close()
     shutil.rmtree(room.place(key))
+    await room.run("touch /tmp/go")
     assert (await room.ended(key)).code == 5
     assert (await room.run("echo fine")).out == "fine\n"
 
