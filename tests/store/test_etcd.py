@@ -76,7 +76,7 @@ async def test_a_dropped_watch_resumes_without_gap_or_repeat(
                 seen += [batch.revision for batch in await take(batches, 1)]
         seen += [batch.revision for batch in await take(batches, 30 - len(seen))]
     assert seen == wanted
-    assert proxy.connections > 5
+    assert proxy.connections > 2, "the watch was never dropped"
 
 
 async def test_a_watch_that_waits_is_resumed_when_its_connection_breaks(

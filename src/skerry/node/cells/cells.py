@@ -249,7 +249,7 @@ class Cells:
             await asyncio.gather(*unfinished, return_exceptions=True)
         for home in self._homes.values():
             await self._executables.inits.let_go(home)
-        self._executables.inits.close()
+        await self._executables.inits.close()
 
     def _home(self, name: CellName) -> Home:
         home = self._homes.get(name)

@@ -88,9 +88,9 @@ class Inits:
                     await home.init.ended()
         await self.let_go(home)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._failure.cancel()
-        self._spares.close()
+        await self._spares.close()
 
     async def clear(self, home: Home) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.

@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 # Whoever took one is busy with it now; the next is made when that is over.
 _PATIENCE_S = 0.02
 _RETRY_S = 1.0
+_END_S = 3.0
 
 
 class Spares:
@@ -65,9 +66,16 @@ class Spares:
                     log.warning("spare.not_made", error=error.message)
                     await asyncio.sleep(_RETRY_S)
 
-    def close(self) -> None:
-        """End those that are left."""
-        for init in self._ready:
+    async def close(self) -> None:
+        """End those that are left, and wait until the launcher has reaped them."""
+        left, self._ready = self._ready, []
+        for init in left:
             init.kill()
+        try:
+            async with asyncio.timeout(_END_S):
+                for init in left:
+                    await init.ended()
+        except TimeoutError:
+            log.warning("spares.not_ended", pids=[init.pid for init in left if not init.has_ended])
+        for init in left:
             init.close()
-        self._ready.clear()
