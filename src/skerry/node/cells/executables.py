@@ -75,6 +75,7 @@ class Executables:
             gid=home.record.uid,
             log_bytes=means.settings.log_bytes,
         )
+        at = means.clock.now()  # now, since by the time we are told it may have ended already
         with means.groups.entrance(home.name, leaf, from_within=True) as entrance:
             try:
                 started = await init.start(request, folder, entrance)
@@ -85,7 +86,7 @@ class Executables:
                 ) from error
         started.close()
         means.reached("start.running")
-        record = StartedRecord(pid=started.pid, at=means.clock.now(), ooms=ooms)
+        record = StartedRecord(pid=started.pid, at=at, ooms=ooms)
         means.records.set_started(home.name, number, record)
         means.reached("start.recorded")
         return record
