@@ -58,12 +58,13 @@ class Channel:
         finally:
             del self._waiting[number]
 
-    def tell(self, body: Body, descriptors: Sequence[int] = ()) -> None:
-        """Send without an answer, if the other end is there and has room. `descriptors` stay the caller's."""
+    def tell(self, body: Body, descriptors: Sequence[int] = ()) -> bool:
+        """Send without an answer; False if it could not be sent. `descriptors` stay the caller's."""
         try:
             messages.send(self._end, messages.encode(body), list(descriptors))
         except OSError:
-            pass
+            return False
+        return True
 
     def read_all(self) -> None:
         """Hear what has arrived by now without waiting for the loop to say so."""

@@ -204,8 +204,14 @@ class InitHandle:
         return self._ended.done()
 
     def enter(self, host_name: str, entrance: Entrance) -> None:
-        """Make a spare the init of a cell; what it is asked next, it does there. If it cannot, it ends."""
-        self._channel.tell({"do": "enter", "host_name": host_name}, entrance.procs)
+        """Make a spare the init of a cell; what it is asked next, it does there. If it cannot, it ends.
+
+        Raises Unavailable if it could not even be told; it is no cell's init then, and starts nothing.
+        """
+        if not self._channel.tell({"do": "enter", "host_name": host_name}, entrance.procs):
+            raise errors.Unavailable(
+                "an init that was made ahead could not be told to enter the cell; try again"
+            )
 
     def kill(self) -> None:
         """End it, and with it all that runs in its cell."""

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from skerry.model.cells import Cell, Limits
+from skerry.model import errors
+from skerry.model.cells import Cell, Limits, Sandbox
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.protocol import INIT_LEAF
+from skerry.node.launching import InitSpec, Launcher, StartSpec
 from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
 from tests.support.waiting import eventually
 
@@ -132,3 +134,18 @@ async def test_without_spares_a_start_makes_its_init(ground: Ground) -> None:
         await cells.start(executable("a", "x", "exec sleep 60"))
         assert is_alive(init_of(ground, A))
         await cells.free(A)
+
+
+async def test_a_spare_that_has_entered_no_cell_starts_nothing(ground: Ground, tmp_path: Path) -> None:
+    launcher = await Launcher.start()
+    entrance = ground.groups.spare_entrance()
+    assert entrance is not None
+    with entrance:
+        init = await launcher.make_init(InitSpec("spare", is_spare=True), entrance)
+        spec = StartSpec("1", "true", Sandbox(), uid=61184, gid=61184, log_bytes=65536)
+        with pytest.raises(errors.Internal, match="enter cell"):
+            await init.start(spec, tmp_path, entrance)
+    init.kill()
+    await init.ended()
+    init.close()
+    await launcher.stop()

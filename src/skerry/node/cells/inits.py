@@ -52,7 +52,10 @@ class Inits:
         """Keep spares ready, until listening to an init has failed for a reason that is a fault of ours."""
         filling = asyncio.create_task(self._spares.run(), name="spare inits")
         try:
-            await asyncio.shield(self._failure)
+            await asyncio.wait({filling, self._failure}, return_when=asyncio.FIRST_EXCEPTION)
+            for done in (filling, self._failure):
+                if done.done():
+                    done.result()
         finally:
             filling.cancel()
             await asyncio.gather(filling, return_exceptions=True)

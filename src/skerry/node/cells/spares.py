@@ -56,14 +56,14 @@ class Spares:
             self._wanted.clear()
             await asyncio.sleep(_PATIENCE_S)
             while len(self._ready) < self._count:
-                entrance = self._entrance()
-                if entrance is None:
-                    return
                 try:
+                    entrance = self._entrance()
+                    if entrance is None:
+                        return
                     with entrance:
                         self._ready.append(await self._launcher.make_init(self._spec, entrance))
-                except errors.SkerryError as error:
-                    log.warning("spare.not_made", error=error.message)
+                except (errors.SkerryError, OSError) as error:
+                    log.warning("spare.not_made", error=str(error))
                     await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:

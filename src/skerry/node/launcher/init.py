@@ -43,7 +43,7 @@ def begin(
         _keep_only(agent_end, own_end)
         telling = messages.OWN_END
         _set_up(spec)
-        init = Init(socket.socket(fileno=messages.OWN_END), system_calls)
+        init = Init(socket.socket(fileno=messages.OWN_END), system_calls, is_spare=spec["is_spare"])
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
         failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
         messages.send(socket.socket(fileno=telling), messages.encode(failure))
@@ -104,8 +104,9 @@ class Running:
 class Init:
     """The loop, and what it knows."""
 
-    def __init__(self, own: socket.socket, system_calls: kernel.Filter) -> None:
+    def __init__(self, own: socket.socket, system_calls: kernel.Filter, *, is_spare: bool) -> None:
         self._own = own
+        self._is_spare = is_spare
         self._system_calls = system_calls
         self._loop = loops.Loop()
         self._running: dict[int, Running] = {}  # by pid, as seen in the cell
@@ -130,6 +131,11 @@ class Init:
             os._exit(0)
         if message.body.get("do") == "enter":
             _enter(message)
+            self._is_spare = False
+            return
+        if self._is_spare:  # what it started would be held to no cell's limits
+            self._tell({"id": message.body.get("id"), "failed": "enter cell", "errno": errno.EPERM})
+            message.close()
             return
         try:
             self._start(message)
