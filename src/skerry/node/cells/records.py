@@ -33,6 +33,7 @@ from skerry.model.ids import CellName
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TRASH = ".gone-"
+_PASSES = 50
 
 T = TypeVar("T")
 
@@ -148,7 +149,9 @@ class Records:
             os.rename(self.folder(cell, number), trash)
         except FileNotFoundError:
             return
-        for _ in range(3):  # an init that was just told to end may still add a file while we look
+        # An init may be about to add the record of an end. A pass fails only if one was just made or renamed
+        # there, and after a pass that does not fail none can be added.
+        for _ in range(_PASSES):
             shutil.rmtree(trash, ignore_errors=True)
             if not trash.exists():
                 return

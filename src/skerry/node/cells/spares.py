@@ -36,6 +36,7 @@ class Spares:
         self._spec = spec
         self._count = count
         self._ready: list[InitHandle] = []
+        self._making: asyncio.Task[InitHandle | None] | None = None
         self._wanted = asyncio.Event()
         self._wanted.set()
 
@@ -57,18 +58,31 @@ class Spares:
             await asyncio.sleep(_PATIENCE_S)
             while len(self._ready) < self._count:
                 try:
-                    entrance = self._entrance()
-                    if entrance is None:
+                    # Not cut short with us: it would end by itself then, and nobody would know when.
+                    self._making = asyncio.create_task(self._make())
+                    init = await asyncio.shield(self._making)
+                    if init is None:
                         return
-                    with entrance:
-                        self._ready.append(await self._launcher.make_init(self._spec, entrance))
+                    self._ready.append(init)
                 except (errors.SkerryError, OSError) as error:
                     log.warning("spare.not_made", error=str(error))
                     await asyncio.sleep(_RETRY_S)
+                self._making = None
+
+    async def _make(self) -> InitHandle | None:
+        entrance = self._entrance()
+        if entrance is None:
+            return None
+        with entrance:
+            return await self._launcher.make_init(self._spec, entrance)
 
     async def close(self) -> None:
-        """End those that are left, and wait until the launcher has reaped them."""
+        """End those that are left, and wait until the launcher has reaped them. `run` has ended."""
         left, self._ready = self._ready, []
+        if self._making is not None:
+            (made,) = await asyncio.gather(self._making, return_exceptions=True)
+            if made is not None and not isinstance(made, BaseException):
+                left.append(made)
         for init in left:
             init.kill()
         try:
