@@ -135,6 +135,56 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         4 * 1024 * 1024
     )
     tmp_mb: Annotated[int, Meta(ge=1, description="Size of a cell's private /tmp")] = 64
+    runtime: Annotated[
+        str, Meta(description="OCI runtime, a name or a path; empty: the first of runc and crun that works")
+    ] = ""
+    container_pids: Annotated[int, Meta(ge=1, description="Processes of a container that asks for none")] = (
+        4096
+    )
+    disk_check_s: Annotated[
+        float, Meta(gt=0, description="How often the disk of containers is measured where no quota holds it")
+    ] = 5.0
+
+
+class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Images of this node, and where they are pulled from."""
+
+    insecure: Annotated[
+        tuple[str, ...],
+        Meta(description="Registries (HOST[:PORT]) spoken to in plain HTTP; those on loopback always are"),
+    ] = ()
+    ca: Annotated[str, Meta(description="PEM file or folder: more CAs that registries may be signed by")] = ""
+    credentials: Annotated[
+        str,
+        Meta(
+            description="Docker's config.json with credentials; empty: ~/.docker/config.json, if it is there"
+        ),
+    ] = ""
+    default_registry: Annotated[str, Meta(description="Registry of references that name none")] = (
+        "docker.io"
+    )
+    parallel: Annotated[int, Meta(ge=1, le=32, description="Layers pulled at once")] = 3
+    max_layer_bytes: Annotated[int, Meta(ge=1024, description="One layer, unpacked")] = 16 * 1024**3
+    max_layer_files: Annotated[int, Meta(ge=1, description="Entries of one layer")] = 1_000_000
+    max_layers: Annotated[int, Meta(ge=1, le=500, description="Layers of one image")] = 127
+    timeout_s: Annotated[
+        float, Meta(gt=0, description="A registry that is silent for this long is given up, and tried again")
+    ] = 30.0
+
+
+class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Addresses of containers."""
+
+    subnet: Annotated[
+        str, Meta(description="IPv4 network of this node's containers; its first address is the node's")
+    ] = "10.86.0.0/24"
+    dns: Annotated[
+        tuple[str, ...],
+        Meta(description="Name servers of containers; empty: those of this machine that they can reach"),
+    ] = ()
+    pool: Annotated[
+        int, Meta(ge=0, le=64, description="Network namespaces made ahead, so that a start need not wait")
+    ] = 4
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,6 +201,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity: IdentitySettings = IdentitySettings()
     events: EventSettings = EventSettings()
     node: NodeSettings = NodeSettings()
+    images: ImageSettings = ImageSettings()
+    network: NetworkSettings = NetworkSettings()
 
 
 class Knob(NamedTuple):

@@ -1,0 +1,119 @@
+"""Containers: an image run in a cell of its own, with its own files, address and ports.
+
+A `ContainerSpec` says what to run, a `ContainerView` what became of it. Whoever wants many of them on many
+machines speaks of workloads and instances (`skerry.model.workloads`); how a container is made and kept is the
+business of `skerry.node.containers`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+from skerry.model import errors, ids, ports, workloads
+from skerry.model.cells import Exit, Usage
+from skerry.model.images import ImageId
+from skerry.model.ports import PortMapping
+from skerry.model.room import MOST, NOTHING, Room
+
+MAX_ARGUMENTS = 1000
+_MAX_ARGUMENTS_BYTES = 128 * 1024
+_MAX_NAME = 63
+_HOST_NAME = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?<!-)")
+_NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
+_SIGNAL = re.compile(r"(?:SIG)?[A-Z0-9+]{2,12}|[1-9][0-9]?")
+
+
+class NetworkMode(enum.StrEnum):
+    """How a container reaches others."""
+
+    BRIDGE = "bridge"  # an address of its own, and the way out through the node
+    NONE = "none"  # its own loopback and nothing else
+
+
+class ContainerSpec(msgspec.Struct, frozen=True):
+    """What to run. What is empty is the image's word."""
+
+    name: str  # also the name of its cell, and of its host unless another is given
+    image: str  # any reference, see `skerry.node.images.references`
+    entrypoint: tuple[str, ...] = ()  # replaces the image's, and its command with it
+    arguments: tuple[str, ...] = ()  # replace the image's command
+    environment: tuple[str, ...] = ()  # KEY=VALUE, over the image's
+    user: str = ""
+    folder: str = ""
+    host_name: str = ""
+    stop_signal: str = ""
+    stop_grace_s: float | None = None  # None: the node's setting
+    room: Room = NOTHING  # a part that is 0 has no limit of its own
+    pids: int = 0  # 0: the node's setting
+    network: NetworkMode = NetworkMode.BRIDGE
+    ports: tuple[PortMapping, ...] = ()
+    read_only: bool = False  # no writable layer: the root cannot be changed
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise errors.Invalid(
+                f"container name {self.name[:_MAX_NAME]!r} must be 1 to {_MAX_NAME} of a-z, 0-9 and '-', not "
+                "beginning or ending with '-'",
+                field="name",
+            )
+        if not 0 < len(self.image) <= 4096 or not self.image.isprintable():
+            raise errors.Invalid("image must be a reference, such as `example.org/web:1.2`", field="image")
+        for field, words in (("entrypoint", self.entrypoint), ("arguments", self.arguments)):
+            if len(words) > MAX_ARGUMENTS or sum(map(len, words)) > _MAX_ARGUMENTS_BYTES:
+                raise errors.Invalid(f"{field} is too long; at most {MAX_ARGUMENTS} words", field=field)
+            if any("\0" in word for word in words):
+                raise errors.Invalid(f"{field} cannot hold a NUL byte", field=field)
+        workloads.check_environment(self.environment)
+        ids.check_label(self.user, "user")
+        if self.folder and (not self.folder.startswith("/") or "\0" in self.folder):
+            raise errors.Invalid("folder must be an absolute path", field="folder")
+        if self.host_name and not _HOST_NAME.fullmatch(self.host_name):
+            raise errors.Invalid("host_name must be 1 to 63 letters, digits or '-'", field="host_name")
+        if self.stop_signal and not _SIGNAL.fullmatch(self.stop_signal):
+            raise errors.Invalid(
+                "stop_signal must be a name such as SIGTERM, or a number", field="stop_signal"
+            )
+        if self.stop_grace_s is not None and not 0 <= self.stop_grace_s <= 86_400:
+            raise errors.Invalid("stop_grace_s must be 0 to 86400 seconds", field="stop_grace_s")
+        if not 0 <= self.pids <= MOST:
+            raise errors.Invalid(f"pids must be 0 to {MOST}", field="pids")
+        ports.check_all(self.ports)
+        if self.ports and self.network is NetworkMode.NONE:
+            raise errors.Invalid(
+                "a container without a network has no ports; use network bridge", field="ports"
+            )
+
+
+class ContainerState(enum.StrEnum):
+    """Where a container is in its life."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    REMOVING = "removing"  # begun and not finished; removing it again goes on
+
+
+class ContainerView(msgspec.Struct, frozen=True):
+    """A container as others see it."""
+
+    spec: ContainerSpec
+    image: ImageId
+    state: ContainerState
+    created_at: float
+    address: str = ""
+    pid: int | None = None
+    started_at: float | None = None
+    exit: Exit | None = None  # of the last run
+    reason: str = ""  # why it is not what one would expect, for people
+
+
+class ContainerStats(msgspec.Struct, frozen=True):
+    """What a container uses; `disk_bytes` is what it has written to its own layer."""
+
+    usage: Usage
+    disk_bytes: int
+    disk_limit_bytes: int | None
+    disk_limit_kind: str  # `quota`: the kernel refuses; `measured`: looked at now and then; `none`
