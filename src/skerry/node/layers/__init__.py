@@ -1,0 +1,1 @@
+"""Layers of images: from a tar that a stranger made to a folder that overlayfs can stack."""
