@@ -79,7 +79,7 @@ class Containers:
         """What the last run has written to `stream`, and writes. Raises NotFound."""
         raise NotImplementedError
 
-    def stats(self, name: str) -> ContainerStats:
+    async def stats(self, name: str) -> ContainerStats:
         """What it uses. Raises NotFound."""
         raise NotImplementedError
 

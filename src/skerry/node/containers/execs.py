@@ -6,11 +6,14 @@ container, or when whoever asked for it goes away: nobody is left to read what i
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 
 class ExecSession:
     """A command that was begun in a container."""
 
-    async def exit_code(self) -> int:
+    @property
+    def exit_code(self) -> Awaitable[int]:
         """Its exit code once it has ended; 128 and the number of the signal that ended it, 126 if it cannot
         be executed, 127 if it is not there."""
         raise NotImplementedError
@@ -19,6 +22,10 @@ class ExecSession:
         """Its terminal has this size from now on; nothing if it has none, or has ended."""
         raise NotImplementedError
 
-    async def kill(self) -> None:
-        """End it with every process of its session; nothing if it has ended."""
+    def signal(self, number: int) -> None:
+        """Send a signal to the command; nothing if it has ended."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Begin to end it with every process of its session; `exit_code` tells when that is done."""
         raise NotImplementedError
