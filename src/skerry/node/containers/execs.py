@@ -6,14 +6,11 @@ container, or when whoever asked for it goes away: nobody is left to read what i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 
 class ExecSession:
     """A command that was begun in a container."""
 
-    @property
-    def exit_code(self) -> Awaitable[int]:
+    async def exit_code(self) -> int:
         """Its exit code once it has ended; 128 and the number of the signal that ended it, 126 if it cannot
         be executed, 127 if it is not there."""
         raise NotImplementedError
@@ -26,6 +23,6 @@ class ExecSession:
         """Send a signal to the command; nothing if it has ended."""
         raise NotImplementedError
 
-    def kill(self) -> None:
-        """Begin to end it with every process of its session; `exit_code` tells when that is done."""
+    async def kill(self) -> None:
+        """End it with every process of its session; nothing if it has ended."""
         raise NotImplementedError
