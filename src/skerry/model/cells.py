@@ -149,6 +149,16 @@ class Sandbox(msgspec.Struct, frozen=True):
             raise errors.Invalid("an argument cannot hold a NUL byte", field="arguments")
 
 
+class Runtime(msgspec.Struct, frozen=True):
+    """An OCI runtime's command that starts a container and ends; the container is the executable then.
+
+    It runs as root and unconfined, so nothing of it may come from a caller unchecked.
+    """
+
+    arguments: tuple[str, ...]
+    pid_file: str  # where it leaves the number of the container's process
+
+
 class Exit(msgspec.Struct, frozen=True):
     """How an executable ended: with a code, or by a signal; `oom` if the kernel killed it for memory."""
 

@@ -27,7 +27,7 @@ import structlog
 
 import skerry
 from skerry.model import errors
-from skerry.model.cells import Sandbox
+from skerry.model.cells import Runtime, Sandbox
 from skerry.node import channels
 from skerry.node.cgroups.protocol import Entrance
 from skerry.node.launcher import kernel, messages
@@ -78,6 +78,9 @@ class StartSpec:
     uid: int  # the cell's own, used where the sandbox names none
     gid: int
     log_bytes: int  # kept of each stream
+    runtime: Runtime | None = None  # instead of the command: starts the executable and ends
+    trusted: tuple[str, ...] = ()  # instead of the command: run as root, unconfined
+    streams: tuple[int, ...] = ()  # descriptors for input, output and error; none: the last two are logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,11 @@ class Started:
     """An executable whose program runs, or has run already."""
 
     pid: int  # as the node sees it
-    start_time: int  # in ticks since boot: with the pid, a name that is not used again
-    pidfd: int = field(repr=False)
+    pidfd: int | None = field(repr=False)  # None: it has ended, and its number may be another's by now
 
     def close(self) -> None:
-        os.close(self.pidfd)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,14 @@ class Exited:
     at: float
     code: int | None
     signal: int | None
+
+
+class RuntimeFailed(Exception):
+    """The runtime ended with `code`, and there is no container that it started."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the runtime ended with {code}")
+        self.code = code
 
 
 class InitHandle:
@@ -155,14 +166,14 @@ class InitHandle:
         """Run an executable; its output and its exit record go to `folder`.
 
         Returns once its program runs. Raises Refused (what was asked is impossible), TooLarge, Internal,
-        TimedOut, Unavailable (the init is gone); the caller then empties the cgroup, since a step may still
-        be under way.
+        TimedOut, Unavailable (the init is gone), RuntimeFailed; the caller then empties the cgroup, since a
+        step may still be under way.
         """
         body = _start_request(spec, has_clone_into=entrance.clone_into is not None)
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(within_s):
-                answer = await self._channel.ask(body, [opened, *_descriptors(entrance)])
+                answer = await self._channel.ask(body, [opened, *spec.streams, *_descriptors(entrance)])
         except channels.Closed as error:
             raise errors.Unavailable("the cell's init is gone; free the cell and allocate it anew") from error
         except TimeoutError as error:
@@ -175,9 +186,11 @@ class InitHandle:
             os.close(opened)
         if "failed" in answer.body:
             answer.close()
+            if "code" in answer.body:
+                raise RuntimeFailed(answer.body["code"])
             raise _not_started(spec, answer.body["failed"], answer.body["errno"])
-        (pidfd,) = answer.descriptors
-        return Started(answer.process, answer.body["start_time"], pidfd)
+        pidfd = answer.descriptors[0] if answer.descriptors else None
+        return Started(answer.body.get("pid", answer.process), pidfd)
 
     async def exits(self) -> AsyncIterator[Exited]:
         """Executables that ended, as they do, until the init itself ends; for one listener."""
@@ -424,9 +437,10 @@ async def _make_init(
 def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.Body:
     sandbox = spec.sandbox
     asked = dict(setting.split("=", 1) for setting in sandbox.environment)
+    trusted = spec.trusted if spec.runtime is None else spec.runtime.arguments
     return {
         "key": spec.key,
-        "arguments": sandbox.arguments or ("/bin/sh", "-c", spec.command),
+        "arguments": trusted or sandbox.arguments or ("/bin/sh", "-c", spec.command),
         "environment": {**_ENVIRONMENT, **asked},
         "folder": sandbox.folder,
         "uid": spec.uid if sandbox.uid is None else sandbox.uid,
@@ -435,6 +449,9 @@ def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.Body:
         "open_files": sandbox.open_files,
         "log_bytes": spec.log_bytes,
         "clone_into": has_clone_into,
+        "is_trusted": bool(trusted),
+        "streams": len(spec.streams),
+        "pid_file": "" if spec.runtime is None else spec.runtime.pid_file,
     }
 
 

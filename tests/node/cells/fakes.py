@@ -234,7 +234,7 @@ class FakeInitHandle:
         launcher.started.append(spec)
         if launcher.on_start is not None:
             launcher.on_start(self.init, process, folder)
-        return FakeStarted(process.pid, process.start_time, -1)
+        return FakeStarted(process.pid, -1)
 
     async def exits(self) -> AsyncIterator[Exited]:
         while (exited := await self.init.heard.get()) is not None:

@@ -36,23 +36,20 @@ def root_name() -> str:
 
 def groups_of(root: str) -> list[str]:
     """Every folder that a root group has in the hierarchies of this machine."""
-    points = {MOUNTED.unified, *MOUNTED.controllers.values()} - {None}
+    points = {MOUNTED.unified, *MOUNTED.every_v1} - {None}
     return sorted(
         folder for point in points for folder, _, _ in os.walk(f"{point}/{root}", onerror=lambda _: None)
     )
 
 
 def make_real(kind: str, root: str) -> Backend:
-    unified = MOUNTED.unified or ""
     match kind:
         case "hybrid":
-            return detection.make_hybrid(KernelFiles(), unified, MOUNTED.controllers, root)
+            return detection.make_hybrid(KernelFiles(), MOUNTED, root)
         case "hybrid without cgroup.kill":
-            return detection.make_hybrid(
-                OldKernelFiles(), unified, MOUNTED.controllers, root, clones_into=False
-            )
+            return detection.make_hybrid(OldKernelFiles(), MOUNTED, root, clones_into=False)
         case "legacy":
-            return detection.make_legacy(KernelFiles(), MOUNTED.controllers, root)
+            return detection.make_legacy(KernelFiles(), MOUNTED, root)
         case _:
             raise ValueError(kind)
 

@@ -187,8 +187,7 @@ def test_a_failure_at_any_step_of_making_a_cell_leaves_nothing_of_it(kind: str, 
     if kind == "unified":
         backend = detection.make_unified(files, "/fake", root)  # type: ignore[arg-type]
     else:
-        mounted = places.MOUNTED
-        backend = detection.make_hybrid(files, mounted.unified or "", mounted.controllers, root)  # type: ignore[arg-type]
+        backend = detection.make_hybrid(files, places.MOUNTED, root)  # type: ignore[arg-type]
     backend.prepare()
     steps = 0
     while not backend.exists(A):

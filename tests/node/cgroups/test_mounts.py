@@ -22,6 +22,7 @@ def test_a_hybrid_has_controllers_beside_the_unified_tree() -> None:
             "cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
             "memory": "/sys/fs/cgroup/memory",
         },
+        ("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd"),
     )
 
 

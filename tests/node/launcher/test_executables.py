@@ -37,7 +37,6 @@ async def test_the_pid_is_the_hosts_even_if_the_process_is_gone_at_once(room: Ro
         started.close()
         await room.ended(key)
         assert started.pid > room.init.pid
-        assert started.start_time >= room.init.start_time
         await gone(started.pid)
 
 
@@ -45,7 +44,6 @@ async def test_the_pid_names_the_process_that_runs(room: Room) -> None:
     _, started = await room.start("", sandbox=Sandbox(arguments=("sleep", "600")))
     started.close()
     assert Path(f"/proc/{started.pid}/cmdline").read_bytes() == b"sleep\x00600\x00"
-    assert started.start_time > 0
 
 
 async def test_a_killed_executable_is_reported_by_its_signal(room: Room) -> None:

@@ -232,6 +232,9 @@ def request(room: Room, number: int, entrance: Entrance) -> messages.Body:
         "open_files": 64,
         "log_bytes": 65536,
         "clone_into": entrance.clone_into is not None,
+        "is_trusted": False,
+        "streams": 0,
+        "pid_file": "",
     }
 
 

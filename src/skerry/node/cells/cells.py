@@ -22,6 +22,7 @@ from skerry.model.cells import (
     Executable,
     ExecutableState,
     Exit,
+    Runtime,
     Sandbox,
     Stream,
     Usage,
@@ -31,7 +32,7 @@ from skerry.model.cells import (
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells import adoption
-from skerry.node.cells.executables import Executables
+from skerry.node.cells.executables import Executables, Manner
 from skerry.node.cells.freeing import Freeing
 from skerry.node.cells.known import CellView, Home, Known, Means
 from skerry.node.cells.locks import Held, PathLocks
@@ -179,14 +180,35 @@ class Cells:
 
     async def start(self, executable: Executable, sandbox: Sandbox | None = None) -> ExecutableState:
         """Start it; it runs when this returns. Raises NotFound, AlreadyExists, Refused, Internal."""
+        return await self._begin(executable, Manner(sandbox or Sandbox()))
+
+    async def start_container(
+        self, executable: Executable, runtime: Callable[[str], Runtime]
+    ) -> ExecutableState:
+        """Have an OCI runtime start it, in a cell that does not isolate processes itself.
+
+        `runtime` is given the path of the cgroup that the runtime is to make, and gives its command.
+        """
+        if self._home(executable.cell).record.cell.isolates_processes:
+            raise errors.Refused(f"cell {executable.cell!r} isolates processes itself; a runtime does that")
+        return await self._begin(executable, Manner(runtime=runtime))
+
+    async def start_trusted(
+        self, executable: Executable, arguments: tuple[str, ...], streams: tuple[int, int, int]
+    ) -> ExecutableState:
+        """Run a command of ours as root and unconfined, but to the cell's limits. `streams` are descriptors,
+        which stay the caller's, for its input, output and error; nothing of these is kept."""
+        return await self._begin(executable, Manner(trusted=arguments, streams=streams))
+
+    async def _begin(self, executable: Executable, manner: Manner) -> ExecutableState:
         self._check_stays(self._home(executable.cell))
         held = await self._hold_executable(executable.cell, executable.name)
-        return await self._finish(held, self._start(executable, sandbox or Sandbox()))
+        return await self._finish(held, self._start(executable, manner))
 
-    async def _start(self, executable: Executable, sandbox: Sandbox) -> ExecutableState:
+    async def _start(self, executable: Executable, manner: Manner) -> ExecutableState:
         home = self._home(executable.cell)
         self._check_stays(home)
-        known = await self._executables.start(home, executable, sandbox)
+        known = await self._executables.start(home, executable, manner)
         log.info("executable.started", cell=home.name, executable=executable.name, pid=known.started.pid)
         return known.state()
 
@@ -202,6 +224,16 @@ class Cells:
         outcome = await self._executables.stop(self._home(cell), known, grace_s)
         log.info("executable.stopped", cell=cell, executable=name)
         return outcome
+
+    def signal(self, cell: CellName, name: ExecutableName, number: int) -> None:
+        """Send a signal to its main process. Raises NotFound if it has ended."""
+        self._executables.signal(self._home(cell), self._known(cell, name), number)
+
+    async def kill(self, cell: CellName, name: ExecutableName) -> Exit:
+        """End every process of it at once; it stays known, with its output. Raises NotFound, Unavailable."""
+        self._executables.hurry(self._known(cell, name), 0.0)
+        held = await self._hold_executable(cell, name)
+        return await self._finish(held, self._executables.kill(self._home(cell), self._known(cell, name)))
 
     def list(self) -> list[CellView]:
         """Every cell, parents before children."""

@@ -7,24 +7,40 @@ record: until that is written, everything it did is undone if it fails, or by th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import structlog
 
 from skerry.model import errors
-from skerry.model.cells import Executable, Exit, Sandbox
+from skerry.model.cells import Executable, Exit, Runtime, Sandbox, Stream
 from skerry.node.cells import stopping
 from skerry.node.cells.inits import Inits
 from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
 from skerry.node.cells.records import ExitRecord, StartedRecord
-from skerry.node.launching import InitHandle, StartSpec
+from skerry.node.launching import InitHandle, RuntimeFailed, StartSpec
+from skerry.node.logs.readers import Record, RingReader
 
 log = structlog.get_logger(__name__)
 
 _KILL_S = 10.0  # a process that was killed and is not held by the kernel is gone long before
 _REPORT_S = 5.0  # so is the time from the end of a process to its init's record of it
 _SIGKILL = 9
+_RUNTIME_S = 60.0  # a machine that starts many containers at once is slow at each
+_TOLD_BYTES = 500  # of what a runtime said when it failed
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How an executable is run; by default its command in a sandbox."""
+
+    sandbox: Sandbox = Sandbox()
+    # Makes the runtime's command when the group for the container is known.
+    runtime: Callable[[str], Runtime] | None = None
+    trusted: tuple[str, ...] = ()
+    streams: tuple[int, ...] = ()
 
 
 class Executables:
@@ -38,7 +54,7 @@ class Executables:
     def by_pid(self, pid: int) -> Known | None:
         return self._by_pid.get(pid)
 
-    async def start(self, home: Home, spec: Executable, sandbox: Sandbox) -> Known:
+    async def start(self, home: Home, spec: Executable, manner: Manner) -> Known:
         if spec.name in home.executables:
             raise errors.AlreadyExists(
                 f"cell {home.name!r} has an executable {spec.name!r}; stop that, or choose another name"
@@ -46,7 +62,7 @@ class Executables:
         init = await self.inits.of(home)
         number = home.number()
         try:
-            started = await self._start(home, spec, sandbox, number, init)
+            started = await self._start(home, spec, manner, number, init)
         except BaseException:
             await self.undo(home, number)
             raise
@@ -58,7 +74,7 @@ class Executables:
         return known
 
     async def _start(
-        self, home: Home, spec: Executable, sandbox: Sandbox, number: int, init: InitHandle
+        self, home: Home, spec: Executable, manner: Manner, number: int, init: InitHandle
     ) -> StartedRecord:
         means, leaf = self._means, leaf_of(number)
         # The record is there before the group, so that a group can always be found by its record.
@@ -70,15 +86,26 @@ class Executables:
         request = StartSpec(
             key=str(number),
             command=spec.command,
-            sandbox=sandbox,
+            sandbox=manner.sandbox,
             uid=home.record.uid,
             gid=home.record.uid,
             log_bytes=means.settings.log_bytes,
+            runtime=manner.runtime and manner.runtime(means.groups.runtime_group(home.name, leaf)),
+            trusted=manner.trusted,
+            streams=manner.streams,
         )
         at = means.clock.now()  # now, since by the time we are told it may have ended already
         with means.groups.entrance(home.name, leaf, from_within=True) as entrance:
             try:
-                started = await init.start(request, folder, entrance)
+                if manner.runtime is None:
+                    started = await init.start(request, folder, entrance)
+                else:
+                    started = await init.start(request, folder, entrance, within_s=_RUNTIME_S)
+            except RuntimeFailed as failed:
+                raise errors.Internal(
+                    f"the container runtime failed to start {spec.name!r} (code {failed.code}): "
+                    f"{_last_words(folder) or 'it did not say why'}"
+                ) from failed
             except errors.Unavailable as error:
                 raise errors.Unavailable(
                     f"the init of cell {home.name!r} died just now; start {spec.name!r} again",
@@ -113,8 +140,8 @@ class Executables:
         if known.killed_from is not None:
             known.killed_from = min(known.killed_from, self._means.clock.monotonic() + grace_s)
 
-    async def stop(self, home: Home, known: Known, grace_s: float) -> Exit:
-        """End it with all its children, then forget it."""
+    async def kill(self, home: Home, known: Known, grace_s: float = 0.0) -> Exit:
+        """End it with all its children; it stays known."""
         try:
             await self.end(home, known, grace_s, _KILL_S)
         except stopping.Unkillable as stuck:
@@ -122,7 +149,18 @@ class Executables:
                 f"processes of executable {known.spec.name!r} were killed and do not die: "
                 f"{', '.join(map(str, stuck.pids))}; stop it again later"
             ) from None
-        outcome = await self._report(home, known)
+        return await self._report(home, known)
+
+    def signal(self, home: Home, known: Known, number: int) -> None:
+        """Send a signal to its main process. Raises NotFound if that has ended."""
+        if known.has_ended or not self._means.processes.signal(
+            known.started.pid, number, lambda: self._means.groups.pids(home.name, known.leaf)
+        ):
+            raise errors.NotFound(f"executable {known.spec.name!r} has ended")
+
+    async def stop(self, home: Home, known: Known, grace_s: float) -> Exit:
+        """End it with all its children, then forget it."""
+        outcome = await self.kill(home, known, grace_s)
         self._means.reached("stop.ended")
         self._means.groups.remove_leaf(home.name, known.leaf)
         self._means.reached("stop.group")
@@ -252,3 +290,11 @@ class Executables:
         # All are judged before any is settled: what killed the init for memory killed each of them.
         for known, record in ends:
             self.settle(home, known, record)
+
+
+def _last_words(folder: Path) -> str:
+    """The last line that a runtime wrote to its standard error."""
+    items = RingReader(folder, Stream.STDERR.value, ended=lambda: True).read()
+    said = b"".join(item.data for item in items if isinstance(item, Record))
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1][-_TOLD_BYTES:] if lines else ""

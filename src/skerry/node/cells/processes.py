@@ -40,8 +40,12 @@ class Processes:
     def _ask_all(self, pids: Sequence[int], listing: Listing, asked: set[int]) -> None:
         remaining = iter(pids)
         while crowd := list(islice(remaining, _AT_ONCE)):
-            _ask(crowd, listing)
+            _send(crowd, signal.SIGTERM, listing)
             asked.update(crowd)
+
+    def signal(self, pid: int, number: int, listing: Listing) -> bool:
+        """Send a signal to a process that `listing` names; False if it is gone."""
+        return _send([pid], number, listing) == 1
 
     def start_time(self, pid: int) -> int | None:
         """In ticks since the boot; with the pid, a name that is not used again."""
@@ -55,10 +59,14 @@ class Processes:
         return InitHandle.adopt(pid, start_time, control_fd)
 
 
-def _ask(crowd: Sequence[int], listing: Listing) -> None:
-    """A pid may have been used again since it was listed. One that is still listed after its descriptor was
-    opened is the right process, or another that is in the group as well."""
+def _send(crowd: Sequence[int], number: int, listing: Listing) -> int:
+    """Send a signal to each that is there; how many that were.
+
+    A pid may have been used again since it was listed. One that is still listed after its descriptor was
+    opened is the right process, or another that is in the group as well.
+    """
     opened: dict[int, int] = {}
+    reached = 0
     try:
         for pid in crowd:
             try:
@@ -69,12 +77,14 @@ def _ask(crowd: Sequence[int], listing: Listing) -> None:
         for pid, descriptor in opened.items():
             if pid in still:
                 try:
-                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                    signal.pidfd_send_signal(descriptor, number)
+                    reached += 1
                 except ProcessLookupError:
                     continue
     finally:
         for descriptor in opened.values():
             os.close(descriptor)
+    return reached
 
 
 def _parent(pid: int) -> int:

@@ -29,7 +29,9 @@ from skerry.node.cgroups.hierarchies import Hierarchy, is_leaf
 from skerry.node.cgroups.protocol import INIT_LEAF, Entrance
 
 _SPARES = "_spares"
-_LEAF = re.compile(r"_[a-z0-9-]{1,62}")
+_LEAF = re.compile(r"_[a-z0-9]{1,58}")
+# Beside its leaf and not in it: in v2, a group that hands controllers down can hold no process itself.
+_RUNTIME_GROUP = "-box"
 
 
 class Membership(Protocol):
@@ -60,7 +62,7 @@ class Holder(Protocol):
 
     def make(self, cell: str, limits: Limits) -> None: ...
 
-    def remove(self, cell: str) -> None: ...
+    def remove(self, place: str) -> None: ...
 
     def enter(self, cell: str) -> tuple[int, ...]: ...
 
@@ -129,10 +131,17 @@ class Backend:
             self._membership.make(_place(cell, leaf))
 
     def remove_leaf(self, cell: CellName, leaf: str) -> None:
-        self._tree.remove(_place(cell, leaf))
+        place = _place(cell, leaf)
+        self._holder.remove(place + _RUNTIME_GROUP)
+        self._tree.remove(place + _RUNTIME_GROUP)
+        self._tree.remove(place)
 
     def leaves(self, cell: CellName) -> list[str]:
-        return [each.rpartition("/")[2] for each in self._tree.below(cell) if is_leaf(each)]
+        names = (each.rpartition("/")[2] for each in self._tree.below(cell) if is_leaf(each))
+        return sorted({name.removesuffix(_RUNTIME_GROUP) for name in names})
+
+    def runtime_group(self, cell: CellName, leaf: str) -> str:
+        return self._tree.within_mount(_place(cell, leaf) + _RUNTIME_GROUP)
 
     def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
         place = _place(cell, leaf)
@@ -157,17 +166,21 @@ class Backend:
         return Entrance(*self._membership.enter(_SPARES))
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
-        return [*self._tree.pids(_place(cell, leaf)), *self._outside(cell, leaf)]
+        inside = [pid for place in _places(cell, leaf) for pid in self._tree.pids(place)]
+        return [*inside, *self._outside(cell, leaf)]
 
     def kill(self, cell: CellName, leaf: str | None = None) -> None:
-        self._membership.kill(_place(cell, leaf))
+        for place in _places(cell, leaf):
+            self._membership.kill(place)
         killing.kill_all(lambda: self._outside(cell, leaf))
 
     async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool:
-        deadline = asyncio.get_running_loop().time() + within_s
-        if not await self._membership.emptied(_place(cell, leaf), within_s=within_s):
-            return False
-        left_s = deadline - asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        for place in _places(cell, leaf):
+            if not await self._membership.emptied(place, within_s=deadline - loop.time()):
+                return False
+        left_s = deadline - loop.time()
         return await waiting.until(lambda: not self._outside(cell, leaf), None, within_s=left_s)
 
     def _outside(self, cell: CellName, leaf: str | None) -> list[int]:
@@ -207,7 +220,9 @@ class Backend:
 
     def oom_kills(self, cell: CellName, leaf: str) -> int:
         self._check_exists(cell)
-        return self._holder.oom_kills(cell, leaf)
+        return self._holder.oom_kills(cell, leaf) + self._holder.oom_kills(
+            _place(cell, leaf) + _RUNTIME_GROUP, ""
+        )
 
     def dispose(self) -> None:
         self._holder.dispose()
@@ -226,6 +241,12 @@ def _place(cell: CellName, leaf: str | None) -> str:
     if not _LEAF.fullmatch(leaf):
         raise errors.Internal(f"a leaf's name must begin with '_', unlike {leaf!r}")
     return f"{cell}/{leaf}"
+
+
+def _places(cell: CellName, leaf: str | None) -> tuple[str, ...]:
+    """The groups that make up a leaf, or the cell's one."""
+    place = _place(cell, leaf)
+    return (place,) if leaf is None else (place, place + _RUNTIME_GROUP)
 
 
 def _upwards(cell: CellName) -> Iterator[CellName]:

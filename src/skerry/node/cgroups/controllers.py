@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -25,9 +25,12 @@ _WELCOME = ("cpuacct", "blkio")  # for usage
 
 
 class Controllers:
-    """Limits by v1 groups. `mounts` is where each controller is."""
+    """Limits by v1 groups. `mounts` is where each controller is, and `others` are the hierarchies that no
+    limit is held in, but that an OCI runtime makes groups in all the same."""
 
-    def __init__(self, files: Files, mounts: Mapping[str, str], root: str) -> None:
+    def __init__(
+        self, files: Files, mounts: Mapping[str, str], root: str, others: Iterable[str] = ()
+    ) -> None:
         self._files = files
         shared: dict[str, Hierarchy] = {}
         self._by_controller = {
@@ -36,6 +39,7 @@ class Controllers:
             if name in mounts
         }
         self._hierarchies = tuple(shared.values())
+        self._others = tuple(Hierarchy(files, mount, root) for mount in others if mount not in shared)
 
     def prepare(self) -> None:
         for hierarchy in self._hierarchies:
@@ -101,9 +105,9 @@ class Controllers:
 
         return read
 
-    def remove(self, cell: str) -> None:
-        for hierarchy in self._hierarchies:
-            hierarchy.remove(cell)
+    def remove(self, place: str) -> None:
+        for hierarchy in (*self._hierarchies, *self._others):
+            hierarchy.remove(place)
 
     def enter(self, cell: str) -> tuple[int, ...]:
         with contextlib.ExitStack() as undo:
@@ -123,7 +127,7 @@ class Controllers:
 
     def usage(self, cell: str) -> Usage:
         own = usage.from_v1(self._read(cell))
-        below = self._by_controller["memory"].cells(cell)
+        below = self._by_controller["memory"].every(cell)
         return msgspec.structs.replace(
             own, oom_kills=own.oom_kills + sum(self.oom_kills(each, "") for each in below)
         )
@@ -135,5 +139,5 @@ class Controllers:
         return [cell for hierarchy in self._hierarchies for cell in hierarchy.cells()]
 
     def dispose(self) -> None:
-        for hierarchy in self._hierarchies:
+        for hierarchy in (*self._hierarchies, *self._others):
             hierarchy.dispose()

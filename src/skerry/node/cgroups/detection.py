@@ -41,10 +41,10 @@ def choose(mounted: Mounts, root_name: str, files: Files, release: str) -> Backe
     if missing:
         raise errors.Unavailable(_missing(missing, mounted, in_v2))
     if mounted.unified is not None:
-        return make_hybrid(files, mounted.unified, mounted.controllers, root_name, clones_into=clones_into)
+        return make_hybrid(files, mounted, root_name, clones_into=clones_into)
     if "freezer" not in mounted.controllers:
         raise errors.Unavailable("cells need cgroup v2, or else the v1 freezer: mount one of them")
-    return make_legacy(files, mounted.controllers, root_name)
+    return make_legacy(files, mounted, root_name)
 
 
 def make_unified(files: Files, mount: str, root: str, *, clones_into: bool = True) -> Backend:
@@ -53,16 +53,18 @@ def make_unified(files: Files, mount: str, root: str, *, clones_into: bool = Tru
     return Backend("unified", tree, Unified(hierarchy), limits_in_v2=True)
 
 
-def make_hybrid(
-    files: Files, mount: str, v1: dict[str, str], root: str, *, clones_into: bool = True
-) -> Backend:
-    tree = Tree(Hierarchy(files, mount, root), clones_into=clones_into)
-    return Backend("hybrid", tree, Controllers(files, v1, root), limits_in_v2=False)
+def make_hybrid(files: Files, mounted: Mounts, root: str, *, clones_into: bool = True) -> Backend:
+    assert mounted.unified is not None
+    tree = Tree(Hierarchy(files, mounted.unified, root), clones_into=clones_into)
+    limits = Controllers(files, mounted.controllers, root, mounted.every_v1)
+    return Backend("hybrid", tree, limits, limits_in_v2=False)
 
 
-def make_legacy(files: Files, v1: dict[str, str], root: str) -> Backend:
-    freezer = Freezer(Hierarchy(files, v1["freezer"], root))
-    return Backend("legacy", freezer, Controllers(files, v1, root), limits_in_v2=False)
+def make_legacy(files: Files, mounted: Mounts, root: str) -> Backend:
+    mount = mounted.controllers["freezer"]
+    others = [each for each in mounted.every_v1 if each != mount]
+    limits = Controllers(files, mounted.controllers, root, others)
+    return Backend("legacy", Freezer(Hierarchy(files, mount, root)), limits, limits_in_v2=False)
 
 
 def _missing(names: list[str], mounted: Mounts, in_v2: list[str]) -> str:

@@ -33,6 +33,10 @@ class Hierarchy:
         group = f"{self._home}/{place}" if place else self._home
         return f"{group}/{file}" if file else group
 
+    def within_mount(self, place: str) -> str:
+        """The group's path as a runtime is told it, which knows the mounts itself."""
+        return self.path(place).removeprefix(self.mount)
+
     def prepare(self) -> None:
         """Make the root group if it is not there."""
         try:
@@ -78,6 +82,12 @@ class Hierarchy:
             if not is_leaf(each):
                 yield each
                 yield from self.cells(each)
+
+    def every(self, place: str) -> Iterator[str]:
+        """Every group below, leaves and what is in them too."""
+        for each in self.below(place):
+            yield each
+            yield from self.every(each)
 
     def pids(self, place: str, *, below: bool = True) -> list[int]:
         """Processes in the group, and below it, as the host counts them."""

@@ -14,10 +14,11 @@ class Mounts(NamedTuple):
 
     unified: str | None  # the v2 tree
     controllers: dict[str, str]  # v1 controller to its mount point; several may share one
+    every_v1: tuple[str, ...] = ()  # mount points of v1, also of controllers that cells have no use for
 
 
 def parse(mountinfo: str) -> Mounts:
-    """The mounts that can be used. Named hierarchies without a controller are left out."""
+    """The mounts that can be used."""
     seen: list[tuple[str, str, frozenset[str]]] = []  # mount point, file system, options
     for line in mountinfo.splitlines():
         before, dash, after = line.partition(" - ")
@@ -33,11 +34,11 @@ def parse(mountinfo: str) -> Mounts:
         (point for point, kind, options in seen if kind == "cgroup2" and "ro" not in options), None
     )
     controllers: dict[str, str] = {}
-    for point, kind, options in seen:
-        if kind == "cgroup" and "ro" not in options:
-            for name in CONTROLLERS & options:
-                controllers.setdefault(name, point)
-    return Mounts(unified, controllers)
+    every_v1 = [(point, options) for point, kind, options in seen if kind == "cgroup" and "ro" not in options]
+    for point, options in every_v1:
+        for name in CONTROLLERS & options:
+            controllers.setdefault(name, point)
+    return Mounts(unified, controllers, tuple(point for point, _ in every_v1))
 
 
 def _hides(point: str, earlier: str) -> bool:

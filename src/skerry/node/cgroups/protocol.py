@@ -89,6 +89,11 @@ class Cgroups(Protocol):
         """The leaves that the cell has now."""
         ...
 
+    def runtime_group(self, cell: CellName, leaf: str) -> str:
+        """Where an OCI runtime, which insists on making groups itself, is to make them for what it runs in
+        the leaf. They count as part of the leaf everywhere here, and go with it."""
+        ...
+
     def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
         """The way into a leaf. `from_within`: the new process is forked by one that is in the cell already,
         so that it has inherited all of the cell and only enters the leaf."""

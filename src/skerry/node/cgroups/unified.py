@@ -71,7 +71,7 @@ class Unified:
     def _read(self, place: str) -> Read:
         return lambda file: self._hierarchy.read_if_there(place, file)
 
-    def remove(self, cell: str) -> None:
+    def remove(self, place: str) -> None:
         """Nothing to do: the group goes with the membership tree's."""
 
     def enter(self, cell: str) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class Unified:
 
     def oom_kills(self, cell: str, leaf: str) -> int:
         """Counted in the leaf while the cell hands memory down, else in the cell; that may change."""
-        places = (cell, f"{cell}/{leaf}")
+        places = (cell, f"{cell}/{leaf}") if leaf else (cell,)
         return sum(usage.oom_kills(self._read(place)("memory.events.local")) for place in places)
 
     def pids(self, cell: str, *, below: bool) -> list[int]:

@@ -27,25 +27,33 @@ SETS: Final[dict[str, frozenset[str]]] = {
 
 _MASKS: Final = {name: sum(1 << _NUMBERS[one] for one in members) for name, members in SETS.items()}
 
+# What programs that this process runs can still have. Inherited by a fork, as the kernel's own set is.
+_in_reach: list[int] = []
+
 
 def mask_of(name: str) -> int:
     """The set called `name`, as the kernel's bit mask."""
     return _MASKS[name]
 
 
-def bound_to_sets() -> None:
-    """Take out of reach, for good, what is in no set; for the launcher, and so for all that it forks.
-
-    Only programs that are run later are held by this: the launcher and the inits keep what they have.
-    """
+def begin() -> None:
+    """In the launcher: learn which there are, and let no program have any by inheritance."""
     with open("/proc/sys/kernel/cap_last_cap") as file:
-        last = int(file.read())
-    for number in set(range(last + 1)) - set(_NUMBERS.values()):
-        kernel.drop_from_bounding_set(number)
+        _in_reach[:] = range(int(file.read()) + 1)
+    kernel.clear_inheritable_capabilities()
+
+
+def bound_to_sets() -> None:
+    """Take out of reach, for good, what is in no set; for an init, and so for all that it forks.
+
+    Only programs that are run later are held by this: the init keeps what it has.
+    """
+    bound_to(sum(1 << number for number in _NUMBERS.values()))
 
 
 def bound_to(mask: int) -> None:
-    """After `bound_to_sets`: no program that this process runs can have more than `mask`."""
-    for number in _NUMBERS.values():
+    """No program that this process runs from now on can have more than `mask`."""
+    for number in _in_reach:
         if not mask >> number & 1:
             kernel.drop_from_bounding_set(number)
+    _in_reach[:] = [number for number in _in_reach if mask >> number & 1]

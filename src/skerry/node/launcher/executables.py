@@ -8,11 +8,13 @@ succeeds, so that a start is known to have worked or to have failed, and at whic
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
+import termios
 from typing import Final, NamedTuple, NoReturn
 
-from skerry.node.launcher import capabilities, kernel, loops
+from skerry.node.launcher import capabilities, kernel
 
 # High enough that the kernel, short of memory, takes any executable of a cell before the cell's init.
 _OOM_SCORE: Final = b"500"
@@ -31,6 +33,7 @@ class Program(NamedTuple):
     gid: int
     capabilities: str  # the name of a set
     open_files: int
+    is_trusted: bool  # part of us: root with all that root has
 
 
 class Forked(NamedTuple):
@@ -44,12 +47,12 @@ class Forked(NamedTuple):
 def fork(
     program: Program,
     system_calls: kernel.Filter,
-    outputs: tuple[int, int],
+    streams: tuple[int, ...],
     clone_into: int | None,
     procs: list[int],
 ) -> Forked:
-    """Begin to run `program` with `outputs` as its standard output and error, held to the
-    filter `system_calls`. Raises StepFailed."""
+    """Begin to run `program` with `streams` as its standard input, output and error, or only the last two of
+    these, held to the filter `system_calls`. Raises StepFailed."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
         pid, pidfd = kernel.clone(0, clone_into)
@@ -58,7 +61,7 @@ def fork(
         os.close(writing)
         raise
     if pid == 0:
-        _become(program, system_calls, outputs, procs, writing)
+        _become(program, system_calls, streams, procs, writing)
     os.close(writing)
     return Forked(pid, pidfd, reading)
 
@@ -72,30 +75,35 @@ def failure(report: bytes) -> kernel.StepFailed | None:
 
 
 def _become(
-    program: Program, system_calls: kernel.Filter, outputs: tuple[int, int], procs: list[int], status: int
+    program: Program, system_calls: kernel.Filter, streams: tuple[int, ...], procs: list[int], status: int
 ) -> NoReturn:
     step = "enter cgroup"
     try:
         for group in procs:
             os.write(group, b"0")
         step = "set up process"
-        loops.unblock_signals()
+        kernel.unblock_signals()
         os.setsid()
-        _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
-        for place, output in enumerate(outputs, start=1):
-            os.dup2(output, place)
+        for place, stream in enumerate(streams, start=3 - len(streams)):
+            os.dup2(stream, place)
+        if len(streams) == 3 and os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that it hears of a terminal that changes its size
         kernel.close_on_exec_from(3)
         os.umask(0o022)
+        if program.is_trusted:
+            step = "exec"
+            _exec(program)
+        _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         step = "limit open files"
         resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, program.open_files))
         step = "drop privileges"
         kept = capabilities.mask_of(program.capabilities) if program.uid == 0 else 0
         capabilities.bound_to(kept)
-        os.setgroups(())
         os.setresgid(program.gid, program.gid, program.gid)
         os.setresuid(program.uid, program.uid, program.uid)
-        kernel.set_capabilities(kept)
+        if program.uid == 0:  # else they are gone with the user
+            kernel.set_capabilities(kept)
         kernel.set_no_new_privileges()
         step = "change folder"
         os.chdir(program.folder)

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from typing import Any, Final, NoReturn
 
-from skerry.node.launcher import executables, kernel, loops, messages, mounts
+from skerry.node.launcher import capabilities, executables, kernel, loops, messages, mounts
 from skerry.node.launcher.executables import Forked, Program
 from skerry.node.launcher.pumps import Pump
 
@@ -67,6 +67,7 @@ def _set_up(spec: dict[str, Any]) -> None:
     if spec["is_spare"]:  # nobody would ever find it again
         kernel.set_parent_death_signal(signal.SIGKILL)
     if spec["isolates_processes"]:
+        capabilities.bound_to_sets()
         kernel.set_host_name(spec["host_name"])
         mounts.set_up(spec["hidden"], spec["tmp_mb"], own_network=spec["isolates_network"])
     else:
@@ -88,16 +89,16 @@ def _raise_loopback() -> None:
 class Running:
     """One executable, from the fork until it has ended and its output is all in."""
 
-    __slots__ = ("folder", "forked", "has_ended", "is_settled", "key", "pumps", "request", "start_time")
+    __slots__ = ("folder", "forked", "has_ended", "is_settled", "key", "pid_file", "pumps", "request")
 
-    def __init__(self, key: str, request: int, folder: int, pumps: list[Pump]) -> None:
+    def __init__(self, key: str, request: int, folder: int, pumps: list[Pump], pid_file: str) -> None:
         self.key = key
         self.request = request
         self.folder = folder
         self.pumps = pumps
+        self.pid_file = pid_file  # not empty: the process so far is a runtime's, and the executable comes
         self.forked = Forked(0, -1, -1)
-        self.start_time = 0
-        self.is_settled = False  # the program runs or never will, and the agent was told
+        self.is_settled = False  # the program runs or never will
         self.has_ended = False
 
 
@@ -110,6 +111,8 @@ class Init:
         self._system_calls = system_calls
         self._loop = loops.Loop()
         self._running: dict[int, Running] = {}  # by pid, as seen in the cell
+        # Ends of what nobody asked for, kept while a runtime may still say that it is an executable.
+        self._strays: dict[int, int] = {}
         self._unsent: deque[tuple[bytes, list[int], int]] = deque()
         self._loop.watch(own.fileno(), self._hear)
         self._loop.watch_children(self._reap)
@@ -149,13 +152,14 @@ class Init:
 
     def _start(self, message: messages.Message) -> None:
         body = message.body
-        folder, *entrance = message.descriptors
+        folder, *others = message.descriptors
+        streams, entrance = others[: body["streams"]], others[body["streams"] :]
         reading: list[int] = []
         writing: list[int] = []
         try:
             program = _program(body)
             clone_into = entrance.pop(0) if body["clone_into"] else None
-            for _ in range(2):
+            for _ in () if streams else range(2):
                 ends = os.pipe2(os.O_CLOEXEC)
                 reading.append(ends[0])
                 writing.append(ends[1])
@@ -163,11 +167,12 @@ class Init:
             # Before the fork, since nothing may fail after it.
             pumps = [
                 Pump(pipe, folder, stream, body["log_bytes"])
-                for pipe, stream in zip(reading, ("stdout", "stderr"), strict=True)
+                for pipe, stream in zip(reading, ("stdout", "stderr"), strict=False)
             ]
-            running = Running(body["key"], body["id"], folder, pumps)
-            outputs = (writing[0], writing[1])
-            running.forked = executables.fork(program, self._system_calls, outputs, clone_into, entrance)
+            running = Running(body["key"], body["id"], folder, pumps, body["pid_file"])
+            running.forked = executables.fork(
+                program, self._system_calls, tuple(streams or writing), clone_into, entrance
+            )
         except BaseException:
             _close(folder, *reading)
             raise
@@ -175,10 +180,9 @@ class Init:
             _close(*writing)
         self._running[running.forked.pid] = running
         self._loop.watch(running.forked.status, lambda: self._settle(running))
-        running.start_time = _start_time(running.forked.pid)  # while the child is on its way
 
     def _settle(self, running: Running) -> None:
-        """The program runs, or never will: answer."""
+        """The program runs, or never will: answer, unless the executable is still to come."""
         pid, pidfd, status = running.forked
         failure = executables.failure(os.read(status, 1024))
         self._loop.forget(status)
@@ -190,7 +194,10 @@ class Init:
             _close(running.folder, pidfd, *(pump.pipe for pump in running.pumps))
             self._tell({"id": running.request, "failed": failure.step, "errno": failure.errno})
             return
-        self._tell({"id": running.request, "start_time": running.start_time}, [pidfd], pid)
+        if running.pid_file:
+            os.close(pidfd)
+        else:
+            self._tell({"id": running.request}, [pidfd], pid)
         for pump in running.pumps:
             self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
 
@@ -220,13 +227,41 @@ class Init:
                 return
             running = self._running.get(ended.si_pid)
             if running is None:
-                os.waitpid(ended.si_pid, 0)  # an orphan
+                _, status = os.waitpid(ended.si_pid, 0)  # an orphan
+                if any(each.pid_file for each in self._running.values()):
+                    self._strays[ended.si_pid] = status
                 continue
             if not running.is_settled:
                 self._settle(running)
                 if ended.si_pid not in self._running:
                     continue
             _, status = os.waitpid(ended.si_pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if running.pid_file:
+                self._take_over(running, code)
+            else:
+                self._end(running, code)
+
+    def _take_over(self, running: Running, code: int) -> None:
+        """A runtime has ended: what it started is our child now, and the executable. Or it failed."""
+        del self._running[running.forked.pid]
+        pid = _read_pid(running.pid_file) if code == 0 else 0
+        running.pid_file = ""
+        status = self._strays.pop(pid, None)
+        if not any(each.pid_file for each in self._running.values()):
+            self._strays.clear()
+        if not pid or (status is None and not _is_child(pid)):
+            for pump in running.pumps:
+                pump.drain()
+            running.has_ended = True
+            self._tidy(running)
+            self._tell({"id": running.request, "failed": "runtime", "errno": 0, "code": code})
+            return
+        running.forked = Forked(pid, -1, -1)
+        self._running[pid] = running
+        pidfd = [os.pidfd_open(pid)] if status is None else []
+        self._tell({"id": running.request, "pid": pid}, pidfd)
+        if status is not None:
             self._end(running, os.waitstatus_to_exitcode(status))
 
     def _end(self, running: Running, code: int) -> None:
@@ -288,6 +323,7 @@ def _program(body: dict[str, Any]) -> Program:
         gid=body["gid"],
         capabilities=body["capabilities"],
         open_files=body["open_files"],
+        is_trusted=body["is_trusted"],
     )
 
 
@@ -295,13 +331,21 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _start_time(pid: int) -> int:
-    """When a process began, in ticks since boot; 0 if that cannot be read, which is no process's time."""
+def _read_pid(path: str) -> int:
+    """The number that a runtime has left there; 0 if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except OSError:
+        with open(path, "rb", buffering=0) as file:
+            return int(file.read(32))
+    except (OSError, ValueError):
         return 0
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _write_record(folder: int, record: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ MS_NOEXEC: Final = 0x8
 MS_REMOUNT: Final = 0x20
 MS_BIND: Final = 0x1000
 MS_PRIVATE: Final = 1 << 18
+MNT_DETACH: Final = 0x2
 
 MOUNT_ATTR_RDONLY: Final = 0x1
 MOUNT_ATTR_NOSUID: Final = 0x2
@@ -81,6 +82,7 @@ for _hook in (_before_fork, _after_fork_in_parent, _after_fork_in_child):
 _CLONE_ARGUMENTS = struct.Struct("=11Q")  # flags, pidfd, ..., the fifth: exit signal, the last: cgroup
 _pidfd = ctypes.c_int(-1)
 _pidfd_at = ctypes.addressof(_pidfd)
+_NO_SIGNALS = bytes(128)  # the C library's set, which is larger than the kernel's
 _CAPABILITY_HEADER = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
 _CAPABILITIES = struct.Struct("=6I")  # effective, permitted, inheritable; low words first, then high words
 
@@ -162,6 +164,11 @@ def set_mount(target: str, attributes: int, *, recursive: bool, private: bool = 
         _fail(f"set up mount {target}")
 
 
+def unmount(target: str, flags: int = 0) -> None:
+    if _libc.umount2(os.fsencode(target), flags):
+        _fail(f"unmount {target}")
+
+
 def set_host_name(name: str) -> None:
     encoded = name.encode()
     if _libc.sethostname(encoded, _ulong(len(encoded))):
@@ -196,6 +203,12 @@ def take_default_reserved_signals() -> None:
             _syscall(_long(number), _long(reserved), bytes(_SIGACTION_BYTES), None, _long(_SIGNAL_SET_BYTES))
 
 
+def unblock_signals() -> None:
+    """Before a program runs. Not by the signal module, which makes a set of names of what was blocked."""
+    if _libc.pthread_sigmask(signal.SIG_SETMASK, _NO_SIGNALS, None):
+        _fail("unblock signals")
+
+
 def set_parent_death_signal(number: int) -> None:
     """The signal that comes when the process that forked this one ends; 0 for none."""
     _prctl("set parent death signal", _PR_SET_PDEATHSIG, number)
@@ -222,6 +235,16 @@ class Filter:
 
 def drop_from_bounding_set(capability: int) -> None:
     _prctl("drop a capability", _PR_CAPBSET_DROP, capability)
+
+
+def clear_inheritable_capabilities() -> None:
+    """Give no capability on to a program by inheritance; what this process has, it keeps."""
+    held = ctypes.create_string_buffer(_CAPABILITIES.size)
+    if _libc.capget(_CAPABILITY_HEADER, held):
+        _fail("read capabilities")
+    low, also_low, _, high, also_high, _ = _CAPABILITIES.unpack(held.raw)
+    if _libc.capset(_CAPABILITY_HEADER, _CAPABILITIES.pack(low, also_low, 0, high, also_high, 0)):
+        _fail("set capabilities")
 
 
 def set_capabilities(mask: int) -> None:

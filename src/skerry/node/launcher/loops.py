@@ -89,8 +89,3 @@ def take_default_signals() -> None:
 def block_signals() -> None:
     """Let nobody end this process by the signals that terminals and service managers send to everything."""
     signal.pthread_sigmask(signal.SIG_SETMASK, _BLOCKED)
-
-
-def unblock_signals() -> None:
-    """Before a program runs. Handlers go with the exec."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())

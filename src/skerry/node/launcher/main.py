@@ -30,7 +30,8 @@ def main(descriptor: int) -> NoReturn:
     kernel.set_subreaper(True)  # what a cell without namespaces leaves behind when its init is gone
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    capabilities.bound_to_sets()
+    capabilities.begin()
+    os.setgroups(())
     launcher = Launcher(socket.socket(fileno=descriptor), kernel.Filter(seccomp.default_filter()))
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()

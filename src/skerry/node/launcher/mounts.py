@@ -9,6 +9,7 @@ covered.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import Final
 
@@ -30,6 +31,7 @@ _LINKS: Final = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
+_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes spaces and the like
 # Root without a single capability may still write to these, as the owner of the files.
 _READ_ONLY: Final = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 # Of the host and not of the cell, and nobody's business there.
@@ -59,7 +61,9 @@ def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool) -> None:
     )
     # Before /tmp and the like are covered, since a hidden path may be in one; and the deepest first, since
     # one may be in another.
-    for path in sorted({os.path.realpath(path) for path in hidden}, key=len, reverse=True):
+    covered = sorted({os.path.realpath(path) for path in hidden}, key=len, reverse=True)
+    _let_go(covered)
+    for path in covered:
         _cover(path)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108 - these are to be made private
         if os.path.isdir(path):
@@ -78,6 +82,19 @@ def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool) -> None:
         if os.path.lexists(path):
             _cover(path)
     os.chdir("/")
+
+
+def _let_go(folders: list[str]) -> None:
+    """Unmount what is mounted below: a cell that only hid it would keep it in use for as long as it runs."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [_ESCAPE.sub(_unescaped, line.split(b" ", 5)[4]) for line in file]
+    for point in reversed(points):
+        if any(point.startswith(os.fsencode(folder) + b"/") for folder in folders):
+            kernel.unmount(os.fsdecode(point), kernel.MNT_DETACH)
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 8)])
 
 
 def _cover(path: str) -> None:
