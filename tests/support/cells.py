@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from grpclib._typing import IServable
 
 from skerry.kit.recent import Recent
 from skerry.model import errors
@@ -222,6 +223,15 @@ async def cell_server(
     """Every contract for the cells of `keeper`, on a socket in `folder`."""
     recent = Recent()
     services = [RuntimeService(keeper), ObserveService(keeper, recent), CellService(keeper, a_node)]
+    async with listening(folder, authority, services) as path:
+        yield CellServer(keeper, recent, path, authority)
+
+
+@asynccontextmanager
+async def listening(
+    folder: Path, authority: TestAuthority, services: Sequence[IServable]
+) -> AsyncIterator[Path]:
+    """A server of `services`, on the socket that is given."""
     server = GrpcServer(
         standard.beside(services, {}, empty_services=EMPTY_SERVICES),
         Gate(FakeIdentity(), os.getuid()),
@@ -230,6 +240,6 @@ async def cell_server(
     path = folder / "run" / "aurae.sock"
     try:
         await server.listen_unix(path, authority.server_context())
-        yield CellServer(keeper, recent, path, authority)
+        yield path
     finally:
         await server.stop(5.0)

@@ -8,8 +8,9 @@ sees as an exception. Nothing here knows what the loops do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
+from typing import Any
 
 import structlog
 
@@ -61,10 +62,7 @@ class Keeper:
 
     async def stop(self) -> None:
         """Cancel every loop and wait for each to end."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await give_up(list(self._tasks))
         if self._failure is not None and not self._failure.done():
             self._failure.cancel()
 
@@ -105,3 +103,10 @@ class Keeper:
         except Exception as error:
             metrics.LOOP_DEATHS.labels(name).inc()
             log.error("task.failed", task=name, error=repr(error), exc_info=error)
+
+
+async def give_up(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel `tasks` and wait for each to end, however it does."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

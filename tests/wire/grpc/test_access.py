@@ -15,11 +15,13 @@ from skerry.wire import access
 from skerry.wire.aurae.observe import ObserveService
 from skerry.wire.aurae.runtime import RuntimeService
 from skerry.wire.cells.service import CellService
+from skerry.wire.containers.service import ContainerService, ImageService
 from skerry.wire.gate import Gate
 from skerry.wire.grpc import standard
 from skerry.wire.grpc.identity import IdentityService
 from skerry.wire.peers import Peer
 from tests.support.cells import FakeKeeper, a_node
+from tests.support.containers import FakeContainers, FakeImages
 from tests.wire.grpc.fakes import FakeIdentity
 from tests.wire.grpc.raw import RawClient, framed
 
@@ -49,12 +51,14 @@ def everything(folder: Path) -> list[IServable]:
     """Every service that any of our processes serves."""
     recent = Recent()
     recent.add("info", "something to follow")
-    keeper = FakeKeeper(folder)
+    keeper, images = FakeKeeper(folder), FakeImages()
     return [
         IdentityService(FakeIdentity()),
         RuntimeService(keeper),
         ObserveService(keeper, recent),
         CellService(keeper, a_node),
+        ImageService(images),
+        ContainerService(FakeContainers(folder, images), images),
     ]
 
 

@@ -6,7 +6,7 @@ Pure and total: a message gives a noun or `Invalid` with the field's name in the
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -131,12 +131,12 @@ def _told_executable(state: cells.ExecutableState) -> cells_pb2.ExecutableStatus
 
 
 @contextmanager
-def contract_fields() -> Iterator[None]:
+def contract_fields(fields: Mapping[str, str] = _FIELDS) -> Iterator[None]:
     """`Invalid` names the field as the contract does, also at the beginning of its text."""
     try:
         yield
     except errors.Invalid as error:
-        field = _FIELDS.get(error.field, error.field)
+        field = fields.get(error.field, error.field)
         text = error.message
         if text.startswith(f"{error.field} "):
             text = field + text.removeprefix(error.field)

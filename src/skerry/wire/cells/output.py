@@ -1,24 +1,27 @@
 """What an executable wrote, as items of `Logs`: one channel or both in the order of time, pieces or lines.
 
-The rings and their readers are `skerry.node.logs`'s. A client that reads slowly holds up nothing but its own
-call: a ring that overtakes it gives a gap, and the gap goes out as an item.
+Serves cells and containers alike. The rings and their readers are `skerry.node.logs`'s, the last lines of
+them `tails`'. A client that reads slowly holds up nothing but its own call: a ring that overtakes it gives
+a gap, and the gap goes out as an item.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Final, NamedTuple
 
 from skerry.kit.gaps import Gap
+from skerry.kit.tasks import give_up
 from skerry.model import errors
 from skerry.model.cells import Stream
-from skerry.model.ids import CellName, ExecutableName
 from skerry.node.logs.lines import Joining, Line
 from skerry.node.logs.readers import Item
-from skerry.wire.cells.keeper import CellKeeper, Output
+from skerry.wire.cells import tails
+from skerry.wire.cells.keeper import Output
+from skerry.wire.proto import containers_pb2
 from skerry.wire.proto.cells_pb2 import (
     CHANNEL_STDERR,
     CHANNEL_STDOUT,
@@ -28,6 +31,8 @@ from skerry.wire.proto.cells_pb2 import (
     LogItem,
     LogsRequest,
 )
+
+Request = LogsRequest | containers_pb2.LogsRequest
 
 _CHANNEL: Final = {Stream.STDOUT: CHANNEL_STDOUT, Stream.STDERR: CHANNEL_STDERR}
 
@@ -40,30 +45,35 @@ class Source(NamedTuple):
     after: int
 
 
-def sources_of(
-    request: LogsRequest, keeper: CellKeeper, cell: CellName, executable: ExecutableName
-) -> list[Source]:
-    """What is to be read for `request`; raises if the executable is unknown or a number means nothing."""
+def sources_of(request: Request, logs: Callable[[Stream], Output]) -> list[Source]:
+    """What is to be read of `logs` for `request`; raises if a number in it means nothing."""
     if request.channel not in (CHANNEL_UNSPECIFIED, *_CHANNEL.values()):
         raise errors.Invalid(f"channel {request.channel} is neither stdout nor stderr", field="channel")
     if request.form not in (FORM_PIECES, FORM_LINES):
         raise errors.Invalid(f"form {request.form} is neither pieces nor lines", field="form")
     after = {Stream.STDOUT: request.stdout_after, Stream.STDERR: request.stderr_after}
     return [
-        Source(stream, keeper.logs(cell, executable, stream), after[stream])
+        Source(stream, logs(stream), after[stream])
         for stream, channel in _CHANNEL.items()
         if request.channel in (CHANNEL_UNSPECIFIED, channel)
     ]
 
 
-async def items(sources: Sequence[Source], request: LogsRequest) -> AsyncGenerator[LogItem, None]:
+async def items(sources: Sequence[Source], request: Request) -> AsyncGenerator[LogItem, None]:
     """The items of the reply to `request`."""
     joining = {source.stream: Joining() for source in sources}
     position = {source.stream: source.after for source in sources}
+    passed_over = None
+    if request.HasField("tail"):
+        async with aclosing(pieces(sources, follow=False)) as there:
+            passed_over = tails.Skip(await tails.count(there) - request.tail)
     async with aclosing(pieces(sources, follow=request.follow)) as found:
         async for stream, item in found:
             position[stream] = item.last if isinstance(item, Gap) else item.seq
-            taken = [item] if request.form == FORM_PIECES else joining[stream].take(item)
+            kept = item if passed_over is None else passed_over.take(stream, item)
+            if kept is None:
+                continue
+            taken = [kept] if request.form == FORM_PIECES else joining[stream].take(kept)
             for each in taken:
                 yield _told(stream, position[stream], each)
     for stream, left in joining.items():
@@ -84,7 +94,7 @@ async def pieces(sources: Sequence[Source], *, follow: bool) -> AsyncGenerator[t
         for each in coming.values():
             await opened.enter_async_context(aclosing(each))
         waiting = {asyncio.ensure_future(_next(each)): stream for stream, each in coming.items()}
-        opened.push_async_callback(_give_up, waiting)
+        opened.push_async_callback(give_up, waiting)
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -96,12 +106,6 @@ async def pieces(sources: Sequence[Source], *, follow: bool) -> AsyncGenerator[t
 
 async def _next(items: AsyncGenerator[Item, None]) -> Item | None:
     return await anext(items, None)
-
-
-async def _give_up(waiting: Collection[asyncio.Task[Item | None]]) -> None:
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _dated(source: Source) -> Iterator[tuple[int, Stream, Item]]:

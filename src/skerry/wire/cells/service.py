@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 
 from grpclib.server import Stream
 
@@ -106,7 +107,8 @@ class CellService(CellServiceBase):
     async def Logs(self, stream: Stream[LogsRequest, LogItem]) -> None:  # noqa: N802 - gRPC's name
         request = await stream.recv_message()
         assert request is not None
-        sources = output.sources_of(request, self._keeper, _cell(request), _executable(request))
+        logs = partial(self._keeper.logs, _cell(request), _executable(request))
+        sources = output.sources_of(request, logs)
         async with aclosing(output.items(sources, request)) as items:
             async for item in items:
                 await stream.send_message(item)

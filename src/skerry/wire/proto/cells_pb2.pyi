@@ -188,7 +188,7 @@ class WaitReply(_message.Message):
     def __init__(self, exit: _Optional[_Union[Exit, _Mapping]] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("cell", "executable", "channel", "form", "stdout_after", "stderr_after", "follow")
+    __slots__ = ("cell", "executable", "channel", "form", "stdout_after", "stderr_after", "follow", "tail")
     CELL_FIELD_NUMBER: _ClassVar[int]
     EXECUTABLE_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class LogsRequest(_message.Message):
     STDOUT_AFTER_FIELD_NUMBER: _ClassVar[int]
     STDERR_AFTER_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
     cell: str
     executable: str
     channel: Channel
@@ -203,7 +204,8 @@ class LogsRequest(_message.Message):
     stdout_after: int
     stderr_after: int
     follow: bool
-    def __init__(self, cell: _Optional[str] = ..., executable: _Optional[str] = ..., channel: _Optional[_Union[Channel, str]] = ..., form: _Optional[_Union[Form, str]] = ..., stdout_after: _Optional[int] = ..., stderr_after: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+    tail: int
+    def __init__(self, cell: _Optional[str] = ..., executable: _Optional[str] = ..., channel: _Optional[_Union[Channel, str]] = ..., form: _Optional[_Union[Form, str]] = ..., stdout_after: _Optional[int] = ..., stderr_after: _Optional[int] = ..., follow: _Optional[bool] = ..., tail: _Optional[int] = ...) -> None: ...
 
 class LogItem(_message.Message):
     __slots__ = ("channel", "position", "time_ns", "data", "lost")

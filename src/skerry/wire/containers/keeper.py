@@ -1,0 +1,77 @@
+"""What the contract for images and containers needs of the node that keeps them.
+
+`skerry.node.images.images.Images` and `skerry.node.containers.containers.Containers` fit it; tests use fakes.
+The services speak to the node only through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from skerry.model.cells import Exit, Stream
+from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
+from skerry.model.images import Image, PullProgress
+from skerry.wire.cells.keeper import Output
+
+OnProgress = Callable[[PullProgress], None]
+
+
+class ImageKeeper(Protocol):
+    """The images of a node. Every method raises `skerry.model.errors` and leaves nothing half-done."""
+
+    async def pull(self, reference: str, *, on_progress: OnProgress) -> Image: ...
+
+    def list(self) -> Sequence[Image]: ...
+
+    def find(self, reference_or_id: str) -> Image: ...
+
+    async def remove(self, reference_or_id: str) -> int: ...
+
+    async def collect(self) -> int: ...
+
+
+class ExecSession(Protocol):
+    """A program that was started in a container."""
+
+    async def exit_code(self) -> int: ...
+
+    def resize(self, rows: int, columns: int) -> None: ...
+
+    def signal(self, number: int) -> None: ...
+
+    async def kill(self) -> None: ...
+
+
+class ContainerKeeper(Protocol):
+    """The containers of a node. Every method raises `skerry.model.errors` and leaves nothing half-done."""
+
+    async def create(self, spec: ContainerSpec, *, on_progress: OnProgress) -> ContainerView: ...
+
+    async def start(self, name: str) -> ContainerView: ...
+
+    async def stop(self, name: str, *, grace_s: float | None = None) -> ContainerView: ...
+
+    async def remove(self, name: str, *, force: bool = False) -> None: ...
+
+    async def exec(
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        *,
+        environment: tuple[str, ...],
+        user: str,
+        folder: str,
+        tty: bool,
+        stdio: tuple[int, int, int],
+    ) -> ExecSession: ...
+
+    def list(self) -> Sequence[ContainerView]: ...
+
+    def get(self, name: str) -> ContainerView: ...
+
+    async def wait(self, name: str) -> Exit: ...
+
+    def logs(self, name: str, stream: Stream) -> Output: ...
+
+    async def stats(self, name: str) -> ContainerStats: ...

@@ -1,0 +1,157 @@
+"""`Exec`: one program in a container, with its streams carried over a call in both directions.
+
+Whatever cannot be passed on holds up the other side: the program, if the client does not read; the client,
+if the program does not. A call that ends early, because the client is gone or wrong or we are stopping,
+kills the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any, Final
+
+from grpclib.server import Stream as Call
+
+from skerry.kit.tasks import give_up
+from skerry.model import errors, workloads
+from skerry.model.cells import Stream
+from skerry.model.containers import MAX_ARGUMENTS
+from skerry.wire.containers.keeper import ContainerKeeper, ExecSession
+from skerry.wire.containers.streams import Streams
+from skerry.wire.proto.containers_pb2 import ExecReply, ExecRequest, ExecStart, TerminalSize
+
+_MOST_AFTER_END: Final = 1024 * 1024  # more than a pipe or a terminal holds
+_MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
+
+
+async def serve(call: Call[ExecRequest, ExecReply], keeper: ContainerKeeper) -> None:
+    """Start what the first message names, and stay with it to its end."""
+    first = await call.recv_message()
+    if first is None or first.WhichOneof("message") != "start":
+        raise errors.Invalid("the first message must say what to start", field="start")
+    start = first.start
+    _check(start)
+    with _streams_for(start) as streams:
+        session = await keeper.exec(
+            start.container,
+            tuple(start.arguments),
+            environment=tuple(start.environment),
+            user=start.user,
+            folder=start.folder,
+            tty=start.terminal,
+            stdio=streams.theirs,
+        )
+        try:
+            streams.hand_over()
+            code = await _Conversation(call, session, streams).to_the_end()
+        except BaseException:
+            await session.kill()
+            raise
+    await call.send_message(ExecReply(exit_code=code))
+
+
+def _check(start: ExecStart) -> None:
+    if not start.container:
+        raise errors.Invalid("container must name one that runs", field="container")
+    if not 0 < len(start.arguments) <= MAX_ARGUMENTS or not start.arguments[0]:
+        raise errors.Invalid(
+            f"arguments must be a program and what it is given, at most {MAX_ARGUMENTS} words",
+            field="arguments",
+        )
+    if any("\0" in word for word in start.arguments):
+        raise errors.Invalid("arguments cannot hold a NUL byte", field="arguments")
+    workloads.check_environment(tuple(start.environment))
+    if start.folder and (not start.folder.startswith("/") or "\0" in start.folder):
+        raise errors.Invalid("folder must be an absolute path", field="folder")
+    _check_size(start.size)
+
+
+def _check_size(size: TerminalSize) -> None:
+    if size.rows > _MOST_CELLS or size.columns > _MOST_CELLS:
+        raise errors.Invalid(f"a terminal has at most {_MOST_CELLS} rows and columns", field="size")
+
+
+def _signal(number: int) -> int:
+    if not 0 < number < signal.NSIG:
+        raise errors.Invalid(f"{number} is no signal; they are 1 to {signal.NSIG - 1}", field="signal")
+    return number
+
+
+def _streams_for(start: ExecStart) -> Streams:
+    if start.terminal:
+        return Streams.terminal(start.size.rows, start.size.columns)
+    return Streams.pipes(takes_input=start.takes_input)
+
+
+class _Conversation:
+    """The program and the client, until the program has ended."""
+
+    def __init__(self, call: Call[ExecRequest, ExecReply], session: ExecSession, streams: Streams) -> None:
+        self._call = call
+        self._session = session
+        self._streams = streams
+        self._sending = asyncio.Lock()  # a message goes out whole
+
+    async def to_the_end(self) -> int:
+        """The exit code, once everything that the program wrote has been sent."""
+        ended = asyncio.ensure_future(self._session.exit_code())
+        listening = asyncio.ensure_future(self._listen())
+        showing = [asyncio.ensure_future(self._pass_on(each, ended)) for each in self._streams.outputs]
+        pending: set[asyncio.Future[Any]] = {ended, listening, *showing}
+        try:
+            while pending - {listening}:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # what went wrong ends it all
+            return ended.result()
+        finally:
+            await give_up([ended, listening, *showing])
+
+    async def _pass_on(self, stream: Stream, ended: asyncio.Future[int]) -> None:
+        """Send what is written to `stream`, to its end, or to what is there when the program has ended.
+
+        What the program left running may hold the stream open, or write to it, for ever.
+        """
+        left = _MOST_AFTER_END
+        while left > 0 and (data := await self._next(stream, ended)):
+            if ended.done():
+                left -= len(data)
+            await self._send(stream, data)
+
+    async def _next(self, stream: Stream, ended: asyncio.Future[int]) -> bytes:
+        """Some of what is written to `stream`; nothing if that is all that will be waited for."""
+        while (data := self._streams.take(stream)) is None:
+            if ended.done():
+                return b""
+            readable = asyncio.ensure_future(self._streams.readable(stream))
+            try:
+                either: tuple[asyncio.Future[Any], ...] = (readable, ended)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await give_up([readable])
+        return data
+
+    async def _send(self, stream: Stream, data: bytes) -> None:
+        reply = ExecReply(errors=data) if stream is Stream.STDERR else ExecReply(output=data)
+        async with self._sending:
+            await self._call.send_message(reply)
+
+    async def _listen(self) -> None:
+        """Do what the client says, until it says no more."""
+        while (request := await self._call.recv_message()) is not None:
+            match request.WhichOneof("message"):
+                case "input":
+                    await self._streams.write(request.input)
+                case "end_of_input":
+                    await self._streams.end_input()
+                case "resize":
+                    _check_size(request.resize)
+                    self._session.resize(request.resize.rows, request.resize.columns)
+                case "signal":
+                    self._session.signal(_signal(request.signal))
+                case "start":
+                    raise errors.Invalid("only the first message can start something", field="start")
+                case _:
+                    raise errors.Invalid("a message must hold input, its end, a size or a signal")
+        await self._streams.end_input()
