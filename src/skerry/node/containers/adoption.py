@@ -1,0 +1,228 @@
+"""What an agent that starts makes of the containers that an earlier one left: the decision, and the doing.
+
+The earlier agent may have been killed between any two steps, or the machine may have gone down, so records,
+cells, mounts, addresses and the runtime need not agree. `plan` compares them and touches nothing; `adopt`
+looks, plans, and does what the plan says. The rules:
+
+- A container is there if its record is; one whose removal was begun, or that has no record, is removed.
+- It runs if its cell, which is exactly the one of its record, has its main process and that has not ended.
+  One that should have an address and has none cannot go on: it is killed.
+- What does not run holds nothing: its mount, its address and what the runtime knows of it are given back.
+  The same goes for whatever belongs to no container.
+- How a run ended is the cell's word, else what was written down, else nobody's: the cell went with the boot
+  of the machine, or somebody freed it.
+- Commands that were run in a container end: whoever read their output is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import structlog
+
+from skerry.model import errors
+from skerry.model.cells import ExecutableState
+from skerry.model.containers import NetworkMode
+from skerry.node.cells.known import CellView
+from skerry.node.containers.ending import Ending, ended_run
+from skerry.node.containers.execs import Execs
+from skerry.node.containers.known import MAIN, Container, Means
+from skerry.node.containers.records import ContainerRecord, Found, RunRecord
+from skerry.node.containers.removing import Removing
+from skerry.node.containers.runtimes import OciRuntime
+
+log = structlog.get_logger(__name__)
+
+REBOOTED = "the machine was restarted while it ran"
+NETWORK_LOST = "its network was gone when Skerry started, so it was killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A container that stays, and what it is now."""
+
+    record: ContainerRecord
+    run: RunRecord | None  # the last one, as it is to be written down
+    main: ExecutableState | None = None  # of its cell; None if that knows of none
+    has_leftovers: bool = False  # nothing of it runs, and something is held for it
+    must_end: str = ""  # why its run cannot go on, though it does
+
+    @property
+    def name(self) -> str:
+        return self.record.spec.name
+
+    @property
+    def is_running(self) -> bool:
+        return self.main is not None and self.main.exit is None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in this order."""
+
+    kept: tuple[Kept, ...]
+    removed: tuple[Found, ...]  # removal was begun
+    strays: tuple[str, ...]  # of no container: everything under that name goes
+
+
+def plan(
+    found: Sequence[Found],
+    cells: Mapping[str, CellView],
+    held: Set[str],
+    attached: Set[str],
+    boot: str,
+) -> Plan:
+    """`held`: names under which something is mounted, attached or known to the runtime; `attached`: those of
+    them that have an address."""
+    recorded = {each.name: each for each in found if each.record is not None}
+    return Plan(
+        kept=tuple(
+            _keep(each.record, each.run, cells.get(each.name), held, attached, boot)
+            for each in found
+            if each.record is not None and not each.is_removing
+        ),
+        removed=tuple(each for each in recorded.values() if each.is_removing),
+        strays=tuple(sorted((held | {each.name for each in found}) - recorded.keys())),
+    )
+
+
+def _keep(
+    record: ContainerRecord,
+    run: RunRecord | None,
+    cell: CellView | None,
+    held: Set[str],
+    attached: Set[str],
+    boot: str,
+) -> Kept:
+    name, main = record.spec.name, _main(record, cell)
+    if main is None:
+        return Kept(record, _over(run, boot), has_leftovers=name in held)
+    if run is None or run.boot != boot or run.started_at != main.started_at:
+        run = RunRecord(boot, main.started_at)  # the agent died as it was about to write this down
+    if main.exit is not None:
+        run = run if run.has_ended else ended_run(run, main.exit)
+        return Kept(record, run, main, has_leftovers=name in held)
+    is_cut_off = record.spec.network is NetworkMode.BRIDGE and name not in attached
+    return Kept(record, run, main, must_end=NETWORK_LOST if is_cut_off else "")
+
+
+def _main(record: ContainerRecord, cell: CellView | None) -> ExecutableState | None:
+    if cell is None or cell.cell != record.cell:
+        return None
+    return next((each for each in cell.executables if each.name == MAIN), None)
+
+
+def _over(run: RunRecord | None, boot: str) -> RunRecord | None:
+    """The last run of a container that has no process any more."""
+    if run is None or run.has_ended:
+        return run
+    return ended_run(run, None, REBOOTED if run.boot != boot else "")
+
+
+class Adoption:
+    """Does what `plan` says. `keep` gets every container that is there."""
+
+    def __init__(
+        self,
+        means: Means,
+        ending: Ending,
+        removing: Removing,
+        execs: Execs,
+        keep: Callable[[Container], None],
+    ) -> None:
+        self._means = means
+        self._ending = ending
+        self._removing = removing
+        self._execs = execs
+        self._keep = keep
+
+    async def adopt(self) -> None:
+        means = self._means
+        trash = means.records.trash()
+        found = list(means.records.scan())
+        cells: dict[str, CellView] = {view.cell.name: view for view in means.cells.list()}
+        attached = set(means.network.attachments())
+        known = set(_known_to(means.runtime))
+        decision = plan(found, cells, self._mounted() | attached | known, attached, means.boot)
+        # Before anything goes: what stays is safe from whoever collects images.
+        for kept in decision.kept:
+            self._claim(kept.record)
+        await asyncio.gather(
+            *(self._take_over(kept) for kept in decision.kept),
+            *(self._remove(each) for each in decision.removed),
+            *(self._drop(name, is_ours=name in known) for name in decision.strays),
+        )
+        await means.network.keep_only({kept.name for kept in decision.kept if kept.is_running})
+        await asyncio.gather(*(asyncio.to_thread(self._removing.empty, folder) for folder in trash))
+        if found or decision.strays:
+            log.info("containers.adopted", kept=len(decision.kept), removed=len(decision.removed))
+
+    def _mounted(self) -> set[str]:
+        return {
+            name for mount in self._means.overlays.mounted() if (name := self._means.records.owner(mount))
+        }
+
+    def _claim(self, record: ContainerRecord) -> None:
+        try:
+            self._means.images.claim(record.spec.name, record.image)
+        except errors.NotFound as error:
+            log.warning("container.without_image", container=record.spec.name, error=error.message)
+
+    async def _take_over(self, kept: Kept) -> None:
+        container = self._container(kept.record, kept.run)
+        if kept.run is not None:
+            self._means.records.set_run(container.name, kept.run)
+        await self._execs.end_all(container, kept.main)
+        if kept.is_running:
+            await self._go_on(container, kept)
+        elif kept.has_leftovers:
+            await self._ending.tidy(container)
+        self._keep(container)
+
+    async def _go_on(self, container: Container, kept: Kept) -> None:
+        means, main = self._means, kept.main
+        assert main is not None
+        container.pid = main.pid
+        container.ended = asyncio.get_running_loop().create_future()
+        container.disk_limit_kind = await asyncio.to_thread(
+            means.disks.limit, container.place.layer, container.disk_limit
+        )
+        if kept.must_end:
+            container.reason = kept.must_end
+            await self._ending.finish(container)
+        elif (attachment := means.network.attachments().get(container.name)) is not None:
+            container.address = attachment.address
+
+    async def _remove(self, found: Found) -> None:
+        assert found.record is not None
+        container = self._container(found.record, found.run)
+        container.is_removing = True
+        try:
+            await self._removing.remove(container)
+        except errors.SkerryError as error:  # it stays listed, and can be removed again
+            log.warning("container.not_removed", container=found.name, error=error.message)
+            self._claim(found.record)
+            self._keep(container)
+
+    async def _drop(self, name: str, *, is_ours: bool) -> None:
+        """Everything under this name goes; the cell only if it `is_ours`, since people have cells too."""
+        log.warning("container.stray", container=name)
+        views = (view for view in self._means.cells.list() if is_ours and view.cell.name == name)
+        try:
+            await self._removing.drop(name, next((view.cell for view in views), None))
+        except errors.SkerryError as error:
+            log.warning("container.not_removed", container=name, error=error.message)
+
+    def _container(self, record: ContainerRecord, run: RunRecord | None) -> Container:
+        return Container(record, self._means.records.place(record.spec.name), run)
+
+
+def _known_to(runtime: OciRuntime) -> list[str]:
+    """What the runtime has written down, of this boot or an earlier one."""
+    try:
+        return [entry.name for entry in os.scandir(runtime.folder) if entry.is_dir()]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,201 @@
+"""What the node remembers of its containers on disk, for the agent that comes after this one.
+
+    containers/
+      web/                the container `web`
+        container.json    what was asked for, its image, its cell
+        run.json          the last run: in which boot of the machine, and how it ended
+        removing          there while it is removed: whoever finds it finishes that
+        layer/  rootfs/   what it has written, and where its root is mounted
+        bundle/  files/   what the runtime is given at a start
+        execs/7/          a command that is run in it
+      .new-web  .gone-7   being made and being removed: left over only by a crash
+
+A file is whole or absent. A container outlives the boot, so what makes one is synced (`sync`, `remove`); a
+run does not, and its record is not. Names of containers have neither `.` nor `_`, so others may keep things
+here under such names. What a set of records means is decided in `adoption`. Nothing here follows a mount:
+what is mounted below a container is the image, and often somebody else's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from skerry.kit import files, jsonio
+from skerry.model.cells import Cell, Exit
+from skerry.model.containers import ContainerSpec
+from skerry.model.errors import Invalid
+from skerry.model.images import ImageConfig, ImageId
+
+_NAME = re.compile(r"[a-z0-9-]{1,63}")
+_DRAFT = ".new-"
+_TRASH = ".gone-"
+
+T = TypeVar("T")
+
+
+class ContainerRecord(msgspec.Struct, frozen=True):
+    """A container as it was created. `config` is the image's word, which does not change under it."""
+
+    spec: ContainerSpec
+    image: ImageId
+    config: ImageConfig
+    cell: Cell
+    created_at: float
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """One run of a container."""
+
+    boot: str
+    started_at: float
+    exit: Exit | None = None
+    has_ended: bool = False  # also if nobody knows how
+    reason: str = ""  # for people, if it is not what they would expect
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The records of one container, as far as they are there."""
+
+    name: str
+    record: ContainerRecord | None
+    run: RunRecord | None
+    is_removing: bool
+
+
+class Place:
+    """Where things of one container are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.layer = folder / "layer"
+        self.rootfs = folder / "rootfs"
+        self.bundle = folder / "bundle"
+        self.files = folder / "files"
+        self.execs = folder / "execs"
+        self.pid_file = folder / "pid"
+        self.runtime_log = folder / "runtime.log"
+
+
+class Records:
+    """The folder of all containers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = files.private_folder(folder)
+        self._removals = itertools.count()
+
+    def place(self, name: str) -> Place:
+        return Place(self._folder / name)
+
+    def owner(self, path: Path) -> str | None:
+        """The name of the container, or what stands for one, whose folder `path` is in."""
+        try:
+            inside = path.relative_to(self._folder).parts
+        except ValueError:
+            return None
+        return inside[0] if inside and _NAME.fullmatch(inside[0]) else None
+
+    def add(self, record: ContainerRecord) -> None:
+        """Make the container's folder with its record in it: all of it, or nothing."""
+        draft = self._folder / f"{_DRAFT}{record.spec.name}"
+        draft.mkdir(mode=0o700)
+        try:
+            for name in ("rootfs", "bundle", "files", "execs"):
+                (draft / name).mkdir(mode=0o700)
+            write_json(draft / "container.json", record)
+            os.rename(draft, self._folder / record.spec.name)
+        except BaseException:
+            empty(draft)
+            raise
+
+    def sync(self, name: str) -> None:
+        """Make what `add` made last through a power cut. Waits for the disk."""
+        folder = self._folder / name
+        descriptor = os.open(folder / "container.json", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        files.sync_folder(folder)
+        files.sync_folder(self._folder)
+
+    def set_run(self, name: str, run: RunRecord) -> None:
+        write_json(self._folder / name / "run.json", run)
+
+    def mark_removing(self, name: str) -> None:
+        (self._folder / name / "removing").touch(mode=0o600)
+
+    def discard(self, name: str) -> Path | None:
+        """Take the container out of sight, at once and for good; the folder that its files are in now, for
+        `empty`. Nothing may be mounted in it. Waits for the disk."""
+        trash = self._folder / f"{_TRASH}{next(self._removals)}"
+        try:
+            os.rename(self._folder / name, trash)
+        except FileNotFoundError:
+            return None
+        files.sync_folder(self._folder)
+        return trash
+
+    def trash(self) -> list[Path]:
+        """Folders that a crash left half made or half removed. Before anything else is done here."""
+        found = [path for path in self._folder.iterdir() if path.name.startswith((_DRAFT, _TRASH))]
+        numbers = [int(path.name.removeprefix(_TRASH)) for path in found if path.name.startswith(_TRASH)]
+        self._removals = itertools.count(max(numbers, default=0) + 1)
+        return found
+
+    def scan(self) -> Iterator[Found]:
+        """Everything there is, in the order of names."""
+        for path in sorted(self._folder.iterdir()):
+            if _NAME.fullmatch(path.name) and path.is_dir():
+                record = _read(path / "container.json", ContainerRecord)
+                yield Found(
+                    name=path.name,
+                    record=record if record is not None and record.spec.name == path.name else None,
+                    run=_read(path / "run.json", RunRecord),
+                    is_removing=(path / "removing").exists(),
+                )
+
+
+def empty(folder: Path) -> None:
+    """Remove a folder with all in it, but nothing of another file system. What cannot be removed stays."""
+    try:
+        device = os.lstat(folder).st_dev
+    except FileNotFoundError:
+        return
+    _empty(folder, device)
+
+
+def _empty(folder: Path, device: int) -> None:
+    with os.scandir(folder) as entries:
+        inside = list(entries)
+    for entry in inside:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.stat(follow_symlinks=False).st_dev == device:
+                _empty(Path(entry.path), device)
+        else:
+            os.unlink(entry.path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Whole or absent, and for us alone. Each file has one writer at a time."""
+    draft = path.with_name(f".{path.name}.new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(jsonio.encode(value))
+    os.rename(draft, path)
+
+
+def _read(path: Path, as_type: type[T]) -> T | None:
+    """What the file holds; None if there is none, or nothing that this version understands."""
+    try:
+        return jsonio.decode(path.read_bytes(), as_type)
+    except (FileNotFoundError, NotADirectoryError, jsonio.Malformed, Invalid):
+        return None

@@ -1,0 +1,69 @@
+"""Removing a container: everything of it, and for good.
+
+`Containers` holds the lock of the container, whose run has ended. Once begun it is finished, by the next
+agent if need be: a mark on disk says so. Files go last, and only when nothing is mounted among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from skerry.model import errors
+from skerry.model.cells import Cell
+from skerry.node.containers import records
+from skerry.node.containers.ending import Ending
+from skerry.node.containers.known import Container, Means
+
+
+class Removing:
+    """Removes containers that do not run."""
+
+    def __init__(self, means: Means, ending: Ending) -> None:
+        self._means = means
+        self._ending = ending
+
+    def mark(self, container: Container) -> None:
+        """From now on it is being removed."""
+        self._means.records.mark_removing(container.name)
+        container.is_removing = True
+        self._means.reached("remove.marked")
+
+    async def remove(self, container: Container) -> None:
+        """Raises Unavailable if something of it cannot go now; then it can be repeated."""
+        await self.drop(container.name, container.record.cell)
+
+    async def drop(self, name: str, cell: Cell | None) -> None:
+        """Remove everything under `name`, also if it is no container; `cell` only if it is exactly this."""
+        means = self._means
+        if cell is not None:
+            await self._free(cell)
+        failures = await self._ending.release(name)
+        if failures or self._is_mounted(means.records.place(name).folder):
+            raise errors.Unavailable(
+                f"what container {name!r} held cannot be given back; the log says why; remove it again later",
+                detail="; ".join(map(str, failures)),
+            )
+        gone = await asyncio.to_thread(means.records.discard, name)
+        means.reached("remove.discarded")
+        if gone is not None:
+            await asyncio.to_thread(self.empty, gone)
+        means.images.release(name)
+        means.reached("remove.removed")
+
+    def empty(self, folder: Path) -> None:
+        """Remove what is left of a container's folder. Waits for the disk."""
+        self._means.disks.remove(records.Place(folder).layer)
+        records.empty(folder)
+
+    async def _free(self, cell: Cell) -> None:
+        """Its cell goes, with what is in it; unless that is somebody else's."""
+        try:
+            if self._means.cells.get(cell.name).cell == cell:
+                await self._means.cells.free(cell.name)
+        except errors.NotFound:
+            pass
+        self._means.reached("remove.freed")
+
+    def _is_mounted(self, folder: Path) -> bool:
+        return any(mount.is_relative_to(folder) for mount in self._means.overlays.mounted())

@@ -1,0 +1,80 @@
+"""Commands in a container whose runtime helper was killed: found by their parent, ended by session.
+
+A command that was run in a container is the child of the runtime's helper, which waits for it. If the helper
+is killed, the command lives on as a child of the cell's init, which has no other child in the container but
+its main process. So nothing has to be remembered to find it, also after a crash. The runtime makes each
+command the leader of a session, and the session is what ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+_PASSES = 20  # each ends what the one before saw being forked
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+
+
+def end_orphans(main: int) -> None:
+    """End every command in the container whose main process is `main` that has lost its helper, with all
+    that is in its session."""
+    for _ in range(_PASSES):
+        processes = _processes()
+        itself = next((each for each in processes if each.pid == main), None)
+        if itself is None:
+            return  # and everything in the container with it
+        home = _namespace(main)
+        leaders = {
+            each.pid
+            for each in processes
+            if each.parent == itself.parent and each.pid != main and each.session == each.pid
+        }
+        doomed = [each for each in processes if each.session in leaders]
+        if not sum(_kill(each, home) for each in doomed):
+            return
+
+
+def _kill(process: _Process, home: str | None) -> bool:
+    """True if it was there, in the container, and is killed now."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # The number may have been used again until the descriptor was opened, but not since.
+        if home is None or _namespace(process.pid) != home or _read(process.pid) != process:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _processes() -> list[_Process]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [process for pid in pids if (process := _read(pid)) is not None]
+
+
+def _read(pid: int) -> _Process | None:
+    try:
+        state, parent, _, session = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:4]
+    except OSError:
+        return None
+    return None if state in (b"Z", b"X") else _Process(pid, int(parent), int(session))
+
+
+def _namespace(pid: int) -> str | None:
+    """The pid namespace of a process."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

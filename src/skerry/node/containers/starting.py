@@ -1,0 +1,188 @@
+"""Starting a container: its root, its address and its process, as much as possible side by side.
+
+`Containers` holds the lock of the container. A start is acknowledged by the cell's record of the process:
+until then everything it did is undone if it fails, or by the next agent if this one dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from skerry.model import errors
+from skerry.model.cells import Executable, ExecutableState, Runtime
+from skerry.model.containers import NetworkMode
+from skerry.model.images import Image
+from skerry.node.containers.bundle import command, host_name, make_config
+from skerry.node.containers.ending import Ending
+from skerry.node.containers.files import Files, write_files
+from skerry.node.containers.known import MAIN, Container, Means
+from skerry.node.containers.records import RunRecord, write_json
+from skerry.node.containers.users import Identity, resolve_user
+from skerry.node.network.network import Attachment
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_LOST = "what it had written before was lost when the machine went down"
+
+
+class Starting:
+    """Starts containers that do not run."""
+
+    def __init__(self, means: Means, ending: Ending) -> None:
+        self._means = means
+        self._ending = ending
+
+    async def start(self, container: Container) -> None:
+        image = self._image(container)
+        await self._clear(container)
+        try:
+            state, reason = await self._start(container, image)
+        except BaseException:
+            await self._undo(container)
+            raise
+        run = RunRecord(self._means.boot, state.started_at, reason=reason)
+        self._means.records.set_run(container.name, run)
+        self._means.reached("start.recorded")
+        container.run = run
+        container.pid = state.pid
+        container.ended = asyncio.get_running_loop().create_future()
+
+    def _image(self, container: Container) -> Image:
+        try:
+            return self._means.images.find(container.record.image)
+        except errors.NotFound:
+            raise errors.Refused(
+                f"the image of container {container.name!r} is gone from this node; remove the container, "
+                f"and create it again from {container.record.spec.image!r}"
+            ) from None
+
+    async def _clear(self, container: Container) -> None:
+        """What the last run left must be gone; and there must be a cell, which the last boot's is not."""
+        if container.has_leftovers:
+            await self._undo(container)
+        if container.has_leftovers:
+            raise errors.Unavailable(
+                f"what the last run of container {container.name!r} held cannot be given back; "
+                "the log says why; start it again later"
+            )
+        try:
+            cell = self._means.cells.get(container.cell)
+        except errors.NotFound:
+            await self._means.cells.allocate(container.record.cell)
+            return
+        if cell.cell != container.record.cell:
+            raise errors.AlreadyExists(
+                f"the cell {container.cell!r} is not the one of the container of that name; free it first"
+            )
+
+    async def _start(self, container: Container, image: Image) -> tuple[ExecutableState, str]:
+        means, record = self._means, container.record
+        attachment, was_lost = await _both(self._attach(container), self._mount(container, image))
+        identity = resolve_user(record.spec.user or record.config.user, container.place.rootfs)
+        files = write_files(
+            container.place.files,
+            host_name=host_name(record.spec),
+            address=attachment.address if attachment is not None else "",
+            resolv_conf=means.network.resolv_conf() if attachment is not None else "",
+        )
+        await self._forget_last(container)
+        state, _ = await _both(self._run(container, identity, files, attachment), self._publish(attachment))
+        return state, _LOST if was_lost else ""
+
+    async def _attach(self, container: Container) -> Attachment | None:
+        spec = container.record.spec
+        if spec.network is NetworkMode.NONE:
+            return None
+        attachment = await self._means.network.attach(spec.name, spec.ports)
+        container.address = attachment.address
+        self._means.reached("start.attached")
+        return attachment
+
+    async def _mount(self, container: Container, image: Image) -> bool:
+        """True if the writable layer was there and had to be thrown away."""
+        means, place = self._means, container.place
+        lowers = means.images.layers(image)
+
+        def mount() -> bool:
+            container.disk_limit_kind = means.disks.make(place.layer, container.disk_limit)
+            return means.overlays.mount(place.rootfs, lowers, layer=place.layer)
+
+        was_lost = await asyncio.to_thread(mount)
+        means.reached("start.mounted")
+        return was_lost
+
+    async def _forget_last(self, container: Container) -> None:
+        """The last run, with its output, makes room for the next."""
+        try:
+            await self._means.cells.stop(container.cell, MAIN, grace_s=0)
+        except errors.NotFound:
+            return
+        self._means.reached("start.forgotten")
+
+    async def _run(
+        self, container: Container, identity: Identity, files: Files, attachment: Attachment | None
+    ) -> ExecutableState:
+        means, record, place = self._means, container.record, container.place
+
+        def prepare(cgroups_path: str) -> Runtime:
+            config = make_config(
+                record.spec,
+                record.config,
+                identity=identity,
+                rootfs=place.rootfs,
+                cgroups_path=cgroups_path,
+                network_namespace=attachment.namespace if attachment is not None else None,
+                files=files,
+            )
+            write_json(place.bundle / "config.json", config)
+            means.reached("start.bundled")
+            arguments = means.runtime.run_arguments(
+                container.name, bundle=place.bundle, pid_file=place.pid_file, log=place.runtime_log
+            )
+            return Runtime(arguments, str(place.pid_file))
+
+        place.pid_file.unlink(missing_ok=True)
+        executable = Executable(MAIN, container.cell, shlex.join(command(record.spec, record.config)))
+        state = await means.cells.start_container(executable, prepare)
+        means.reached("start.running")
+        return state
+
+    async def _publish(self, attachment: Attachment | None) -> None:
+        if attachment is not None and attachment.ports:
+            await self._means.network.publish(attachment.owner)
+            self._means.reached("start.published")
+
+    async def _undo(self, container: Container) -> None:
+        """Leave nothing of a start that failed."""
+        try:
+            await self._means.cells.stop(container.cell, MAIN, grace_s=0)
+        except errors.NotFound:
+            pass
+        except errors.SkerryError as error:
+            log.warning("start.not_undone", container=container.name, error=error.message)
+            container.has_leftovers = True  # what still runs has the root and the address
+            return
+        container.address = ""
+        await self._ending.tidy(container)
+
+
+async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """Do both side by side. If one fails, the other has ended too when that is told: whoever undoes them
+    finds nothing that is still being done."""
+    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    return tasks[0].result(), tasks[1].result()

@@ -1,0 +1,70 @@
+"""What has to be looked at now and then: disks that no quota holds, and what could not be given back.
+
+`Containers` runs it. A container that has written more than it may is killed, since asking it first would
+let it write on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from skerry.model import errors
+from skerry.node.containers.disks import LimitKind
+from skerry.node.containers.ending import Ending
+from skerry.node.containers.known import Container, Means
+from skerry.node.containers.turns import Turns
+
+log = structlog.get_logger(__name__)
+
+_MEGABYTE = 1024 * 1024
+
+
+class Upkeep:
+    """Looks after `containers()`."""
+
+    def __init__(
+        self, means: Means, ending: Ending, turns: Turns, containers: Callable[[], Iterable[Container]]
+    ) -> None:
+        self._means = means
+        self._ending = ending
+        self._turns = turns
+        self._containers = containers
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._means.settings.disk_check_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """At every container, once."""
+        for container in list(self._containers()):
+            try:
+                if container.is_running and container.disk_limit_kind is LimitKind.MEASURED:
+                    await self._measure(container)
+                elif container.has_leftovers:
+                    await self._turns.do(container.name, lambda: self._tidy(container))  # noqa: B023 - awaited
+            except (errors.SkerryError, OSError) as error:
+                log.warning("container.not_looked_after", container=container.name, error=str(error))
+
+    async def _measure(self, container: Container) -> None:
+        limit, run = container.disk_limit, container.run
+        used = await asyncio.to_thread(self._means.disks.used, container.place.layer)
+        if limit is None or used <= limit:
+            return
+
+        async def kill() -> None:
+            if container.is_running and container.run is run:
+                container.reason = (
+                    f"it had written {used // _MEGABYTE} MB, and may keep {limit // _MEGABYTE}; it was killed"
+                )
+                await self._ending.stop(container, 0.0)
+
+        await self._turns.do(container.name, kill)
+
+    async def _tidy(self, container: Container) -> None:
+        if container.has_leftovers and not container.is_running:
+            await self._ending.tidy(container)
