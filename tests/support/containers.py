@@ -1,7 +1,7 @@
 """Containers without a kernel: keepers that follow the contract, with real rings for output.
 
-Nothing runs in a container here; what is executed in one is a plain process of this machine, so that its pipes
-and terminals are real.
+Nothing runs in a container here; what is executed in one is a plain process of this machine, so that its
+pipes and terminals are real.
 """
 
 from __future__ import annotations
@@ -152,14 +152,19 @@ class Session:
         self.process.send_signal(number)
 
     async def kill(self) -> None:
+        self._kill()
+        await until_readable(self._pidfd)
+        self.process.wait()
+
+    def _kill(self) -> None:
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            await until_readable(self._pidfd)
-            self.process.wait()
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has not begun its session yet
+                self.process.kill()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self._kill()
         self.process.wait()
         os.close(self._pidfd)
         if self._terminal is not None:

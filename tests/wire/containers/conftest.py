@@ -1,0 +1,45 @@
+"""A server of the contract for containers over fakes, and ways to call it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import closing
+
+import pytest
+from grpclib.client import Channel
+
+from skerry.wire.grpc.channel import dial
+from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
+from tests.support.certificates import SERVER_NAME, TestAuthority
+from tests.support.containers import ContainerServer, FakeContainers, FakeImages, container_server
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
+    return TestAuthority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+async def served(tmp_path, authority) -> AsyncIterator[ContainerServer]:
+    images = FakeImages()
+    with closing(FakeContainers(tmp_path / "output", images)) as keeper:
+        async with container_server(tmp_path, authority, keeper, images) as server:
+            yield server
+
+
+@pytest.fixture
+async def channel(served) -> AsyncIterator[Channel]:
+    """To the server, with an admin's certificate."""
+    line = dial(str(served.path), served.tls(), server_name=SERVER_NAME)
+    yield line
+    line.close()
+
+
+@pytest.fixture
+def containers(channel) -> ContainerServiceStub:
+    return ContainerServiceStub(channel)
+
+
+@pytest.fixture
+def images(channel) -> ImageServiceStub:
+    return ImageServiceStub(channel)
