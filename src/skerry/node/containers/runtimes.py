@@ -1,10 +1,34 @@
-"""OCI runtimes: which one works on this machine, found by running a container, and how it is called."""
+"""OCI runtimes: which one works on this machine, and how it is called.
+
+That one is installed proves little: crun refuses machines with both kinds of cgroups, and a version may not
+know what our configuration asks for. So each is made to run a container, with the same configuration as every
+other (`skerry.node.containers.trials`), once a boot.
+
+Starting containers and processes in them is the business of cells, which get a command line from here. The
+agent itself only looks, signals and deletes.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from pathlib import Path
+from typing import Final
 
 import msgspec
+import structlog
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.node.containers import calls, trials
+
+log = structlog.get_logger(__name__)
+
+_CANDIDATES: Final = ("runc", "crun")
+_CALL_S: Final = 30.0
+_LOG_BYTES: Final = 64 * 1024
+_VERSION: Final = re.compile(r"(\S+) version (\S+)")
 
 
 class OciRuntime(msgspec.Struct, frozen=True):
@@ -17,36 +41,149 @@ class OciRuntime(msgspec.Struct, frozen=True):
 
     def run_arguments(self, container: str, *, bundle: Path, pid_file: Path, log: Path) -> tuple[str, ...]:
         """The command line that starts a container and ends when it runs; for `Cells.start`."""
-        raise NotImplementedError
+        places = ("--bundle", str(bundle), "--pid-file", str(pid_file))
+        return (*self._logging(log), "run", "--detach", *places, container)
 
     def exec_arguments(
         self, container: str, *, process: Path, log: Path, pid_file: Path, console_socket: Path | None = None
     ) -> tuple[str, ...]:
-        """The command line that runs `process`, a file of `bundle.make_process`; for `Cells.attach`."""
-        raise NotImplementedError
+        """The command line that runs `process`, a file of `bundle.make_process`; for `Cells.attach`.
+
+        It ends with the process, and with its code. With `console_socket`, which somebody listens on, the
+        master of the terminal of a process that has one is sent there.
+        """
+        places = ("--process", str(process), "--pid-file", str(pid_file))
+        console = () if console_socket is None else ("--console-socket", str(console_socket))
+        return (*self._logging(log), "exec", *places, *console, container)
 
     async def state(self, container: str) -> str:
         """`created`, `running`, `paused` or `stopped`; NotFound if the runtime does not know it."""
-        raise NotImplementedError
+        self._check_known(container)
+        done = await self._call("state", container)
+        try:
+            return jsonio.decode(done.output, _State).status
+        except jsonio.Malformed as error:
+            raise errors.Internal(
+                f"{self.name} gave no readable state of container {container}; see the log", detail=str(error)
+            ) from error
 
     async def kill(self, container: str, number: int) -> None:
-        """Send a signal to its first process. NotFound if there is none."""
-        raise NotImplementedError
+        """Send a signal to its first process. NotFound if the runtime does not know it, Refused if the
+        container has ended."""
+        self._check_known(container)
+        await self._call("kill", container, str(number))
 
     async def delete(self, container: str) -> None:
-        """Forget the container, killing what still runs. Not there: nothing done."""
-        raise NotImplementedError
+        """Forget the container, killing what still runs; quick if nothing does. Not there: nothing done."""
+        if self._knows(container):
+            await self._call("delete", "--force", container)
+
+    def _logging(self, log: Path) -> tuple[str, ...]:
+        return (self.path, "--root", self.folder, "--log", str(log), "--log-format", "json")
+
+    def _knows(self, container: str) -> bool:
+        # Both runtimes keep a folder for each, and looking costs less than asking.
+        return (Path(self.folder) / container).exists()
+
+    def _check_known(self, container: str) -> None:
+        if not self._knows(container):
+            raise errors.NotFound(
+                f"{self.name} has no container {container}; it was not started, or has gone"
+            )
+
+    async def _call(self, verb: str, *arguments: str) -> calls.Done:
+        line = (self.path, "--root", self.folder, verb, *arguments)
+        try:
+            done = await calls.call(line, _CALL_S)
+        except TimeoutError as error:
+            raise errors.TimedOut(
+                f"`{self.name} {verb}` did not end in {_CALL_S:g} s; the machine may be overloaded, or a "
+                "process may hang in the kernel: try again"
+            ) from error
+        except OSError as error:
+            raise errors.Unavailable(
+                f"{self.path} cannot be run: {error.strerror}; install it again and restart Skerry"
+            ) from error
+        if done.code:
+            raise errors.Refused(f"{self.name} cannot {verb} the container: {done.failure or done.code}")
+        return done
+
+
+class _State(msgspec.Struct):
+    status: str
+
+
+class _Found(msgspec.Struct):
+    """What was found to work; good for this boot, and while the program is the same."""
+
+    boot_id: str
+    program: tuple[str, int, int, int]
+    name: str
+    version: str
 
 
 def failure_in(log: Path) -> str:
     """The last error that a runtime wrote to its `log`, in its words; empty if there is none."""
-    raise NotImplementedError
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            return calls.last_failure(file.read(_LOG_BYTES))
+    except FileNotFoundError:
+        return ""
 
 
-async def find_runtime(setting: str, folder: Path, *, cgroups_path: str, boot_id: str) -> OciRuntime:
+async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id: str) -> OciRuntime:
     """The runtime that `setting` (a name or a path) says, or the first of runc and crun that works.
 
-    Proved by a container in the group `cgroups_path`, once a boot: what was found is remembered in `folder`.
-    Raises Unavailable with why each was refused and what to install.
+    `folder` is there; in it a runtime gets `runtime` for what it knows, and what was found is remembered for
+    this boot. Groups made on trial begin with `cgroup_root`. Raises Unavailable with why each was refused and
+    what to install.
     """
-    raise NotImplementedError
+    refused: list[str] = []
+    for name in (setting,) if setting else _CANDIDATES:
+        path = shutil.which(name, path=calls.PATH)
+        if path is None:
+            refused.append(f"{name} is not installed")
+            continue
+        found = await _try(path, folder, cgroup_root, boot_id)
+        if isinstance(found, OciRuntime):
+            return found
+        refused.append(f"{path} does not work: {found}")
+    remedy = (
+        "set node.runtime to one that works, or to nothing"
+        if setting
+        else "install one, as with `apt-get install runc`"
+    )
+    raise errors.Unavailable(f"no OCI runtime for containers: {'; '.join(refused)}. To have one, {remedy}")
+
+
+async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRuntime | str:
+    """The runtime at `path`, or why it is none."""
+    memory = folder / "runtime.json"
+    status = os.stat(path)
+    program = (path, status.st_ino, status.st_size, status.st_mtime_ns)
+    known = _remembered(memory)
+    if known is None or (known.boot_id, known.program) != (boot_id, program):
+        try:
+            done = await calls.call((path, "--version"), _CALL_S)
+        except (OSError, TimeoutError) as error:
+            return f"it cannot be run: {error}"
+        version = _VERSION.match(done.output.decode(errors="replace"))
+        if done.code or version is None:
+            return f"`--version` says {done.failure or 'nothing of a runtime'}"
+        reason = await trials.why_not(path, folder / "trial", cgroup_root)
+        if reason:
+            log.info("runtime.refused", path=path, version=version[2], reason=reason)
+            return reason
+        known = _Found(boot_id, program, version[1], version[2])
+        # Not synced, as it is for this boot only; what is half written is found anew.
+        memory.write_bytes(jsonio.encode(known))
+        log.info("runtime.found", path=path, name=known.name, version=known.version)
+    return OciRuntime(path, known.name, known.version, str(folder / "runtime"))
+
+
+def _remembered(memory: Path) -> _Found | None:
+    try:
+        return jsonio.decode(memory.read_bytes(), _Found)
+    except (FileNotFoundError, jsonio.Malformed):
+        return None
