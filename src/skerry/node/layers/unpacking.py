@@ -1,16 +1,38 @@
 """The agent's side of unpacking: one confined child process per layer, watched, bounded and reaped.
 
 `skerry.node.images` calls it with the bytes of a layer and a fresh folder; what happens at the other end is
-`skerry.node.layers.unpacker`. Nothing of a layer is ever parsed or decompressed in this process.
+`skerry.node.layers.unpacker`. Nothing of a layer is ever decompressed or parsed in this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import structlog
+
+from skerry.model import errors
 from skerry.model.ids import Digest
+from skerry.node.layers import removing
+from skerry.node.layers.children import Answer, Child, Input
+from skerry.node.layers.unpacker import faults
+
+log = structlog.get_logger(__name__)
+
+IDLE_S: Final = 60.0
+_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KINDS: Final[dict[str, type[errors.SkerryError]]] = {
+    faults.MALFORMED: errors.Invalid,
+    faults.REFUSED: errors.Unprocessable,
+    faults.TOO_LARGE: errors.TooLarge,
+    faults.NO_ROOM: errors.NoRoom,
+    faults.BROKEN: errors.Internal,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +55,10 @@ class Unpacked:
 class Unpacker:
     """Unpacks layers, each in a child process of its own."""
 
+    def __init__(self, *, idle_s: float = IDLE_S) -> None:
+        """A child that has input and tells of no progress for `idle_s` is given up."""
+        self._idle_s = idle_s
+
     async def unpack(
         self,
         source: Path | AsyncIterator[bytes],
@@ -44,8 +70,68 @@ class Unpacker:
         """Unpack the layer `source` (gzip, zstd or plain tar) into the empty folder `target`.
 
         The tree is as overlayfs wants it: a removal is a character device 0:0, an opaque folder has
-        `trusted.overlay.opaque=y`. Raises Invalid (malformed, truncated, or not what `diff_id` says),
-        Unprocessable (what no layer may hold), TooLarge, NoRoom, TimedOut, Unavailable, Internal. After an
-        error or a cancel the child is gone and so is `target`.
+        `trusted.overlay.opaque=y`. It is not synced to disk. Raises Invalid (malformed, cut off, or not what
+        `diff_id` says), Unprocessable (what no layer may hold), TooLarge, NoRoom, TimedOut, Unavailable,
+        Internal, and what `source` raises. After an error or a cancel the child is gone, and so is `target`.
         """
-        raise NotImplementedError
+        try:
+            return await self._unpack(source, target, diff_id, limits)
+        except BaseException:
+            await _to_the_end(asyncio.to_thread(_remove, target))
+            raise
+
+    async def _unpack(
+        self,
+        source: Path | AsyncIterator[bytes],
+        target: Path,
+        diff_id: Digest | None,
+        limits: UnpackLimits,
+    ) -> Unpacked:
+        root = os.open(target, _OPEN_FOLDER)
+        try:
+            with Input(source) as given:
+                child = await Child.start(
+                    given, root, diff_id or "", limits.bytes, limits.files, self._idle_s
+                )
+                try:
+                    answer = await child.converse(given)
+                finally:
+                    await _to_the_end(child.end())
+        finally:
+            os.close(root)
+        return _judge(answer, child)
+
+
+def _judge(answer: Answer | None, child: Child) -> Unpacked:
+    if answer is None:
+        log.error("unpacker.died", status=child.status, complaint=child.complaint)
+        raise errors.Internal(
+            "the process that unpacks a layer died; the log says what it left",
+            detail=f"status {child.status}: {child.complaint}",
+        )
+    if child.complaint:
+        log.warning("unpacker.complained", complaint=child.complaint)
+    if answer.fault:
+        raise _KINDS[answer.fault](answer.message)
+    return Unpacked(Digest(answer.diff_id), answer.bytes, answer.files)
+
+
+def _remove(target: Path) -> None:
+    """Whatever is in it, however deep."""
+    parent = os.open(target.parent, _OPEN_FOLDER)
+    try:
+        removing.remove(os.fsencode(target.name), parent)
+    finally:
+        os.close(parent)
+
+
+async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+    """Do it whole, even if that is cancelled meanwhile; the cancel counts afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise

@@ -1,0 +1,122 @@
+"""What a layer is compressed with, told by its first bytes, and how it is read: in steps of bounded size.
+
+A stream may consist of several members (gzip) or frames (zstd), one after the other; nothing else may follow.
+A decompressor is imported when it is chosen, and that is before the process is confined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeVar
+
+from skerry.node.layers.unpacker import faults
+from skerry.node.layers.unpacker.faults import Fault
+
+Decompress = Callable[[Iterator[bytes]], Iterator[bytes]]
+
+MAGIC_BYTES: Final = 6
+_GZIP: Final = (b"\x1f\x8b",)
+# A frame, or one of the sixteen kinds of frames that are to be skipped.
+_ZSTD: Final = (b"\x28\xb5\x2f\xfd", *(bytes((kind,)) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60)))
+_REFUSED: Final = {
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x5d\x00\x00": "lzma",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"LZIP": "lzip",
+    b"PK\x03\x04": "zip",
+}
+_GZIP_STEP_BYTES: Final = 1 << 20  # that come out at once
+# A block of 4 bytes becomes 128 kB at most, so this much in is 16 MB out at most.
+_ZSTD_STEP_BYTES: Final = 512
+_ZSTD_WINDOW: Final = 1 << 27  # as far back as the `zstd` program goes without being told to
+
+
+class _Member(Protocol):
+    """One member of a stream, on its way."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+Member = TypeVar("Member", bound=_Member)
+
+
+def choose(first: bytes) -> Decompress:
+    """How to read a stream that begins with `first`. Raises Fault for what layers are not compressed with."""
+    if first.startswith(_GZIP):
+        return _gzip()
+    if first.startswith(_ZSTD):
+        return _zstd()
+    for magic, name in _REFUSED.items():
+        if first.startswith(magic):
+            raise Fault(
+                faults.REFUSED, f"the layer is compressed with {name}; it may be gzip, zstd or a plain tar"
+            )
+    return iter
+
+
+def _gzip() -> Decompress:
+    from isal import igzip_lib
+
+    def begin() -> igzip_lib.IgzipDecompressor:
+        return igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_GZIP)
+
+    def feed(member: igzip_lib.IgzipDecompressor, data: bytes) -> Iterator[bytes]:
+        try:
+            yield member.decompress(data, _GZIP_STEP_BYTES)
+            while not member.eof and not member.needs_input:
+                yield member.decompress(b"", _GZIP_STEP_BYTES)
+        except igzip_lib.IsalError as error:  # type: ignore[misc]  # its stub says an instance where a class is
+            raise _damaged("gzip", error) from error
+
+    return lambda chunks: _members("gzip", _GZIP, begin, feed, chunks)
+
+
+def _zstd() -> Decompress:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+
+    def feed(member: zstandard.ZstdDecompressionObj, data: bytes) -> Iterator[bytes]:
+        try:
+            yield member.decompress(data)
+        except zstandard.ZstdError as error:
+            raise _damaged("zstd", error) from error
+
+    def sliced(chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            for at in range(0, len(chunk), _ZSTD_STEP_BYTES):
+                yield chunk[at : at + _ZSTD_STEP_BYTES]
+
+    return lambda chunks: _members("zstd", _ZSTD, decompressor.decompressobj, feed, sliced(chunks))
+
+
+def _members(
+    name: str,
+    magics: tuple[bytes, ...],
+    begin: Callable[[], Member],
+    feed: Callable[[Member, bytes], Iterator[bytes]],
+    chunks: Iterator[bytes],
+) -> Iterator[bytes]:
+    member: Member | None = None
+    for chunk in chunks:
+        rest = chunk
+        while rest:
+            if member is None:
+                if not any(rest.startswith(magic[: len(rest)]) for magic in magics):
+                    raise Fault(faults.MALFORMED, f"something follows the {name} data that is no part of it")
+                member = begin()
+            yield from feed(member, rest)
+            if not member.eof:
+                break
+            rest, member = member.unused_data, None
+    if member is not None:
+        raise Fault(faults.MALFORMED, f"the {name} data ends too early: the layer was cut off")
+
+
+def _damaged(name: str, error: Exception) -> Fault:
+    return Fault(faults.MALFORMED, f"the {name} data is damaged: {error}")

@@ -1,0 +1,76 @@
+"""The program: standard input is a layer, standard output what became of it, in lines of JSON.
+
+`{"bytes": N, "files": N}` now and then, while it works; then one line with `diff_id`, or with `fault` and
+`message`. Anything else is a fault of the program, which its standard error tells of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any, Final, NoReturn
+
+from skerry.node.launcher import kernel
+from skerry.node.layers.unpacker import compressions, confinement, faults
+from skerry.node.layers.unpacker.faults import Fault
+from skerry.node.layers.unpacker.feeds import Feed
+from skerry.node.layers.unpacker.pipelines import Pipeline, Source
+from skerry.node.layers.unpacker.tars import Tar
+from skerry.node.layers.unpacker.trees import Tree
+
+_TELL_EVERY_S: Final = 0.5
+
+
+def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) -> NoReturn:
+    """Unpack into the folder open as `root`, for the process `agent`, what hashes to `diff_id` if given."""
+    kernel.set_name(b"skerry-unpack")
+    kernel.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != agent:
+        os._exit(1)
+    try:
+        source = Source(0)
+        pipeline = Pipeline(source, compressions.choose(source.magic))
+        confinement.enter(root)
+        answer = _unpack(pipeline, diff_id, most_bytes, most_files)
+    except Fault as fault:
+        answer = {"fault": fault.kind, "message": fault.message}
+    except MemoryError:
+        answer = {"fault": faults.TOO_LARGE, "message": "the layer takes more memory than unpacking may use"}
+    _tell(answer)
+    os._exit(0)  # without waiting for the thread that reads, or for memory to be tidied up
+
+
+def _unpack(pipeline: Pipeline, diff_id: str, most_bytes: int, most_files: int) -> dict[str, Any]:
+    pipeline.start()
+    feed = Feed(pipeline.chunks(), most_bytes)
+    tar = Tar(feed)
+    tree = Tree(confinement.ROOT, most_files)
+    tell_at = time.monotonic() + _TELL_EVERY_S
+
+    def progress() -> None:
+        nonlocal tell_at
+        if (now := time.monotonic()) >= tell_at:
+            tell_at = now + _TELL_EVERY_S
+            _tell({"bytes": feed.bytes, "files": tree.files})
+
+    for entry in tar.entries():
+        tree.apply(entry, tar.content)
+        progress()
+    digest = pipeline.digest()
+    if diff_id and digest != diff_id:
+        raise Fault(
+            faults.MALFORMED,
+            f"the layer is not what the image says: it hashes to {digest}, and should to {diff_id}",
+        )
+    # A digest proves that nothing is missing; without one, only the mark at the end does.
+    if not diff_id and not tar.has_end:
+        raise Fault(faults.MALFORMED, "the layer has no end: it was cut off")
+    for _ in tree.finish():
+        progress()
+    return {"diff_id": digest, "bytes": feed.bytes, "files": tree.files}
+
+
+def _tell(line: dict[str, Any]) -> None:
+    os.write(1, json.dumps(line).encode() + b"\n")
