@@ -7,24 +7,22 @@ module of its own. gRPC is imported by the verbs when they run, never by this mo
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from skerry.cli import dialling, following, running
+from skerry.cli import dialling, following, running, shapes
 from skerry.cli import output as printing
 from skerry.cli.options import together
+from skerry.cli.output import size
 
 if TYPE_CHECKING:
     from skerry.wire.proto import cells_pb2
     from skerry.wire.proto.cells_grpc import CellServiceStub
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_CALL_S = 60.0
 
 _LIMITS = together(
     click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory, at most."),
@@ -79,7 +77,7 @@ def list_cells(door: dialling.Door, name: str, output: str) -> None:
     from skerry.wire.proto.cells_pb2 import ListRequest
 
     request = ListRequest(cell=name, usage=True)
-    found = dialling.ask(door, lambda stub: stub.List(request, timeout=_CALL_S))
+    found = dialling.ask(door, dialling.cells, lambda stub: stub.List(request, timeout=dialling.CALL_S))
     printing.show(
         {"cells": [_cell_shown(each) for each in found]},
         output,
@@ -88,7 +86,7 @@ def list_cells(door: dialling.Door, name: str, output: str) -> None:
             (
                 each["cell"],
                 " ".join(f"{name}={limit}" for name, limit in each["limits"].items()) or "none",
-                _size(each["usage"]["memory_bytes"]),
+                size(each["usage"]["memory_bytes"]),
                 str(each["usage"]["pids"]),
                 ", ".join(_executable_line(one) for one in each["executables"]) or "none",
             )
@@ -105,9 +103,9 @@ def list_cells(door: dialling.Door, name: str, output: str) -> None:
 def allocate(door: dialling.Door, name: str, output: str, **limits: Any) -> None:
     """Make a cell with its limits. A limit that is not given is the parent's."""
     request = _allocation(name, **limits)
-    reply = dialling.ask(door, lambda stub: stub.Allocate(request, timeout=_CALL_S))
+    reply = dialling.ask(door, dialling.cells, lambda stub: stub.Allocate(request, timeout=dialling.CALL_S))
     if output == "json":
-        _print_json({"cell": name, "cgroup_v2": reply.cgroup_v2})
+        printing.as_json({"cell": name, "cgroup_v2": reply.cgroup_v2})
     else:
         click.echo(f"allocated {name}")
 
@@ -120,7 +118,7 @@ def free(door: dialling.Door, name: str) -> None:
     from skerry.wire.proto.cells_pb2 import FreeRequest
 
     request = FreeRequest(cell=name)
-    dialling.ask(door, lambda stub: stub.Free(request, timeout=_CALL_S))
+    dialling.ask(door, dialling.cells, lambda stub: stub.Free(request, timeout=dialling.CALL_S))
     click.echo(f"freed {name}")
 
 
@@ -154,9 +152,9 @@ def start(
     request = _start(name, executable, **sandbox)
     request.command, request.description = command, description
     request.arguments.extend(arguments)
-    reply = dialling.ask(door, lambda stub: stub.Start(request, timeout=_CALL_S))
+    reply = dialling.ask(door, dialling.cells, lambda stub: stub.Start(request, timeout=dialling.CALL_S))
     if output == "json":
-        _print_json(
+        printing.as_json(
             {"cell": name, "executable": executable, "pid": reply.pid, "started_at": reply.started_at}
         )
     else:
@@ -179,53 +177,47 @@ def stop(door: dialling.Door, name: str, executable: str, grace: float | None, o
     from skerry.wire.proto.cells_pb2 import StopRequest
 
     request = StopRequest(cell=name, executable=executable, grace_s=grace)
-    reply = dialling.ask(door, lambda stub: stub.Stop(request, timeout=_CALL_S + (grace or 0.0)))
+    reply = dialling.ask(
+        door, dialling.cells, lambda stub: stub.Stop(request, timeout=dialling.CALL_S + (grace or 0.0))
+    )
     if output == "json":
-        _print_json({"cell": name, "executable": executable, "exit": _exit_shown(reply.exit)})
+        printing.as_json({"cell": name, "executable": executable, "exit": shapes.exit_shown(reply.exit)})
     else:
-        click.echo(f"stopped {executable} in {name}: {_exit_line(_exit_shown(reply.exit))}")
+        click.echo(f"stopped {executable} in {name}: {shapes.exit_line(shapes.exit_shown(reply.exit))}")
 
 
 @cell.command()
 @click.argument("name", metavar="CELL")
 @click.argument("executable", metavar="NAME")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends.")
-@click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]")
+@following.options
 @dialling.options
 @printing.option
 def logs(
-    door: dialling.Door, name: str, executable: str, follow: bool, only: str | None, output: str
+    door: dialling.Door,
+    name: str,
+    executable: str,
+    follow: bool,
+    tail: int | None,
+    only: str | None,
+    output: str,
 ) -> None:
     """Show what a program has written: its output as output, its errors as errors.
 
     With --output json each line is one object.
     """
-    from skerry.wire.proto import cells_pb2
+    from skerry.wire.proto.cells_pb2 import LogsRequest, UsageRequest
 
-    channel = f"CHANNEL_{only.upper()}" if only else "CHANNEL_UNSPECIFIED"
-    request = cells_pb2.LogsRequest(cell=name, executable=executable, channel=channel)
+    request = LogsRequest(
+        cell=name, executable=executable, channel=following.channel(only), follow=follow, tail=tail
+    )
 
     async def show(stub: CellServiceStub) -> None:
-        if output == "json":
-            request.form, request.follow = cells_pb2.FORM_LINES, follow
-            async with stub.Logs.open() as stream:
-                await stream.send_message(request, end=True)
-                async for item in stream:
-                    click.echo(json.dumps(_item_shown(item), ensure_ascii=False))
-            return
-        copying = following.Copy(request)
-        if follow:
-            request.follow = True
-            # Whoever answered once may go away for a moment; who never did is not waited for.
-            await stub.Usage(cells_pb2.UsageRequest(cell=name), timeout=_CALL_S)
-            await following.patiently(door, lambda: copying.run(stub))
-        else:
-            await copying.run(stub)
+        # Whoever answered once may go away for a moment; who never did is not waited for.
+        await stub.Usage(UsageRequest(cell=name), timeout=dialling.CALL_S)
+        await following.show(door, stub.Logs, request, output)
 
-    try:
-        dialling.ask(door, show)
-    except following.ReaderGone:
-        raise BrokenPipeError from None
+    with following.reader_may_go():
+        dialling.ask(door, dialling.cells, show)
 
 
 @cell.command(context_settings={"allow_interspersed_args": False})
@@ -252,12 +244,8 @@ def run(
     name = f"run-{secrets.token_hex(4)}"
     request = _start(name, "program", env=env, folder=folder, uid=uid, gid=gid)
     request.arguments.extend(arguments)
-    try:
+    with following.reader_may_go():
         code = asyncio.run(running.run(door, _allocation(name, **limits), request))
-    except following.ReaderGone:
-        raise BrokenPipeError from None
-    except asyncio.CancelledError:
-        raise click.Abort from None
     raise SystemExit(code)
 
 
@@ -270,19 +258,19 @@ def usage(door: dialling.Door, name: str, output: str) -> None:
     from skerry.wire.proto.cells_pb2 import ListRequest, NodeRequest
 
     request = ListRequest(cell=name, usage=True)
-    node = dialling.ask(door, lambda stub: stub.Node(NodeRequest(), timeout=_CALL_S))
-    found = dialling.ask(door, lambda stub: stub.List(request, timeout=_CALL_S))
+    node = dialling.ask(door, dialling.cells, lambda stub: stub.Node(NodeRequest(), timeout=dialling.CALL_S))
+    found = dialling.ask(door, dialling.cells, lambda stub: stub.List(request, timeout=dialling.CALL_S))
     if output == "table":
         click.echo(
             f"node: {node.cpus} processors ({node.architecture}), {node.cgroups} cgroups, "
             f"load {node.load[0]:.2f}, "
-            f"memory {_size(node.memory_available_bytes)} of {_size(node.memory_bytes)} free, "
-            f"disk {_size(node.disk_free_bytes)} of {_size(node.disk_bytes)} free"
+            f"memory {size(node.memory_available_bytes)} of {size(node.memory_bytes)} free, "
+            f"disk {size(node.disk_free_bytes)} of {size(node.disk_bytes)} free"
         )
     printing.show(
         {
             "node": _node_shown(node),
-            "cells": [{"cell": each.cell, **_usage_shown(each.usage)} for each in found],
+            "cells": [{"cell": each.cell, **shapes.usage_shown(each.usage)} for each in found],
         },
         output,
         columns=("cell", "cpu", "throttled", "memory", "peak", "pids", "read", "written", "oom kills"),
@@ -291,9 +279,9 @@ def usage(door: dialling.Door, name: str, output: str) -> None:
                 each["cell"],
                 f"{each['cpu_ns'] / 1e9:.2f}s",
                 f"{each['throttled_ns'] / 1e9:.2f}s",
-                *(_size(each[field]) for field in ("memory_bytes", "memory_peak_bytes")),
+                *(size(each[field]) for field in ("memory_bytes", "memory_peak_bytes")),
                 str(each["pids"]),
-                *(_size(each[field]) for field in ("read_bytes", "written_bytes")),
+                *(size(each[field]) for field in ("read_bytes", "written_bytes")),
                 str(each["oom_kills"]),
             )
             for each in value["cells"]
@@ -332,7 +320,7 @@ def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
         "cell": told.cell,
         "limits": {field.name: value for field, value in told.limits.ListFields()},
         "own_network": told.own_network,
-        "usage": _usage_shown(told.usage),
+        "usage": shapes.usage_shown(told.usage),
         "executables": [
             {
                 "name": each.name,
@@ -340,15 +328,11 @@ def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
                 "description": each.description,
                 "pid": each.pid,
                 "started_at": each.started_at,
-                "exit": _exit_shown(each.exit) if each.HasField("exit") else None,
+                "exit": shapes.exit_shown(each.exit) if each.HasField("exit") else None,
             }
             for each in told.executables
         ],
     }
-
-
-def _usage_shown(told: cells_pb2.Usage) -> dict[str, int]:
-    return {field.name: getattr(told, field.name) for field in told.DESCRIPTOR.fields}
 
 
 def _node_shown(told: cells_pb2.NodeReply) -> dict[str, Any]:
@@ -356,45 +340,6 @@ def _node_shown(told: cells_pb2.NodeReply) -> dict[str, Any]:
     return {**plain, "load": list(told.load)}
 
 
-def _exit_shown(told: cells_pb2.Exit) -> dict[str, Any]:
-    return {
-        "at": told.at,
-        "code": told.code if told.HasField("code") else None,
-        "signal": told.signal if told.HasField("signal") else None,
-        "oom": told.oom,
-    }
-
-
-def _item_shown(told: cells_pb2.LogItem) -> dict[str, Any]:
-    channel = {1: "stdout", 2: "stderr"}[told.channel]
-    if told.lost:
-        return {"channel": channel, "position": told.position, "lost": told.lost}
-    return {
-        "channel": channel,
-        "position": told.position,
-        "time_ns": told.time_ns,
-        "line": told.data.decode("utf-8", "replace"),
-    }
-
-
 def _executable_line(shown: dict[str, Any]) -> str:
-    state = f"process {shown['pid']}" if shown["exit"] is None else _exit_line(shown["exit"])
+    state = f"process {shown['pid']}" if shown["exit"] is None else shapes.exit_line(shown["exit"])
     return f"{shown['name']} ({state})"
-
-
-def _exit_line(shown: dict[str, Any]) -> str:
-    if shown["oom"]:
-        return "killed for using too much memory"
-    return f"signal {shown['signal']}" if shown["signal"] is not None else f"exit code {shown['code']}"
-
-
-def _size(number: int) -> str:
-    """Bytes as people say them."""
-    for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return f"{number}B"
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

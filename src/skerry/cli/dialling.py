@@ -1,7 +1,8 @@
 """How a verb reaches the node on this machine: over its unix socket, with the certificates that it keeps.
 
 gRPC is loaded only when a call is made, so that `--help` stays quick. What goes wrong is told in plain words,
-with the exit codes of `skerry.cli.main`. Nothing here knows what cells are; `cells` and `running` do.
+with the exit codes of `skerry.cli.main`. Nothing here knows what the services do; the verbs choose which one
+is asked.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
@@ -18,10 +19,16 @@ from skerry.cli import client, places
 from skerry.cli.options import together
 
 if TYPE_CHECKING:
+    from grpclib.client import Channel
+
     from skerry.wire.proto.cells_grpc import CellServiceStub
+    from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S")
 T = TypeVar("T")
+
+CALL_S: Final = 60.0  # for a call that has little to do
 
 
 class NodeSaidNo(click.ClickException):
@@ -78,15 +85,36 @@ def find(data: str | None, socket: str | None) -> Door:
     ready = client.read_ready(folder)
     lacks = [name for name in ("socket", "ca", "client_cert", "client_key") if not ready.get(name)]
     if lacks and not (lacks == ["socket"] and socket):
-        raise client.NoServer(f"The Skerry of {folder} serves no socket for cells; 'skerry up' does.")
+        raise client.NoServer(f"The Skerry of {folder} serves no socket; 'skerry up' does.")
     return Door(socket or ready["socket"], ready["ca"], ready["client_cert"], ready["client_key"])
 
 
-def ask(door: Door, work: Callable[[CellServiceStub], Awaitable[T]]) -> T:
-    """Do `work` with the node's cells, and say plainly what went wrong."""
+def cells(line: Channel) -> CellServiceStub:
+    """The node's cells, to be asked."""
+    from skerry.wire.proto.cells_grpc import CellServiceStub
+
+    return CellServiceStub(line)
+
+
+def images(line: Channel) -> ImageServiceStub:
+    """The node's images, to be asked."""
+    from skerry.wire.proto.containers_grpc import ImageServiceStub
+
+    return ImageServiceStub(line)
+
+
+def containers(line: Channel) -> ContainerServiceStub:
+    """The node's containers, to be asked."""
+    from skerry.wire.proto.containers_grpc import ContainerServiceStub
+
+    return ContainerServiceStub(line)
+
+
+def ask(door: Door, service: Callable[[Channel], S], work: Callable[[S], Awaitable[T]]) -> T:
+    """Do `work` with a service of the node, and say plainly what went wrong."""
 
     async def asking() -> T:
-        async with cells_of(door) as stub:
+        async with reached(door, service) as stub:
             with plain_words(door):
                 return await work(stub)
 
@@ -94,15 +122,14 @@ def ask(door: Door, work: Callable[[CellServiceStub], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def cells_of(door: Door) -> AsyncIterator[CellServiceStub]:
-    """The node's cells, to be called; a broken connection is made anew by the next call."""
+async def reached(door: Door, service: Callable[[Channel], S]) -> AsyncIterator[S]:
+    """A service of the node, to be called; a broken connection is made anew by the next call."""
     from skerry.model.identity import AURAE_NAME
     from skerry.wire.grpc import channel
-    from skerry.wire.proto.cells_grpc import CellServiceStub
 
     line = channel.dial(door.socket, _tls(door), server_name=AURAE_NAME)
     try:
-        yield CellServiceStub(line)
+        yield service(line)
     finally:
         channel.hang_up(line)
 
@@ -118,7 +145,7 @@ def plain_words(door: Door) -> Iterator[None]:
     except GRPCError as error:
         if error.status is Status.UNIMPLEMENTED:
             raise NodeSaidNo(
-                "This Skerry keeps no cells; 'skerry status' says what it lacks.", error.status.name
+                "This Skerry cannot do that; 'skerry status' says what it lacks.", error.status.name
             ) from None
         raise NodeSaidNo(error.message or error.status.name, error.status.name) from None
     except ssl.SSLError as error:

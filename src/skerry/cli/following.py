@@ -1,30 +1,49 @@
 """Output of an executable to our own standard output and error: byte for byte, in time, across a restart.
 
-Used by `skerry cell logs` and `skerry cell run`. A connection that breaks is taken up again where it ended:
-executables go on while the node's agent is away. Writing never blocks the loop, so that a signal is heard
-also while a pager holds our output up.
+Used by `logs` and `run` of cells and of containers. A connection that breaks is taken up again where it
+ended: executables go on while the node's agent is away. Writing never blocks the loop, so that a signal is
+heard also while a pager holds our output up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import click
 
-from skerry.cli import client, dialling
+from skerry.cli import client, dialling, shapes
+from skerry.cli import output as printing
+from skerry.cli.options import together
+from skerry.kit.readiness import until_writable
 
 if TYPE_CHECKING:
-    from skerry.wire.proto.cells_grpc import CellServiceStub
-    from skerry.wire.proto.cells_pb2 import LogsRequest
+    from grpclib.client import UnaryStreamMethod
 
+    from skerry.wire.proto import cells_pb2, containers_pb2
+
+R = TypeVar("R", bound="cells_pb2.LogsRequest | containers_pb2.LogsRequest")
 T = TypeVar("T")
 
 _PATIENCE_S: Final = 30.0  # with an agent that is away
 _TRY_EVERY_S: Final = 0.25
 _AT_ONCE: Final = 4096  # what a pipe that is ready takes without blocking
+
+
+options = together(
+    click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends."),
+    click.option(
+        "-n",
+        "--tail",
+        metavar="LINES",
+        type=click.IntRange(min=0),
+        help="Of what is there, only so many lines at the end.",
+    ),
+    click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]"),
+)
 
 
 class ReaderGone(Exception):
@@ -41,46 +60,31 @@ class Sink:
         view = memoryview(data)
         try:
             while view:
-                await self._ready()
+                await until_writable(self._descriptor)
                 view = view[os.write(self._descriptor, view[:_AT_ONCE]) :]
         except BrokenPipeError:
             raise ReaderGone from None
         except OSError as error:
             raise click.ClickException(f"The output cannot be written: {error.strerror}") from None
 
-    async def _ready(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        try:
-            loop.add_writer(self._descriptor, _tell, ready)
-        except PermissionError:
-            return  # a file or the like: always ready, and cannot be waited for
-        try:
-            await ready
-        finally:
-            loop.remove_writer(self._descriptor)
 
+class Copy(Generic[R]):
+    """The output that `request` asks `logs` for, on its way to our own; `request` moves on as it goes."""
 
-def _tell(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
-class Copy:
-    """The output that `request` asks for, on its way to our own; `request` moves on as it goes."""
-
-    def __init__(self, request: LogsRequest) -> None:
+    def __init__(self, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R) -> None:
+        self._logs = logs
         self.request = request
         self.lost = 0  # pieces that were overwritten before they could be read
         self._out, self._err = Sink(1), Sink(2)
 
-    async def run(self, stub: CellServiceStub) -> None:
+    async def run(self) -> None:
         """To the end; again, after a break, to go on."""
         from skerry.wire.proto.cells_pb2 import CHANNEL_STDERR
 
-        async with stub.Logs.open() as stream:
+        async with self._logs.open() as stream:
             await stream.send_message(self.request, end=True)
             async for item in stream:
+                self.request.ClearField("tail")  # after a break, all that is missing is wanted
                 if item.lost:
                     self.lost += item.lost
                     await self._err.write(f"[{item.lost} pieces of output are lost here]\n".encode())
@@ -90,6 +94,54 @@ class Copy:
                 else:
                     await self._out.write(item.data)
                     self.request.stdout_after = item.position
+
+
+def channel(only: str | None) -> str:
+    """What `--only` asks for, as a request says it."""
+    return f"CHANNEL_{only.upper()}" if only else "CHANNEL_UNSPECIFIED"
+
+
+async def show(
+    door: dialling.Door, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R, output: str
+) -> None:
+    """What `request` asks for: copied for people, a line of JSON for each line for scripts."""
+    if output == "json":
+        from skerry.wire.proto.cells_pb2 import FORM_LINES
+
+        request.form = FORM_LINES
+        async with logs.open() as stream:
+            await stream.send_message(request, end=True)
+            async for item in stream:
+                printing.as_json_line(shapes.item_shown(item))
+        return
+    copying = Copy(logs, request)
+    if request.follow:
+        await patiently(door, copying.run)
+    else:
+        await copying.run()
+
+
+def code_after(code: int, lost: int) -> int:
+    """The exit code of a program that ended with `code`; no success if output of it is lost."""
+    if not lost or code != 0:
+        return code
+    click.echo(
+        "The program went well, but it wrote faster than could be read, and some of its output is lost. "
+        "Let it write to a pipe that holds it up, or keep more: node.log_bytes.",
+        err=True,
+    )
+    return 1
+
+
+@contextmanager
+def reader_may_go() -> Iterator[None]:
+    """How work that shows output ends if nobody reads it any more, or a person has had enough."""
+    try:
+        yield
+    except ReaderGone:
+        raise BrokenPipeError from None
+    except asyncio.CancelledError:
+        raise click.Abort from None
 
 
 async def patiently(door: dialling.Door, work: Callable[[], Awaitable[T]]) -> T:

@@ -34,9 +34,19 @@ def show(
 ) -> None:
     """Print `value` as JSON, or as the table that `rows` makes of it."""
     if output == "json":
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        as_json(value)
         return
     table(columns, rows(value))
+
+
+def as_json(value: Any) -> None:
+    """`value` for scripts, and still to be read by people."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def as_json_line(value: Any) -> None:
+    """One of many that come one by one."""
+    click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -58,6 +68,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*(str(cell) for cell in row))
     Console().print(drawn)
+
+
+def size(number: int) -> str:
+    """Bytes as people say them."""
+    for unit, bytes_ in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if number >= bytes_:
+            return f"{number / bytes_:.1f}{unit}"
+    return f"{number}B"
 
 
 def ago(seconds: float | None, now: float | None = None) -> str:

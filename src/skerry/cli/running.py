@@ -7,36 +7,33 @@ The cell is freed when the program ends, when it cannot be started, and on SIGIN
 from __future__ import annotations
 
 import asyncio
-import signal
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import dialling, following
+from skerry.cli import dialling, following, interrupts, shapes
 
 if TYPE_CHECKING:
     from skerry.wire.proto.cells_grpc import CellServiceStub
     from skerry.wire.proto.cells_pb2 import AllocateRequest, Exit, StartRequest
 
-_CALL_S: Final = 60.0
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 async def run(door: dialling.Door, cell: AllocateRequest, start: StartRequest) -> int:
     """The exit code of the program, as a shell tells it: 128 and the signal if one ended it or us."""
-    async with dialling.cells_of(door) as stub:
-        with _Signals() as signals:
+    async with dialling.reached(door, dialling.cells) as stub:
+        with interrupts.Signals() as signals:
             try:
                 with dialling.plain_words(door):
-                    await stub.Allocate(cell, timeout=_CALL_S)
-                    await stub.Start(start, timeout=_CALL_S)
+                    await stub.Allocate(cell, timeout=dialling.CALL_S)
+                    await stub.Start(start, timeout=dialling.CALL_S)
                 return await _attend(door, stub, start, signals)
             finally:
                 await _free(door, stub, cell.cell)
 
 
-async def _attend(door: dialling.Door, stub: CellServiceStub, start: StartRequest, signals: _Signals) -> int:
+async def _attend(
+    door: dialling.Door, stub: CellServiceStub, start: StartRequest, signals: interrupts.Signals
+) -> int:
     program = asyncio.ensure_future(_to_the_end(door, stub, start))
     try:
         either: tuple[asyncio.Future[Any], ...] = (program, signals.first)
@@ -56,8 +53,8 @@ async def _to_the_end(door: dialling.Door, stub: CellServiceStub, start: StartRe
     from skerry.wire.proto.cells_pb2 import LogsRequest, WaitRequest
 
     logs = LogsRequest(cell=start.cell, executable=start.executable, follow=True)
-    copying = following.Copy(logs)
-    await following.patiently(door, lambda: copying.run(stub))
+    copying = following.Copy(stub.Logs, logs)
+    await following.patiently(door, copying.run)
     ended = WaitRequest(cell=start.cell, executable=start.executable)
     [reply] = await following.patiently(door, lambda: stub.Wait(ended))
     return _code(reply.exit, copying.lost)
@@ -69,7 +66,7 @@ async def _free(door: dialling.Door, stub: CellServiceStub, cell: str) -> None:
 
     try:
         with dialling.plain_words(door):
-            await stub.Free(FreeRequest(cell=cell), timeout=_CALL_S)
+            await stub.Free(FreeRequest(cell=cell), timeout=dialling.CALL_S)
     except click.ClickException as error:
         if not (isinstance(error, dialling.NodeSaidNo) and error.status == "NOT_FOUND"):
             click.echo(
@@ -81,36 +78,4 @@ async def _free(door: dialling.Door, stub: CellServiceStub, cell: str) -> None:
 def _code(how: Exit, lost: int) -> int:
     if how.oom:
         click.echo("Killed for using more memory than the cell may have.", err=True)
-    code = 128 + how.signal if how.HasField("signal") else how.code
-    if lost and code == 0:
-        click.echo(
-            "The program went well, but it wrote faster than could be read, and some of its output is lost. "
-            "Let it write to a pipe that holds it up, or keep more: node.log_bytes.",
-            err=True,
-        )
-        return 1
-    return code
-
-
-class _Signals:
-    """The first signal is the result of `first`; each further one breaks off what is being waited for."""
-
-    def __enter__(self) -> _Signals:
-        loop = asyncio.get_running_loop()
-        self.first: asyncio.Future[int] = loop.create_future()
-        self._task = asyncio.current_task()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._take, number)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number in _SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
-
-    def _take(self, number: int) -> None:
-        if not self.first.done():
-            self.first.set_result(number)
-        elif self._task is not None:
-            self._task.cancel()
+    return following.code_after(shapes.exit_code(how), lost)
