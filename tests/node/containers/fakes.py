@@ -80,7 +80,7 @@ class Machine:
 
     @property
     def runtime_folder(self) -> Path:
-        return self.folder / "_runtime"
+        return self.folder / "runtime"
 
     def main(self, name: str) -> Process:
         return self.processes[CellName(name), ExecutableName("main")]

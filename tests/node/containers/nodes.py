@@ -23,8 +23,9 @@ class Node:
     """The folder of an agent, which may be opened again and again."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "containers"
-        self.machine = Machine(self.folder)
+        self.top = folder / "containers"
+        self.folder = self.top / "all"
+        self.machine = Machine(self.top)
         self.settings = NodeSettings(stop_grace_s=5.0)
         self.boot = "boot-1"
         self.images = FakeImages(self.machine)
@@ -35,7 +36,7 @@ class Node:
 
     async def agent(self, **more: Any) -> Containers:
         containers = await Containers.open(
-            self.folder,
+            self.top,
             FakeCells(self.machine),  # type: ignore[arg-type]
             self.images,  # type: ignore[arg-type]
             FakeNetwork(self.machine),  # type: ignore[arg-type]
@@ -70,9 +71,9 @@ class Node:
         return [
             *self.machine.held(),
             *(
-                str(path.relative_to(self.folder))
-                for path in sorted(self.folder.rglob("*"))
-                if path != self.machine.runtime_folder
+                str(path.relative_to(self.top))
+                for path in sorted(self.top.rglob("*"))
+                if path not in (self.folder, self.machine.runtime_folder)
             ),
         ]
 

@@ -100,12 +100,13 @@ def _keep(
     name, main = record.spec.name, _main(record, cell)
     if main is None:
         return Kept(record, _over(run, boot), has_leftovers=name in held)
-    if run is None or run.boot != boot or run.started_at != main.started_at:
+    if run is None or (run.boot, run.started_at) != (boot, main.started_at):
         run = RunRecord(boot, main.started_at)  # the agent died as it was about to write this down
     if main.exit is not None:
         run = run if run.has_ended else ended_run(run, main.exit)
         return Kept(record, run, main, has_leftovers=name in held)
     is_cut_off = record.spec.network is NetworkMode.BRIDGE and name not in attached
+    run = RunRecord(boot, main.started_at, reason=run.reason)  # whatever was written down, it has not ended
     return Kept(record, run, main, must_end=NETWORK_LOST if is_cut_off else "")
 
 

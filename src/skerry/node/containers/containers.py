@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_ALL = "all"  # beside what overlays and the runtime keep there, under names that a container may have
 _CLOSE_S = 3.0
 _AGAIN_S = 5.0  # until an end that could not be finished is tried again
 
@@ -81,7 +82,7 @@ class Containers:
         """Take over what is in `folder`: finish or undo what an earlier agent left half done."""
         boot = boot_id() if boot is None else boot
         means = Means(
-            records=Records(folder),
+            records=Records(folder / _ALL),
             cells=cells,
             images=images,
             network=network,

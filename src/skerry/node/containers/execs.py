@@ -24,7 +24,7 @@ from skerry.kit.ids import new_id
 from skerry.model import errors
 from skerry.model.cells import Executable, ExecutableState, Exit
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.containers import records, runtimes, sessions
+from skerry.node.containers import runtimes, sessions, trees
 from skerry.node.containers.bundle import make_process
 from skerry.node.containers.known import Container, Means
 from skerry.node.containers.records import write_json
@@ -127,7 +127,7 @@ class Execs:
                 Executable(name, container.cell, shlex.join(arguments)), command, stdio
             )
         except BaseException:
-            records.empty(home)
+            trees.remove(home)
             if terminal is not None:
                 os.close(terminal)
             raise
@@ -164,7 +164,7 @@ class Execs:
             await self.end(main.pid if main is not None and main.exit is None else None, each)
             await self._forget(each.cell, each.name, container.place.execs / each.name)
         for left in container.place.execs.iterdir():
-            records.empty(left)
+            trees.remove(left)
 
     async def close(self) -> None:
         """End every command: whoever reads what they say goes too."""
@@ -173,7 +173,7 @@ class Execs:
     async def _forget(self, cell: CellName, name: ExecutableName, home: Path) -> None:
         with contextlib.suppress(errors.NotFound):  # its cell was freed
             await self.means.cells.stop(cell, name, grace_s=0)
-        await asyncio.to_thread(records.empty, home)
+        await asyncio.to_thread(trees.remove, home)
 
 
 def code_of(how: Exit, failure: str) -> int:

@@ -1,6 +1,6 @@
 """What the node remembers of its containers on disk, for the agent that comes after this one.
 
-    containers/
+    all/
       web/                the container `web`
         container.json    what was asked for, its image, its cell
         run.json          the last run: in which boot of the machine, and how it ended
@@ -10,15 +10,13 @@
         execs/7/          a command that is run in it
       .new-web  .gone-7   being made and being removed: left over only by a crash
 
-A file is whole or absent. A container outlives the boot, so what makes one is synced (`sync`, `remove`); a
-run does not, and its record is not. Names of containers have neither `.` nor `_`, so others may keep things
-here under such names. What a set of records means is decided in `adoption`. Nothing here follows a mount:
-what is mounted below a container is the image, and often somebody else's files.
+A file is whole or absent. A container outlives the boot, so what makes or removes one is synced; a run does
+not, and its record is not. What a set of records means is decided in `adoption`. Removing files is
+`removing`'s: while something is mounted among them that must not be done.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
@@ -33,6 +31,7 @@ from skerry.model.cells import Cell, Exit
 from skerry.model.containers import ContainerSpec
 from skerry.model.errors import Invalid
 from skerry.model.images import ImageConfig, ImageId
+from skerry.node.containers import trees
 
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
 _DRAFT = ".new-"
@@ -112,7 +111,7 @@ class Records:
             write_json(draft / "container.json", record)
             os.rename(draft, self._folder / record.spec.name)
         except BaseException:
-            empty(draft)
+            trees.remove(draft)
             raise
 
     def sync(self, name: str) -> None:
@@ -133,8 +132,8 @@ class Records:
         (self._folder / name / "removing").touch(mode=0o600)
 
     def discard(self, name: str) -> Path | None:
-        """Take the container out of sight, at once and for good; the folder that its files are in now, for
-        `empty`. Nothing may be mounted in it. Waits for the disk."""
+        """Take the container out of sight, at once and for good; the folder that its files are in now.
+        Nothing may be mounted in it. Waits for the disk."""
         trash = self._folder / f"{_TRASH}{next(self._removals)}"
         try:
             os.rename(self._folder / name, trash)
@@ -161,28 +160,6 @@ class Records:
                     run=_read(path / "run.json", RunRecord),
                     is_removing=(path / "removing").exists(),
                 )
-
-
-def empty(folder: Path) -> None:
-    """Remove a folder with all in it, but nothing of another file system. What cannot be removed stays."""
-    try:
-        device = os.lstat(folder).st_dev
-    except FileNotFoundError:
-        return
-    _empty(folder, device)
-
-
-def _empty(folder: Path, device: int) -> None:
-    with os.scandir(folder) as entries:
-        inside = list(entries)
-    for entry in inside:
-        if entry.is_dir(follow_symlinks=False):
-            if entry.stat(follow_symlinks=False).st_dev == device:
-                _empty(Path(entry.path), device)
-        else:
-            os.unlink(entry.path)
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 def write_json(path: Path, value: object) -> None:

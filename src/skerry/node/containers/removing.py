@@ -11,9 +11,10 @@ from pathlib import Path
 
 from skerry.model import errors
 from skerry.model.cells import Cell
-from skerry.node.containers import records
+from skerry.node.containers import trees
 from skerry.node.containers.ending import Ending
 from skerry.node.containers.known import Container, Means
+from skerry.node.containers.records import Place
 
 
 class Removing:
@@ -53,8 +54,8 @@ class Removing:
 
     def empty(self, folder: Path) -> None:
         """Remove what is left of a container's folder. Waits for the disk."""
-        self._means.disks.remove(records.Place(folder).layer)
-        records.empty(folder)
+        self._means.disks.remove(Place(folder).layer)
+        trees.remove(folder)
 
     async def _free(self, cell: Cell) -> None:
         """Its cell goes, with what is in it; unless that is somebody else's."""

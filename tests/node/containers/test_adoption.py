@@ -1,0 +1,344 @@
+"""What a new agent makes of what it finds: the decision alone, and the doing on a machine in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.model import errors
+from skerry.model.cells import Cell, ExecutableState, Exit
+from skerry.model.containers import ContainerState, NetworkMode
+from skerry.model.ids import CellName, ExecutableName
+from skerry.model.images import ImageConfig, ImageId
+from skerry.model.ports import PortMapping
+from skerry.model.room import Gigabytes, Room
+from skerry.node.cells.known import CellView
+from skerry.node.containers.adoption import NETWORK_LOST, REBOOTED, Plan, plan
+from skerry.node.containers.ending import NOBODY_KNOWS
+from skerry.node.containers.records import ContainerRecord, Found, RunRecord
+from tests.node.containers.nodes import Node, spec
+from tests.support.waiting import eventually
+
+ENDED = Exit(at=5.0, code=3)
+RUN = RunRecord("this", 2.0)
+WEB: frozenset[str] = frozenset({"web"})
+
+
+def record(name: str = "web", network: NetworkMode = NetworkMode.BRIDGE) -> ContainerRecord:
+    cell = Cell(CellName(name), isolates_processes=False)
+    return ContainerRecord(spec(name, network=network), ImageId("image"), ImageConfig(), cell, 1.0)
+
+
+def found(name: str = "web", run: RunRecord | None = None, **other: object) -> Found:
+    parts: dict[str, object] = {"record": record(name), "is_removing": False}
+    return Found(name=name, run=run, **(parts | other))  # type: ignore[arg-type]
+
+
+def cell(how: Exit | None = None, name: str = "web", *, main: bool = True, own: bool = True) -> CellView:
+    state = ExecutableState(ExecutableName("main"), CellName(name), "serve", "", 7, 2.0, how)
+    made = Cell(CellName(name), isolates_processes=not own)
+    return CellView(made, 61184, 1.0, False, (state,) if main else ())
+
+
+def decide(one: Found, view: CellView | None, held: frozenset[str] = WEB, boot: str = "this") -> Plan:
+    return plan([one], {} if view is None else {one.name: view}, held, held, boot)
+
+
+def test_nothing_found_is_nothing_to_do() -> None:
+    assert plan([], {}, set(), set(), "this") == Plan((), (), ())
+
+
+def test_what_runs_goes_on() -> None:
+    (kept,) = decide(found(run=RUN), cell()).kept
+    assert kept.is_running
+    assert (kept.run, kept.has_leftovers, kept.must_end) == (RUN, False, "")
+
+
+def test_a_start_that_only_the_cell_knows_of_goes_on() -> None:
+    (kept,) = decide(found(), cell()).kept
+    assert kept.is_running
+    assert kept.run == RUN
+
+
+def test_a_start_that_only_the_cell_knows_of_is_not_the_one_that_ended_before() -> None:
+    before = RunRecord("this", 1.5, ENDED, True, "disk")
+    (kept,) = decide(found(run=before), cell()).kept
+    assert (kept.is_running, kept.run) == (True, RUN)
+
+
+def test_what_runs_without_the_address_it_should_have_must_end() -> None:
+    (kept,) = decide(found(run=RUN), cell(), frozenset()).kept
+    assert (kept.is_running, kept.must_end) == (True, NETWORK_LOST)
+    alone = found(run=RUN, record=record(network=NetworkMode.NONE))
+    (kept,) = decide(alone, cell(), frozenset()).kept
+    assert kept.must_end == ""
+
+
+def test_an_end_that_nobody_saw_is_the_cells_word() -> None:
+    (kept,) = decide(found(run=RUN), cell(ENDED)).kept
+    assert not kept.is_running
+    assert kept.has_leftovers
+    assert kept.run == RunRecord("this", 2.0, ENDED, has_ended=True)
+
+
+def test_an_end_that_was_written_down_keeps_its_reason() -> None:
+    run = RunRecord("this", 2.0, ENDED, True, "it wrote too much")
+    (kept,) = decide(found(run=run), cell(ENDED), frozenset()).kept
+    assert (kept.run, kept.has_leftovers) == (run, False)
+
+
+def test_what_ran_in_another_boot_was_ended_by_that() -> None:
+    (kept,) = decide(found(run=RUN), None, frozenset(), "another").kept
+    assert kept.run == RunRecord("this", 2.0, None, True, REBOOTED)
+
+
+def test_what_had_ended_in_another_boot_ended_as_it_did() -> None:
+    run = RunRecord("this", 2.0, ENDED, True)
+    (kept,) = decide(found(run=run), None, frozenset(), "another").kept
+    assert kept.run == run
+
+
+def test_what_ran_in_a_cell_that_is_gone_has_ended_and_nobody_knows_how() -> None:
+    (kept,) = decide(found(run=RUN), None).kept
+    assert kept.run == RunRecord("this", 2.0, None, True, NOBODY_KNOWS)
+    assert kept.has_leftovers
+
+
+def test_what_was_never_started_is_only_listed() -> None:
+    (kept,) = decide(found(), cell(main=False), frozenset()).kept
+    assert (kept.run, kept.is_running, kept.has_leftovers) == (None, False, False)
+
+
+def test_a_start_that_did_not_come_to_a_process_is_undone() -> None:
+    (kept,) = decide(found(), cell(main=False)).kept
+    assert (kept.run, kept.has_leftovers) == (None, True)
+
+
+def test_somebody_elses_cell_says_nothing() -> None:
+    (kept,) = decide(found(run=RUN), cell(own=False)).kept
+    assert not kept.is_running
+
+
+def test_a_removal_that_was_begun_is_finished() -> None:
+    decision = decide(found(is_removing=True), cell())
+    assert (decision.kept, [each.name for each in decision.removed]) == ((), ["web"])
+
+
+def test_what_belongs_to_no_container_goes() -> None:
+    decision = plan([found("half", record=None), found("web")], {}, {"ghost", "web"}, set(), "this")
+    assert decision.strays == ("ghost", "half")
+
+
+runs = st.one_of(
+    st.none(),
+    st.builds(RunRecord, st.sampled_from(["this", "that"]), st.sampled_from([1.0, 2.0])),
+    st.builds(RunRecord, st.sampled_from(["this", "that"]), st.just(2.0), st.just(ENDED), st.just(True)),
+)
+names = st.sampled_from(["a", "b", "c"])
+
+
+@given(
+    st.dictionaries(names, st.tuples(runs, st.booleans(), st.booleans())),
+    st.dictionaries(names, st.sampled_from([cell, None])),
+    st.sets(names),
+    st.sets(names),
+)
+def test_every_name_has_exactly_one_fate_and_what_does_not_run_holds_nothing(
+    records: dict[str, tuple[RunRecord | None, bool, bool]],
+    cells: dict[str, object],
+    held: set[str],
+    attached: set[str],
+) -> None:
+    every = [
+        found(name, run, is_removing=removing, record=record(name) if whole else None)
+        for name, (run, removing, whole) in records.items()
+    ]
+    views = {name: cell(ENDED if kind is None else None, name) for name, kind in cells.items()}
+    decision = plan(every, views, held | attached, attached, "this")
+    fates = [kept.name for kept in decision.kept]
+    fates += [each.name for each in decision.removed]
+    fates += decision.strays
+    assert sorted(fates) == sorted(records.keys() | held | attached)
+    for kept in decision.kept:
+        assert kept.is_running or kept.has_leftovers == (kept.name in held | attached)
+        assert kept.is_running or kept.run is None or kept.run.has_ended
+        assert not kept.is_running or (kept.run is not None and not kept.run.has_ended)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    await node.leave()
+
+
+async def test_containers_go_on_without_the_agent(node: Node) -> None:
+    containers = await node.agent()
+    for name in ("made", "runs", "ends", "over"):
+        await containers.create(spec(name, room=Room(disk=Gigabytes(1))))
+    for name in ("runs", "ends", "over"):
+        await containers.start(name)
+    await containers.stop("over")
+    before = {view.spec.name: view for view in containers.list()}
+    await node.leave()
+    node.machine.main("ends").exit(code=4)
+    node.machine.claims.clear()
+    containers = await node.agent()
+    now = {view.spec.name: view for view in containers.list()}
+    assert now["made"] == before["made"]
+    assert now["runs"] == before["runs"]
+    assert now["over"] == before["over"]
+    ended = now["ends"].exit
+    assert ended is not None
+    assert (now["ends"].state, ended.code) == (ContainerState.EXITED, 4)
+    assert node.machine.attached.keys() == {"runs"}
+    assert node.machine.mounts == {node.folder / "runs/rootfs"}
+    assert node.machine.claims.keys() == set(now)
+    assert (await containers.stats("runs")).disk_limit_kind == "measured"
+    waiting = asyncio.create_task(containers.wait("runs"))
+    node.machine.main("runs").exit(code=9)
+    assert (await waiting).code == 9
+    for name in now:
+        await containers.remove(name)
+    assert node.left() == []
+
+
+async def test_after_a_reboot_containers_are_listed_and_can_be_started_again(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec("ran", ports=(PortMapping(8080, 80),)))
+    await containers.create(spec("made"))
+    await containers.start("ran")
+    await node.leave()
+    node.reboot()
+    containers = await node.agent()
+    made, ran = containers.list()
+    assert (made.state, made.reason) == (ContainerState.CREATED, "")
+    assert (ran.state, ran.exit, ran.reason) == (ContainerState.EXITED, None, REBOOTED)
+    with pytest.raises(errors.Refused, match="restarted"):
+        await containers.wait("ran")
+    assert (await containers.stats("ran")).usage.pids == 0
+    assert list(node.machine.runtime_folder.iterdir()) == []
+    assert (await containers.start("ran")).state is ContainerState.RUNNING
+    await containers.remove("ran", force=True)
+    await containers.remove("made")
+    assert node.left() == []
+
+
+async def test_what_lost_its_network_is_killed_and_says_so(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await containers.start("web")
+    await node.leave()
+    node.machine.attached.clear()
+    containers = await node.agent()
+    view = containers.get("web")
+    assert (view.state, view.reason) == (ContainerState.EXITED, NETWORK_LOST)
+    assert node.machine.main("web").state.exit is not None
+
+
+async def test_commands_that_an_earlier_agent_began_are_ended(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await containers.start("web")
+    with open(os.devnull, "rb") as null:
+        session = await containers.exec("web", ("date",), stdio=(null.fileno(),) * 3)
+        session.ending.cancel()  # as if this agent were gone
+        await asyncio.wait({session.ending})
+    node.agents.clear()
+    assert len(node.machine.processes) == 2
+    containers = await node.agent()
+    assert [name for _, name in node.machine.processes] == ["main"]
+    assert list((node.folder / "web/execs").iterdir()) == []
+
+
+async def test_a_removal_that_cannot_be_finished_stays_listed(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await node.leave()
+    (node.folder / "web" / "removing").touch()
+    node.machine.claims.clear()
+    node.machine.failing["free"] = errors.Unavailable("processes do not die; free it again")
+    containers = await node.agent()
+    assert containers.get("web").state is ContainerState.REMOVING
+    assert node.machine.claims.keys() == {"web"}
+    await containers.remove("web")
+    assert node.left() == []
+
+
+async def test_what_a_crash_left_half_made_or_half_removed_goes(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await containers.start("web")
+    await node.leave()
+    (node.folder / "web" / "container.json").write_text("{")
+    (node.folder / ".new-other").mkdir()
+    (node.folder / ".gone-4" / "layer").mkdir(parents=True)
+    node.machine.claims.clear()
+    containers = await node.agent()
+    assert containers.list() == []
+    assert node.left() == []
+
+
+async def test_a_mark_of_a_cell_that_is_somebody_elses_harms_nobody(node: Node) -> None:
+    await node.agent()
+    await node.leave()
+    theirs = node.machine.cells[CellName("web")] = Cell(CellName("web"))
+    (node.folder / "web").mkdir()
+    await node.agent()
+    assert node.machine.cells == {"web": theirs}
+    assert not (node.folder / "web").exists()
+
+
+async def test_an_image_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await node.leave()
+    node.machine.images.clear()
+    containers = await node.agent()
+    assert containers.get("web").state is ContainerState.CREATED
+    await containers.remove("web")
+
+
+STEPS = [
+    *("create.recorded", "create.allocated", "create.synced"),
+    *("start.attached", "start.mounted", "start.bundled", "start.running", "start.published"),
+    "start.recorded",
+    *("stop.asked", "stop.ended", "stop.recorded", "tidy.unmounted", "tidy.detached", "tidy.forgotten"),
+    *("remove.marked", "remove.freed", "remove.discarded", "remove.removed"),
+]
+
+
+async def test_the_steps_are_all_there_are(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec(ports=(PortMapping(8080, 80),)))
+    await containers.start("web")
+    await containers.remove("web", force=True)
+    assert set(node.steps) == set(STEPS)
+
+
+async def test_ends_are_seen_also_if_they_cannot_be_finished_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry.node.containers.containers._AGAIN_S", 0.0)
+    containers = await node.agent()
+    await containers.create(spec())
+    await containers.start("web")
+    main = node.machine.main("web")
+    main.is_unkillable = True
+    main.exit(code=1)
+    await asyncio.sleep(0)
+    assert containers.get("web").state is ContainerState.RUNNING
+    main.is_unkillable = False
+    await eventually(lambda: containers.get("web").state is ContainerState.EXITED)
+
+
+def test_a_record_reads_back_as_it_was_written() -> None:
+    one = msgspec.structs.replace(record(), config=ImageConfig(command=("a",), labels={"x": "y"}))
+    assert msgspec.json.decode(msgspec.json.encode(one), type=ContainerRecord) == one
