@@ -1,0 +1,50 @@
+"""Which attachments that an earlier agent left go on: the decision only.
+
+The earlier agent may have been killed between any two steps, so the records, the namespaces and the links
+need not agree. An attachment goes on if its record is of this boot and its namespace is whole. Everything
+else that is called like ours is removed: nobody was told of it, or it was about to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from skerry.model import errors
+from skerry.node.network.attachments import Attachment, AttachmentRecord
+from skerry.node.network.subnets import Subnet
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of the records."""
+
+    kept: Sequence[Attachment]
+    dropped: Sequence[Attachment]
+
+
+def plan(
+    found: Iterable[AttachmentRecord], boot: str, subnet: Subnet, is_whole: Callable[[IPv4Address], bool]
+) -> Plan:
+    """Raises Refused if one that goes on has an address of another subnet."""
+    kept, dropped = [], []
+    for record in found:
+        attachment = record.attachment
+        if record.boot == boot and is_whole(IPv4Address(attachment.address)):
+            kept.append(attachment)
+        else:
+            dropped.append(attachment)
+    foreign = [
+        each
+        for each in kept
+        if not subnet.has(IPv4Address(each.address))
+        or (each.prefix, each.gateway) != (subnet.prefix, str(subnet.gateway))
+    ]
+    if foreign:
+        names = ", ".join(sorted(each.owner for each in foreign)[:5])
+        raise errors.Refused(
+            f"the setting network.subnet cannot become {subnet} while containers have other addresses: "
+            f"{names}; set it back, stop them, and then change it"
+        )
+    return Plan(kept, dropped)

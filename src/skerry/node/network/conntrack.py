@@ -1,0 +1,126 @@
+"""Forget where the kernel sent datagrams of a port before, so that the next one follows the rules of now.
+
+The kernel decides once for each flow of UDP where it goes, and every datagram keeps that decision alive. A
+sender that never pauses would go on to be sent to a container that is gone, or past one that has come. So
+when a UDP port is published or withdrawn, `skerry.node.network.firewall` has its flows forgotten, by
+netlink; only those to an address of this machine or to a container. TCP needs none of this: its connections
+end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator, Set
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_NETLINK_NETFILTER: Final = 12
+_GET, _DELETE = 0x0101, 0x0102  # of the connection tracker
+_ERROR, _DONE = 2, 3
+_REQUEST, _ACKNOWLEDGE, _DUMP = 0x1, 0x4, 0x300
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
+_FAMILY = struct.pack("!BBH", socket.AF_INET, 0, 0)
+_ATTRIBUTE = struct.Struct("=HH")  # length, kind
+_KIND: Final = 0x3FFF  # without the flags
+_ORIGINAL, _REPLY, _ZONE = 1, 2, 18  # of a flow
+_IP, _PROTOCOL = 1, 2  # of a tuple
+_SOURCE, _DESTINATION = 1, 2  # of its addresses
+_NUMBER, _DESTINATION_PORT = 1, 3  # of its protocol
+_BUFFER: Final = 1 << 18
+_TIMEOUT_S: Final = 5.0
+
+
+def forget_udp(ports: Set[int], subnet: IPv4Network) -> None:
+    """Forget flows of UDP to `ports` of this machine. What fails is logged: the rules hold all the same."""
+    try:
+        with socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
+        ) as kernel:
+            kernel.settimeout(_TIMEOUT_S)
+            stale = [flow for flow in _flows(kernel) if _is_stale(flow, ports, subnet)]
+            for flow in stale:
+                _ask(kernel, _DELETE, _REQUEST | _ACKNOWLEDGE, _identity(flow))
+                with contextlib.suppress(FileNotFoundError):  # it has ended by itself
+                    list(_answers(kernel))
+    except OSError as error:
+        log.warning("network.flows_not_forgotten", ports=sorted(ports), error=str(error))
+
+
+def _flows(kernel: socket.socket) -> Iterator[bytes]:
+    """Every flow that is known, as the attributes of it."""
+    _ask(kernel, _GET, _REQUEST | _DUMP, b"")
+    return _answers(kernel)
+
+
+def _ask(kernel: socket.socket, kind: int, flags: int, body: bytes) -> None:
+    length = _HEADER.size + len(_FAMILY) + len(body)
+    kernel.sendto(_HEADER.pack(length, kind, flags, 0, 0) + _FAMILY + body, (0, 0))
+
+
+def _answers(kernel: socket.socket) -> Iterator[bytes]:
+    """Until the kernel says that it is done; an error of it is raised."""
+    while True:
+        packet = kernel.recv(_BUFFER)
+        while len(packet) >= _HEADER.size:
+            length, kind, _, _, _ = _HEADER.unpack_from(packet)
+            body, packet = packet[_HEADER.size : length], packet[-(-length // 4) * 4 :]
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                (number,) = struct.unpack_from("=i", body)
+                if number == 0:
+                    return
+                raise OSError(-number, "the connection tracker refuses")
+            yield body[len(_FAMILY) :]
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found = {}
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & _KIND] = data[_ATTRIBUTE.size : length]
+        data = data[-(-length // 4) * 4 :]
+    return found
+
+
+def _write_attribute(kind: int, data: bytes, *, nested: bool) -> bytes:
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), kind | (0x8000 if nested else 0)) + data.ljust(
+        -(-len(data) // 4) * 4, b"\0"
+    )
+
+
+def _identity(flow: bytes) -> bytes:
+    """What of a flow tells it apart from all others."""
+    parts = _attributes(flow)
+    zone = _write_attribute(_ZONE, parts[_ZONE], nested=False) if _ZONE in parts else b""
+    return _write_attribute(_ORIGINAL, parts[_ORIGINAL], nested=True) + zone
+
+
+def _is_stale(flow: bytes, ports: Set[int], subnet: IPv4Network) -> bool:
+    parts = _attributes(flow)
+    there, back = _attributes(parts.get(_ORIGINAL, b"")), _attributes(parts.get(_REPLY, b""))
+    protocol = _attributes(there.get(_PROTOCOL, b""))
+    if protocol.get(_NUMBER) != bytes([socket.IPPROTO_UDP]):
+        return False
+    if int.from_bytes(protocol.get(_DESTINATION_PORT, b""), "big") not in ports:
+        return False
+    meant = IPv4Address(_attributes(there.get(_IP, b""))[_DESTINATION])
+    answering = IPv4Address(_attributes(back.get(_IP, b""))[_SOURCE])
+    return answering in subnet or _is_local(meant)
+
+
+def _is_local(address: IPv4Address) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+        return True

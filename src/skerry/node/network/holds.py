@@ -1,0 +1,136 @@
+"""Ports of the machine: who of us has which, and a hold on each so that no other process takes it.
+
+A port is held by a socket that is bound and does nothing: packets for it never get that far, since the
+rules send them on. The socket ends with the agent; the next one holds the port again. Who else has a port
+that cannot be held is found out for the error, once it has failed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable
+
+import psutil
+
+from skerry.model import errors
+from skerry.model.ports import PortMapping, Protocol
+from skerry.node.network.rules import Door
+
+_KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - a hold lets nobody in: nothing listens
+
+
+class Holds:
+    """The ports that are published, or about to be."""
+
+    def __init__(self) -> None:
+        self._owners: dict[Door, str] = {}
+        self._sockets: dict[Door, socket.socket] = {}
+
+    def take(self, owner: str, mappings: Iterable[PortMapping]) -> None:
+        """Hold the source ports of all, or raise Refused, saying who has one of them, and hold none."""
+        wanted = [(each.source, each.protocol) for each in mappings]
+        for door in wanted:
+            if (other := self._owners.get(door)) is not None:
+                raise errors.Refused(
+                    f"port {_name(door)} is published by {other!r}; choose another, or remove that"
+                )
+        held: dict[Door, socket.socket] = {}
+        try:
+            for door in wanted:
+                held[door] = _hold(door)
+        except BaseException:
+            _close(held.values())
+            raise
+        self._sockets |= held
+        self._owners |= dict.fromkeys(wanted, owner)
+
+    def retake(self, owner: str, mappings: Iterable[PortMapping]) -> list[str]:
+        """For ports that are published already: they are the owner's, held or not; what could not be held."""
+        failures = []
+        for mapping in mappings:
+            door = (mapping.source, mapping.protocol)
+            self._owners[door] = owner
+            try:
+                self._sockets[door] = _hold(door)
+            except errors.Refused as error:
+                failures.append(error.message)
+        return failures
+
+    def release(self, mappings: Iterable[PortMapping]) -> None:
+        doors = [(each.source, each.protocol) for each in mappings]
+        _close(self._sockets.pop(door) for door in doors if door in self._sockets)
+        for door in doors:
+            self._owners.pop(door, None)
+
+    def close(self) -> None:
+        """Let go of every port, published or not: the agent ends."""
+        _close(self._sockets.values())
+        self._sockets.clear()
+
+
+def _hold(door: Door) -> socket.socket:
+    try:
+        return _bind(door)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise errors.Refused(f"port {_name(door)} cannot be published: {error.strerror}") from error
+    holder = _find_holder(door)
+    if holder is None:
+        # Connections that have ended linger on the port. They keep nobody off it who says that they may be
+        # there; such a hold keeps off only those who do not say so themselves, and is better than none.
+        try:
+            return _bind(door, over_lingering=True)
+        except OSError:
+            holder = "another process, which does not listen on it"
+    raise errors.Refused(
+        f"port {_name(door)} of this machine is used by {holder}; choose another, or end that"
+    )
+
+
+def _bind(door: Door, *, over_lingering: bool = False) -> socket.socket:
+    port, protocol = door
+    holding = socket.socket(socket.AF_INET, _KINDS[protocol] | socket.SOCK_CLOEXEC)
+    try:
+        # A datagram that comes in the moment before the rules do is dropped, and not kept for nobody.
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, over_lingering)
+        holding.bind((_EVERYWHERE, port))
+    except BaseException:
+        holding.close()
+        raise
+    return holding
+
+
+def _find_holder(door: Door) -> str | None:
+    """Who has the port, in words; None if only ended connections are seen on it."""
+    port, protocol = door
+    seen = [
+        each
+        for each in psutil.net_connections(protocol.value)
+        if each.laddr and each.laddr.port == port and each.status != psutil.CONN_TIME_WAIT
+    ]
+    if not seen:
+        return None
+    # Who listens is more to the point than who was accepted there.
+    seen.sort(key=lambda each: (each.status not in (psutil.CONN_LISTEN, psutil.CONN_NONE), each.pid is None))
+    pid = seen[0].pid
+    if pid is None:
+        return "a process that cannot be found, perhaps in another container"
+    if pid == os.getpid():
+        return "Skerry itself"
+    try:
+        return f"process {pid} ({psutil.Process(pid).name()})"
+    except psutil.NoSuchProcess:
+        return f"process {pid}"
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+def _name(door: Door) -> str:
+    return f"{door[0]}/{door[1]}"

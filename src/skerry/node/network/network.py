@@ -1,0 +1,250 @@
+"""The network of this node's containers: an address, a way out and published ports for whoever is attached.
+
+The only door to this folder. `attach` hands out a namespace that was made ahead and holds the ports;
+`publish` makes them lead there, and may run beside the start of what will listen. Attachments outlive the
+agent: `open` takes over what an earlier one left, `close` leaves them with their rules. Who the owners are,
+and what runs in their namespaces, is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import structlog
+
+from skerry.kit import files
+from skerry.kit.clock import Clock
+from skerry.model import errors, ports
+from skerry.model.ports import PortMapping
+from skerry.model.settings import NetworkSettings
+from skerry.node import host
+from skerry.node.network import adoption, nameservers, programs, routes, rules
+from skerry.node.network.addresses import Addresses
+from skerry.node.network.attachments import Attachment, AttachmentRecord, Records
+from skerry.node.network.firewall import Firewall
+from skerry.node.network.holds import Holds
+from skerry.node.network.links import Links
+from skerry.node.network.pool import Pool
+from skerry.node.network.subnets import Names, Subnet
+
+__all__ = ["Attachment", "Network"]
+
+log = structlog.get_logger(__name__)
+
+
+class Network:
+    """The bridge of one Skerry, with everything on it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: NetworkSettings,
+        clock: Clock,
+        *,
+        key: str,
+        boot: str,
+        tools: programs.Programs,
+        reached: Callable[[str], None],
+    ) -> None:
+        self._folder = files.private_folder(folder)
+        self._settings = settings
+        self._clock = clock
+        self._boot = boot
+        self._reached = reached
+        self._subnet = Subnet(settings.subnet)
+        self._names = Names(key)
+        self._records = Records(folder / "attached")
+        self._links = Links(tools, self._names, self._subnet, folder / "ns", reached)
+        self._firewall = Firewall(tools, self._names, self._subnet)
+        self._addresses = Addresses(self._subnet)
+        self._pool = Pool(self._links, self._addresses, settings.pool)
+        self._holds = Holds()
+        self._attached: dict[str, Attachment] = {}
+        self._coming: dict[str, asyncio.Future[None]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._hindrances: list[str] = []
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        settings: NetworkSettings,
+        clock: Clock,
+        *,
+        key: str,
+        boot: str | None = None,
+        reached: Callable[[str], None] = lambda step: None,
+    ) -> Network:
+        """Take over what is in `folder`, and make the rest.
+
+        `key`: 8 hex digits that no other Skerry on this machine has. Raises Unavailable (it cannot be had
+        here), Refused (the subnet), Invalid (the settings).
+        """
+        nameservers.check(settings.dns)
+        network = cls(
+            folder,
+            settings,
+            clock,
+            key=key,
+            boot=host.boot_id() if boot is None else boot,
+            tools=programs.find(),
+            reached=reached,
+        )
+        try:
+            await asyncio.to_thread(network._take_over)
+        except BaseException:
+            network._holds.close()
+            raise
+        return network
+
+    def _take_over(self) -> None:
+        plan = adoption.plan(self._records.scan(), self._boot, self._subnet, self._links.is_whole)
+        routes.check_free(self._subnet, routes.read(), self._names.bridge)
+        kept = [IPv4Address(each.address) for each in plan.kept]
+        swept = self._links.sweep(kept)
+        self._reached("open.swept")
+        for dropped in plan.dropped:
+            self._records.remove(dropped.address)
+        self._links.build_bridge(anew=not kept)
+        self._links.join(kept)  # they are on it, unless somebody took the bridge away
+        self._reached("open.bridge")
+        doors = [rules.doors_of(IPv4Address(each.address), each.ports) for each in plan.kept]
+        self._firewall.replace({door: room for some in doors for door, room in some.items()})
+        self._reached("open.ruled")
+        for each in plan.kept:
+            self._attached[each.owner] = each
+            self._addresses.claim(IPv4Address(each.address))
+            for failure in self._holds.retake(each.owner, each.ports):
+                log.warning("network.port_not_held", owner=each.owner, reason=failure)
+        self._hindrances = self._firewall.hindrances()
+        for hindrance in self._hindrances:
+            log.warning("network.hindered", reason=hindrance)
+        log.info(
+            "network.opened",
+            bridge=self._names.bridge,
+            subnet=str(self._subnet),
+            kept=len(kept),
+            removed=swept,
+        )
+
+    def lacking(self) -> tuple[str, ...]:
+        """What containers will not be able to do, and why, in plain sentences; best empty."""
+        has_servers = bool(nameservers.read(self._settings.dns).servers)
+        return (*self._hindrances, *(() if has_servers else (nameservers.NONE_REACHABLE,)))
+
+    def resolv_conf(self) -> str:
+        """What a container's /etc/resolv.conf must say now."""
+        return str(nameservers.read(self._settings.dns))
+
+    def attachments(self) -> dict[str, Attachment]:
+        """Who is attached, by owner."""
+        return dict(self._attached)
+
+    async def attach(self, owner: str, mappings: Sequence[PortMapping] = ()) -> Attachment:
+        """A namespace with an address, and `mappings` held for it; `publish` lets packets through them.
+
+        Raises AlreadyExists (it is attached), NoRoom (no address is free), Refused (somebody has a port, and
+        who), Unavailable.
+        """
+        wanted = tuple(mappings)
+        ports.check_all(wanted)
+        if owner in self._attached or owner in self._coming:
+            raise errors.AlreadyExists(f"{owner!r} is attached to the network already")
+        coming = self._coming[owner] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._attach(owner, wanted)
+        finally:
+            del self._coming[owner]
+            coming.set_result(None)
+
+    async def _attach(self, owner: str, wanted: tuple[PortMapping, ...]) -> Attachment:
+        self._holds.take(owner, wanted)
+        try:
+            address = await self._pool.take()
+            try:
+                attachment = Attachment(
+                    owner=owner,
+                    namespace=str(self._links.place(address)),
+                    address=str(address),
+                    prefix=self._subnet.prefix,
+                    gateway=str(self._subnet.gateway),
+                    ports=wanted,
+                )
+                self._reached("attach.taken")
+                self._records.add(AttachmentRecord(attachment, self._boot, self._clock.now()))
+                self._reached("attach.recorded")
+            except OSError as error:
+                self._pool.put_back(address)
+                raise errors.Unavailable(
+                    f"the node cannot keep the state of its network: {error.strerror}", detail=repr(error)
+                ) from error
+        except BaseException:
+            self._holds.release(wanted)
+            raise
+        self._attached[owner] = attachment
+        log.info("network.attached", owner=owner, address=attachment.address)
+        return attachment
+
+    async def publish(self, owner: str) -> None:
+        """Its ports lead to it when this returns. Raises NotFound, Unavailable."""
+        attachment = self._attached.get(owner)
+        if attachment is None or owner in self._leaving:
+            raise errors.NotFound(f"{owner!r} is not attached to the network")
+        await self._firewall.publish(IPv4Address(attachment.address), attachment.ports)
+        self._reached("publish.ruled")
+
+    async def detach(self, owner: str) -> None:
+        """Take its ports, links and namespace away; nothing to do if there is none. Its address and ports are
+        free when this returns. Done to its end even if the caller goes. Raises Unavailable: detach again."""
+        if (coming := self._coming.get(owner)) is not None:
+            await asyncio.shield(coming)
+        leaving = self._leaving.get(owner)
+        if leaving is None:
+            attachment = self._attached.get(owner)
+            if attachment is None:
+                return
+            leaving = self._leaving[owner] = asyncio.create_task(self._detach(attachment))
+            leaving.add_done_callback(lambda _: self._leaving.pop(owner))
+        await asyncio.shield(leaving)
+
+    async def _detach(self, attachment: Attachment) -> None:
+        await self._firewall.withdraw(attachment.ports)
+        self._reached("detach.withdrawn")
+        await self._pool.remove(IPv4Address(attachment.address))
+        self._records.remove(attachment.address)
+        self._reached("detach.unrecorded")
+        self._holds.release(attachment.ports)
+        del self._attached[attachment.owner]
+        log.info("network.detached", owner=attachment.owner, address=attachment.address)
+
+    async def keep_only(self, owners: set[str]) -> None:
+        """Detach everybody else: after a restart, those whose owners are gone."""
+        await asyncio.gather(*(self.detach(owner) for owner in self._attached if owner not in owners))
+
+    async def run(self) -> None:
+        """Keep namespaces ready and the rules in place, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pool.run())
+            tasks.create_task(self._firewall.run())
+
+    async def close(self) -> None:
+        """The agent ends. Who is attached stays so, with ports and all; if nobody is, nothing is left."""
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        try:
+            await self._pool.close()
+            await self._firewall.drain()
+            if not self._attached:
+                await asyncio.to_thread(self._remove)
+        finally:
+            self._holds.close()
+
+    def _remove(self) -> None:
+        self._firewall.remove()
+        self._reached("close.unruled")
+        self._links.remove_bridge()
+        self._reached("close.bridge")
+        shutil.rmtree(self._folder)

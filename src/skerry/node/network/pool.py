@@ -1,0 +1,107 @@
+"""Network namespaces made ahead of time, each with its address: whoever needs one need not wait for it.
+
+The addresses of those that wait belong to nobody yet, but are no reserve: whoever asks gets one of them, so
+the pool never keeps the last addresses of a subnet from anybody. What waits goes when the agent ends, and
+what a killed one left is removed by the next: nobody was ever told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from ipaddress import IPv4Address
+
+import structlog
+
+from skerry.node.network.addresses import Addresses
+from skerry.node.network.batches import Batches
+from skerry.node.network.links import Links
+
+log = structlog.get_logger(__name__)
+
+# Whoever took one is busy with it now; the next is made when that is over.
+_PATIENCE_S = 0.05
+_RETRY_S = 1.0
+# So that the first of many who wait has not to wait for the last.
+_MOST_AT_ONCE = 8
+
+
+class Pool:
+    """Whole namespaces by their addresses. `run` keeps `count` of them ready."""
+
+    def __init__(self, links: Links, addresses: Addresses, count: int) -> None:
+        self._links = links
+        self._addresses = addresses
+        self._count = count
+        self._ready: deque[IPv4Address] = deque()
+        self._making: set[asyncio.Task[None]] = set()
+        self._makes: Batches[IPv4Address] = Batches(links.make, most=_MOST_AT_ONCE)
+        self._removals: Batches[IPv4Address] = Batches(links.remove)
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+
+    async def take(self) -> IPv4Address:
+        """One that is whole, and the caller's now. Raises NoRoom, Unavailable."""
+        while not self._ready:
+            # What is under way may be meant for the pool, for another, or for one who has gone meanwhile.
+            # Whoever comes first gets it, so there must be as many under way as there are who wait.
+            task = self._start_making()
+            if task is not None:
+                await asyncio.shield(task)
+            elif self._making:
+                await asyncio.wait(self._making, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                self._addresses.take()  # raises NoRoom
+        self._wanted.set()
+        return self._ready.popleft()
+
+    def put_back(self, address: IPv4Address) -> None:
+        """For one that was taken and not used."""
+        self._ready.appendleft(address)
+
+    async def remove(self, address: IPv4Address) -> None:
+        """Take away one that was used; its address is free when this returns."""
+        await self._removals.do(address)
+        self._addresses.give_back(address)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Make what is missing, for ever."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await asyncio.sleep(_PATIENCE_S)
+            missing = self._count - len(self._ready) - len(self._making)
+            tasks = [task for _ in range(missing) if (task := self._start_making()) is not None]
+            if not tasks:
+                continue
+            await asyncio.wait(tasks)
+            if failure := next((error for task in tasks if (error := task.exception())), None):
+                log.warning("network.namespaces_not_made", error=str(failure))
+                await asyncio.sleep(_RETRY_S)
+                self._wanted.set()
+
+    async def close(self) -> None:
+        """Remove what waits, and what is being made. `run` has ended."""
+        await asyncio.gather(*self._making, return_exceptions=True)
+        left, self._ready = list(self._ready), deque()
+        await asyncio.gather(*(self.remove(address) for address in left))
+        await self._makes.drain()
+        await self._removals.drain()
+
+    def _start_making(self) -> asyncio.Task[None] | None:
+        """One more for the pool; None if no address is free."""
+        if self._addresses.free == 0:
+            return None
+        task = asyncio.create_task(self._make(self._addresses.take()))
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+        return task
+
+    async def _make(self, address: IPv4Address) -> None:
+        try:
+            await self._makes.do(address)
+        except BaseException:
+            self._addresses.give_back(address)
+            raise
+        self._ready.append(address)

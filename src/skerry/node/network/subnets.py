@@ -1,0 +1,90 @@
+"""The addresses of one node's containers, and everything that is named after them. Pure.
+
+The first address of the subnet is the node's own, on the bridge; the others are for containers. A
+container's MAC address and the name of its link follow from its address, so one that is used again confuses
+no neighbour's cache, and a link that a crash left behind tells whose it was. All names carry the `key` that
+tells the Skerrys of one machine apart.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from ipaddress import IPv4Address, IPv4Network
+
+from skerry.model import errors
+
+WIDEST, NARROWEST = 8, 30
+_KEY = re.compile(r"[0-9a-f]{8}")
+_MAC_PREFIX = "02:53"  # locally administered
+
+
+class Subnet:
+    """An IPv4 network of containers."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            network = ipaddress.IPv4Network(text)
+        except ValueError as error:
+            raise errors.Invalid(
+                f"{text[:40]!r} is no IPv4 network: {error}; write one such as 10.86.0.0/24",
+                field="network.subnet",
+            ) from None
+        if not WIDEST <= network.prefixlen <= NARROWEST:
+            raise errors.Invalid(
+                f"a subnet for containers is a /{WIDEST} to a /{NARROWEST}, not a /{network.prefixlen}",
+                field="network.subnet",
+            )
+        first = network.network_address
+        if first.is_loopback or first.is_multicast or first.is_reserved or first.is_unspecified:
+            raise errors.Invalid(
+                f"{network} is not for machines; choose a private network such as 10.86.0.0/24",
+                field="network.subnet",
+            )
+        self.network: IPv4Network = network
+        self.prefix = network.prefixlen
+        self.gateway = first + 1
+        self.room = network.num_addresses - 3  # without the network's own, the gateway's and the broadcast's
+
+    def __str__(self) -> str:
+        return str(self.network)
+
+    def has(self, address: IPv4Address) -> bool:
+        """True if a container may have `address`."""
+        return address in self.network and 0 <= self.number(address) < self.room
+
+    def number(self, address: IPv4Address) -> int:
+        """Which of the containers' addresses it is, from 0 on."""
+        return int(address) - int(self.gateway) - 1
+
+    def address(self, number: int) -> IPv4Address:
+        return self.gateway + 1 + number
+
+
+def mac_of(address: IPv4Address) -> str:
+    """The hardware address of whoever has `address`."""
+    return ":".join([_MAC_PREFIX, *(f"{byte:02x}" for byte in address.packed)])
+
+
+class Names:
+    """What things of one Skerry are called in the kernel."""
+
+    def __init__(self, key: str) -> None:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"a key is 8 hex digits, not {key!r}")
+        self._prefix = f"s{key}"
+        self._link = re.compile(rf"{self._prefix}[0-9a-f]{{6}}")
+        self.bridge = f"sk-{key}"
+        self.table = f"skerry_{key}"
+        # Links on their way out are put in a group, since the kernel removes a group at once. Never group 0,
+        # where every link of the machine is.
+        self.doomed_group = int(key, 16) & 0x3FFFFFFF | 0x40000000
+
+    def link(self, address: IPv4Address) -> str:
+        """The node's end of the link to `address`: 15 characters, the most that a link's name has. The first
+        byte of the address is not in it: all addresses of a subnet share that."""
+        return f"{self._prefix}{address.packed[1:].hex()}"
+
+    def is_link(self, name: str) -> bool:
+        """True if a link called `name` is one of ours, whether anybody knows of it or not."""
+        return self._link.fullmatch(name) is not None

@@ -1,0 +1,236 @@
+"""Machines for tests of the network, each a network namespace of its own.
+
+A test runs on a `Machine` of its own: nothing that it makes is seen by the real one, and what it changes of
+the machine's settings changes for nobody else. Other machines are joined to it by links. Sockets of every
+machine and container are made in this process, in threads that went there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from skerry.kit.clock import SystemClock
+from skerry.model import ports
+from skerry.model.ports import PortMapping
+from skerry.model.settings import NetworkSettings
+from skerry.node.network import kernel
+from skerry.node.network.network import Network
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="networks need root")
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+_numbers = itertools.count(1)
+
+T = TypeVar("T")
+WITHIN_S = 10.0
+BRIDGED_IS_FILTERED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")  # of each machine its own
+
+
+def run(*command: str, text: str = "") -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def enter(place: Path | str) -> None:
+    """Move the calling thread to the namespace at `place`."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(descriptor, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    finally:
+        os.close(descriptor)
+
+
+def inside(place: Path | str, work: Callable[[], T]) -> T:
+    """Do `work` in the namespace at `place`."""
+
+    def go() -> T:
+        enter(place)
+        return work()
+
+    return kernel.in_own_thread(go)
+
+
+class Machine:
+    """A network namespace; the one that was entered is the node, others are hosts around it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.place = folder / name
+        self.place.touch()
+
+        def make() -> None:
+            kernel.enter_new_namespace()
+            kernel.keep_namespace(self.place)
+            run("ip", "link", "set", "lo", "up")
+
+        kernel.in_own_thread(make)
+
+    def run(self, *command: str, text: str = "") -> str:
+        return inside(self.place, lambda: run(*command, text=text))
+
+    def end(self) -> None:
+        kernel.let_go(self.place)
+
+
+@contextlib.contextmanager
+def machine(folder: Path) -> Iterator[Machine]:
+    """Be on a fresh machine, until it ends."""
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    here = Machine(folder, "node")
+    try:
+        enter(here.place)
+        try:
+            yield here
+        finally:
+            assert _libc.setns(before, _CLONE_NEWNET) == 0
+    finally:
+        os.close(before)
+        here.end()
+
+
+def join(node: Machine, other: Machine, *, node_address: str, other_address: str, subnet: int = 24) -> None:
+    """A cable between them."""
+    number = next(_numbers)
+    other.run(
+        "ip",
+        "-batch",
+        "-",
+        text=f"link add eth0 type veth peer name cable{number} netns {node.place}\n"
+        f"address add {other_address}/{subnet} dev eth0\nlink set eth0 up\n",
+    )
+    node.run(
+        "ip",
+        "-batch",
+        "-",
+        text=f"address add {node_address}/{subnet} dev cable{number}\nlink set cable{number} up\n",
+    )
+
+
+def listen(place: Path | str, address: str, port: int) -> socket.socket:
+    def make() -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen()
+        listener.settimeout(WITHIN_S)
+        return listener
+
+    return inside(place, make)
+
+
+def datagrams(place: Path | str, address: str = "0.0.0.0", port: int = 0) -> socket.socket:
+    def make() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.bind((address, port))
+        made.settimeout(WITHIN_S)
+        return made
+
+    return inside(place, make)
+
+
+def dial(place: Path | str, address: str, port: int, *, within_s: float = WITHIN_S) -> socket.socket:
+    def make() -> socket.socket:
+        return socket.create_connection((address, port), timeout=within_s)
+
+    return inside(place, make)
+
+
+def speak(listener: socket.socket, place: Path | str, address: str, port: int) -> str:
+    """Connect from `place`, and exchange a word both ways; the address the listener saw."""
+    with dial(place, address, port) as caller:
+        accepted, seen = listener.accept()
+        with accepted:
+            accepted.settimeout(WITHIN_S)
+            caller.sendall(b"question")
+            assert accepted.recv(100) == b"question"
+            accepted.sendall(b"answer")
+            assert caller.recv(100) == b"answer"
+    return str(seen[0])
+
+
+def exchange(server: socket.socket, caller: socket.socket, address: str, port: int) -> str:
+    """A datagram there and one back, from the address that was called; the address the server saw."""
+    caller.sendto(b"question", (address, port))
+    question, seen = server.recvfrom(100)
+    assert question == b"question"
+    server.sendto(b"answer", seen)
+    answer, sender = caller.recvfrom(100)
+    assert answer == b"answer"
+    assert sender == (address, port)
+    return str(seen[0])
+
+
+def cannot_dial(place: Path | str, address: str, port: int) -> bool:
+    """True if nobody answers within a moment, or the answer is no."""
+    try:
+        dial(place, address, port, within_s=0.3).close()
+    except OSError:
+        return True
+    return False
+
+
+def mappings(*texts: str) -> tuple[PortMapping, ...]:
+    return tuple(ports.parse(text) for text in texts)
+
+
+class Ground:
+    """A machine and the folder of its agent, which may be opened again and again."""
+
+    def __init__(self, folder: Path, here: Machine) -> None:
+        self.tmp = folder
+        self.folder = folder / "network"
+        self.machine = here
+        self.key = "5ce1a7e0"
+        self.settings = NetworkSettings(subnet="10.99.0.0/24", pool=2)
+
+    @contextlib.asynccontextmanager
+    async def agent(self, **more: object) -> AsyncIterator[Network]:
+        network = await self.open(**more)
+        try:
+            yield network
+        finally:
+            await network.close()
+
+    async def open(self, **more: object) -> Network:
+        arguments = {"key": self.key, **more}
+        settings = arguments.pop("settings", self.settings)
+        folder = arguments.pop("folder", self.folder)
+        return await Network.open(folder, settings, SystemClock(), **arguments)  # type: ignore[arg-type]
+
+    def links(self) -> list[str]:
+        """Links of the machine but its loopback and its cables."""
+        found = [entry["ifname"] for entry in json.loads(run("ip", "-j", "link"))]
+        return sorted(name for name in found if name != "lo" and not name.startswith("cable"))
+
+    def mounts(self) -> list[str]:
+        """Everything that is mounted in the test's folder, but machines."""
+        mounted = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
+        return sorted(str(path) for path in mounted if self.tmp in path.parents and path.parent != self.tmp)
+
+    def tables(self) -> list[str]:
+        return run("nft", "list", "tables").splitlines()
+
+    def files(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+
+    def left(self) -> list[str]:
+        """Everything that there is of any Skerry."""
+        return [*self.links(), *self.mounts(), *self.tables(), *self.files()]
+
+    def clear(self) -> None:
+        """Whatever a failed test left goes; the machine takes links and rules with it."""
+        for path in self.mounts():
+            kernel.let_go(Path(path))
