@@ -223,12 +223,12 @@ def _check(block: bytes, checksum: bytes) -> None:
 def _overrule(entry: Entry, pax: dict[bytes, bytes]) -> None:
     """What a pax header says counts, unless it says nothing."""
     for key, value in pax.items():
+        if key.startswith(b"GNU.sparse."):
+            raise _sparse(pax.get(b"GNU.sparse.name", entry.name))
+        if not value:
+            continue
         if key.startswith(_XATTR):
             entry.xattrs[key[len(_XATTR) :]] = value
-        elif key.startswith(b"GNU.sparse."):
-            raise _sparse(pax.get(b"GNU.sparse.name", entry.name))
-        elif not value:
-            continue
         elif key == b"path":
             entry.name = _whole(value)
         elif key == b"linkpath":

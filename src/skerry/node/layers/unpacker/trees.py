@@ -24,7 +24,7 @@ from skerry.node.layers.unpacker.tars import Entry
 _WHITEOUT: Final = b".wh."
 _OPAQUE: Final = b".wh..wh..opq"
 _AUFS: Final = b".wh..wh."  # bookkeeping of a file system that Docker once used, at the root of old layers
-_OPAQUE_XATTR: Final = "trusted.overlay.opaque"
+OPAQUE_XATTR: Final = "trusted.overlay.opaque"
 _USER_XATTR: Final = b"user."
 _CAPABILITY_XATTR: Final = b"security.capability"
 _DROPPED_XATTR: Final = b"user.overlay."  # what a mount of overlayfs without privileges goes by
@@ -276,7 +276,7 @@ class Tree:
         if entry.xattrs:
             _set_xattrs(opened, entry)
         if folder.is_opaque:
-            os.setxattr(opened, _OPAQUE_XATTR, b"y")
+            os.setxattr(opened, OPAQUE_XATTR, b"y")
         os.utime(opened, ns=(entry.mtime_ns, entry.mtime_ns))
 
     def _count(self) -> None:
