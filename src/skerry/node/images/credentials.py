@@ -1,0 +1,143 @@
+"""Who we are to a registry: Docker's config.json, read anew for each pull.
+
+Programs that keep credentials for Docker (`credHelpers`, `credsStore`) are not run; where one of them would
+be asked, `hint` says so, for the message that follows if the registry wants to know who calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import pwd
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.node.images.references import DOCKER_HUB, RegistryReference
+
+_MAX_BYTES = 1024 * 1024
+_DOCKER_HUB_KEYS = frozenset({DOCKER_HUB, "index.docker.io", "registry-1.docker.io"})
+_API_PATHS = frozenset({"", "v1", "v2"})
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a registry is shown. Never printed."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)  # exchanged for tokens
+    registry_token: str = field(default="", repr=False)  # shown as it is
+
+    def basic(self) -> str:
+        """As the value of an `Authorization` header."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the file says about one registry."""
+
+    login: Login | None
+    hint: str  # what to do if these are not enough
+
+
+class _Auth(msgspec.Struct):
+    auth: str = ""
+    username: str = ""
+    password: str = ""
+    identitytoken: str = ""
+    registrytoken: str = ""
+
+
+class _File(msgspec.Struct, rename="camel"):
+    auths: dict[str, _Auth] | None = None
+    cred_helpers: dict[str, str] | None = None
+    creds_store: str = ""
+
+
+def load(path: str, reference: RegistryReference) -> Credentials:
+    """What `path` has for the registry of `reference`; empty: the usual file, if it is there."""
+    place = Path(path) if path else _usual_place()
+    document = _read(place, must_exist=bool(path))
+    if document is None:
+        where = place or "a file, and name it in images.credentials"
+        return Credentials(None, f"put a login for it into {where}, as `docker login` does")
+    best: tuple[int, _Auth] | None = None
+    for key, auth in (document.auths or {}).items():
+        score = _fits(key, reference)
+        if score is not None and (best is None or score > best[0]):
+            best = score, auth
+    login = _login(best[1], place) if best else None
+    if login is not None:
+        return Credentials(login, f"the login for it in {place} is not enough")
+    helpers = [
+        name for key, name in (document.cred_helpers or {}).items() if _fits(key, reference) is not None
+    ]
+    if helper := next(iter(helpers), document.creds_store):
+        return Credentials(
+            None,
+            f"{place} leaves logins to the program docker-credential-{helper}, which is not run; name a file "
+            "with logins in images.credentials",
+        )
+    return Credentials(None, f"put a login for it into {place}, as `docker login` does")
+
+
+def _usual_place() -> Path | None:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".docker" / "config.json"
+    except KeyError:
+        return None  # a user without a home
+
+
+def _read(place: Path | None, *, must_exist: bool) -> _File | None:
+    if place is None:
+        return None
+    try:
+        with place.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if must_exist:
+            raise errors.Refused(f"images.credentials names {place}, and there is no such file") from None
+        return None
+    except OSError as error:
+        raise errors.Refused(f"{place} cannot be read: {(error.strerror or '').lower()}") from None
+    if len(data) > _MAX_BYTES:
+        raise errors.TooLarge(f"{place} has more than {_MAX_BYTES} bytes; it holds more than credentials")
+    try:
+        return jsonio.decode(data, _File)
+    except jsonio.Malformed as error:
+        raise errors.Refused(f"{place} cannot be read: {error}") from None
+
+
+def _fits(key: str, reference: RegistryReference) -> int | None:
+    """How closely a key of the file is about `reference`; None if it is about something else."""
+    host, _, path = key.partition("://")[2].partition("/") if "://" in key else key.partition("/")
+    hosts = _DOCKER_HUB_KEYS if reference.registry == DOCKER_HUB else {reference.registry}
+    if host.lower() not in hosts:
+        return None
+    path = path.strip("/")
+    if path in _API_PATHS:
+        return 0
+    return len(path) if f"{reference.repository}/".startswith(f"{path}/") else None
+
+
+def _login(auth: _Auth, place: Path | None) -> Login | None:
+    user, password = auth.username, auth.password
+    if auth.auth:
+        try:
+            user, colon, password = base64.b64decode(auth.auth, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            colon = ""
+        if not colon:
+            raise errors.Refused(
+                f"a login in {place} cannot be read: its `auth` is not base64 of USER:PASSWORD"
+            )
+    password = password.strip("\0")
+    if not (user or auth.identitytoken or auth.registrytoken):
+        return None  # Docker leaves such rows where a helper has the login
+    return Login(user, password, auth.identitytoken, auth.registrytoken)
