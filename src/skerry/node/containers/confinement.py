@@ -48,7 +48,15 @@ _MASKED: Final = (
 _MASKED_PER_CPU: Final = "/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle"
 
 # Root in a container owns these files, and without capabilities may still write to some of them.
-READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+# The last is a folder of folders on machines with version 1 of cgroups, and runtimes leave it writable.
+READ_ONLY: Final = (
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/sys/fs/cgroup",
+)
 
 # No device but those that every runtime allows: null, zero, full, random, urandom, tty and terminals.
 DEVICES: Final[list[dict[str, Any]]] = [{"allow": False, "access": "rwm"}]

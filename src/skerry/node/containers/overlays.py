@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,11 +59,15 @@ class Overlays:
     """Overlay mounts below one folder. Every method blocks, mostly for less than a millisecond, and is safe
     to repeat."""
 
-    def __init__(self, folder: Path, boot_id: str) -> None:
+    def __init__(
+        self, folder: Path, boot_id: str, *, appends_layers: bool = True, busy_s: float = _BUSY_S
+    ) -> None:
         self._folder = folder
         self._boot_id = boot_id
         self._skeleton = folder / "skeleton"
-        self._appends_layers = True
+        self._making_skeleton = threading.Lock()
+        self._appends_layers = appends_layers  # until the kernel turns out not to know how
+        self._busy_s = busy_s
 
     def mount(self, target: Path, lowers: Sequence[Path], *, layer: Path | None) -> bool:
         """Mount at `target` what `lowers` (the lowest first) make up, writable in `layer` if that is given.
@@ -95,7 +100,7 @@ class Overlays:
     def unmount(self, target: Path) -> None:
         """Unmount `target`, however often it is mounted; it is gone when this returns. Not mounted, or not
         there: nothing done."""
-        deadline = time.monotonic() + _BUSY_S
+        deadline = time.monotonic() + self._busy_s
         flags = 0
         while True:
             try:
@@ -118,17 +123,19 @@ class Overlays:
         return [point for point in reversed(points) if point.is_relative_to(self._folder)]
 
     def _make_skeleton(self) -> None:
-        if self._skeleton.exists():
-            return
-        # Under another name first: what is there is whole, also if this process is killed.
-        unfinished = self._folder / ".skeleton"
-        trees.remove(unfinished)
-        for name in ("", *_SKELETON_FOLDERS):
-            (unfinished / name).mkdir(mode=0o755)
-            (unfinished / name).chmod(0o755)
-        for name in _SKELETON_FILES:
-            (unfinished / name).touch(mode=0o644)
-        os.rename(unfinished, self._skeleton)
+        with self._making_skeleton:
+            if self._skeleton.exists():
+                return
+            # Under another name first: what is there is whole, also if this process is killed.
+            unfinished = self._folder / ".skeleton"
+            trees.remove(unfinished)
+            for name in ("", *_SKELETON_FOLDERS):
+                (unfinished / name).mkdir()
+                (unfinished / name).chmod(0o755)
+            for name in _SKELETON_FILES:
+                (unfinished / name).touch()
+                (unfinished / name).chmod(0o644)
+            os.rename(unfinished, self._skeleton)
 
     def _prepare(self, layer: Path, top: Path) -> bool:
         """Make `layer` fit to be mounted over `top` in this boot; True if something in it had to go."""

@@ -29,9 +29,10 @@ def read_file(root: Path, path: str, limit: int) -> bytes | None:
         return None
     finally:
         os.close(folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         data = file.read(limit + 1)
     if len(data) > limit:
         raise errors.TooLarge(f"{path} in the image is larger than {limit} bytes; make it smaller")
