@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import uvloop
 
 from bench.figures import Figure
+from bench.lean import LeanClient
 from bench.serving import percentile, skerry
 from skerry.model.identity import AURAE_NAME
 from skerry.wire.grpc.channel import dial
@@ -50,7 +52,8 @@ def measure() -> Iterator[Figure]:
     times = Times()
     with skerry() as ready, tempfile.TemporaryDirectory(prefix="skerry-runc-") as bundle:
         make_bundle(Path(bundle))
-        told = uvloop.run(cycles(ready, times, Path(bundle)))
+        cycles(ready, times, Path(bundle))
+        told = uvloop.run(crowds(ready))
     runc = percentile(times.runc, 0.5)
     yield Figure("runc run of a static true, p50", runc * 1e3, "ms")
     yield Figure(
@@ -76,34 +79,46 @@ def measure() -> Iterator[Figure]:
     )
 
 
-async def cycles(ready: dict[str, Any], times: Times, bundle: Path) -> dict[str, float]:
-    context = ssl.create_default_context(cafile=ready["ca"])
-    context.load_cert_chain(ready["client_cert"], ready["client_key"])
-    context.set_alpn_protocols(["h2"])
-    channel = dial(ready["socket"], context, server_name=AURAE_NAME)
-    try:
-        cells = CellServiceStub(channel)
-        await cycle(cells, "warm-up", Times())
+def cycles(ready: dict[str, Any], times: Times, bundle: Path) -> None:
+    """One after the other, by a client whose own work does not count."""
+    with closing(LeanClient(ready["socket"], client_tls(ready), AURAE_NAME)) as client:
+        cycle(client, "warm-up", Times())
         for number in range(ROUNDS):
             for _ in range(RUNC_PER_ROUND):
                 times.runc.append(runc_run(bundle, number))
             for turn in range(CYCLES_PER_ROUND):
-                await cycle(cells, f"b{number}-{turn}", times)
+                cycle(client, f"b{number}-{turn}", times)
+        client.check()
+
+
+async def crowds(ready: dict[str, Any]) -> dict[str, float]:
+    channel = dial(ready["socket"], client_tls(ready), server_name=AURAE_NAME)
+    try:
+        cells = CellServiceStub(channel)
         return {**await many_at_once(cells), **await memory(cells, ready["pid"])}
     finally:
         channel.close()
 
 
-async def cycle(cells: CellServiceStub, name: str, times: Times) -> None:
+def client_tls(ready: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ready["ca"])
+    context.load_cert_chain(ready["client_cert"], ready["client_key"])
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def cycle(client: LeanClient, name: str, times: Times) -> None:
+    requests = (
+        ("Allocate", allocation(name)),
+        ("Start", starting(name, "true", TRUE)),
+        ("Stop", pb.StopCellRequest(cell_name=name, executable_name="true")),
+        ("Free", pb.FreeCellRequest(cell_name=name)),
+    )
+    prepared = [(f"/runtime.CellService/{verb}", request.SerializeToString()) for verb, request in requests]
     marks = [time.perf_counter()]
-    await cells.Allocate(allocation(name))
-    marks.append(time.perf_counter())
-    await cells.Start(starting(name, "true", TRUE))
-    marks.append(time.perf_counter())
-    await cells.Stop(pb.StopCellRequest(cell_name=name, executable_name="true"))
-    marks.append(time.perf_counter())
-    await cells.Free(pb.FreeCellRequest(cell_name=name))
-    marks.append(time.perf_counter())
+    for path, message in prepared:
+        client.call(path, message)
+        marks.append(time.perf_counter())
     for kept, begin, end in zip(
         (times.allocate, times.start, times.stop, times.free), marks, marks[1:], strict=False
     ):

@@ -105,7 +105,7 @@ async def adopt(means: Means, executables: Executables, boot: str, keep: Callabl
         if not await _doom(means, name) and name in found and (record := found[name].record) is not None:
             keep(Home(record, is_freeing=True))
     for kept in decision.kept:
-        home = Home(kept.record)
+        home = Home(kept.record, had_init=True)
         keep(home)
         await _take_over(means, executables, kept, home)
     if decision.kept or decision.doomed:

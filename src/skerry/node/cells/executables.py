@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,7 @@ _TOLD_BYTES = 500  # of what a runtime said when it failed
 class Manner:
     """How an executable is run; by default its command in a sandbox."""
 
-    sandbox: Sandbox = Sandbox()
+    sandbox: Sandbox = field(default_factory=Sandbox)
     # Makes the runtime's command when the group for the container is known.
     runtime: Callable[[str], Runtime] | None = None
     trusted: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ class Executables:
             ooms = self._ooms(home, known)
             if ooms != known.started.ooms:
                 known.started = msgspec.structs.replace(known.started, ooms=ooms)
-                self._means.records.set_started(home.name, known.number, known.started)
+                self._means.records.change_started(home.name, known.number, known.started)
 
     def _write_down(self, home: Home, known: Known, record: ExitRecord) -> None:
         try:

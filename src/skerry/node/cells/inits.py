@@ -111,22 +111,25 @@ class Inits:
 
     async def _make(self, home: Home) -> InitHandle:
         means, cell = self._means, home.record.cell
-        await self.clear(home)
-        means.groups.add_leaf(cell.name, INIT_LEAF)
+        if home.had_init:
+            await self.clear(home)
+        home.had_init = True
         host_name = cell.name.rpartition("/")[2]
-        means.reached("init.group")
         is_plain = cell.isolates_processes and not cell.isolates_network
         init = self._spares.take() if is_plain else None
         try:
-            with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
-                if init is not None:
+            if init is not None:
+                with means.groups.spare_way(cell.name) as way:
                     # Recorded while it still ends with the launcher: it is never in a cell unknown.
                     self._record(home, init)
-                    init.enter(host_name, entrance)
-                else:
+                    init.enter(host_name, way)
+            else:
+                means.groups.add_leaf(cell.name, INIT_LEAF)
+                means.reached("init.group")
+                with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
                     init = await means.launcher.make_init(self._spec(host_name, cell), entrance)
-                    means.reached("init.made")
-                    self._record(home, init)
+                means.reached("init.made")
+                self._record(home, init)
         except BaseException:
             if init is not None:
                 init.kill()

@@ -89,6 +89,7 @@ class Home:
     record: CellRecord
     init: InitHandle | None = None
     follower: asyncio.Task[None] | None = None
+    had_init: bool = False  # or may have had: a group of one may be left
     making: asyncio.Lock = field(default_factory=asyncio.Lock)  # one init is made at a time
     executables: dict[ExecutableName, Known] = field(default_factory=dict)
     last_number: int = 0

@@ -17,6 +17,7 @@ agent can tell.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -114,8 +115,8 @@ class Records:
 
     def add_cell(self, record: CellRecord) -> None:
         folder = self.folder(record.cell.name)
-        folder.mkdir(mode=0o700)
-        _write(folder / "cell.json", record)
+        os.mkdir(folder, 0o700)
+        _write_new(f"{folder}/cell.json", record)
 
     def set_init(self, cell: CellName, record: InitRecord | None) -> None:
         path = self.folder(cell) / "init.json"
@@ -129,12 +130,15 @@ class Records:
 
     def add_executable(self, spec: Executable, number: int) -> Path:
         folder = self.folder(spec.cell, number)
-        folder.mkdir(mode=0o700)
-        _write(folder / "spec.json", spec)
+        os.mkdir(folder, 0o700)
+        _write_new(f"{folder}/spec.json", spec)
         return folder
 
-    def set_started(self, cell: CellName, number: int, record: StartedRecord) -> None:
+    def change_started(self, cell: CellName, number: int, record: StartedRecord) -> None:
         _write(self.folder(cell, number) / "started.json", record)
+
+    def set_started(self, cell: CellName, number: int, record: StartedRecord) -> None:
+        _write_new(f"{self.folder(cell, number)}/started.json", record)
 
     def exit(self, cell: CellName, number: int) -> ExitRecord | None:
         return _read(self.folder(cell, number) / "exit.json", ExitRecord)
@@ -194,6 +198,19 @@ class Records:
                 for number in numbers
             ),
         )
+
+
+def _write_new(path: str, value: object) -> None:
+    """For a file that is written once, by one call: whole, or empty after a crash, which reads as absent."""
+    data = jsonio.encode(value)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        written = os.write(file, data)
+    finally:
+        os.close(file)
+    if written != len(data):
+        os.unlink(path)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def _write(path: Path, value: object) -> None:

@@ -126,9 +126,12 @@ class Backend:
         return translation.tightest(self._holder.limits(each) for each in _upwards(cell))
 
     def add_leaf(self, cell: CellName, leaf: str) -> None:
-        self._check_exists(cell)
-        with contextlib.suppress(FileExistsError):
+        try:
             self._membership.make(_place(cell, leaf))
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            raise _missing(cell) from None
 
     def remove_leaf(self, cell: CellName, leaf: str) -> None:
         place = _place(cell, leaf)
@@ -164,6 +167,9 @@ class Backend:
         with contextlib.suppress(FileExistsError):
             self._membership.make(_SPARES)
         return Entrance(*self._membership.enter(_SPARES))
+
+    def spare_way(self, cell: CellName) -> Entrance:
+        return Entrance(None, self._holder.enter(cell))
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
         inside = [pid for place in _places(cell, leaf) for pid in self._tree.pids(place)]
@@ -232,7 +238,7 @@ class Backend:
 
     def _check_exists(self, cell: CellName) -> None:
         if not self._tree.exists(cell):
-            raise errors.NotFound(f"cell {cell} has no cgroup on this host")
+            raise _missing(cell)
 
 
 def _place(cell: CellName, leaf: str | None) -> str:
@@ -254,6 +260,10 @@ def _upwards(cell: CellName) -> Iterator[CellName]:
     while each is not None:
         yield each
         each = names.parent_of(each)
+
+
+def _missing(cell: CellName) -> errors.NotFound:
+    return errors.NotFound(f"cell {cell} has no cgroup on this host")
 
 
 def _failure(verb: str, cell: CellName, error: OSError) -> errors.SkerryError:

@@ -62,7 +62,7 @@ class Controllers:
                 self._make_group(hierarchy, cell)
                 undo.callback(hierarchy.remove, cell)
             parent = self._read(cell.rpartition("/")[0])
-            writing.check_lists(limits, parent("cpuset.cpus"), parent("cpuset.mems"))
+            writing.check_lists(limits, lambda: parent("cpuset.cpus"), lambda: parent("cpuset.mems"))
             settings = translation.to_v1(self._within_parent(cell, limits))
             writing.write(self._files, lambda file: self._path(cell, file), settings)
             undo.pop_all()

@@ -102,9 +102,12 @@ class Cgroups(Protocol):
     def spare_entrance(self) -> Entrance | None:
         """The way to where a process waits that is to be the init of some cell.
 
-        It comes into a cell by writing to the `procs` of the cell's `entrance`, and counts as in `INIT_LEAF`
-        from then on. None where the kernel would make it and everybody else wait for that.
+        None where the kernel would make it and everybody else wait when it goes from there into a cell.
         """
+        ...
+
+    def spare_way(self, cell: CellName) -> Entrance:
+        """The way from there into a cell; whoever has gone it counts as in `INIT_LEAF`."""
         ...
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:

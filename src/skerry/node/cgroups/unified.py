@@ -63,7 +63,9 @@ class Unified:
                 "have no child cells: somebody moved them there"
             ) from error
         above = self._read(parent)
-        writing.check_lists(limits, above("cpuset.cpus.effective"), above("cpuset.mems.effective"))
+        writing.check_lists(
+            limits, lambda: above("cpuset.cpus.effective"), lambda: above("cpuset.mems.effective")
+        )
         writing.write(
             self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), translation.to_v2(limits)
         )

@@ -42,9 +42,12 @@ def write(files: Files, path_of: Callable[[str], str], settings: Iterable[transl
             )
 
 
-def check_lists(limits: Limits, cpus: str, mems: str) -> None:
+def check_lists(limits: Limits, cpus: Callable[[], str], mems: Callable[[], str]) -> None:
     """Refuse cpus and memory nodes that the parent does not have; v2 would take them and ignore them."""
-    for name, asked, there in (("cpus", limits.cpus, cpus), ("mems", limits.mems, mems)):
+    for name, asked, of_parent in (("cpus", limits.cpus, cpus), ("mems", limits.mems, mems)):
+        if not asked:
+            continue
+        there = of_parent()
         lacking = translation.numbers(asked) - translation.numbers(there)
         if lacking:
             raise errors.Invalid(

@@ -26,7 +26,7 @@ class Pump:
         self.pipe = pipe
         self.has_ended = False
         try:
-            self._ring: RingWriter | None = RingWriter(folder, stream, max_bytes=log_bytes)
+            self._ring: RingWriter | None = RingWriter(folder, stream, max_bytes=log_bytes, is_new=True)
         except (OSError, ValueError):
             self._ring = None  # what comes is read and dropped
 

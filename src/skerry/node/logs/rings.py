@@ -72,8 +72,15 @@ class RingWriter:
     """
 
     def __init__(
-        self, folder_fd: int, stream: str, *, max_bytes: int, segment_bytes: int | None = None
+        self,
+        folder_fd: int,
+        stream: str,
+        *,
+        max_bytes: int,
+        segment_bytes: int | None = None,
+        is_new: bool = False,
     ) -> None:
+        """`is_new`: there was no writer before, and nothing is looked for."""
         if segment_bytes is None:
             segment_bytes = max_bytes // 8
         if not HEADER.size < segment_bytes <= max_bytes // 2:
@@ -91,7 +98,8 @@ class RingWriter:
         self._file = -1
         self._first = 0  # of the segment that `_file` is
         self._next = 1
-        self._take_over()
+        if not is_new:
+            self._take_over()
 
     def write(self, data: Data, now_ns: int) -> None:
         """Keep `data`, as one record or several. Never raises; what cannot be written is lost."""

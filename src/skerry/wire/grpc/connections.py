@@ -24,6 +24,7 @@ from h2.exceptions import FrameTooLargeError, ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from skerry.wire.grpc.calls import Calls, Headers
+from skerry.wire.grpc.gathering import GatheringTransport
 from skerry.wire.peers import Peer, peer_of
 
 log = structlog.get_logger(__name__)
@@ -80,7 +81,7 @@ class Connection(protocol.H2Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = GatheringTransport(cast(asyncio.Transport, transport), self._loop)
         self.peer = peer_of(transport)
         http2 = H2Connection(config=_H2)
         http2.local_settings = Settings(
