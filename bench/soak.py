@@ -80,9 +80,9 @@ class Field:
         return sorted(found)
 
     def _mounts(self) -> list[str]:
-        """Mounts that show in this process and are of namespaces or in our folder: cells' own must not."""
+        """Mounts in our folder that show in this process; cells have theirs for themselves."""
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
-        return [line for line in lines if " nsfs " in line or str(self.folder) in line]
+        return [line for line in lines if str(self.folder) in line]
 
     def _held_namespaces(self) -> list[str]:
         """Namespaces of cells that a process is still in, leaving out those under other people's groups:
