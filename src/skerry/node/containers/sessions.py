@@ -50,7 +50,8 @@ def _kill(process: _Process, home: str | None) -> bool:
         return False
     try:
         # The number may have been used again until the descriptor was opened, but not since.
-        if home is None or _namespace(process.pid) != home or _read(process.pid) != process:
+        now = _read(process.pid)
+        if home is None or _namespace(process.pid) != home or now is None or now.session != process.session:
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)

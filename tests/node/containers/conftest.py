@@ -1,0 +1,37 @@
+"""Fixtures for tests of real containers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.containers.real import Agent, Ground, machine, make_image
+
+
+@pytest.fixture(scope="session")
+def busybox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image that no test changes."""
+    return make_image(tmp_path_factory.mktemp("busybox") / "root")
+
+
+@pytest.fixture
+async def ground(tmp_path: Path, busybox: Path) -> AsyncIterator[Ground]:
+    """A machine that the test is on, and nothing of any container on it when it ends."""
+    with machine(tmp_path):
+        ground = Ground(tmp_path / "data", busybox)
+        yield ground
+        left = ground.left()
+        await ground.clear()
+        assert left == []
+
+
+@pytest.fixture
+async def agent(ground: Ground) -> AsyncIterator[Agent]:
+    """An agent on that machine; what it still has at the end is removed."""
+    async with ground.agent() as agent:
+        yield agent
+        for view in agent.containers.list():
+            await agent.containers.stop(view.spec.name, grace_s=0)
+            await agent.containers.remove(view.spec.name)

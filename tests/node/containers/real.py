@@ -1,0 +1,218 @@
+"""Containers with real cells, mounts, addresses and a real runtime, on a machine of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skerry.kit.clock import SystemClock
+from skerry.kit.tasks import Keeper
+from skerry.model import errors
+from skerry.model.cells import Stream
+from skerry.model.containers import ContainerSpec
+from skerry.model.images import Image, ImageConfig, ImageId, Platform, PullProgress
+from skerry.model.settings import NetworkSettings, NodeSettings
+from skerry.node.cells.cells import Cells
+from skerry.node.cells.records import boot_id
+from skerry.node.cgroups.detection import detect
+from skerry.node.containers import overlays
+from skerry.node.containers.containers import Containers
+from skerry.node.containers.runtimes import find_runtime
+from skerry.node.launching import Launcher
+from skerry.node.network.network import Network
+from tests.node.cells import real as cells_real
+from tests.node.network import machines
+
+_numbers = itertools.count()
+KEY = "c0de0001"
+SUBNET = "10.98.0.0/24"
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+needs_runc = pytest.mark.skipif(shutil.which("runc") is None, reason="runc is not installed")
+
+
+class FolderImages:
+    """`skerry.node.images.images.Images` with one image, a folder with busybox in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.claims: dict[str, ImageId] = {}
+        self.folder = folder
+        self.image = Image(
+            id=ImageId("sha256:" + "b" * 64),
+            names=("busybox",),
+            platform=Platform(),
+            config=ImageConfig(command=("sh",)),
+            layers=(),
+            bytes=1,
+            pulled_at=1.0,
+            folder=str(folder),
+        )
+
+    async def ensure(
+        self, reference: str, *, owner: str = "", on_progress: Callable[[PullProgress], None]
+    ) -> Image:
+        image = self.find(reference)
+        self.claims[owner] = image.id
+        return image
+
+    def find(self, reference_or_id: str) -> Image:
+        if reference_or_id in (self.image.id, *self.image.names):
+            return self.image
+        raise errors.NotFound(f"there is no image {reference_or_id!r}; pull it")
+
+    def claim(self, owner: str, image: ImageId) -> None:
+        self.claims[owner] = self.find(image).id
+
+    def release(self, owner: str) -> None:
+        self.claims.pop(owner, None)
+
+    def layers(self, image: Image) -> tuple[Path, ...]:
+        return (self.folder,)
+
+
+@dataclass
+class Agent:
+    """An agent that is up."""
+
+    cells: Cells
+    images: FolderImages
+    network: Network
+    containers: Containers
+
+
+def make_image(folder: Path) -> Path:
+    """A root with busybox, under the names of what is used."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "etc").mkdir()
+    (folder / "tmp").mkdir(mode=0o1777)
+    (folder / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nguest:x:1000:1000::/home:/bin/sh\n")
+    (folder / "etc/group").write_text("root:x:0:\nguest:x:1000:\n")
+    shutil.copy("/bin/busybox", folder / "bin/busybox")
+    for name in (
+        "sh",
+        "sleep",
+        "cat",
+        "echo",
+        "true",
+        "nc",
+        "httpd",
+        "id",
+        "dd",
+        "stty",
+        "tty",
+        "ls",
+        "wget",
+    ):
+        (folder / "bin" / name).symlink_to("busybox")
+    (folder / "unrunnable").write_text("no program")
+    return folder
+
+
+class Ground:
+    """A machine and the data folder of its agent, which may be opened again and again."""
+
+    def __init__(self, folder: Path, image: Path, root: str = "") -> None:
+        self.root = root or f"skt-ctrs-{os.getpid()}-{next(_numbers)}"
+        self.folder = folder
+        self.image = image
+        self.groups = detect(self.root)
+        self.settings = NodeSettings(stop_grace_s=5.0, free_timeout_s=30.0, disk_check_s=0.2)
+        self.network = NetworkSettings(subnet=SUBNET, pool=2, dns=("10.98.0.1",))
+
+    @contextlib.asynccontextmanager
+    async def agent(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Agent]:
+        clock = SystemClock()
+        top = self.folder / "containers"
+        top.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with contextlib.AsyncExitStack() as undo:
+            launcher = await Launcher.start()
+            undo.push_async_callback(launcher.stop)
+            cells = await Cells.open(
+                self.folder / "cells", self.groups, launcher, self.settings, clock, hidden=[self.folder]
+            )
+            undo.push_async_callback(cells.close)
+            network = await Network.open(self.folder / "network", self.network, clock, key=KEY)
+            undo.push_async_callback(network.close)
+            runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=boot_id())
+            images = FolderImages(self.image)
+            containers = await Containers.open(
+                top,
+                cells,
+                images,  # type: ignore[arg-type]
+                network,
+                runtime,
+                self.settings,
+                clock,
+                reached=reached,
+            )
+            undo.push_async_callback(containers.close)
+            loops = await undo.enter_async_context(Keeper("test", clock=clock))
+            loops.forever("cells", cells.run)
+            loops.forever("network", network.run)
+            loops.forever("containers", containers.run)
+            yield Agent(cells, images, network, containers)
+
+    def mounts(self) -> list[Path]:
+        points = overlays.mount_points(Path("/proc/self/mountinfo").read_bytes())
+        return [point for point in reversed(points) if point.is_relative_to(self.folder)]
+
+    def left(self) -> list[str]:
+        """Everything there is of any container: processes, groups, mounts, links, rules and files."""
+        cells = cells_real.Ground.__new__(cells_real.Ground)
+        cells.root, cells.folder = self.root, self.folder / "cells"
+        files = [
+            *(self.folder / "containers" / "all").glob("*"),
+            *(self.folder / "containers" / "runtime").glob("*"),
+            *self.folder.glob("network/attached/*"),
+            *self.folder.glob("network/ns/*"),
+        ]
+        return [
+            *cells.left(),
+            *(f"mount {path}" for path in self.mounts()),
+            *(f"link {name}" for name in links()),
+            *machines.run("nft", "list", "tables").splitlines(),
+            *map(str, files),
+        ]
+
+    async def clear(self) -> None:
+        """Whatever a failed test left goes; the machine takes links and rules with it."""
+        for name in reversed(self.groups.cells()):
+            self.groups.kill(name)
+            await self.groups.emptied(name, within_s=10)
+            self.groups.remove(name)
+        self.groups.dispose()
+        for path in self.mounts():
+            machines.run("umount", "-l", str(path))
+
+
+def links() -> list[str]:
+    return [
+        line.split(":")[1].strip()
+        for line in machines.run("ip", "-o", "link").splitlines()
+        if " lo:" not in line
+    ]
+
+
+@contextlib.contextmanager
+def machine(folder: Path) -> Iterator[machines.Machine]:
+    """Be on a machine of our own: its ports, links and rules are nobody else's."""
+    with machines.machine(folder) as here:
+        yield here
+
+
+def spec(name: str = "web", *arguments: str, **more: Any) -> ContainerSpec:
+    parts: dict[str, Any] = {"image": "busybox", "arguments": arguments or ("sleep", "1000")}
+    return ContainerSpec(name, **(parts | more))
+
+
+def printed(containers: Containers, name: str, stream: Stream = Stream.STDOUT) -> bytes:
+    """What a container has written so far."""
+    return b"".join(getattr(item, "data", b"<gap>") for item in containers.logs(name, stream).read())
