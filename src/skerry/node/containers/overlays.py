@@ -145,7 +145,7 @@ class Overlays:
             # layers that lived through a crash of the machine, and this one did not.
             trees.remove(work / WORK)
             return False
-        thrown_away = any(True for _ in os.scandir(upper))
+        thrown_away = bool(os.listdir(upper))
         for folder in (upper, work):
             trees.remove(folder)
             folder.mkdir(mode=0o755)
@@ -178,13 +178,14 @@ def _mount_by_parts(
     options: dict[str, str | None],
     opened: contextlib.ExitStack,
 ) -> None:
-    """By the newer way, where layers come one by one and their names need no escaping."""
+    """By the newer way, where layers come one by one, with names that may hold all but a backslash."""
     file_system = syscalls.open_file_system("overlay")
     opened.callback(os.close, file_system)
 
     def name(path: Path) -> str:
         text = str(path)
-        return text if len(os.fsencode(text)) <= _LONGEST_VALUE else _short_name(path, opened)
+        fits = len(os.fsencode(text)) <= _LONGEST_VALUE and "\\" not in text
+        return text if fits else _short_name(path, opened)
 
     for path in stack:
         syscalls.set_option(file_system, "lowerdir+", name(path))

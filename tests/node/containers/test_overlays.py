@@ -1,0 +1,277 @@
+"""Overlay mounts by the real kernel, in both ways to mount them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skerry.model import errors
+from skerry.node.containers import overlays, syscalls
+from skerry.node.containers.disks import Disks
+from skerry.node.containers.overlays import Overlays
+from tests.support.bundles import Bundle, busybox_root, needs_root, needs_runc
+
+THIS_BOOT, NEXT_BOOT = "boot-1", "boot-2"
+
+
+class Ground:
+    """A folder with overlays in it, in one of the ways to mount them."""
+
+    def __init__(self, folder: Path, *, appends_layers: bool) -> None:
+        self.folder = folder
+        self.appends_layers = appends_layers
+        self.overlays = self.opened()
+        self.disks = Disks(None)
+        self.target = folder / "rootfs"
+        self.layer = folder / "layer"
+
+    def opened(self, boot_id: str = THIS_BOOT, busy_s: float = 1.0) -> Overlays:
+        """As an agent that was just started has it."""
+        return Overlays(self.folder, boot_id, appends_layers=self.appends_layers, busy_s=busy_s)
+
+    def lower(self, name: str, **files: str) -> Path:
+        """A layer of an image, with these files."""
+        folder = self.folder / "images" / name
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        return folder
+
+    def mount(self, *lowers: Path) -> bool:
+        self.disks.make(self.layer, None)
+        return self.overlays.mount(self.target, lowers, layer=self.layer)
+
+
+@pytest.fixture(params=[True, False], ids=["by parts", "at once"])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+    ground = Ground(tmp_path, appends_layers=request.param)
+    yield ground
+    for mount in ground.overlays.mounted():
+        ground.overlays.unmount(mount)
+    assert ground.overlays.mounted() == []
+
+
+@needs_root
+@pytest.mark.root
+class TestMounting:
+    def test_a_higher_layer_hides_a_lower_one_and_what_is_written_lies_in_the_layer(
+        self, ground: Ground
+    ) -> None:
+        low, high = ground.lower("low", a="low", b="low"), ground.lower("high", a="high")
+        ground.mount(low, high)
+        assert (ground.target / "a").read_text() == "high"
+        assert (ground.target / "b").read_text() == "low"
+        (ground.target / "b").write_text("mine")
+        (ground.target / "new").write_text("mine")
+        assert {path.name for path in (ground.layer / overlays.UPPER).iterdir()} == {"b", "new"}
+        assert (low / "b").read_text() == "low"
+
+    def test_whiteouts_and_opaque_folders_hide_what_is_below(self, ground: Ground) -> None:
+        low, high = ground.lower("low", gone="x"), ground.lower("high")
+        (low / "folder").mkdir()
+        (low / "folder" / "old").touch()
+        os.mknod(high / "gone", stat.S_IFCHR, os.makedev(0, 0))
+        (high / "folder").mkdir()
+        (high / "folder" / "new").touch()
+        os.setxattr(high / "folder", "trusted.overlay.opaque", b"y")
+        ground.mount(low, high)
+        assert not (ground.target / "gone").exists()
+        assert [path.name for path in (ground.target / "folder").iterdir()] == ["new"]
+
+    def test_what_a_runtime_mounts_on_is_there_unless_the_image_has_it(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        (low / "etc").mkdir()
+        (low / "etc" / "hosts").write_text("of the image")
+        ground.mount(low)
+        assert {path.name for path in ground.target.iterdir()} == {"dev", "etc", "proc", "sys"}
+        assert (ground.target / "etc" / "hosts").read_text() == "of the image"
+        assert (ground.target / "etc" / "resolv.conf").read_bytes() == b""
+        assert not list((ground.layer / overlays.UPPER).iterdir())
+
+    def test_the_root_is_like_the_highest_layers(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        low.chmod(0o1751)
+        os.chown(low, 11, 12)
+        ground.mount(low)
+        status = ground.target.stat()
+        assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o1751, 11, 12)
+
+    def test_without_a_layer_nothing_can_be_written(self, ground: Ground) -> None:
+        assert ground.overlays.mount(ground.target, [ground.lower("low", a="x")], layer=None) is False
+        assert (ground.target / "a").read_text() == "x"
+        with pytest.raises(OSError, match="Read-only") as caught:
+            (ground.target / "a").write_text("y")
+        assert caught.value.errno == errno.EROFS
+
+    def test_folders_of_the_image_can_be_renamed(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        (low / "folder").mkdir()
+        (low / "folder" / "a").write_text("x")
+        ground.mount(low)
+        os.rename(ground.target / "folder", ground.target / "other")
+        assert (ground.target / "other" / "a").read_text() == "x"
+
+    def test_a_device_of_the_image_cannot_be_opened(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        os.mknod(low / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        ground.mount(low)
+        with pytest.raises(PermissionError):
+            os.open(ground.target / "null", os.O_RDONLY)
+
+    @pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b", "a=b c", "ü\n", "\udcff"])
+    def test_names_may_hold_anything(self, ground: Ground, name: str) -> None:
+        odd = ground.folder / name
+        odd.mkdir()
+        inner = Ground(odd, appends_layers=ground.appends_layers)
+        inner.mount(inner.lower("low", a="x"), inner.lower("low:est,of\\all", b="y"))
+        try:
+            assert (inner.target / "a").read_text() + (inner.target / "b").read_text() == "xy"
+            assert inner.overlays.mounted() == [inner.target]
+        finally:
+            inner.overlays.unmount(inner.target)
+
+    def test_names_may_be_long(self, ground: Ground) -> None:
+        deep = ground.folder / ("x" * 200) / ("y" * 200)
+        deep.mkdir(parents=True)
+        inner = Ground(deep, appends_layers=ground.appends_layers)
+        inner.mount(*(inner.lower(f"{number}", **{f"f{number}": "x"}) for number in range(20)))
+        try:
+            assert (inner.target / "f0").read_text() + (inner.target / "f19").read_text() == "xx"
+        finally:
+            inner.overlays.unmount(inner.target)
+
+    def test_an_image_may_have_as_many_layers_as_docker_allows(self, ground: Ground) -> None:
+        ground.mount(*(ground.lower(f"{number}", a=f"{number}") for number in range(127)))
+        assert (ground.target / "a").read_text() == "126"
+
+    def test_many_more_layers_are_mounted_or_plainly_refused(self, ground: Ground) -> None:
+        lowers = [ground.lower(f"{number}", a=f"{number}") for number in range(499)]
+        if ground.appends_layers:
+            ground.mount(*lowers)
+            assert (ground.target / "a").read_text() == "498"
+        else:
+            with pytest.raises(
+                errors.Refused, match="cannot mount 499 layers at once; build the image with fewer"
+            ):
+                ground.mount(*lowers)
+        with pytest.raises(errors.Refused, match="build it with at most 499"):
+            ground.overlays.mount(ground.folder / "other", [*lowers, lowers[0]], layer=None)
+
+    def test_a_layer_that_is_not_there_is_told_and_nothing_is_mounted(self, ground: Ground) -> None:
+        with pytest.raises((errors.Internal, FileNotFoundError)):
+            ground.mount(ground.folder / "absent")
+        assert ground.overlays.mounted() == []
+
+
+@needs_root
+@pytest.mark.root
+class TestAgain:
+    def test_mounting_what_is_mounted_and_unmounting_what_is_not_change_nothing(self, ground: Ground) -> None:
+        low = ground.lower("low", a="x")
+        ground.mount(low)
+        ground.mount(low)
+        assert ground.overlays.mounted() == [ground.target]
+        ground.overlays.unmount(ground.target)
+        ground.overlays.unmount(ground.target)
+        assert ground.overlays.mounted() == []
+        ground.overlays.unmount(ground.folder / "absent")
+
+    def test_what_was_mounted_twice_is_unmounted_whole(self, ground: Ground) -> None:
+        ground.mount(ground.lower("low"))
+        syscalls.mount("tmpfs", str(ground.target), "tmpfs", 0, "")
+        assert ground.overlays.mounted() == [ground.target] * 2
+        ground.overlays.unmount(ground.target)
+        assert ground.overlays.mounted() == []
+
+    def test_what_was_written_is_there_the_next_time_also_for_another_agent(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        assert ground.mount(low) is False
+        (ground.target / "new").write_text("mine")
+        ground.overlays.unmount(ground.target)
+        ground.overlays = ground.opened()
+        assert ground.mount(low) is False
+        assert (ground.target / "new").read_text() == "mine"
+
+    def test_after_a_boot_what_was_written_is_thrown_away_and_that_is_told(self, ground: Ground) -> None:
+        low = ground.lower("low", a="of the image")
+        ground.mount(low)
+        (ground.target / "a").write_text("mine")
+        ground.overlays.unmount(ground.target)
+        ground.overlays = ground.opened(NEXT_BOOT)
+        assert ground.mount(low) is True
+        assert (ground.target / "a").read_text() == "of the image"
+        ground.overlays.unmount(ground.target)
+        assert ground.mount(low) is False
+
+    def test_a_layer_whose_mark_was_lost_with_the_power_is_thrown_away(self, ground: Ground) -> None:
+        low = ground.lower("low")
+        ground.mount(low)
+        (ground.target / "new").touch()
+        ground.overlays.unmount(ground.target)
+        os.truncate(ground.layer / "boot", 0)
+        assert ground.mount(low) is True
+        assert not (ground.target / "new").exists()
+
+    def test_a_sync_in_a_container_costs_nothing_as_its_layer_is_not_for_keeps(self, ground: Ground) -> None:
+        ground.mount(ground.lower("low"))
+        mine = next(
+            line for line in Path("/proc/self/mounts").read_text().splitlines() if str(ground.target) in line
+        )
+        options = mine.split()[3].split(",")
+        assert {"volatile", "fsync=volatile"} & set(options)
+        assert {"nodev", "rw"} <= set(options)
+
+    def test_a_skeleton_that_was_left_half_made_is_made_anew(self, ground: Ground) -> None:
+        (ground.folder / ".skeleton" / "dev").mkdir(parents=True)
+        ground.mount(ground.lower("low"))
+        assert (ground.target / "etc" / "hosts").exists()
+
+    def test_a_busy_mount_goes_when_its_user_does(self, ground: Ground) -> None:
+        ground.mount(ground.lower("low"))
+        user = subprocess.Popen(["sleep", "0.2"], cwd=ground.target)
+        try:
+            ground.opened(busy_s=30).unmount(ground.target)
+            assert user.poll() is not None or user.wait(timeout=10) == 0
+            assert ground.overlays.mounted() == []
+        finally:
+            user.kill()
+            user.wait()
+
+    def test_a_mount_that_stays_busy_is_taken_out_of_sight(self, ground: Ground) -> None:
+        ground.mount(ground.lower("low"))
+        with open(ground.target / "file", "w"):
+            ground.opened(busy_s=0).unmount(ground.target)
+            assert ground.overlays.mounted() == []
+            assert not (ground.target / "file").exists()
+
+
+@needs_runc
+@pytest.mark.root
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_runtime_runs_on_it(ground: Ground, read_only: bool) -> None:
+    """Also without a writable layer, where a runtime can make nothing to mount things on."""
+    low = busybox_root(ground.folder / "images" / "busybox")
+    layer = None if read_only else ground.layer
+    if layer is not None:
+        ground.disks.make(layer, None)
+    ground.overlays.mount(ground.target, [low], layer=layer)
+    box = Bundle(ground.folder, ground.target)
+    assert box.output("cat /etc/hostname; ls /sys/fs/cgroup >/dev/null", read_only=read_only) == "box\n"
+    done = box.run(box.config("/bin/sh", "-c", "echo mine > /file", read_only=read_only))
+    assert (done.returncode != 0) == read_only
+    if layer is not None:
+        assert {path.name for path in (layer / overlays.UPPER).iterdir()} == {"file"}
+
+
+def test_mount_points_are_read_as_the_kernel_writes_them() -> None:
+    line = rb"40 28 0:35 / /a\040b\134c\012d rw,nodev - overlay overlay rw"
+    assert overlays.mount_points(line + b"\n" + line.replace(rb"/a\040b\134c\012d", b"/x")) == [
+        Path("/a b\\c\nd"),
+        Path("/x"),
+    ]
