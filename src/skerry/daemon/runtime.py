@@ -1,4 +1,4 @@
-"""The node runtime in this process: its cells, and the unix socket that serves them.
+"""The node runtime in this process: its cells and containers, and the unix socket that serves them.
 
 Called by `skerry.daemon.roles` for `up` and `node`. Where this machine cannot have cells (no root, no usable
 cgroups) the socket still serves health and reflection, and what is lacking is said in a sentence. Cells
@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 from grpclib._typing import IServable
 
+from skerry.daemon import containers
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.model import errors
@@ -67,12 +68,22 @@ async def start(
     loops = await undo.enter_async_context(Keeper("runtime", clock=clock))
     if cells is not None:
         loops.forever("cells", cells.run, critical=True)
-        facts = host.describe(folder, cells.cgroups_kind)
+        root = group_root(settings.node.cgroup_root, folder)
+        boxes = await containers.start(settings, folder, clock, cells, group_root=root, undo=undo)
+        lacking += boxes.lacking
+        runtime = boxes.runtime
+        version = "" if runtime is None else f"{runtime.name} {runtime.version}"
+        facts = host.describe(folder, cells.cgroups_kind, version)
 
         def node() -> tuple[host.Host, host.HostUsage]:
             return facts, host.measure(folder)
 
-        services = [RuntimeService(cells), ObserveService(cells), CellService(cells, node)]
+        services = [
+            RuntimeService(cells),
+            ObserveService(cells),
+            CellService(cells, node),
+            *boxes.services,
+        ]
     server = GrpcServer(
         standard.beside(services, checks, empty_services=EMPTY_SERVICES), gate, settings.grpc, clock=clock
     )

@@ -25,6 +25,7 @@ class Host(msgspec.Struct, frozen=True):
     kernel: str
     boot_id: str
     cgroups: str  # unified, hybrid or legacy
+    runtime: str  # of containers, with its version; empty if there is none
     cpus: int
     memory_bytes: int
     disk_bytes: int  # of the file system that the data folder is on
@@ -44,15 +45,24 @@ def boot_id() -> str:
     return _BOOT_ID.read_text().strip()
 
 
-def describe(data: Path, cgroups: str) -> Host:
-    """This machine, with `data` as its data folder."""
+def architecture() -> str:
     machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def system() -> str:
+    return platform.system().lower()
+
+
+def describe(data: Path, cgroups: str, runtime: str = "") -> Host:
+    """This machine, with `data` as its data folder."""
     return Host(
-        architecture=_ARCHITECTURES.get(machine, machine),
-        system=platform.system().lower(),
+        architecture=architecture(),
+        system=system(),
         kernel=platform.release(),
         boot_id=boot_id(),
         cgroups=cgroups,
+        runtime=runtime,
         # Cells inherit which cpus this process may use.
         cpus=len(psutil.Process().cpu_affinity() or ()),
         memory_bytes=psutil.virtual_memory().total,

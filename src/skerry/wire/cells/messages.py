@@ -97,6 +97,7 @@ def told_node(host: Host, usage: HostUsage) -> cells_pb2.NodeReply:
         system=host.system,
         kernel=host.kernel,
         cgroups=host.cgroups,
+        runtime=host.runtime,
         cpus=host.cpus,
         memory_bytes=host.memory_bytes,
         disk_bytes=host.disk_bytes,

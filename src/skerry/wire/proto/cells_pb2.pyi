@@ -258,7 +258,7 @@ class NodeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeReply(_message.Message):
-    __slots__ = ("architecture", "system", "kernel", "cgroups", "cpus", "memory_bytes", "disk_bytes", "cpu_busy_s", "load", "memory_available_bytes", "disk_free_bytes")
+    __slots__ = ("architecture", "system", "kernel", "cgroups", "cpus", "memory_bytes", "disk_bytes", "cpu_busy_s", "load", "memory_available_bytes", "disk_free_bytes", "runtime")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +270,7 @@ class NodeReply(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     system: str
     kernel: str
@@ -281,4 +282,5 @@ class NodeReply(_message.Message):
     load: _containers.RepeatedScalarFieldContainer[float]
     memory_available_bytes: int
     disk_free_bytes: int
-    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., cgroups: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., cpu_busy_s: _Optional[float] = ..., load: _Optional[_Iterable[float]] = ..., memory_available_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+    runtime: str
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., cgroups: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., cpu_busy_s: _Optional[float] = ..., load: _Optional[_Iterable[float]] = ..., memory_available_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., runtime: _Optional[str] = ...) -> None: ...
