@@ -326,6 +326,7 @@ async def test_two_skerrys_on_one_machine_do_not_meet(ground: Ground) -> None:
     async with ground.agent() as first:
         with pytest.raises(errors.Refused, match=r"overlaps 10\.99\.0\.0/24, .* by sk-5ce1a7e0"):
             await ground.open(folder=second_folder, key="0123abcd")
+        assert not second_folder.exists()
         settings = NetworkSettings(subnet="10.98.0.0/24", pool=2)
         second = await ground.open(folder=second_folder, key="0123abcd", settings=settings)
         web, shop = await first.attach("web", mappings("8080:80")), await second.attach("web")

@@ -7,8 +7,7 @@ else that is called like ours is removed: nobody was told of it, or it was about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 
 from skerry.model import errors
@@ -16,25 +15,15 @@ from skerry.node.network.attachments import Attachment, AttachmentRecord
 from skerry.node.network.subnets import Subnet
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of the records."""
-
-    kept: Sequence[Attachment]
-    dropped: Sequence[Attachment]
-
-
-def plan(
+def choose(
     found: Iterable[AttachmentRecord], boot: str, subnet: Subnet, is_whole: Callable[[IPv4Address], bool]
-) -> Plan:
-    """Raises Refused if one that goes on has an address of another subnet."""
-    kept, dropped = [], []
-    for record in found:
-        attachment = record.attachment
-        if record.boot == boot and is_whole(IPv4Address(attachment.address)):
-            kept.append(attachment)
-        else:
-            dropped.append(attachment)
+) -> list[Attachment]:
+    """Those that go on. Raises Refused if one of them has an address of another subnet."""
+    kept = [
+        record.attachment
+        for record in found
+        if record.boot == boot and is_whole(IPv4Address(record.attachment.address))
+    ]
     foreign = [
         each
         for each in kept
@@ -47,4 +36,4 @@ def plan(
             f"the setting network.subnet cannot become {subnet} while containers have other addresses: "
             f"{names}; set it back, stop them, and then change it"
         )
-    return Plan(kept, dropped)
+    return kept

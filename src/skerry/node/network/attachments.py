@@ -12,7 +12,7 @@ wrote it can read, also after `kill -9`. What a set of records means for an agen
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -58,17 +58,22 @@ class Records:
     def remove(self, address: str) -> None:
         self._path(address).unlink(missing_ok=True)
 
+    def keep_only(self, addresses: Iterable[str]) -> None:
+        kept = {self._path(address) for address in addresses}
+        for path in self._folder.iterdir():
+            if path not in kept:
+                path.unlink()
+
     def scan(self) -> Iterator[AttachmentRecord]:
-        """Every record; what is none, or none that this version understands, is removed."""
+        """Every record; what is none, or none that this version understands, is passed over."""
         for path in sorted(self._folder.iterdir()):
             try:
                 record = jsonio.decode(path.read_bytes(), AttachmentRecord)
-                if self._path(str(IPv4Address(record.attachment.address))) == path:
-                    yield record
-                    continue
+                is_sound = self._path(str(IPv4Address(record.attachment.address))) == path
             except (jsonio.Malformed, Invalid, ValueError):
-                pass
-            path.unlink()
+                continue
+            if is_sound:
+                yield record
 
     def _path(self, address: str) -> Path:
         return self._folder / f"{address}.json"

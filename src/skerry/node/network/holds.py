@@ -7,6 +7,7 @@ that cannot be held is found out for the error, once it has failed.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -29,55 +30,58 @@ class Holds:
         self._owners: dict[Door, str] = {}
         self._sockets: dict[Door, socket.socket] = {}
 
-    def take(self, owner: str, mappings: Iterable[PortMapping]) -> None:
+    async def take(self, owner: str, mappings: Iterable[PortMapping]) -> None:
         """Hold the source ports of all, or raise Refused, saying who has one of them, and hold none."""
-        wanted = [(each.source, each.protocol) for each in mappings]
-        for door in wanted:
+        wanted = list(mappings)
+        for door in _doors(wanted):
             if (other := self._owners.get(door)) is not None:
                 raise errors.Refused(
                     f"port {_name(door)} is published by {other!r}; choose another, or remove that"
                 )
-        held: dict[Door, socket.socket] = {}
+        self._owners |= dict.fromkeys(_doors(wanted), owner)
         try:
-            for door in wanted:
-                held[door] = _hold(door)
+            for door in _doors(wanted):
+                self._sockets[door] = await _hold(door)
         except BaseException:
-            _close(held.values())
+            self.release(wanted)
             raise
-        self._sockets |= held
-        self._owners |= dict.fromkeys(wanted, owner)
 
-    def retake(self, owner: str, mappings: Iterable[PortMapping]) -> list[str]:
+    async def retake(self, owner: str, mappings: Iterable[PortMapping]) -> list[str]:
         """For ports that are published already: they are the owner's, held or not; what could not be held."""
         failures = []
-        for mapping in mappings:
-            door = (mapping.source, mapping.protocol)
+        for door in _doors(mappings):
             self._owners[door] = owner
             try:
-                self._sockets[door] = _hold(door)
+                self._sockets[door] = await _hold(door)
             except errors.Refused as error:
                 failures.append(error.message)
         return failures
 
     def release(self, mappings: Iterable[PortMapping]) -> None:
-        doors = [(each.source, each.protocol) for each in mappings]
-        _close(self._sockets.pop(door) for door in doors if door in self._sockets)
-        for door in doors:
+        """Let go of them, held or not."""
+        for door in _doors(mappings):
             self._owners.pop(door, None)
+            if (holding := self._sockets.pop(door, None)) is not None:
+                holding.close()
 
     def close(self) -> None:
         """Let go of every port, published or not: the agent ends."""
-        _close(self._sockets.values())
+        for holding in self._sockets.values():
+            holding.close()
         self._sockets.clear()
 
 
-def _hold(door: Door) -> socket.socket:
+def _doors(mappings: Iterable[PortMapping]) -> list[Door]:
+    return [(each.source, each.protocol) for each in mappings]
+
+
+async def _hold(door: Door) -> socket.socket:
     try:
         return _bind(door)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise errors.Refused(f"port {_name(door)} cannot be published: {error.strerror}") from error
-    holder = _find_holder(door)
+    holder = await asyncio.to_thread(_find_holder, door)
     if holder is None:
         # Connections that have ended linger on the port. They keep nobody off it who says that they may be
         # there; such a hold keeps off only those who do not say so themselves, and is better than none.
@@ -94,7 +98,7 @@ def _bind(door: Door, *, over_lingering: bool = False) -> socket.socket:
     port, protocol = door
     holding = socket.socket(socket.AF_INET, _KINDS[protocol] | socket.SOCK_CLOEXEC)
     try:
-        # A datagram that comes in the moment before the rules do is dropped, and not kept for nobody.
+        # As little as can be is kept of datagrams that come before the rules do: nobody reads them.
         holding.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, over_lingering)
         holding.bind((_EVERYWHERE, port))
@@ -125,11 +129,6 @@ def _find_holder(door: Door) -> str | None:
         return f"process {pid} ({psutil.Process(pid).name()})"
     except psutil.NoSuchProcess:
         return f"process {pid}"
-
-
-def _close(sockets: Iterable[socket.socket]) -> None:
-    for each in sockets:
-        each.close()
 
 
 def _name(door: Door) -> str:

@@ -94,32 +94,36 @@ class Network:
             tools=programs.find(),
             reached=reached,
         )
+        kept = await asyncio.to_thread(network._choose)
         try:
-            await asyncio.to_thread(network._take_over)
+            await asyncio.to_thread(network._take_over, kept)
+            for each in kept:
+                for failure in await network._holds.retake(each.owner, each.ports):
+                    log.warning("network.port_not_held", owner=each.owner, reason=failure)
         except BaseException:
-            network._holds.close()
+            await network._give_up(is_anybody_attached=bool(kept))
             raise
         return network
 
-    def _take_over(self) -> None:
-        plan = adoption.plan(self._records.scan(), self._boot, self._subnet, self._links.is_whole)
+    def _choose(self) -> list[Attachment]:
+        return adoption.choose(self._records.scan(), self._boot, self._subnet, self._links.is_whole)
+
+    def _take_over(self, kept: Sequence[Attachment]) -> None:
         routes.check_free(self._subnet, routes.read(), self._names.bridge)
-        kept = [IPv4Address(each.address) for each in plan.kept]
-        swept = self._links.sweep(kept)
+        addresses = [IPv4Address(each.address) for each in kept]
+        swept = self._links.sweep(addresses)
         self._reached("open.swept")
-        for dropped in plan.dropped:
-            self._records.remove(dropped.address)
+        self._records.keep_only(each.address for each in kept)
         self._links.build_bridge(anew=not kept)
-        self._links.join(kept)  # they are on it, unless somebody took the bridge away
+        self._links.join(addresses)  # they are on it, unless somebody took the bridge away
         self._reached("open.bridge")
-        doors = [rules.doors_of(IPv4Address(each.address), each.ports) for each in plan.kept]
-        self._firewall.replace({door: room for some in doors for door, room in some.items()})
-        self._reached("open.ruled")
-        for each in plan.kept:
+        doors: dict[rules.Door, rules.Room] = {}
+        for each, address in zip(kept, addresses, strict=True):
             self._attached[each.owner] = each
-            self._addresses.claim(IPv4Address(each.address))
-            for failure in self._holds.retake(each.owner, each.ports):
-                log.warning("network.port_not_held", owner=each.owner, reason=failure)
+            self._addresses.claim(address)
+            doors |= rules.doors_of(address, each.ports)
+        self._firewall.replace(doors)
+        self._reached("open.ruled")
         self._hindrances = self._firewall.hindrances()
         for hindrance in self._hindrances:
             log.warning("network.hindered", reason=hindrance)
@@ -162,7 +166,7 @@ class Network:
             coming.set_result(None)
 
     async def _attach(self, owner: str, wanted: tuple[PortMapping, ...]) -> Attachment:
-        self._holds.take(owner, wanted)
+        await self._holds.take(owner, wanted)
         try:
             address = await self._pool.take()
             try:
@@ -237,14 +241,24 @@ class Network:
         try:
             await self._pool.close()
             await self._firewall.drain()
-            if not self._attached:
+            if not self._attached and self._folder.exists():
                 await asyncio.to_thread(self._remove)
         finally:
             self._holds.close()
 
+    async def _give_up(self, *, is_anybody_attached: bool) -> None:
+        """Opening failed: what there was before stays, and nothing else."""
+        self._holds.close()
+        if not is_anybody_attached:
+            try:
+                await asyncio.to_thread(self._remove)
+            except (errors.SkerryError, OSError) as error:  # most likely what opening failed of
+                log.warning("network.not_removed", error=str(error))
+
     def _remove(self) -> None:
-        self._firewall.remove()
-        self._reached("close.unruled")
+        self._links.sweep([])
         self._links.remove_bridge()
         self._reached("close.bridge")
+        self._firewall.remove()
+        self._reached("close.unruled")
         shutil.rmtree(self._folder)

@@ -1,0 +1,84 @@
+"""An agent in a process of its own: does what its input says, line by line, and says when each is done.
+
+    python -m tests.node.network.driver FOLDER KEY SETTINGS [STEP TIMES]
+
+With STEP it kills itself, as `kill -9` would, when that step of `skerry.node.network` is reached for the
+TIMESth time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from skerry.kit.clock import SystemClock
+from skerry.model import ports
+from skerry.model.settings import NetworkSettings
+from skerry.node.network.network import Network
+from tests.support.waiting import eventually
+
+
+class Death:
+    """Counts one step, and dies of it."""
+
+    def __init__(self, step: str, times: int) -> None:
+        self.step = step
+        self.left = times
+
+    def __call__(self, step: str) -> None:
+        self.left -= step == self.step
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say(what: str) -> None:
+    sys.stdout.write(what + "\n")
+    sys.stdout.flush()
+
+
+async def do(network: Network, verb: str, *rest: str) -> None:
+    match verb:
+        case "fill":
+            running = asyncio.create_task(network.run())
+            await eventually(lambda: len(network._pool._ready) >= network._settings.pool)
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        case "attach":
+            owner, *mappings = rest
+            await network.attach(owner, [ports.parse(text) for text in mappings])
+            await network.publish(owner)
+        case "detach":
+            await asyncio.gather(*(network.detach(owner) for owner in rest))
+        case "close":
+            await network.close()
+
+
+async def main(folder: str, key: str, settings: str, step: str = "", times: str = "0") -> None:
+    network = await Network.open(
+        Path(folder),
+        msgspec.json.decode(settings, type=NetworkSettings),
+        SystemClock(),
+        key=key,
+        reached=Death(step, int(times)),
+    )
+    say("open")
+    for line in sys.stdin:
+        verb, *rest = json.loads(line)
+        await do(network, verb, *rest)
+        say(verb)
+
+
+if __name__ == "__main__":
+    # Logs would mix with what is said.
+    import structlog
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    asyncio.run(main(*sys.argv[1:]))

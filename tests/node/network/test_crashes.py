@@ -1,0 +1,150 @@
+"""`kill -9` of the agent after every step of everything it does: nothing is lost and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from skerry.node.network.network import Network
+from tests.node.network.driver import do
+from tests.node.network.machines import Ground, listen, needs_root, run, speak
+
+pytestmark = [needs_root, pytest.mark.root]
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+Call = tuple[str, ...]
+State = dict[str, tuple[str, ...]]  # owners and their ports
+
+SCRIPT: list[Call] = [
+    ("fill",),
+    ("attach", "a", "8080:80", "8081:81/udp"),
+    ("attach", "b", "9090:90"),
+    ("attach", "c"),
+    ("detach", "a"),
+    ("attach", "d", "8080:80"),
+    ("detach", "b", "c"),
+    ("detach", "d"),
+    ("close",),
+]
+STEPS = [
+    *((f"make.{step}", times) for step in ("file", "kept", "linked", "joined") for times in (1, 2, 3)),
+    *((f"attach.{step}", times) for step in ("taken", "recorded") for times in (1, 4)),
+    *(("publish.ruled", times) for times in (1, 4)),
+    *(("detach.withdrawn", times) for times in (1, 2, 3, 4)),
+    *((f"remove.{step}", times) for step in ("links", "places") for times in (1, 2, 3)),
+    *(("detach.unrecorded", times) for times in (1, 2, 3, 4)),
+    *((f"close.{step}", 1) for step in ("unruled", "bridge")),
+]
+
+
+def drive(ground: Ground, script: Iterable[Call], *death: str) -> list[str]:
+    """Have an agent do `script` until it dies or is done; what it has done."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.node.network.driver"),
+            *(str(ground.folder), ground.key, msgspec.json.encode(ground.settings).decode(), *death),
+        ],
+        input="".join(json.dumps(call) + "\n" for call in script),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (-signal.SIGKILL if death else 0)
+    return done.stdout.splitlines()
+
+
+def outcome(calls: Iterable[Call]) -> State:
+    """Who is attached after `calls`."""
+    state: State = {}
+    for verb, *rest in calls:
+        match verb:
+            case "attach":
+                state[rest[0]] = tuple(rest[1:])
+            case "detach":
+                state = {owner: mappings for owner, mappings in state.items() if owner not in rest}
+    return state
+
+
+def observed(network: Network) -> State:
+    return {owner: tuple(map(str, each.ports)) for owner, each in network.attachments().items()}
+
+
+def strays(ground: Ground, network: Network) -> list[str]:
+    """Links, mounts, files and rules that belong to nothing that is known, and what is missing."""
+    attached = network.attachments().values()
+    links = {f"s{ground.key}{bytes(map(int, each.address.split('.')[1:])).hex()}" for each in attached}
+    mounts = {each.namespace for each in attached}
+    files = {"ns", "attached"} | {f"ns/{each.address}" for each in attached}
+    files |= {f"attached/{each.address}.json" for each in attached}
+    rules = {
+        f"{port.source} : {each.address} . {port.destination}" for each in attached for port in each.ports
+    }
+    listed = run("nft", "list", "table", "ip", f"skerry_{ground.key}")
+    return [
+        *sorted(set(ground.links()) ^ links ^ {f"sk-{ground.key}"}),
+        *sorted(set(ground.mounts()) ^ mounts),
+        *sorted(set(ground.files()) ^ files),
+        *sorted(set(re.findall(r"\d+ : [\d.]+ \. \d+", listed)) ^ rules),
+    ]
+
+
+@pytest.mark.parametrize(("step", "times"), STEPS)
+async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_right(
+    ground: Ground, step: str, times: int
+) -> None:
+    _, *done = await asyncio.to_thread(drive, ground, SCRIPT, step, str(times))
+    before, under_way = outcome(SCRIPT[: len(done)]), SCRIPT[len(done)]
+    after = outcome(SCRIPT[: len(done) + 1])
+    network = await ground.open()
+    try:
+        now = observed(network)
+        # Of several that leave at once, some may have left.
+        assert now in (before, after) or after.items() <= now.items() <= before.items()
+        assert strays(ground, network) == []
+        for owner, each in network.attachments().items():
+            if owner in after and each.ports:
+                with listen(each.namespace, "0.0.0.0", each.ports[0].destination) as listener:
+                    speak(listener, ground.machine.place, "127.0.0.1", each.ports[0].source)
+        # It is as good as new: what was under way can be done, and so can the rest.
+        if now == before or under_way[0] == "detach":
+            await do(network, *under_way)
+        for call in SCRIPT[len(done) + 1 :]:
+            await do(network, *call)
+        assert network.attachments() == {}
+    finally:
+        await network.close()
+
+
+@pytest.mark.parametrize("opening", ["open.swept", "open.bridge", "open.ruled"])
+@pytest.mark.parametrize(("step", "times"), [("make.linked", 2), ("attach.recorded", 2), ("remove.links", 1)])
+async def test_an_agent_that_dies_while_it_puts_things_right_leaves_no_less_to_the_next(
+    ground: Ground, opening: str, step: str, times: int
+) -> None:
+    _, *done = await asyncio.to_thread(drive, ground, SCRIPT, step, str(times))
+    assert await asyncio.to_thread(drive, ground, [], opening, "1") == []
+    before, after = outcome(SCRIPT[: len(done)]), outcome(SCRIPT[: len(done) + 1])
+    network = await ground.open()
+    assert observed(network) in (before, after)
+    assert strays(ground, network) == []
+    await network.keep_only(set())
+    await network.close()
+
+
+async def test_fifty_that_leave_at_once_with_the_agent_killed_half_way_leave_nothing(ground: Ground) -> None:
+    owners = [f"c{number}" for number in range(50)]
+    script: list[Call] = [("attach", owner, f"{9000 + number}:80") for number, owner in enumerate(owners)]
+    await asyncio.to_thread(drive, ground, [*script, ("detach", *owners)], "detach.unrecorded", "25")
+    async with ground.agent() as network:
+        assert strays(ground, network) == []
+        await network.keep_only(set())
