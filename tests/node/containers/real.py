@@ -86,6 +86,7 @@ class Agent:
     images: FolderImages
     network: Network
     containers: Containers
+    launcher: int
 
 
 def make_image(folder: Path) -> Path:
@@ -136,10 +137,22 @@ class Ground:
             launcher = await Launcher.start()
             undo.push_async_callback(launcher.stop)
             cells = await Cells.open(
-                self.folder / "cells", self.groups, launcher, self.settings, clock, hidden=[self.folder]
+                self.folder / "cells",
+                self.groups,
+                launcher,
+                self.settings,
+                clock,
+                hidden=[self.folder],
+                reached=lambda step: reached(f"cells.{step}"),
             )
             undo.push_async_callback(cells.close)
-            network = await Network.open(self.folder / "network", self.network, clock, key=KEY)
+            network = await Network.open(
+                self.folder / "network",
+                self.network,
+                clock,
+                key=KEY,
+                reached=lambda step: reached(f"network.{step}"),
+            )
             undo.push_async_callback(network.close)
             runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=boot_id())
             images = FolderImages(self.image)
@@ -158,7 +171,7 @@ class Ground:
             loops.forever("cells", cells.run)
             loops.forever("network", network.run)
             loops.forever("containers", containers.run)
-            yield Agent(cells, images, network, containers)
+            yield Agent(cells, images, network, containers, launcher.pid)
 
     def mounts(self) -> list[Path]:
         points = overlays.mount_points(Path("/proc/self/mountinfo").read_bytes())

@@ -59,9 +59,14 @@ class Removing:
 
     async def _free(self, cell: Cell) -> None:
         """Its cell goes, with what is in it; unless that is somebody else's."""
+        cells = self._means.cells
         try:
-            if self._means.cells.get(cell.name).cell == cell:
-                await self._means.cells.free(cell.name)
+            view = cells.get(cell.name)
+            if view.cell == cell:
+                # What still runs was asked before, if it was to be: by an agent that died of something else.
+                running = [each.name for each in view.executables if each.exit is None]
+                await asyncio.gather(*(cells.kill(cell.name, name) for name in running))
+                await cells.free(cell.name)
         except errors.NotFound:
             pass
         self._means.reached("remove.freed")
