@@ -166,8 +166,10 @@ async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRu
     if known is None or (known.boot_id, known.program) != (boot_id, program):
         try:
             done = await calls.call((path, "--version"), _CALL_S)
-        except (OSError, TimeoutError) as error:
-            return f"it cannot be run: {error}"
+        except TimeoutError:
+            return f"`--version` did not end in {_CALL_S:g} s"
+        except OSError as error:
+            return f"it cannot be run: {error.strerror}"
         version = _VERSION.match(done.output.decode(errors="replace"))
         if done.code or version is None:
             return f"`--version` says {done.failure or 'nothing of a runtime'}"

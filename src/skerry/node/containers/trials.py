@@ -56,10 +56,10 @@ async def why_not(runtime: str, folder: Path, cgroup_root: str) -> str:
         done = await calls.call(
             (runtime, "--root", str(folder / "state"), "run", "--bundle", str(folder), _NAME), _TRIAL_S
         )
+    except TimeoutError:  # an OSError, without a text
+        return f"a container that ends at once had not ended after {_TRIAL_S:g} s"
     except (OSError, LookupError) as error:
         return str(error)
-    except TimeoutError:
-        return f"a container that ends at once had not ended after {_TRIAL_S:g} s"
     finally:
         await _clean(runtime, folder)
     if done.code == _CODE:
