@@ -9,24 +9,25 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import Keeper
-from skerry.model import errors
 from skerry.model.cells import Stream
 from skerry.model.containers import ContainerSpec
-from skerry.model.images import Image, ImageConfig, ImageId, Platform, PullProgress
-from skerry.model.settings import NetworkSettings, NodeSettings
+from skerry.model.images import Platform
+from skerry.model.settings import ImageSettings, NetworkSettings, NodeSettings
+from skerry.node import host
 from skerry.node.cells.cells import Cells
-from skerry.node.cells.records import boot_id
 from skerry.node.cgroups.detection import detect
 from skerry.node.containers import overlays
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.runtimes import find_runtime
+from skerry.node.images.images import Images
 from skerry.node.launching import Launcher
+from skerry.node.layers.unpacking import Unpacker
 from skerry.node.network.network import Network
 from tests.node.cells import real as cells_real
 from tests.node.network import machines
@@ -39,51 +40,12 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"
 needs_runc = pytest.mark.skipif(shutil.which("runc") is None, reason="runc is not installed")
 
 
-class FolderImages:
-    """`skerry.node.images.images.Images` with one image, a folder with busybox in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.claims: dict[str, ImageId] = {}
-        self.folder = folder
-        self.image = Image(
-            id=ImageId("sha256:" + "b" * 64),
-            names=("busybox",),
-            platform=Platform(),
-            config=ImageConfig(command=("sh",)),
-            layers=(),
-            bytes=1,
-            pulled_at=1.0,
-            folder=str(folder),
-        )
-
-    async def ensure(
-        self, reference: str, *, owner: str = "", on_progress: Callable[[PullProgress], None]
-    ) -> Image:
-        image = self.find(reference)
-        self.claims[owner] = image.id
-        return image
-
-    def find(self, reference_or_id: str) -> Image:
-        if reference_or_id in (self.image.id, *self.image.names):
-            return self.image
-        raise errors.NotFound(f"there is no image {reference_or_id!r}; pull it")
-
-    def claim(self, owner: str, image: ImageId) -> None:
-        self.claims[owner] = self.find(image).id
-
-    def release(self, owner: str) -> None:
-        self.claims.pop(owner, None)
-
-    def layers(self, image: Image) -> tuple[Path, ...]:
-        return (self.folder,)
-
-
 @dataclass
 class Agent:
     """An agent that is up."""
 
     cells: Cells
-    images: FolderImages
+    images: Images
     network: Network
     containers: Containers
     launcher: int
@@ -120,10 +82,13 @@ def make_image(folder: Path) -> Path:
 class Ground:
     """A machine and the data folder of its agent, which may be opened again and again."""
 
+    reference: ClassVar[str] = ""
+
     def __init__(self, folder: Path, image: Path, root: str = "") -> None:
         self.root = root or f"skt-ctrs-{os.getpid()}-{next(_numbers)}"
         self.folder = folder
         self.image = image
+        Ground.reference = f"rootfs:{image}"
         self.groups = detect(self.root)
         self.settings = NodeSettings(stop_grace_s=5.0, free_timeout_s=30.0, disk_check_s=0.2)
         self.network = NetworkSettings(subnet=SUBNET, pool=2, dns=("10.98.0.1",))
@@ -154,12 +119,20 @@ class Ground:
                 reached=lambda step: reached(f"network.{step}"),
             )
             undo.push_async_callback(network.close)
-            runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=boot_id())
-            images = FolderImages(self.image)
+            runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=host.boot_id())
+            images = await Images.open(
+                self.folder / "images",
+                ImageSettings(),
+                clock,
+                platform=Platform(host.system(), host.architecture()),
+                unpacker=Unpacker(),
+            )
+            undo.push_async_callback(images.close)
+            await images.ensure(f"rootfs:{self.image}")
             containers = await Containers.open(
                 top,
                 cells,
-                images,  # type: ignore[arg-type]
+                images,
                 network,
                 runtime,
                 self.settings,
@@ -222,7 +195,8 @@ def machine(folder: Path) -> Iterator[machines.Machine]:
 
 
 def spec(name: str = "web", *arguments: str, **more: Any) -> ContainerSpec:
-    parts: dict[str, Any] = {"image": "busybox", "arguments": arguments or ("sleep", "1000")}
+    """Of the image that the last ground was made for."""
+    parts: dict[str, Any] = {"image": Ground.reference, "arguments": arguments or ("sleep", "1000")}
     return ContainerSpec(name, **(parts | more))
 
 

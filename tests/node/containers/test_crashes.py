@@ -109,7 +109,7 @@ def strays(ground: Ground, agent: Agent) -> list[str]:
     found = {
         "folders": {path.name for path in (top / "all").iterdir()} ^ state.keys(),
         "cells": {view.cell.name for view in agent.cells.list()} - state.keys(),
-        "claims": agent.images.claims.keys() ^ state.keys(),
+        "claims": agent.images._claims.keys() ^ state.keys(),
         "mounts": mounted ^ runs,
         "runtime": known ^ runs,
         "addresses": agent.network.attachments().keys() ^ runs,

@@ -215,7 +215,7 @@ async def test_containers_live_on_without_the_agent(ground: Ground) -> None:
     async with ground.agent() as second:
         containers = second.containers
         assert containers.get("stays") == before["stays"]
-        assert second.images.claims.keys() == {"stays", "ends"}
+        assert second.images._claims.keys() == {"stays", "ends"}
         view = containers.get("ends")
         assert view.exit is not None
         assert (view.state, view.exit.code) == (ContainerState.EXITED, 5)

@@ -22,8 +22,8 @@ from skerry.model.cells import Exit, Stream, Usage
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.images import Image, PullProgress
 from skerry.model.settings import NodeSettings
+from skerry.node import host
 from skerry.node.cells.cells import Cells
-from skerry.node.cells.records import boot_id
 from skerry.node.containers import bundle
 from skerry.node.containers.adoption import Adoption
 from skerry.node.containers.disks import Disks
@@ -80,7 +80,7 @@ class Containers:
         reached: Callable[[str], None] = lambda step: None,
     ) -> Containers:
         """Take over what is in `folder`: finish or undo what an earlier agent left half done."""
-        boot = boot_id() if boot is None else boot
+        boot = host.boot_id() if boot is None else boot
         means = Means(
             records=Records(folder / _ALL),
             cells=cells,
