@@ -35,7 +35,6 @@ _numbers = itertools.count(1)
 
 T = TypeVar("T")
 WITHIN_S = 10.0
-BRIDGED_IS_FILTERED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")  # of each machine its own
 
 
 def run(*command: str, text: str = "") -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from skerry.node.network.network import Attachment
-from tests.node.network import machines
 from tests.node.network.machines import (
     Ground,
     Machine,
@@ -180,6 +180,9 @@ async def test_packets_from_an_address_that_is_not_of_the_subnet_are_dropped(
 ) -> None:
     async with ground.agent() as network:
         web = await network.attach("web")
+        # Whatever the machine itself thinks of where packets come from.
+        for setting in Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter"):
+            setting.write_text("0")
         other.run("ip", "route", "add", "198.51.100.0/24", "via", NODE)
         inside(web.namespace, lambda: run("ip", "address", "add", "198.51.100.7/32", "dev", "lo"))
         with (
@@ -247,13 +250,15 @@ async def test_neighbours_get_the_same_hardware_address_with_the_same_address(gr
 
 
 @pytest.mark.parametrize("bridged_is_filtered", ["0", "1"])
-async def test_it_is_the_same_whether_the_machine_filters_bridged_packets_or_not(
-    ground: Ground, bridged_is_filtered: str
+@pytest.mark.parametrize("reverse_paths", ["0", "1", "2"])
+async def test_it_is_the_same_on_machines_that_filter_bridged_packets_or_check_where_they_come_from(
+    ground: Ground, bridged_is_filtered: str, reverse_paths: str
 ) -> None:
-    switch = machines.BRIDGED_IS_FILTERED
-    if not switch.exists():
-        pytest.skip("this kernel cannot filter bridged packets")
-    switch.write_text(bridged_is_filtered)
+    switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+    if switch.exists():
+        switch.write_text(bridged_is_filtered)
+    for setting in ("all", "default"):
+        Path(f"/proc/sys/net/ipv4/conf/{setting}/rp_filter").write_text(reverse_paths)
     async with ground.agent() as network:
         web = await network.attach("web", mappings("8080:80"))
         shop = await network.attach("shop")
@@ -262,4 +267,5 @@ async def test_it_is_the_same_whether_the_machine_filters_bridged_packets_or_not
             speak(listener, shop.namespace, web.address, 80)
             speak(listener, shop.namespace, GATEWAY, 8080)
             speak(listener, web.namespace, GATEWAY, 8080)
+            speak(listener, ground.machine.place, "127.0.0.1", 8080)
         await network.keep_only(set())

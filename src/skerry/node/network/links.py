@@ -161,7 +161,6 @@ class Links:
         self._programs.ip(commands)
         try:
             _set(f"ipv6/conf/{name}/disable_ipv6", "1")
-            _set(f"ipv4/conf/{name}/rp_filter", "1")
             # A connection to a published port of 127.0.0.1 leaves by the bridge. The chain `guard` of our
             # rules keeps containers from using this in the other direction.
             _set(f"ipv4/conf/{name}/route_localnet", "1")

@@ -259,6 +259,8 @@ class Network:
         self._links.sweep([])
         self._links.remove_bridge()
         self._reached("close.bridge")
-        self._firewall.remove()
-        self._reached("close.unruled")
-        shutil.rmtree(self._folder)
+        try:
+            self._firewall.remove()
+            self._reached("close.unruled")
+        finally:
+            shutil.rmtree(self._folder)

@@ -1,0 +1,57 @@
+"""Whether a subnet is free, by the routes of the machine."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+import pytest
+
+from skerry.model import errors
+from skerry.node.network import routes
+from skerry.node.network.routes import Route
+from skerry.node.network.subnets import Subnet
+
+# As a machine of little-endian byte order writes it, which all that we run on are.
+TABLE = """\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+tun0\t0000560A\t00000000\t0001\t0\t0\t0\t0080FFFF\t0\t0\t0
+*\t0000A8C0\t00000000\t0201\t0\t0\t0\t0000FFFF\t0\t0\t0
+"""
+SUBNET = Subnet("10.86.0.0/24")
+
+
+def test_the_kernels_table_is_read() -> None:
+    assert routes.parse(TABLE) == [
+        Route("eth0", IPv4Network("0.0.0.0/0")),
+        Route("eth0", IPv4Network("192.0.2.0/24")),
+        Route("tun0", IPv4Network("10.86.0.0/17")),
+        Route("*", IPv4Network("192.168.0.0/16")),
+    ]
+    assert routes.parse("") == []
+
+
+def test_this_machines_table_can_be_read() -> None:
+    assert all(route.interface for route in routes.read())
+
+
+@pytest.mark.parametrize(
+    "network", ["10.86.0.0/24", "10.86.0.128/25", "10.86.0.0/16", "10.0.0.0/8", "10.86.0.7/32"]
+)
+def test_a_subnet_that_overlaps_another_network_is_refused_by_the_name_of_the_interface(network: str) -> None:
+    with pytest.raises(errors.Refused, match=rf"10\.86\.0\.0/24 .* overlaps {network}, .* by tun0"):
+        routes.check_free(SUBNET, [Route("tun0", IPv4Network(network))], "sk-0123abcd")
+
+
+@pytest.mark.parametrize(
+    ("interface", "network"),
+    [
+        ("sk-0123abcd", "10.86.0.0/24"),  # our own
+        ("eth0", "0.0.0.0/0"),
+        ("tun0", "0.0.0.0/1"),  # a VPN for everything
+        ("eth0", "10.86.1.0/24"),
+    ],
+)
+def test_our_own_bridge_ways_out_and_other_networks_do_not_matter(interface: str, network: str) -> None:
+    routes.check_free(SUBNET, [Route(interface, IPv4Network(network))], "sk-0123abcd")

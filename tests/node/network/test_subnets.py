@@ -1,0 +1,125 @@
+"""Subnets, addresses and the names that follow from them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.model import errors
+from skerry.node.network.addresses import Addresses
+from skerry.node.network.subnets import Names, Subnet, mac_of
+
+KEYS = st.text("0123456789abcdef", min_size=8, max_size=8)
+
+
+@st.composite
+def subnets(draw: st.DrawFn) -> Subnet:
+    prefix = draw(st.integers(8, 30))
+    block = draw(st.integers(0, 2 ** (prefix - 8) - 1))
+    return Subnet(str(IPv4Network((10 << 24 | block << (32 - prefix), prefix))))
+
+
+@given(subnets(), st.integers(0))
+def test_every_address_has_a_number_and_every_number_an_address(subnet: Subnet, number: int) -> None:
+    number %= subnet.room
+    address = subnet.address(number)
+    assert subnet.has(address)
+    assert subnet.number(address) == number
+    assert address not in (subnet.gateway, subnet.network[0], subnet.network[-1])
+
+
+@given(subnets())
+def test_the_ends_of_a_subnet_and_its_gateway_are_nobodys(subnet: Subnet) -> None:
+    for address in (subnet.network[0], subnet.gateway, subnet.network[-1], subnet.network[-1] + 1):
+        assert not subnet.has(address)
+    assert subnet.has(subnet.network[-2])
+    assert subnet.has(subnet.network[2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "10.0.0.0", "10.0.0.1/24", "10.0.0.0/7", "10.0.0.0/31", "10.0.0.0/32", "fd00::/64", "x/24"),
+        *("127.0.0.0/8", "224.0.0.0/24", "240.0.0.0/8", "0.0.0.0/8"),
+    ],
+)
+def test_what_is_no_network_for_containers_is_refused(text: str) -> None:
+    with pytest.raises(errors.Invalid) as caught:
+        Subnet(text)
+    assert caught.value.field == "network.subnet"
+
+
+@given(subnets(), KEYS, st.lists(st.integers(0), min_size=2, max_size=20))
+def test_names_and_hardware_addresses_tell_addresses_apart(
+    subnet: Subnet, key: str, numbers: list[int]
+) -> None:
+    names = Names(key)
+    addresses = {subnet.address(number % subnet.room) for number in numbers} | {subnet.gateway}
+    links = {names.link(address) for address in addresses}
+    assert len(links) == len(addresses)
+    assert all(names.is_link(link) and len(link) <= 15 for link in links)
+    assert not names.is_link(names.bridge)
+    assert len(names.bridge) <= 15
+    macs = {mac_of(address) for address in addresses}
+    assert len(macs) == len(addresses)
+    assert all(int(mac[:2], 16) & 3 == 2 for mac in macs)  # local, and of one machine
+
+
+@given(KEYS, KEYS)
+def test_skerrys_with_different_keys_share_no_name(one: str, two: str) -> None:
+    if one != two:
+        mine, theirs = Names(one), Names(two)
+        assert not mine.is_link(theirs.link(IPv4Address("10.0.0.2")))
+        assert mine.bridge != theirs.bridge
+        assert mine.table != theirs.table
+
+
+@given(KEYS)
+def test_the_group_of_links_to_be_removed_is_never_the_one_that_all_links_are_in(key: str) -> None:
+    assert 0 < Names(key).doomed_group < 2**31
+
+
+@pytest.mark.parametrize("key", ["", "1234567", "123456789", "1234567G", "1234567;"])
+def test_a_key_is_eight_hex_digits(key: str) -> None:
+    with pytest.raises(ValueError, match="8 hex digits"):
+        Names(key)
+
+
+@given(subnets(), st.lists(st.booleans(), max_size=60))
+def test_no_address_is_ever_given_twice(subnet: Subnet, takes: list[bool]) -> None:
+    addresses = Addresses(subnet)
+    held: list[IPv4Address] = []
+    for take in takes:
+        if take and len(held) < subnet.room:
+            given_out = addresses.take()
+            assert given_out not in held
+            assert subnet.has(given_out)
+            held.append(given_out)
+        elif take:
+            with pytest.raises(errors.NoRoom, match=str(subnet.network)):
+                addresses.take()
+        elif held:
+            addresses.give_back(held.pop(0))
+        assert addresses.free == subnet.room - len(held)
+
+
+def test_an_address_that_was_given_back_rests_while_others_are_free() -> None:
+    addresses = Addresses(Subnet("10.0.0.0/29"))
+    first = addresses.take()
+    addresses.give_back(first)
+    later = [addresses.take() for _ in range(4)]
+    assert first not in later
+    assert addresses.take() == first
+
+
+def test_claimed_addresses_are_passed_over_and_cannot_be_claimed_twice() -> None:
+    addresses = Addresses(Subnet("10.0.0.0/29"))
+    for last in (2, 4):
+        addresses.claim(IPv4Address(f"10.0.0.{last}"))
+    assert [str(addresses.take()) for _ in range(3)] == ["10.0.0.3", "10.0.0.5", "10.0.0.6"]
+    for wrong in ("10.0.0.2", "10.0.0.1", "10.0.1.2"):
+        with pytest.raises(ValueError, match=wrong):
+            addresses.claim(IPv4Address(wrong))
