@@ -47,6 +47,10 @@ class Node(msgspec.Struct, frozen=True):
     facts: Facts = Facts()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     room: Room = NOTHING  # all that may be given away, used or not
+    subnet: str = ""  # of its containers, its own for as long as it is registered
+    is_cordoned: bool = False  # takes nothing new, by somebody's word
+    drain_by: float | None = None  # gives up what it has, and all that is left at this time
+    is_foreign: bool = False  # speaks only the calls of Kudo's documents, and takes no orders
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -60,7 +64,7 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def takes_work(self) -> bool:
         """True if something new may be placed on it."""
-        return self.status is NodeStatus.READY
+        return self.status is NodeStatus.READY and not self.is_cordoned and self.drain_by is None
 
     def liveness(self, now: float, *, suspect_after_s: float, lost_after_s: float) -> Liveness:
         """What its silence means at `now`."""

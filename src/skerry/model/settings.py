@@ -160,9 +160,7 @@ class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Docker's config.json with credentials; empty: ~/.docker/config.json, if it is there"
         ),
     ] = ""
-    default_registry: Annotated[str, Meta(description="Registry of references that name none")] = (
-        "docker.io"
-    )
+    default_registry: Annotated[str, Meta(description="Registry of references that name none")] = "docker.io"
     parallel: Annotated[int, Meta(ge=1, le=32, description="Layers pulled at once")] = 3
     max_layer_bytes: Annotated[int, Meta(ge=1024, description="One layer, unpacked")] = 16 * 1024**3
     max_layer_files: Annotated[int, Meta(ge=1, description="Entries of one layer")] = 1_000_000
@@ -187,6 +185,39 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 4
 
 
+class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The nodes of this cloud, and where instances are put."""
+
+    subnets: Annotated[
+        str, Meta(description="Pool of node subnets (a /24 each): IPv4 network, /8 to /23")
+    ] = "10.87.0.0/16"
+    report_s: Annotated[float, Meta(gt=0, description="A node reports at least this often")] = 2.0
+    suspect_after_s: Annotated[
+        float, Meta(gt=0, description="A node that is silent for this long takes nothing new")
+    ] = 8.0
+    lost_after_s: Annotated[
+        float, Meta(gt=0, description="What a node runs that is silent for this long is replaced")
+    ] = 30.0
+    replacements_per_s: Annotated[
+        float, Meta(gt=0, description="Instances of lost nodes that are replaced in a second, at most")
+    ] = 20.0
+    placement: Annotated[
+        str, Meta(pattern="^(binpack|spread)$", description="Fill nodes up, or spread over them")
+    ] = "binpack"
+    reserve_percent: Annotated[
+        int, Meta(ge=0, le=90, description="Share of a node's room that is left to the node itself")
+    ] = 5
+    leader_lease_s: Annotated[
+        int, Meta(ge=1, description="Another server leads this long after the leader was last heard")
+    ] = 5
+    restart_base_s: Annotated[float, Meta(gt=0, description="First pause before a restart; doubles")] = 1.0
+    restart_cap_s: Annotated[float, Meta(gt=0, description="Longest pause before a restart")] = 60.0
+    restart_reset_s: Annotated[
+        float, Meta(gt=0, description="A run that lasts this long begins a new count of restarts")
+    ] = 600.0
+    drain_s: Annotated[float, Meta(gt=0, description="Time of a drain that names none")] = 300.0
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole tree."""
 
@@ -203,6 +234,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeSettings = NodeSettings()
     images: ImageSettings = ImageSettings()
     network: NetworkSettings = NetworkSettings()
+    fleet: FleetSettings = FleetSettings()
 
 
 class Knob(NamedTuple):

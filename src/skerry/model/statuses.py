@@ -67,6 +67,8 @@ ALLOWED: dict[Status, frozenset[Status]] = {
         {
             Status.STOPPING,
             Status.CRASHED,
+            Status.STARTING,  # ended well, and is to run again
+            Status.SCHEDULING,  # its node was lost, or gives it up
             Status.TERMINATED,  # ended well, and no restart is due
             Status.DESTROYING,
         }

@@ -8,6 +8,7 @@ which ask the state machine. Where an instance is placed is decided by `skerry.s
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,6 +19,7 @@ from skerry.model.room import NOTHING, Room
 from skerry.model.statuses import Desired, Status
 
 MAX_ENVIRONMENT = 100
+MAX_CONSTRAINTS = 32
 _MAX_VARIABLE = 32 * 1024
 _MAX_URI = 2048
 
@@ -32,15 +34,15 @@ class Restart(enum.StrEnum):
     """When an instance that ended by itself is started again."""
 
     NEVER = "never"
-    ON_CRASH = "on-crash"
+    ON_FAILURE = "on-failure"
     ALWAYS = "always"
 
 
 class RestartPolicy(msgspec.Struct, frozen=True):
-    """When to restart, and at most how often in a row."""
+    """When to restart, and at most how often in a row: a run that lasts begins a new count."""
 
-    when: Restart = Restart.ON_CRASH
-    budget: int = 5
+    when: Restart = Restart.ALWAYS
+    budget: int = 10
 
     def __post_init__(self) -> None:
         if not 0 <= self.budget <= 1_000_000:
@@ -48,8 +50,36 @@ class RestartPolicy(msgspec.Struct, frozen=True):
 
     def is_due(self, exit_code: int, restarts: int) -> bool:
         """True if an instance that ended with `exit_code`, after `restarts` restarts, is to start again."""
-        wanted = self.when is Restart.ALWAYS or (self.when is Restart.ON_CRASH and exit_code != 0)
-        return wanted and restarts < self.budget
+        return self.is_wanted(exit_code) and restarts < self.budget
+
+    def is_wanted(self, exit_code: int) -> bool:
+        """True if it would be started again, were there no budget."""
+        return self.when is Restart.ALWAYS or (self.when is Restart.ON_FAILURE and exit_code != 0)
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """What a label of the node must be, or must not be; a label that is not there is empty."""
+
+    label: str
+    value: str
+    is_equal: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Constraint:
+        """`label=value` or `label!=value`."""
+        label, equals, value = text.partition("=")
+        is_equal = not label.endswith("!")
+        label = label.removesuffix("!")
+        if not equals:
+            raise errors.Invalid(
+                f"{text[:40]!r} is no constraint; write `zone=edge` or `disk!=slow`", field="constraints"
+            )
+        ids.check_id(label, "constraints")
+        ids.check_label(value, "constraints")
+        return cls(label, value, is_equal)
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        return (labels.get(self.label, "") == self.value) is self.is_equal
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -62,9 +92,21 @@ class Spec(msgspec.Struct, frozen=True):
     room: Room = NOTHING
     ports: tuple[PortMapping, ...] = ()
     restart: RestartPolicy = RestartPolicy()
+    arguments: tuple[str, ...] = ()  # instead of the image's command
+    architecture: str = ""  # of the node, as registries write it; empty: any
+    constraints: tuple[str, ...] = ()  # on the node's labels: `zone=edge`, `disk!=slow`
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
+        if len(self.arguments) > MAX_ENVIRONMENT or any("\0" in word for word in self.arguments):
+            raise errors.Invalid(
+                f"arguments must be at most {MAX_ENVIRONMENT} words without NUL bytes", field="arguments"
+            )
+        ids.check_label(self.architecture, "architecture")
+        if len(self.constraints) > MAX_CONSTRAINTS:
+            raise errors.Invalid(f"at most {MAX_CONSTRAINTS} constraints", field="constraints")
+        for text in self.constraints:
+            Constraint.parse(text)
         if not 0 < len(self.uri) <= _MAX_URI or not self.uri.isprintable() or " " in self.uri:
             raise errors.Invalid(
                 f"uri must name an image, such as `example.org/web:1.2`, in at most {_MAX_URI} characters",
