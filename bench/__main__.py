@@ -12,7 +12,7 @@ import time
 
 from bench.figures import Figure
 
-TOPICS = ("store", "cells")
+TOPICS = ("store", "cells", "images")
 
 
 def line(figure: Figure) -> str:
