@@ -25,11 +25,12 @@ _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
-def remove(name: bytes, parent: int) -> None:
+def remove(name: bytes | str, parent: int) -> None:
     """Remove `name`, whatever it is and holds, from the folder that is open as `parent`.
 
     Nothing there is fine. Raises OSError if the file system does not let go of something.
     """
+    name = os.fsencode(name)
     if _drop(name, parent):
         return
     top = os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=parent)
