@@ -2,98 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import stat
-import subprocess
-import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from skerry.cli import main
 from skerry.model import errors
 from skerry.model.cells import Exit, Limits, Sandbox, Stream
-from tests.support.cells import CellServer, FakeKeeper, cell_server
+from tests.support.cells import FakeKeeper, cell_server
 from tests.support.certificates import TestAuthority
-from tests.support.skerry import COMMAND, environment
-
-
-class Node:
-    """A node in a thread, with a data folder that says where it is."""
-
-    def __init__(self, folder: Path, authority: TestAuthority, log_bytes: int) -> None:
-        self._folder = folder
-        self._authority = authority
-        self._log_bytes = log_bytes
-        self._up = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self.data = folder / "data"
-
-    def __enter__(self) -> Node:
-        self._quiet = ExitStack()
-        self._quiet.enter_context(structlog.testing.capture_logs())
-        self._thread.start()
-        assert self._up.wait(10)
-        pair = self._authority.issue("operator", "admin")
-        ready = {
-            "pid": os.getpid(),
-            "socket": str(self.served.path),
-            "ca": str(self._authority.ca),
-            "client_cert": str(pair.certificate),
-            "client_key": str(pair.key),
-        }
-        self.data.mkdir()
-        (self.data / "ready.json").write_text(json.dumps(ready))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._loop.call_soon_threadsafe(self._restart.set)
-        self._thread.join()
-        self._quiet.close()
-
-    async def _serve(self) -> None:
-        self._loop, self._stop, self._restart = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        self.keeper = FakeKeeper(self._folder / "output", log_bytes=self._log_bytes)
-        with closing(self.keeper):
-            while not self._stop.is_set():
-                async with cell_server(self._folder, self._authority, self.keeper) as served:
-                    self.served: CellServer = served
-                    self._up.set()
-                    await self._restart.wait()
-                    self._restart.clear()
-
-    def restart(self) -> None:
-        """The agent goes and comes again; its cells go on meanwhile."""
-        self._up.clear()
-        self._loop.call_soon_threadsafe(self._restart.set)
-        assert self._up.wait(10)
-
-    def do(self, work: Callable[[], Any]) -> Any:
-        """`work` on the node's own thread."""
-
-        async def doing() -> Any:
-            return work()
-
-        return asyncio.run_coroutine_threadsafe(doing(), self._loop).result(10)
-
-    def cli(self, *arguments: str) -> Result:
-        clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
-        return CliRunner().invoke(main.cli, list(arguments), env={**clean, "SKERRY_DATA": str(self.data)})
-
-    def json(self, *arguments: str) -> Any:
-        result = self.cli(*arguments, "-o", "json")
-        assert result.exit_code == 0, result.stderr
-        return json.loads(result.stdout)
+from tests.support.nodes import Command, Node
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +30,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 
 @pytest.fixture
 def node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
-    with Node(tmp_path, authority, 1 << 20) as running:
+    with Node(tmp_path, authority, FakeKeeper, cell_server) as running:
         yield running
 
 
 @pytest.fixture
 def small_node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
     """One that keeps hardly any output."""
-    with Node(tmp_path, authority, 4096) as running:
+    with Node(tmp_path, authority, partial(FakeKeeper, log_bytes=4096), cell_server) as running:
         yield running
 
 
@@ -200,7 +127,7 @@ def test_usage_is_for_people_and_for_scripts(node: Node) -> None:
     node.cli("cell", "allocate", "b")
     machine, _, first, *_ = node.cli("cell", "usage").stdout.splitlines()
     assert machine.startswith(
-        "node: 2 processors (amd64), hybrid cgroups, load 0.50, memory 512.0MB of 1.0GB free"
+        "node: 2 processors (amd64), hybrid cgroups, runc 1.1.5, load 0.50, memory 512.0MB of 1.0GB free"
     )
     assert first.split()[:4] == ["a", "1.50s", "0.00s", "3.0MB"]
     [used] = node.json("cell", "usage", "b")["cells"]
@@ -234,7 +161,7 @@ def test_logs_can_be_followed_to_the_end_of_the_program(node: Node, tmp_path: Pa
     node.cli("cell", "allocate", "a")
     node.keeper.on_start = program(b"first\n")
     node.cli("cell", "start", "a", "x", "--", "true")
-    with _cli(node, "cell", "logs", "-f", "a", "x") as process:
+    with Command(node, "cell", "logs", "-f", "a", "x") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         node.do(lambda: node.keeper.get("a", "x").write(b"second\n"))
@@ -291,7 +218,7 @@ def test_run_frees_its_cell_if_the_program_cannot_be_started(node: Node) -> None
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_run_frees_its_cell_when_it_is_interrupted(node: Node, number: int) -> None:
     node.keeper.on_start = program(b"on\n")
-    with _cli(node, "cell", "run", "--", "sleep", "999") as process:
+    with Command(node, "cell", "run", "--", "sleep", "999") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"on\n"
         process.send_signal(number)
@@ -301,7 +228,7 @@ def test_run_frees_its_cell_when_it_is_interrupted(node: Node, number: int) -> N
 
 def test_run_is_heard_by_signals_also_while_nobody_reads_its_output(node: Node) -> None:
     node.keeper.on_start = program(*[b"x" * 60_000] * 10)
-    with _cli(node, "cell", "run", "--", "yes") as process:
+    with Command(node, "cell", "run", "--", "yes") as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"  # and no more: the pipe is full
         process.send_signal(signal.SIGTERM)
@@ -311,7 +238,7 @@ def test_run_is_heard_by_signals_also_while_nobody_reads_its_output(node: Node) 
 
 def test_run_frees_its_cell_when_its_reader_is_gone(node: Node) -> None:
     node.keeper.on_start = program(b"x" * 300_000)
-    with _cli(node, "cell", "run", "--", "yes") as process:
+    with Command(node, "cell", "run", "--", "yes") as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"
         process.stdout.close()
@@ -327,7 +254,7 @@ def test_output_goes_on_after_a_restart_of_the_agent(node: Node, verb: tuple[str
     if verb[0] == "logs":
         node.cli("cell", "allocate", "a")
         node.cli("cell", "start", "a", "x", "--", "true")
-    with _cli(node, "cell", *verb) as process:
+    with Command(node, "cell", *verb) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
         [started] = node.keeper.started.values()
@@ -421,27 +348,3 @@ def test_aurae_config_is_written_for_its_owner_alone_and_replaces_nothing_unaske
     assert node.cli("aurae", "config", "--write", "--force").exit_code == 0
     assert "[auth]" in path.read_text()
     assert [each.name for each in path.parent.iterdir()] == ["config"]
-
-
-class _cli:  # noqa: N801 - reads as a function
-    """The command as a process of its own, ended if the test is not done with it."""
-
-    def __init__(self, node: Node, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            env=environment(SKERRY_DATA=str(node.data)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        return self._process
-
-    def __exit__(self, *error: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()

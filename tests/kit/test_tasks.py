@@ -8,7 +8,7 @@ import pytest
 
 from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
-from skerry.kit.tasks import Keeper, LoopDied
+from skerry.kit.tasks import Keeper, LoopDied, finish, give_up
 from tests.support.waiting import eventually
 
 AT_ONCE = Backoff(first_s=0.0)
@@ -93,3 +93,47 @@ async def test_an_unharmed_keeper_reports_no_failure() -> None:
         assert not waiting.done()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_what_is_given_up_has_ended_whichever_way() -> None:
+    async def fail() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("no")
+
+    tasks = [asyncio.ensure_future(fail()), asyncio.ensure_future(asyncio.Event().wait())]
+    await asyncio.sleep(0)
+    await give_up(tasks)
+    assert isinstance(tasks[0].exception(), ValueError)
+    assert tasks[1].cancelled()
+
+
+async def test_what_must_be_finished_is_finished_however_often_we_are_cancelled() -> None:
+    go_on, ended = asyncio.Event(), []
+
+    async def work() -> None:
+        await go_on.wait()
+        ended.append(True)
+
+    task = asyncio.ensure_future(finish(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]
+
+
+async def test_what_is_finished_in_peace_has_its_result_or_its_error() -> None:
+    async def work(error: Exception | None) -> int:
+        if error is not None:
+            raise error
+        return 7
+
+    assert await finish(work(None)) == 7
+    with pytest.raises(ValueError, match="no"):
+        await finish(work(ValueError("no")))

@@ -87,7 +87,12 @@ class View:
 
 def a_node() -> tuple[Host, HostUsage]:
     """A machine that is always the same."""
-    host = Host("amd64", "linux", "6.1", "boot", "hybrid", cpus=2, memory_bytes=1 << 30, disk_bytes=1 << 40)
+    host = Host(
+        *("amd64", "linux", "6.1", "boot", "hybrid", "runc 1.1.5"),
+        cpus=2,
+        memory_bytes=1 << 30,
+        disk_bytes=1 << 40,
+    )
     return host, HostUsage(12.5, (0.5, 0.25, 0.125), memory_available_bytes=1 << 29, disk_free_bytes=1 << 39)
 
 

@@ -147,6 +147,12 @@ class Session:
         if self._terminal is not None:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
+    def size(self) -> tuple[int, int]:
+        """Of its terminal."""
+        assert self._terminal is not None
+        columns, rows = os.get_terminal_size(self._terminal)
+        return rows, columns
+
     def signal(self, number: int) -> None:
         self.signals.append(number)
         self.process.send_signal(number)
@@ -186,9 +192,9 @@ class Execution:
 class FakeContainers:
     """What `skerry.wire.containers.keeper.ContainerKeeper` asks for, in memory."""
 
-    def __init__(self, folder: Path, images: FakeImages, *, log_bytes: int = 1 << 20) -> None:
+    def __init__(self, folder: Path, images: FakeImages | None = None, *, log_bytes: int = 1 << 20) -> None:
         self._folder = folder
-        self._images = images
+        self.images = images or FakeImages()
         self._log_bytes = log_bytes
         self._runs = iter(range(4242, 10_000))
         self.views: dict[str, ContainerView] = {}
@@ -206,7 +212,7 @@ class FakeContainers:
             raise errors.AlreadyExists(
                 f"container {spec.name!r} exists already; remove it or choose another name"
             )
-        image = await self._images.ensure(spec.image, on_progress=on_progress)
+        image = await self.images.ensure(spec.image, on_progress=on_progress)
         self.views[spec.name] = view = ContainerView(
             spec=spec, image=image.id, state=ContainerState.CREATED, created_at=1000.0
         )
@@ -329,9 +335,10 @@ class ContainerServer:
 
 @asynccontextmanager
 async def container_server(
-    folder: Path, authority: TestAuthority, containers: FakeContainers, images: FakeImages
+    folder: Path, authority: TestAuthority, containers: FakeContainers
 ) -> AsyncIterator[ContainerServer]:
     """The contract for containers over fakes, on a socket in `folder`."""
+    images = containers.images
     services = [ImageService(images), ContainerService(containers, images)]
     async with listening(folder, authority, services) as path:
         yield ContainerServer(containers, images, path, authority)

@@ -181,9 +181,9 @@ def stop(door: dialling.Door, name: str, executable: str, grace: float | None, o
         door, dialling.cells, lambda stub: stub.Stop(request, timeout=dialling.CALL_S + (grace or 0.0))
     )
     if output == "json":
-        printing.as_json({"cell": name, "executable": executable, "exit": shapes.exit_shown(reply.exit)})
+        printing.as_json({"cell": name, "executable": executable, "exit": shapes.plain(reply.exit)})
     else:
-        click.echo(f"stopped {executable} in {name}: {shapes.exit_line(shapes.exit_shown(reply.exit))}")
+        click.echo(f"stopped {executable} in {name}: {shapes.exit_line(shapes.plain(reply.exit))}")
 
 
 @cell.command()
@@ -263,25 +263,22 @@ def usage(door: dialling.Door, name: str, output: str) -> None:
     if output == "table":
         click.echo(
             f"node: {node.cpus} processors ({node.architecture}), {node.cgroups} cgroups, "
+            f"{node.runtime or 'no runtime for containers'}, "
             f"load {node.load[0]:.2f}, "
             f"memory {size(node.memory_available_bytes)} of {size(node.memory_bytes)} free, "
             f"disk {size(node.disk_free_bytes)} of {size(node.disk_bytes)} free"
         )
     printing.show(
         {
-            "node": _node_shown(node),
-            "cells": [{"cell": each.cell, **shapes.usage_shown(each.usage)} for each in found],
+            "node": shapes.plain(node),
+            "cells": [{"cell": each.cell, **shapes.plain(each.usage)} for each in found],
         },
         output,
         columns=("cell", "cpu", "throttled", "memory", "peak", "pids", "read", "written", "oom kills"),
         rows=lambda value: [
             (
                 each["cell"],
-                f"{each['cpu_ns'] / 1e9:.2f}s",
-                f"{each['throttled_ns'] / 1e9:.2f}s",
-                *(size(each[field]) for field in ("memory_bytes", "memory_peak_bytes")),
-                str(each["pids"]),
-                *(size(each[field]) for field in ("read_bytes", "written_bytes")),
+                *shapes.usage_cells(each),
                 str(each["oom_kills"]),
             )
             for each in value["cells"]
@@ -320,24 +317,9 @@ def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
         "cell": told.cell,
         "limits": {field.name: value for field, value in told.limits.ListFields()},
         "own_network": told.own_network,
-        "usage": shapes.usage_shown(told.usage),
-        "executables": [
-            {
-                "name": each.name,
-                "command": each.command,
-                "description": each.description,
-                "pid": each.pid,
-                "started_at": each.started_at,
-                "exit": shapes.exit_shown(each.exit) if each.HasField("exit") else None,
-            }
-            for each in told.executables
-        ],
+        "usage": shapes.plain(told.usage),
+        "executables": [shapes.plain(each) for each in told.executables],
     }
-
-
-def _node_shown(told: cells_pb2.NodeReply) -> dict[str, Any]:
-    plain = {field.name: getattr(told, field.name) for field in told.DESCRIPTOR.fields}
-    return {**plain, "load": list(told.load)}
 
 
 def _executable_line(shown: dict[str, Any]) -> str:

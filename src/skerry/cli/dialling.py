@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -119,6 +119,34 @@ def ask(door: Door, service: Callable[[Channel], S], work: Callable[[S], Awaitab
                 return await work(stub)
 
     return asyncio.run(asking())
+
+
+def ask_each(
+    door: Door,
+    service: Callable[[Channel], S],
+    names: Sequence[str],
+    work: Callable[[S, str], Awaitable[str]],
+) -> None:
+    """Do `work` for each of `names` at once, and say of each what came of it; exits with 1 if one failed."""
+
+    async def one(stub: S, name: str) -> str | NodeSaidNo:
+        try:
+            with plain_words(door):
+                return await work(stub, name)
+        except NodeSaidNo as error:
+            return error
+
+    async def all_of_them(stub: S) -> list[str | NodeSaidNo]:
+        return await asyncio.gather(*(one(stub, name) for name in names))
+
+    answers = ask(door, service, all_of_them)
+    for answer in answers:
+        if isinstance(answer, NodeSaidNo):
+            answer.show()
+        else:
+            click.echo(answer)
+    if any(isinstance(answer, NodeSaidNo) for answer in answers):
+        raise SystemExit(1)
 
 
 @asynccontextmanager

@@ -31,6 +31,8 @@ VERBS = {
     "token": Verb("skerry.cli.tokens", "Make, list and revoke access tokens."),
     "certificate": Verb("skerry.cli.certificates", "List and revoke certificates."),
     "events": Verb("skerry.cli.events", "Show what happened, and follow it."),
+    "image": Verb("skerry.cli.images", "Fetch, list and remove images on this machine."),
+    "container": Verb("skerry.cli.containers", "Run images in containers on this machine."),
     "cell": Verb("skerry.cli.cells", "Make cells on this machine and run programs in them."),
     "aurae": Verb("skerry.cli.aurae", "Use clients of Aurae with the cells of this machine."),
     "version": Verb("skerry.cli.status", "Show the version."),

@@ -1,23 +1,44 @@
-"""What the node tells of cells and containers alike, as plain values for JSON and as words for people.
+"""What the node tells, as plain values for JSON and as words for people.
 
-Used by the verbs for both. Messages come in, nothing of gRPC goes out.
+Used by the verbs for cells, images and containers. Messages come in, nothing of gRPC goes out.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from skerry.cli.output import size
+
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from skerry.wire.proto import cells_pb2
 
 
-def exit_shown(told: cells_pb2.Exit) -> dict[str, Any]:
-    return {
-        "at": told.at,
-        "code": told.code if told.HasField("code") else None,
-        "signal": told.signal if told.HasField("signal") else None,
-        "oom": told.oom,
-    }
+def plain(told: Message) -> dict[str, Any]:
+    """Every field by its name: what is not set and has no default is None, an enum is its word."""
+    return {field.name: _value(told, field) for field in told.DESCRIPTOR.fields}
+
+
+def _value(told: Message, field: Any) -> Any:
+    value = getattr(told, field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(value)
+    if field.is_repeated:
+        return [_single(each, field) for each in value]
+    if field.has_presence and not told.HasField(field.name):
+        return None
+    return _single(value, field)
+
+
+def _single(value: Any, field: Any) -> Any:
+    if field.message_type is not None:
+        return plain(value)
+    if field.enum_type is not None:
+        # STATE_RUNNING is `running`; a number of a newer node has no word yet.
+        known = field.enum_type.values_by_number.get(value)
+        return known.name.partition("_")[2].lower() if known is not None else value
+    return value
 
 
 def exit_line(shown: dict[str, Any]) -> str:
@@ -31,8 +52,15 @@ def exit_code(told: cells_pb2.Exit) -> int:
     return 128 + told.signal if told.HasField("signal") else told.code
 
 
-def usage_shown(told: cells_pb2.Usage) -> dict[str, int]:
-    return {field.name: getattr(told, field.name) for field in told.DESCRIPTOR.fields}
+def usage_cells(shown: dict[str, Any]) -> tuple[str, ...]:
+    """Usage in a table: cpu, throttled, memory, peak, pids, read, written."""
+    return (
+        f"{shown['cpu_ns'] / 1e9:.2f}s",
+        f"{shown['throttled_ns'] / 1e9:.2f}s",
+        *(size(shown[field]) for field in ("memory_bytes", "memory_peak_bytes")),
+        str(shown["pids"]),
+        *(size(shown[field]) for field in ("read_bytes", "written_bytes")),
+    )
 
 
 def item_shown(told: cells_pb2.LogItem) -> dict[str, Any]:

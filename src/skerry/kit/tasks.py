@@ -8,9 +8,9 @@ sees as an exception. Nothing here knows what the loops do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -19,6 +19,8 @@ from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock, SystemClock
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # A loop that ran this long before it failed is taken as healthy: its back-off starts from the beginning.
 _HEALTHY_AFTER_S = 60.0
@@ -110,3 +112,19 @@ async def give_up(tasks: Collection[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which goes on to its end also if we are cancelled; that is raised then."""
+    task = asyncio.ensure_future(work)
+    was_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            was_cancelled = True
+    if was_cancelled:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("task.failed", error=repr(error))  # nobody else will hear of it
+        raise asyncio.CancelledError
+    return task.result()

@@ -214,9 +214,10 @@ async def test_usage_is_told_field_by_field(cells):
 
 async def test_the_node_tells_what_it_has_and_what_is_in_use(cells):
     node = await cells.Node(pb.NodeRequest())
-    assert (node.architecture, node.cgroups, node.cpus, list(node.load)) == (
+    assert (node.architecture, node.cgroups, node.runtime, node.cpus, list(node.load)) == (
         "amd64",
         "hybrid",
+        "runc 1.1.5",
         2,
         [0.5, 0.25, 0.125],
     )

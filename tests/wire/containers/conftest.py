@@ -11,7 +11,7 @@ from grpclib.client import Channel
 from skerry.wire.grpc.channel import dial
 from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
 from tests.support.certificates import SERVER_NAME, TestAuthority
-from tests.support.containers import ContainerServer, FakeContainers, FakeImages, container_server
+from tests.support.containers import ContainerServer, FakeContainers, container_server
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +21,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 
 @pytest.fixture
 async def served(tmp_path, authority) -> AsyncIterator[ContainerServer]:
-    images = FakeImages()
-    with closing(FakeContainers(tmp_path / "output", images)) as keeper:
-        async with container_server(tmp_path, authority, keeper, images) as server:
+    with closing(FakeContainers(tmp_path / "output")) as keeper:
+        async with container_server(tmp_path, authority, keeper) as server:
             yield server
 
 

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 from grpclib.server import Stream
 
+from skerry.kit.tasks import finish
 from skerry.model import errors
 from skerry.model.containers import ContainerSpec, ContainerView
 from skerry.model.identity import Caller, Role
@@ -172,7 +173,7 @@ class ContainerService(ContainerServiceBase):
             return await self._containers.start(spec.name)
         except BaseException:
             try:
-                await self._containers.remove(spec.name, force=True)
+                await finish(self._containers.remove(spec.name, force=True))
             except errors.SkerryError as error:  # why it did not start matters more
                 log.warning("container.left", container=spec.name, error=error.message, detail=error.detail)
             raise

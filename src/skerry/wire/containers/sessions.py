@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grpclib.server import Stream as Call
 
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import finish, give_up
 from skerry.model import errors, workloads
 from skerry.model.cells import Stream
 from skerry.model.containers import MAX_ARGUMENTS
@@ -46,7 +46,7 @@ async def serve(call: Call[ExecRequest, ExecReply], keeper: ContainerKeeper) -> 
             streams.hand_over()
             code = await _Conversation(call, session, streams).to_the_end()
         except BaseException:
-            await session.kill()
+            await finish(session.kill())
             raise
     await call.send_message(ExecReply(exit_code=code))
 
