@@ -103,7 +103,7 @@ def test_a_folder_that_leads_out_leads_nowhere(root: Path, tmp_path: Path) -> No
     for file in (root / "etc").iterdir():
         file.unlink()
     (root / "etc").rmdir()
-    (root / "etc").symlink_to("/proc/self/root/etc")
+    (root / "etc").symlink_to(Path("/proc/self/root", "etc"))
     assert resolve_user("", root).home == "/"
 
 
