@@ -124,7 +124,7 @@ async def test_a_runtime_that_fails_leaves_nothing_and_says_why(ground: Ground, 
     async with ground.agent() as cells:
         await allocated(cells)
         before = ground.group_folders()
-        with pytest.raises(errors.Internal, match="flag provided but not defined"):
+        with pytest.raises(errors.Refused, match="flag provided but not defined"):
             await cells.start_container(container(), bundle.runs("true", "--nonsense"))
         with pytest.raises(errors.SkerryError, match="exec"):
             await cells.start_container(container(), lambda _: Runtime(("/nowhere/runc",), "/nowhere/pid"))

@@ -102,7 +102,7 @@ class Executables:
                 else:
                     started = await init.start(request, folder, entrance, within_s=_RUNTIME_S)
             except RuntimeFailed as failed:
-                raise errors.Internal(
+                raise errors.Refused(  # most often for what it was asked to run
                     f"the container runtime failed to start {spec.name!r} (code {failed.code}): "
                     f"{_last_words(folder) or 'it did not say why'}"
                 ) from failed
