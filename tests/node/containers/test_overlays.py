@@ -163,6 +163,23 @@ class TestMounting:
         with pytest.raises(errors.Refused, match="build it with at most 499"):
             ground.overlays.mount(ground.folder / "other", [*lowers, lowers[0]], layer=None)
 
+    @pytest.mark.parametrize("step", ["open_file_system", "set_option", "make_file_system"])
+    def test_an_older_kernel_is_found_out_wherever_it_says_so(
+        self, ground: Ground, step: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+
+        def refuse(*arguments: object) -> int:
+            asked.append(arguments)
+            raise OSError(errno.ENOSYS if step == "open_file_system" else errno.EINVAL, "not here")
+
+        monkeypatch.setattr(syscalls, step, refuse)
+        for number in range(2):
+            ground.mount(ground.lower(f"low{number}", a="x"))
+            assert (ground.target / "a").read_text() == "x"
+            ground.overlays.unmount(ground.target)
+        assert len(asked) == (1 if ground.appends_layers else 0)
+
     def test_a_layer_that_is_not_there_is_told_and_nothing_is_mounted(self, ground: Ground) -> None:
         with pytest.raises((errors.Internal, FileNotFoundError)):
             ground.mount(ground.folder / "absent")

@@ -164,11 +164,11 @@ class Overlays:
                     _mount_by_parts(target, stack, layer, options, opened)
                     return
                 except OSError as error:
-                    # Before Linux 6.7 there was no lowerdir+, and that is how it says so.
-                    if error.errno not in (errno.ENOSYS, errno.EINVAL) or "lowerdir+" not in str(error):
+                    if error.errno not in (errno.ENOSYS, errno.EINVAL):
                         raise
-                    self._appends_layers = False
             _mount_at_once(target, stack, layer, options, opened)
+        # Before Linux 6.7 layers cannot be added one by one, and some versions say so only at the end.
+        self._appends_layers = False
 
 
 def _mount_by_parts(
