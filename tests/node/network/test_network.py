@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import errno
 import os
 import socket
 from pathlib import Path
@@ -441,3 +443,49 @@ async def test_name_servers_of_the_settings_are_what_containers_get(ground: Grou
         assert network.lacking() == ()
     with pytest.raises(errors.Invalid, match=r"127\.0\.0\.1"):
         await ground.open(settings=msgspec.structs.replace(ground.settings, dns=("127.0.0.1",)))
+
+
+async def test_a_detach_that_fails_can_be_asked_for_again(ground: Ground) -> None:
+    async with ground.agent() as network:
+        web = await network.attach("web", mappings("8080:80"))
+        await network.publish("web")
+        working = network._links._programs
+        network._links._programs = dataclasses.replace(working, ip_path="/bin/false")
+        with pytest.raises(errors.Unavailable, match="links cannot be removed"):
+            await network.detach("web")
+        assert network.attachments() == {"web": web}
+        with pytest.raises(errors.Refused, match="by 'web'"):
+            await network.attach("shop", mappings("8080:80"))
+        network._links._programs = working
+        await network.detach("web")
+        assert network.attachments() == {}
+
+
+async def test_an_attachment_that_cannot_be_written_down_is_none(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(record: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with ground.agent() as network:
+        with monkeypatch.context() as full:
+            full.setattr(network._records, "add", fail)
+            with pytest.raises(errors.Unavailable, match="No space left"):
+                await network.attach("web", mappings("8080:80"))
+        assert network.attachments() == {}
+        web = await network.attach("web", mappings("8080:80"))
+        assert web.address == "10.99.0.2"  # the one that was not used
+        await network.detach("web")
+
+
+async def test_a_namespace_that_cannot_be_made_is_told_and_leaves_nothing(ground: Ground) -> None:
+    async with ground.agent() as network:
+        working = network._links._programs
+        network._links._programs = dataclasses.replace(working, ip_path="/bin/false")
+        with pytest.raises(errors.Unavailable, match="false says"):
+            await network.attach("web", mappings("8080:80"))
+        assert ground.mounts() == []
+        assert ground.links() == ["sk-5ce1a7e0"]
+        network._links._programs = working
+        await network.attach("web", mappings("8080:80"))
+        await network.detach("web")

@@ -73,6 +73,7 @@ async def test_whoever_needs_the_last_address_gets_the_one_that_is_being_made_fo
         await second
     await stop(filling)
     await pool.remove(IPv4Address("10.0.0.2"))
+    pool.give_back(IPv4Address("10.0.0.2"))
     assert await pool.take() == IPv4Address("10.0.0.2")
     await pool.close()
 

@@ -86,7 +86,11 @@ class Firewall:
 
     def hindrances(self) -> list[str]:
         """Rules of others that keep packets from containers, in words. Blocks."""
-        listing = jsonio.decode(self._programs.nft_list("chains"), _Listing)
+        try:
+            listing = jsonio.decode(self._programs.nft_list("chains"), _Listing)
+        except (errors.Unavailable, jsonio.Malformed) as error:
+            log.warning("network.other_rules_not_read", error=str(error))
+            return []
         chains = [entry["chain"] for entry in listing.get("nftables", []) if "chain" in entry]
         return [
             f"the chain {chain['name']} of the table {chain['family']} {chain['table']} drops forwarded "

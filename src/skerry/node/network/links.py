@@ -56,11 +56,6 @@ class Links:
             kernel.in_own_thread(lambda: self._make_insides(addresses))
             self.join(addresses)
             self._reached("make.joined")
-        except OSError as error:
-            self.remove(addresses)
-            raise errors.Unavailable(
-                f"network namespaces cannot be made: {error.strerror}", detail=repr(error)
-            ) from error
         except BaseException:
             self.remove(addresses)
             raise
@@ -159,25 +154,16 @@ class Links:
             f"link set dev {name} up",
         ]
         self._programs.ip(commands)
-        try:
-            _set(f"ipv6/conf/{name}/disable_ipv6", "1")
-            # A connection to a published port of 127.0.0.1 leaves by the bridge. The chain `guard` of our
-            # rules keeps containers from using this in the other direction.
-            _set(f"ipv4/conf/{name}/route_localnet", "1")
-            if (_SYSCTL / "ipv4/ip_forward").read_text().strip() == "0":
-                _set("ipv4/ip_forward", "1")
-        except OSError as error:
-            raise errors.Unavailable(
-                f"this machine cannot forward packets of containers: {error.strerror}", detail=repr(error)
-            ) from error
+        _set(f"ipv6/conf/{name}/disable_ipv6", "1")
+        # A connection to a published port of 127.0.0.1 leaves by the bridge. The chain `guard` of our rules
+        # keeps containers from using this in the other direction.
+        _set(f"ipv4/conf/{name}/route_localnet", "1")
+        if (_SYSCTL / "ipv4/ip_forward").read_text().strip() == "0":
+            _set("ipv4/ip_forward", "1")
 
     def remove_bridge(self) -> None:
         if _exists(self._names.bridge):
             self._programs.ip([f"link delete dev {self._names.bridge}"])
-
-    def remove_folder(self) -> None:
-        """The folder, which must be empty."""
-        self._folder.rmdir()
 
 
 def _link_names() -> list[str]:

@@ -9,8 +9,9 @@ and what runs in their namespaces, is not known here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -94,9 +95,11 @@ class Network:
             tools=programs.find(),
             reached=reached,
         )
-        kept = await asyncio.to_thread(network._choose)
+        with _told():
+            kept = await asyncio.to_thread(network._choose)
         try:
-            await asyncio.to_thread(network._take_over, kept)
+            with _told():
+                await asyncio.to_thread(network._take_over, kept)
             for each in kept:
                 for failure in await network._holds.retake(each.owner, each.ports):
                     log.warning("network.port_not_held", owner=each.owner, reason=failure)
@@ -168,7 +171,8 @@ class Network:
     async def _attach(self, owner: str, wanted: tuple[PortMapping, ...]) -> Attachment:
         await self._holds.take(owner, wanted)
         try:
-            address = await self._pool.take()
+            with _told():
+                address = await self._pool.take()
             try:
                 attachment = Attachment(
                     owner=owner,
@@ -179,13 +183,12 @@ class Network:
                     ports=wanted,
                 )
                 self._reached("attach.taken")
-                self._records.add(AttachmentRecord(attachment, self._boot, self._clock.now()))
+                with _told():
+                    self._records.add(AttachmentRecord(attachment, self._boot, self._clock.now()))
                 self._reached("attach.recorded")
-            except OSError as error:
+            except BaseException:
                 self._pool.put_back(address)
-                raise errors.Unavailable(
-                    f"the node cannot keep the state of its network: {error.strerror}", detail=repr(error)
-                ) from error
+                raise
         except BaseException:
             self._holds.release(wanted)
             raise
@@ -216,13 +219,16 @@ class Network:
         await asyncio.shield(leaving)
 
     async def _detach(self, attachment: Attachment) -> None:
-        await self._firewall.withdraw(attachment.ports)
-        self._reached("detach.withdrawn")
-        await self._pool.remove(IPv4Address(attachment.address))
-        self._records.remove(attachment.address)
-        self._reached("detach.unrecorded")
+        address = IPv4Address(attachment.address)
+        with _told():
+            await self._firewall.withdraw(attachment.ports)
+            self._reached("detach.withdrawn")
+            await self._pool.remove(address)
+            self._records.remove(attachment.address)
+            self._reached("detach.unrecorded")
         self._holds.release(attachment.ports)
         del self._attached[attachment.owner]
+        self._pool.give_back(address)
         log.info("network.detached", owner=attachment.owner, address=attachment.address)
 
     async def keep_only(self, owners: set[str]) -> None:
@@ -237,7 +243,7 @@ class Network:
 
     async def close(self) -> None:
         """The agent ends. Who is attached stays so, with ports and all; if nobody is, nothing is left."""
-        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await asyncio.gather(*self._coming.values(), *self._leaving.values(), return_exceptions=True)
         try:
             await self._pool.close()
             await self._firewall.drain()
@@ -264,3 +270,14 @@ class Network:
             self._reached("close.unruled")
         finally:
             shutil.rmtree(self._folder)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What the kernel or the disk refuses becomes an error for callers."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.Unavailable(
+            f"the network of containers could not be changed: {error.strerror}", detail=repr(error)
+        ) from error

@@ -60,8 +60,11 @@ class Pool:
         self._ready.appendleft(address)
 
     async def remove(self, address: IPv4Address) -> None:
-        """Take away one that was used; its address is free when this returns."""
+        """Take away one that was used. Its address is kept from others until it is given back."""
         await self._removals.do(address)
+
+    def give_back(self, address: IPv4Address) -> None:
+        """The namespace of `address` is gone; another may have the address."""
         self._addresses.give_back(address)
         self._wanted.set()
 
@@ -85,8 +88,7 @@ class Pool:
         """Remove what waits, and what is being made. `run` has ended."""
         await asyncio.gather(*self._making, return_exceptions=True)
         left, self._ready = list(self._ready), deque()
-        await asyncio.gather(*(self.remove(address) for address in left))
-        await self._makes.drain()
+        await asyncio.gather(*(self._removals.do(address) for address in left))
         await self._removals.drain()
 
     def _start_making(self) -> asyncio.Task[None] | None:
