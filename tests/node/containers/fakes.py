@@ -145,6 +145,11 @@ class FakeCells:
             self._machine.processes.pop(key).exit(signal=SIGKILL)
         del self._machine.cells[name]
 
+    async def prepare(self, name: CellName) -> None:
+        self._cell(name)
+        await asyncio.sleep(0)
+        self._machine.maybe_fail("prepare")
+
     def _begin(self, executable: Executable, arguments: tuple[str, ...]) -> ExecutableState:
         key = (executable.cell, executable.name)
         if key in self._machine.processes:
@@ -306,7 +311,7 @@ class FakeOverlays:
 
     def mount(self, target: Path, lowers: Sequence[Path], *, layer: Path | None) -> bool:
         self._machine.maybe_fail("mount")
-        assert target.is_dir()
+        target.mkdir(exist_ok=True)
         assert layer is not None
         assert layer.is_dir()
         self._machine.mounts.add(target)

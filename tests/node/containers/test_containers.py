@@ -38,7 +38,7 @@ async def running(node: Node, name: str = "web", **more: object) -> Containers:
 
 
 def config(node: Node, name: str = "web") -> dict[str, object]:
-    document: dict[str, object] = json.loads((node.folder / name / "bundle/config.json").read_text())
+    document: dict[str, object] = json.loads((node.folder / name / "config.json").read_text())
     return document
 
 
@@ -75,7 +75,7 @@ async def test_a_started_container_has_a_root_an_address_and_ports(node: Node) -
     assert isinstance(linux, dict)
     assert linux["cgroupsPath"] == "/groups/web"
     assert {"type": "network", "path": "/ns/2"} in linux["namespaces"]
-    assert "10.0.0.2" in (node.folder / "web/files/hosts").read_text()
+    assert "10.0.0.2" in (node.folder / "web/hosts").read_text()
 
 
 async def test_a_container_without_a_network_is_attached_to_none(node: Node) -> None:
@@ -271,7 +271,7 @@ async def test_a_caller_that_goes_later_does_not_leave_it_half_done(node: Node) 
     await eventually(lambda: containers.get("web").state is ContainerState.RUNNING)
 
 
-@pytest.mark.parametrize("call", ["attach", "mount", "start", "publish"])
+@pytest.mark.parametrize("call", ["attach", "mount", "prepare", "start", "publish"])
 async def test_a_start_that_fails_is_undone_and_may_be_repeated(node: Node, call: str) -> None:
     containers = await node.agent()
     await containers.create(spec(ports=(PortMapping(8080, 80),)))
@@ -414,7 +414,7 @@ async def test_a_command_runs_in_a_container_that_is_up(node: Node) -> None:
         session.signal(SIGQUIT)
         assert helper.signals == [SIGQUIT]
         assert await session.exit_code() == 128 + SIGQUIT
-        assert list((node.folder / "web/execs").iterdir()) == []
+        assert list((node.folder / "web/execs").glob("*")) == []
         assert len(node.machine.processes) == 1
         await session.kill()
         await containers.stop("web")

@@ -115,7 +115,7 @@ class Execs:
         )
         name = ExecutableName(f"{_PREFIX}{new_id(self.means.clock.now())}")
         home = place.execs / name
-        home.mkdir(mode=0o700)
+        home.mkdir(mode=0o700, parents=True)
         # Held until the helper runs: the caller may close its own, and a size may be told at any time.
         terminal = os.dup(stdio[0]) if tty else None
         try:
@@ -163,8 +163,7 @@ class Execs:
         for each in began:
             await self.end(main.pid if main is not None and main.exit is None else None, each)
             await self._forget(each.cell, each.name, container.place.execs / each.name)
-        for left in container.place.execs.iterdir():
-            trees.remove(left)
+        await asyncio.to_thread(trees.remove, container.place.execs)
 
     async def close(self) -> None:
         """End every command: whoever reads what they say goes too."""

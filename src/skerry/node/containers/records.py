@@ -6,8 +6,8 @@
         run.json          the last run: in which boot of the machine, and how it ended
         removing          there while it is removed: whoever finds it finishes that
         layer/  rootfs/   what it has written, and where its root is mounted
-        bundle/  files/   what the runtime is given at a start
-        execs/7/          a command that is run in it
+        config.json       and others that the runtime is given at a start
+        execs/            commands that are run in it, a folder each
       .new-web  .gone-7   being made and being removed: left over only by a crash
 
 A file is whole or absent. A container outlives the boot, so what makes or removes one is synced; a run does
@@ -70,14 +70,12 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Place:
-    """Where things of one container are."""
+    """Where things of one container are; the folder itself is the bundle that the runtime is given."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.layer = folder / "layer"
         self.rootfs = folder / "rootfs"
-        self.bundle = folder / "bundle"
-        self.files = folder / "files"
         self.execs = folder / "execs"
         self.pid_file = folder / "pid"
         self.runtime_log = folder / "runtime.log"
@@ -106,8 +104,6 @@ class Records:
         draft = self._folder / f"{_DRAFT}{record.spec.name}"
         draft.mkdir(mode=0o700)
         try:
-            for name in ("rootfs", "bundle", "files", "execs"):
-                (draft / name).mkdir(mode=0o700)
             write_json(draft / "container.json", record)
             os.rename(draft, self._folder / record.spec.name)
         except BaseException:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from skerry.kit import jsonio, tasks
 from skerry.model import errors
 from skerry.model.cells import Executable, ExecutableState, Runtime
 from skerry.model.containers import NetworkMode
@@ -21,7 +22,7 @@ from skerry.node.containers.bundle import command, host_name, make_config
 from skerry.node.containers.ending import Ending
 from skerry.node.containers.files import Files, write_files
 from skerry.node.containers.known import MAIN, Container, Means
-from skerry.node.containers.records import RunRecord, write_json
+from skerry.node.containers.records import RunRecord
 from skerry.node.containers.users import Identity, resolve_user
 from skerry.node.network.network import Attachment
 
@@ -31,6 +32,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _LOST = "what it had written before was lost when the machine went down"
+
+
+class _Root(NamedTuple):
+    """The files of a container, laid out for a start."""
+
+    identity: Identity  # as its own files know the user
+    files: Files
+    was_lost: bool  # what it had written before
 
 
 class Starting:
@@ -84,18 +93,19 @@ class Starting:
             )
 
     async def _start(self, container: Container, image: Image) -> tuple[ExecutableState, str]:
-        means, record = self._means, container.record
-        attachment, was_lost = await _both(self._attach(container), self._mount(container, image))
-        identity = resolve_user(record.spec.user or record.config.user, container.place.rootfs)
-        files = write_files(
-            container.place.files,
-            host_name=host_name(record.spec),
-            address=attachment.address if attachment is not None else "",
-            resolv_conf=means.network.resolv_conf() if attachment is not None else "",
-        )
-        await self._forget_last(container)
-        state, _ = await _both(self._run(container, identity, files, attachment), self._publish(attachment))
-        return state, _LOST if was_lost else ""
+        # First, since here a port that another has is found out before anything is made.
+        attachment = await self._attach(container)
+        publishing = asyncio.create_task(self._publish(attachment))
+        try:
+            root, _ = await _both(
+                self._lay_out(container, image, attachment), self._means.cells.prepare(container.cell)
+            )
+            await self._forget_last(container)
+            state = await self._run(container, root, attachment)
+        finally:
+            await asyncio.wait({publishing})  # whoever undoes this finds nothing that is still being done
+        publishing.result()
+        return state, _LOST if root.was_lost else ""
 
     async def _attach(self, container: Container) -> Attachment | None:
         spec = container.record.spec
@@ -106,18 +116,24 @@ class Starting:
         self._means.reached("start.attached")
         return attachment
 
-    async def _mount(self, container: Container, image: Image) -> bool:
-        """True if the writable layer was there and had to be thrown away."""
-        means, place = self._means, container.place
+    async def _lay_out(self, container: Container, image: Image, attachment: Attachment | None) -> _Root:
+        means, place, record = self._means, container.place, container.record
         lowers = means.images.layers(image)
 
-        def mount() -> bool:
+        def lay_out() -> _Root:
             container.disk_limit_kind = means.disks.make(place.layer, container.disk_limit)
-            return means.overlays.mount(place.rootfs, lowers, layer=place.layer)
+            was_lost = means.overlays.mount(place.rootfs, lowers, layer=place.layer)
+            files = write_files(
+                place.folder,
+                host_name=host_name(record.spec),
+                address=attachment.address if attachment is not None else "",
+                resolv_conf=means.network.resolv_conf() if attachment is not None else "",
+            )
+            return _Root(resolve_user(record.spec.user or record.config.user, place.rootfs), files, was_lost)
 
-        was_lost = await asyncio.to_thread(mount)
+        root = await asyncio.to_thread(lay_out)
         means.reached("start.mounted")
-        return was_lost
+        return root
 
     async def _forget_last(self, container: Container) -> None:
         """The last run, with its output, makes room for the next."""
@@ -127,25 +143,23 @@ class Starting:
             return
         self._means.reached("start.forgotten")
 
-    async def _run(
-        self, container: Container, identity: Identity, files: Files, attachment: Attachment | None
-    ) -> ExecutableState:
+    async def _run(self, container: Container, root: _Root, attachment: Attachment | None) -> ExecutableState:
         means, record, place = self._means, container.record, container.place
 
         def prepare(cgroups_path: str) -> Runtime:
             config = make_config(
                 record.spec,
                 record.config,
-                identity=identity,
+                identity=root.identity,
                 rootfs=place.rootfs,
                 cgroups_path=cgroups_path,
                 network_namespace=attachment.namespace if attachment is not None else None,
-                files=files,
+                files=root.files,
             )
-            write_json(place.bundle / "config.json", config)
+            (place.folder / "config.json").write_bytes(jsonio.encode(config))  # read at once, and never again
             means.reached("start.bundled")
             arguments = means.runtime.run_arguments(
-                container.name, bundle=place.bundle, pid_file=place.pid_file, log=place.runtime_log
+                container.name, bundle=place.folder, pid_file=place.pid_file, log=place.runtime_log
             )
             return Runtime(arguments, str(place.pid_file))
 
@@ -177,12 +191,10 @@ class Starting:
 async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
     """Do both side by side. If one fails, the other has ended too when that is told: whoever undoes them
     finds nothing that is still being done."""
-    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    both = asyncio.ensure_future(first), asyncio.ensure_future(second)
     try:
-        await asyncio.wait(tasks)
+        await asyncio.wait(both)
     except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.give_up(both)
         raise
-    return tasks[0].result(), tasks[1].result()
+    return both[0].result(), both[1].result()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from skerry.kit import tasks
 from skerry.model import errors
 from skerry.node.cells.locks import Held, PathLocks
 
@@ -39,9 +40,7 @@ class Turns:
         """Wait for what is being done; what takes longer is left half done."""
         if self._work:
             _, unfinished = await asyncio.wait(self._work, timeout=within_s)
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+            await tasks.give_up(unfinished)
 
 
 class Turn:
