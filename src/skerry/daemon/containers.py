@@ -59,7 +59,8 @@ async def start(
     loops = await undo.enter_async_context(Keeper("containers", clock=clock))
     loops.forever("network", network.run)
     loops.forever("containers", containers.run)
-    return Boxes([ImageService(images), ContainerService(containers, images)], runtime, ())
+    services: list[IServable] = [ImageService(images), ContainerService(containers, images)]
+    return Boxes(services, runtime, network.lacking())
 
 
 async def _open(

@@ -174,8 +174,12 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Addresses of containers."""
 
     subnet: Annotated[
-        str, Meta(description="IPv4 network of this node's containers; its first address is the node's")
-    ] = "10.86.0.0/24"
+        str,
+        Meta(
+            description="IPv4 network of this node's containers, of which the first address is the node's; "
+            "empty: a /24 of 10.64.0.0/10 that is free here"
+        ),
+    ] = ""
     dns: Annotated[
         tuple[str, ...],
         Meta(description="Name servers of containers; empty: those of this machine that they can reach"),
@@ -190,7 +194,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     subnets: Annotated[
         str, Meta(description="Pool of node subnets (a /24 each): IPv4 network, /8 to /23")
-    ] = "10.87.0.0/16"
+    ] = "10.64.0.0/10"
     report_s: Annotated[float, Meta(gt=0, description="A node reports at least this often")] = 2.0
     suspect_after_s: Annotated[
         float, Meta(gt=0, description="A node that is silent for this long takes nothing new")

@@ -77,7 +77,7 @@ async def test_what_a_runtime_starts_is_the_executable(ground: Ground, bundle: B
         await allocated(cells, Limits(memory=64))
         script = "echo here; echo there >&2; read line < /dev/null; exec sleep 600"
         started = await cells.start_container(container(), bundle.runs(script))
-        assert Path(f"/proc/{started.pid}/root/bin/sh").exists()
+        assert Path(f"/proc/{started.pid}/cwd/bin/sh").exists()
         assert f"{ground.root}/a/" in Path(f"/proc/{started.pid}/cgroup").read_text()
         await eventually(lambda: printed(cells, "a", "main") == b"here\n")
         assert cells.usage(A).memory_bytes > 0

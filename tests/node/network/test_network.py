@@ -489,3 +489,25 @@ async def test_a_namespace_that_cannot_be_made_is_told_and_leaves_nothing(ground
         network._links._programs = working
         await network.attach("web", mappings("8080:80"))
         await network.detach("web")
+
+
+async def test_without_a_subnet_of_its_own_a_network_takes_a_free_one_and_stays_with_it(
+    ground: Ground,
+) -> None:
+    settings = NetworkSettings(pool=0)
+    async with ground.agent(settings=settings) as network:
+        usual = network.subnet
+    # Somebody else has it now: another one is taken, for as long as anybody is attached.
+    run("ip", "link", "add", "other0", "type", "bridge")
+    run("ip", "address", "add", usual.replace("0/24", "9/24"), "dev", "other0")
+    run("ip", "link", "set", "other0", "up")
+    async with ground.agent(settings=settings) as network:
+        assert network.subnet != usual
+        chosen = network.subnet
+        await network.attach("web")
+    run("ip", "link", "delete", "other0")
+    async with ground.agent(settings=settings) as network:
+        assert network.subnet == chosen
+        await network.detach("web")
+    async with ground.agent(settings=settings) as network:
+        assert network.subnet == usual

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skerry.model import errors
 from skerry.node.network.addresses import Addresses
-from skerry.node.network.subnets import Names, Subnet, mac_of
+from skerry.node.network.subnets import Names, Subnet, choose, mac_of
 
 KEYS = st.text("0123456789abcdef", min_size=8, max_size=8)
 
@@ -123,3 +123,22 @@ def test_claimed_addresses_are_passed_over_and_cannot_be_claimed_twice() -> None
     for wrong in ("10.0.0.2", "10.0.0.1", "10.0.1.2"):
         with pytest.raises(ValueError, match=wrong):
             addresses.claim(IPv4Address(wrong))
+
+
+def test_a_subnet_that_nobody_named_is_the_same_for_the_same_key() -> None:
+    chosen = choose("0000abcd", [])
+    assert choose("0000abcd", []) == chosen
+    assert IPv4Network(chosen).subnet_of(IPv4Network("10.64.0.0/10"))
+    assert choose("0000abce", []) != chosen
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 2**22 - 1), max_size=20))
+def test_a_subnet_that_nobody_named_is_never_one_that_is_taken(key: int, places: list[int]) -> None:
+    taken = [IPv4Network((int(IPv4Address("10.64.0.0")) + (place & ~0xFFF), 20)) for place in places]
+    chosen = IPv4Network(choose(f"{key:08x}", taken))
+    assert not any(chosen.overlaps(each) for each in taken)
+
+
+def test_with_no_subnet_left_one_must_be_named() -> None:
+    with pytest.raises(errors.Unavailable, match=r"network\.subnet"):
+        choose("00000000", [IPv4Network("10.0.0.0/8")])

@@ -8,7 +8,7 @@ else that is called like ours is removed: nobody was told of it, or it was about
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from skerry.model import errors
 from skerry.node.network.attachments import Attachment, AttachmentRecord
@@ -37,3 +37,12 @@ def choose(
             f"{names}; set it back, stop them, and then change it"
         )
     return kept
+
+
+def subnet_of(found: Iterable[AttachmentRecord], boot: str) -> str | None:
+    """The subnet that attachments of this boot have addresses of, if there are any."""
+    for record in found:
+        if record.boot == boot:
+            attachment = record.attachment
+            return str(IPv4Network((attachment.gateway, attachment.prefix), strict=False))
+    return None

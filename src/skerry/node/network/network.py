@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from skerry.kit import files
@@ -23,7 +24,7 @@ from skerry.model import errors, ports
 from skerry.model.ports import PortMapping
 from skerry.model.settings import NetworkSettings
 from skerry.node import host
-from skerry.node.network import adoption, nameservers, programs, routes, rules
+from skerry.node.network import adoption, nameservers, programs, routes, rules, subnets
 from skerry.node.network.addresses import Addresses
 from skerry.node.network.attachments import Attachment, AttachmentRecord, Records
 from skerry.node.network.firewall import Firewall
@@ -86,15 +87,15 @@ class Network:
         here), Refused (the subnet), Invalid (the settings).
         """
         nameservers.check(settings.dns)
-        network = cls(
-            folder,
-            settings,
-            clock,
-            key=key,
-            boot=host.boot_id() if boot is None else boot,
-            tools=programs.find(),
-            reached=reached,
-        )
+        boot = host.boot_id() if boot is None else boot
+        tools = programs.find()
+        if not settings.subnet:
+            found = Records(folder / "attached").scan()
+            subnet = adoption.subnet_of(found, boot) or subnets.choose(
+                key, routes.taken(routes.read(), Names(key).bridge)
+            )
+            settings = msgspec.structs.replace(settings, subnet=subnet)
+        network = cls(folder, settings, clock, key=key, boot=boot, tools=tools, reached=reached)
         with _told():
             kept = await asyncio.to_thread(network._choose)
         try:
@@ -137,6 +138,11 @@ class Network:
             kept=len(kept),
             removed=swept,
         )
+
+    @property
+    def subnet(self) -> str:
+        """The network of the containers."""
+        return str(self._subnet)
 
     def lacking(self) -> tuple[str, ...]:
         """What containers will not be able to do, and why, in plain sentences; best empty."""

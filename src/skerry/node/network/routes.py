@@ -43,6 +43,13 @@ def read() -> list[Route]:
     return parse(_TABLE.read_text())
 
 
+def taken(routes: Iterable[Route], bridge: str) -> list[IPv4Network]:
+    """The networks that `routes` lead to otherwise than by our own `bridge`."""
+    return [
+        route.network for route in routes if route.interface != bridge and route.network.prefixlen >= WIDEST
+    ]
+
+
 def check_free(subnet: Subnet, routes: Iterable[Route], bridge: str) -> None:
     """Raise Refused if `routes` lead into `subnet` otherwise than by our own `bridge`."""
     for route in routes:

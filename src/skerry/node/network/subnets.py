@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
 from skerry.model import errors
 
 WIDEST, NARROWEST = 8, 30
+_POOL = IPv4Network("10.64.0.0/10")  # of subnets that nobody has named
+_USUAL_PREFIX = 24
 _KEY = re.compile(r"[0-9a-f]{8}")
 _MAC_PREFIX = "02:53"  # locally administered
 
@@ -59,6 +62,21 @@ class Subnet:
 
     def address(self, number: int) -> IPv4Address:
         return self.gateway + 1 + number
+
+
+def choose(key: str, taken: Iterable[IPv4Network]) -> str:
+    """A subnet for a Skerry that was given none: the same one for the same `key`, unless it is `taken`."""
+    occupied = list(taken)
+    size = 1 << _USUAL_PREFIX - _POOL.prefixlen
+    first = int(key, 16)
+    for number in range(size):
+        start = _POOL.network_address + ((first + number) % size << 32 - _USUAL_PREFIX)
+        network = IPv4Network((start, _USUAL_PREFIX))
+        if not any(network.overlaps(each) for each in occupied):
+            return str(network)
+    raise errors.Unavailable(
+        f"no part of {_POOL} is free on this machine; choose a network with the setting network.subnet"
+    )
 
 
 def mac_of(address: IPv4Address) -> str:
