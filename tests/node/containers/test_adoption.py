@@ -342,3 +342,31 @@ async def test_ends_are_seen_also_if_they_cannot_be_finished_at_once(
 def test_a_record_reads_back_as_it_was_written() -> None:
     one = msgspec.structs.replace(record(), config=ImageConfig(command=("a",), labels={"x": "y"}))
     assert msgspec.json.decode(msgspec.json.encode(one), type=ContainerRecord) == one
+
+
+@pytest.mark.parametrize("call", ["detach", "unmount", "delete"])
+async def test_what_cannot_be_put_right_keeps_no_agent_from_starting(node: Node, call: str) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await containers.start("web")
+    await node.leave()
+    node.machine.main("web").exit(code=0)
+    node.machine.failing[call] = errors.Unavailable("not now")
+    containers = await node.agent()
+    assert containers.get("web").state is ContainerState.EXITED
+    await containers.remove("web")
+    assert node.left() == []
+
+
+async def test_what_must_end_and_cannot_yet_is_listed_as_running(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    await containers.start("web")
+    await node.leave()
+    node.machine.attached.clear()
+    node.machine.main("web").is_unkillable = True
+    containers = await node.agent()
+    assert containers.get("web").state is ContainerState.RUNNING
+    node.machine.main("web").is_unkillable = False
+    await containers.stop("web", grace_s=0)
+    assert containers.get("web").reason == NETWORK_LOST

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -29,7 +31,7 @@ from skerry.model.containers import NetworkMode
 from skerry.node.cells.known import CellView
 from skerry.node.containers.ending import Ending, ended_run
 from skerry.node.containers.execs import Execs
-from skerry.node.containers.known import MAIN, Container, Means
+from skerry.node.containers.known import MAIN, Container, Means, make_container
 from skerry.node.containers.records import ContainerRecord, Found, RunRecord
 from skerry.node.containers.removing import Removing
 from skerry.node.containers.runtimes import OciRuntime
@@ -156,10 +158,25 @@ class Adoption:
             *(self._remove(each) for each in decision.removed),
             *(self._drop(name, is_ours=name in known) for name in decision.strays),
         )
-        await means.network.keep_only({kept.name for kept in decision.kept if kept.is_running})
-        await asyncio.gather(*(asyncio.to_thread(self._removing.empty, folder) for folder in trash))
+        await self._attempt("network.not_tidied", self._keep_only(decision.kept))
+        await asyncio.gather(*(self._attempt("container.not_removed", self._empty(path)) for path in trash))
         if found or decision.strays:
             log.info("containers.adopted", kept=len(decision.kept), removed=len(decision.removed))
+
+    async def _attempt(self, complaint: str, work: Coroutine[Any, Any, None], **fields: str) -> bool:
+        """Do `work`; what fails of it keeps no agent from starting, and is tried again later."""
+        try:
+            await work
+        except (errors.SkerryError, OSError) as error:
+            log.warning(complaint, error=str(error), **fields)
+            return False
+        return True
+
+    async def _keep_only(self, kept: Sequence[Kept]) -> None:
+        await self._means.network.keep_only({each.name for each in kept if each.is_running})
+
+    async def _empty(self, folder: Path) -> None:
+        await asyncio.to_thread(self._removing.empty, folder)
 
     def _mounted(self) -> set[str]:
         return {
@@ -173,7 +190,16 @@ class Adoption:
             log.warning("container.without_image", container=record.spec.name, error=error.message)
 
     async def _take_over(self, kept: Kept) -> None:
-        container = self._container(kept.record, kept.run)
+        container = make_container(self._means, kept.record, kept.run)
+        if not await self._attempt(
+            "container.not_adopted", self._put_right(container, kept), container=kept.name
+        ):
+            container.has_leftovers = not container.is_running
+        self._keep(container)
+
+    async def _put_right(self, container: Container, kept: Kept) -> None:
+        if kept.is_running:
+            container.ended = asyncio.get_running_loop().create_future()
         if kept.run is not None:
             self._means.records.set_run(container.name, kept.run)
         await self._execs.end_all(container, kept.main)
@@ -181,13 +207,11 @@ class Adoption:
             await self._go_on(container, kept)
         elif kept.has_leftovers:
             await self._ending.tidy(container)
-        self._keep(container)
 
     async def _go_on(self, container: Container, kept: Kept) -> None:
         means, main = self._means, kept.main
         assert main is not None
         container.pid = main.pid
-        container.ended = asyncio.get_running_loop().create_future()
         container.disk_limit_kind = await asyncio.to_thread(
             means.disks.limit, container.place.layer, container.disk_limit
         )
@@ -199,26 +223,20 @@ class Adoption:
 
     async def _remove(self, found: Found) -> None:
         assert found.record is not None
-        container = self._container(found.record, found.run)
+        container = make_container(self._means, found.record, found.run)
         container.is_removing = True
-        try:
-            await self._removing.remove(container)
-        except errors.SkerryError as error:  # it stays listed, and can be removed again
-            log.warning("container.not_removed", container=found.name, error=error.message)
+        if not await self._attempt(
+            "container.not_removed", self._removing.remove(container), container=found.name
+        ):
             self._claim(found.record)
-            self._keep(container)
+            self._keep(container)  # it stays listed, and can be removed again
 
     async def _drop(self, name: str, *, is_ours: bool) -> None:
         """Everything under this name goes; the cell only if it `is_ours`, since people have cells too."""
         log.warning("container.stray", container=name)
         views = (view for view in self._means.cells.list() if is_ours and view.cell.name == name)
-        try:
-            await self._removing.drop(name, next((view.cell for view in views), None))
-        except errors.SkerryError as error:
-            log.warning("container.not_removed", container=name, error=error.message)
-
-    def _container(self, record: ContainerRecord, run: RunRecord | None) -> Container:
-        return Container(record, self._means.records.place(record.spec.name), run)
+        cell = next((view.cell for view in views), None)
+        await self._attempt("container.not_removed", self._removing.drop(name, cell), container=name)
 
 
 def _known_to(runtime: OciRuntime) -> list[str]:

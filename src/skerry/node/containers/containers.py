@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from skerry.kit import tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.cells import Exit, Stream, Usage
@@ -29,7 +30,7 @@ from skerry.node.containers.adoption import Adoption
 from skerry.node.containers.disks import Disks
 from skerry.node.containers.ending import Ending
 from skerry.node.containers.execs import Execs, ExecSession
-from skerry.node.containers.known import MAIN, Container, Means, cell_for
+from skerry.node.containers.known import MAIN, Container, Means, cell_for, make_container
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecord, Records, RunRecord
 from skerry.node.containers.removing import Removing
@@ -135,7 +136,7 @@ class Containers:
         record = ContainerRecord(
             spec, image.id, image.config, cell_for(spec, means.settings), means.clock.now()
         )
-        container = Container(record, means.records.place(name))
+        container = make_container(means, record)
         try:
             # The record comes before the cell, so that a cell of ours can always be found by its record.
             means.records.add(record)
@@ -291,11 +292,10 @@ class Containers:
         """The agent ends; the containers go on. What is being done is given a moment, and else is left half
         done: the next agent finishes or undoes it."""
         await self._execs.close()
-        for container in self._containers.values():
-            if container.watcher is not None:
-                container.watcher.cancel()
-                await asyncio.gather(container.watcher, return_exceptions=True)
         await self._turns.close(_CLOSE_S)
+        watchers = [each.watcher for each in self._containers.values() if each.watcher is not None]
+        await tasks.give_up(watchers)
+        await self._turns.close(_CLOSE_S)  # what they had begun
 
     def _keep(self, container: Container) -> None:
         self._containers[container.name] = container

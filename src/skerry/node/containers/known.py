@@ -101,6 +101,14 @@ class Container:
         )
 
 
+def make_container(means: Means, record: ContainerRecord, run: RunRecord | None = None) -> Container:
+    """A container that does not run."""
+    container = Container(record, means.records.place(record.spec.name), run)
+    if container.disk_limit is not None:
+        container.disk_limit_kind = means.disks.kind  # as it will be; a start finds out how it is
+    return container
+
+
 def cell_for(spec: ContainerSpec, settings: NodeSettings) -> Cell:
     """The cell that a container runs in. Namespaces are the runtime's to make."""
     return Cell(
