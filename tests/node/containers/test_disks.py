@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.node.containers import disks as disks_module
-from skerry.node.containers import trees
+from skerry.node.containers import calls, trees
 from skerry.node.containers.disks import Disks, LimitKind
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.quotas import ProjectQuotas, Quota
@@ -246,6 +246,7 @@ def plant(folder: Path, tree: object) -> int:
 
 
 @needs_runc
+@pytest.mark.skipif(shutil.which("mkfs.ext4", path=calls.PATH) is None, reason="needs mkfs.ext4")
 @pytest.mark.root
 def test_a_real_file_system_with_quotas_stops_a_container_at_its_limit(tmp_path: Path) -> None:
     image, place = tmp_path / "image", tmp_path / "mounted"
