@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.node.containers import disks as disks_module
 from skerry.node.containers import calls, trees
+from skerry.node.containers import disks as disks_module
 from skerry.node.containers.disks import Disks, LimitKind
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.quotas import ProjectQuotas, Quota
