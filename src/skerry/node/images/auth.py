@@ -130,9 +130,11 @@ class Authorizer:
             realm = URL()
         if not realm.host or realm.scheme not in ("http", "https"):
             raise errors.Unavailable(f"{self._registry} names no token server that can be called")
-        if realm.scheme == "http" and not (self._plain or self._transport.may_be_plain(realm.authority)):
+        if realm.scheme == "http" and not (
+            self._plain or self._transport.may_be_plain(transport.host_of(realm))
+        ):
             raise errors.Refused(
-                f"the token server {realm.authority} of {self._registry} speaks no TLS; it is shown nothing"
+                f"the token server {transport.host_of(realm)} of {self._registry} has no TLS; it is not used"
             )
         login = self._credentials.login
         form = {
@@ -158,17 +160,17 @@ class Authorizer:
                 if self._credentials.login is None:
                     raise self.refusal([])
                 raise errors.Refused(
-                    f"the token server {url.authority} of {self._registry} does not accept the login; "
-                    f"{self._credentials.hint}"
+                    f"the token server {transport.host_of(url)} of {self._registry} does not accept the "
+                    f"login; {self._credentials.hint}"
                 )
             if answer.status != 200:
                 raise errors.Unavailable(
-                    f"the token server {url.authority} of {self._registry} answers {answer.status}"
+                    f"the token server {transport.host_of(url)} of {self._registry} answers {answer.status}"
                 )
             data = await transport.read(answer, _MAX_TOKEN_BYTES, "its answer")
         try:
             return jsonio.decode(data, _TokenAnswer)
         except jsonio.Malformed as error:
             raise errors.Unavailable(
-                f"the answer of the token server {url.authority} cannot be read: {error}"
+                f"the answer of the token server {transport.host_of(url)} cannot be read: {error}"
             ) from None

@@ -192,7 +192,6 @@ class RegistrySource:
     async def _connect(self) -> tuple[URL, Authorizer]:
         async with self._connecting:
             if self._base is None or self._authorizer is None:
-                await self._transport.__aenter__()
                 self._base, self._authorizer = await self._greet()
             return self._base, self._authorizer
 
@@ -225,7 +224,7 @@ class RegistrySource:
             # Something is there that is no registry in plain HTTP. It may well be one with TLS.
             try:
                 return "https", await self._hello("https")
-            except transport.NoTls:
+            except (transport.NoTls, Passing):
                 raise error from None
 
     async def _hello(self, scheme: str) -> list[challenges.Challenge] | None:

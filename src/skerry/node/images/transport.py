@@ -8,11 +8,11 @@ proves who we are goes to the host it is meant for and to no other. Decides noth
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import skerry
@@ -47,7 +47,7 @@ class NoTls(errors.Refused):
 
 
 class Transport:
-    """Connections of one pull: an asynchronous context manager."""
+    """Connections of one pull, made as they are needed."""
 
     def __init__(self, *, insecure: Collection[str], ca: str, timeout_s: float) -> None:
         self._insecure = frozenset(host.lower() for host in insecure)
@@ -55,24 +55,6 @@ class Transport:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
-
-    async def __aenter__(self) -> Transport:
-        import aiohttp
-
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s)
-        self._session = aiohttp.ClientSession(
-            timeout=timeout,
-            auto_decompress=False,  # digests are of what is sent
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": f"skerry/{skerry.__version__}", "Accept-Encoding": "identity"},
-            read_bufsize=_READ_BUFFER,
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         if self._session is not None:
@@ -82,6 +64,19 @@ class Transport:
     def may_be_plain(self, host: str) -> bool:
         """True if HOST[:PORT] may be spoken to without TLS."""
         return host.lower() in self._insecure or references.is_loopback(host)
+
+    def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s
+            ),
+            auto_decompress=False,  # digests are of what is sent
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": f"skerry/{skerry.__version__}", "Accept-Encoding": "identity"},
+            read_bufsize=_READ_BUFFER,
+        )
 
     @asynccontextmanager
     async def exchange(
@@ -103,29 +98,30 @@ class Transport:
             raise _no_tls(url, error) from None
         except TimeoutError:
             raise Passing(
-                errors.TimedOut(f"{_host(url)} was silent for {self._timeout_s:g} s; see images.timeout_s")
+                errors.TimedOut(f"{host_of(url)} was silent for {self._timeout_s:g} s; see images.timeout_s")
             ) from None
         except aiohttp.ClientConnectorError as error:
             raise Passing(
-                errors.Unavailable(f"{_host(url)} cannot be reached: {_reason(error.os_error)}")
+                errors.Unavailable(f"{host_of(url)} cannot be reached: {_reason(error.os_error)}")
             ) from None
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             raise Passing(
-                errors.Unavailable(f"the connection to {_host(url)} broke", detail=repr(error))
+                errors.Unavailable(f"the connection to {host_of(url)} broke", detail=repr(error))
             ) from None
         except aiohttp.ClientResponseError as error:
             raise errors.Unavailable(
-                f"{_host(url)} does not speak HTTP: {error.message[:100]!r}", detail=repr(error)
+                f"{host_of(url)} does not speak HTTP: {error.message[:100]!r}", detail=repr(error)
             ) from None
         except aiohttp.ClientError as error:
-            raise errors.Unavailable(f"asking {_host(url)} failed", detail=repr(error)) from None
+            raise errors.Unavailable(f"asking {host_of(url)} failed", detail=repr(error)) from None
 
     async def _follow(
         self, method: str, url: URL, headers: Mapping[str, str], data: Mapping[str, str] | None
     ) -> aiohttp.ClientResponse:
         from yarl import URL
 
-        assert self._session is not None, "the transport is not entered"
+        if self._session is None:
+            self._session = self._open()
         first, shown = url, dict(headers)
         for _ in range(_MAX_REDIRECTS + 1):
             context = await self._tls(url) if url.scheme == "https" else False
@@ -143,20 +139,20 @@ class Transport:
             except ValueError:
                 host = None
             if not host or url.scheme not in ("http", "https"):
-                raise errors.Unavailable(f"{_host(first)} sends us to {place[:120]!r}, which is no address")
+                raise errors.Unavailable(f"{host_of(first)} sends us to {place[:120]!r}, which is no address")
             if url.scheme == "http" and not self._may_lead_to_plain(first, url):
                 raise errors.Refused(
-                    f"{_host(first)} sends us to {_host(url)} without TLS; if that is meant, name the "
+                    f"{host_of(first)} sends us to {host_of(url)} without TLS; if that is meant, name the "
                     "latter in images.insecure"
                 )
             if url.origin() != first.origin():
                 shown.pop("Authorization", None)
-        raise errors.Unavailable(f"{_host(first)} redirects more than {_MAX_REDIRECTS} times")
+        raise errors.Unavailable(f"{host_of(first)} redirects more than {_MAX_REDIRECTS} times")
 
     def _may_lead_to_plain(self, first: URL, url: URL) -> bool:
         """A stranger may not lead us to the loopback, unless it is there itself."""
-        return _host(url).lower() in self._insecure or (
-            self.may_be_plain(_host(first)) and references.is_loopback(_host(url))
+        return host_of(url).lower() in self._insecure or (
+            self.may_be_plain(host_of(first)) and references.is_loopback(host_of(url))
         )
 
     async def _tls(self, url: URL) -> ssl.SSLContext:
@@ -171,7 +167,7 @@ class Transport:
         )
 
     def _raise_if_passing(self, answer: aiohttp.ClientResponse) -> None:
-        host = _host(answer.url)
+        host = host_of(answer.url)
         wish = answer.headers.get("Retry-After", "")
         after_s = min(float(wish), _MAX_RETRY_AFTER_S) if wish.isdecimal() and len(wish) < 10 else None
         if answer.status == _TOO_MUCH:
@@ -218,19 +214,22 @@ async def read(answer: aiohttp.ClientResponse, most: int, what: str) -> bytes:
     raise errors.TooLarge(f"{what} has more than {most} bytes, which is not read")
 
 
-def _host(url: URL) -> str:
+def host_of(url: URL) -> str:
     """HOST[:PORT] as references write it."""
-    return url.authority.rpartition("@")[2]
+    host = url.host_subcomponent or ""
+    return host if url.explicit_port is None else f"{host}:{url.explicit_port}"
 
 
 def _no_tls(url: URL, error: BaseException) -> NoTls:
     inner = getattr(error, "os_error", error)
     reason = tls.explain(inner) if isinstance(inner, ssl.SSLError) else "the handshake failed"
     return NoTls(
-        f"{_host(url)} cannot be spoken to with TLS: {reason}. If it speaks plain HTTP and that is meant, "
+        f"{host_of(url)} cannot be spoken to with TLS: {reason}. If it speaks plain HTTP and that is meant, "
         "name it in images.insecure"
     )
 
 
 def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    """What the system says; asyncio writes an address there, and a name that is not found is no errno."""
+    number = error.errno or 0
+    return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
