@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -34,10 +35,14 @@ class Skerry:
         self.ready_file.unlink(missing_ok=True)
         listen = [] if role == "node" else ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
         socket = ["--socket", str(folder / "s.sock")]
+        # Two on one machine cannot have the same addresses; the same folder gets the same again.
+        chosen = hashlib.sha256(str(folder).encode()).digest()
+        self.subnet = f"10.{128 + chosen[0] % 100}.{chosen[1]}.0/24"
+        network = ["--set", f"network.subnet={self.subnet}"]
         command = [*COMMAND, role, "--data", str(self.data), "--ready-file", str(self.ready_file)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, *listen, *socket, *flags],
+                [*command, *listen, *socket, *network, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

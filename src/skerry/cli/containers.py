@@ -106,8 +106,8 @@ def list_containers(door: dialling.Door, output: str) -> None:
                 each["spec"]["name"],
                 each["spec"]["image"],
                 _state_line(each),
-                each["address"],
-                " ".join(each["spec"]["ports"]),
+                each["address"] or "-",
+                " ".join(each["spec"]["ports"]) or "-",
                 printing.ago(each["created_at"]).removesuffix(" ago"),
             )
             for each in value["containers"]
@@ -257,7 +257,7 @@ def stats(door: dialling.Door, names: tuple[str, ...], output: str) -> None:
                 each["name"],
                 *shapes.usage_cells(each["usage"]),
                 printing.size(each["disk_bytes"]),
-                "" if each["disk_limit_bytes"] is None else printing.size(each["disk_limit_bytes"]),
+                "-" if each["disk_limit_bytes"] is None else printing.size(each["disk_limit_bytes"]),
             )
             for each in value["containers"]
         ],

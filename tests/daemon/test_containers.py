@@ -1,0 +1,253 @@
+"""Containers of a whole Skerry, used by the command line: from a file or a registry to a page on a port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skerry.daemon.runtime import group_root
+from tests.support import imagery
+from tests.support.etcd import free_port
+from tests.support.registry import Registry
+from tests.support.skerry import COMMAND, Skerry, environment, running
+from tests.support.waiting import eventually_sync
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+
+PAGE = "a page\n"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """busybox with a page to serve, as a file."""
+    page = imagery.layer(imagery.file("www/index.html", PAGE))
+    made = imagery.busybox(page, command=("httpd", "-f", "-p", "80", "-h", "/www"))
+    return f"oci-archive:{imagery.write_oci_archive(made, tmp_path_factory.mktemp('image') / 'web.tar')}"
+
+
+@pytest.fixture(scope="module")
+def skerry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skerry]:
+    with running(tmp_path_factory.mktemp("containers")) as one:
+        yield one
+
+
+def cli(skerry: Skerry, *arguments: str) -> str:
+    """What a verb prints, which must go well."""
+    done = skerry.cli(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shown(skerry: Skerry, name: str) -> dict[str, Any]:
+    return dict(json.loads(cli(skerry, "container", "inspect", name)))
+
+
+def get(port: int) -> str:
+    """The page that is served there."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def served(port: int) -> str:
+    """The page, as soon as the container's server has got that far."""
+
+    def found() -> str:
+        try:
+            return get(port)
+        except (OSError, http.client.HTTPException):
+            return ""
+
+    return str(eventually_sync(found, within=20))
+
+
+def nobody_listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def left_of(skerry: Skerry) -> list[str]:
+    """What is still on the machine of a Skerry that has ended, and of its containers."""
+    network = skerry.subnet.rpartition(".")[0] + "."
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    command = ["ip", "-json", "address"]
+    links = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    addresses = [each.get("local", "") for link in links for each in link.get("addr_info", ())]
+    rules = subprocess.run(["nft", "list", "ruleset"], check=True, capture_output=True, text=True).stdout
+    processes = [
+        line.decode(errors="replace")
+        for line in map(_command_line, Path("/proc").glob("[0-9]*"))
+        if str(skerry.data).encode() in line
+    ]
+    return [
+        *(mount for mount in mounts if mount.startswith(str(skerry.data))),
+        *(address for address in addresses if address.startswith(network)),
+        *(["rules"] if network in rules else []),
+        *processes,
+        *(str(each) for each in Path("/sys/fs/cgroup").glob(f"**/{group_root('skerry', skerry.data)}")),
+    ]
+
+
+def files_of(skerry: Skerry) -> set[Path]:
+    """What is kept for containers, but not their images."""
+    return {*(skerry.data / "containers").rglob("*"), *(skerry.data / "cells").rglob("*")}
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended meanwhile
+
+
+def test_an_image_from_a_file_is_run_with_its_output_and_exit_code(skerry: Skerry, archive: str) -> None:
+    done = skerry.cli("container", "run", "--rm", archive, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.stdout, done.returncode) == ("out\n", 7)
+    assert done.stderr.endswith("err\n")
+    assert json.loads(cli(skerry, "container", "list", "-o", "json")) == {"containers": []}
+
+
+def test_an_image_from_a_registry_is_pulled_listed_run_and_removed(skerry: Skerry, tmp_path: Path) -> None:
+    with Registry(tmp_path / "registry") as registry:
+        made = imagery.busybox(command=("echo", "from the registry"))
+        registry.push(made, "greeter:1")
+        name = f"{registry.address}/greeter:1"
+        assert cli(skerry, "image", "pull", "--quiet", name).strip() == made.id
+        missing = skerry.cli("image", "pull", "--quiet", f"{registry.address}/nothing:1")
+        assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    assert name in cli(skerry, "image", "list")
+    # The registry is gone: what is here is enough.
+    assert cli(skerry, "container", "run", "--rm", name) == "from the registry\n"
+    cli(skerry, "container", "create", "--name", "user", name)
+    refused = skerry.cli("image", "remove", name)
+    assert refused.returncode == 1
+    assert "user" in refused.stderr
+    cli(skerry, "container", "remove", "user")
+    cli(skerry, "image", "remove", name)
+    assert name not in cli(skerry, "image", "list")
+
+
+def test_a_published_port_leads_into_the_container_until_it_stops(skerry: Skerry, archive: str) -> None:
+    port = free_port()
+    assert cli(skerry, "container", "run", "-d", "--name", "web", "-p", f"{port}:80", archive) == "web\n"
+    assert served(port) == PAGE
+    taken = skerry.cli("container", "run", "-d", "--name", "other", "-p", f"{port}:80", archive)
+    assert taken.returncode == 125
+    assert "web" in taken.stderr
+    assert str(port) in taken.stderr
+    assert "other" not in cli(skerry, "container", "list")
+    assert cli(skerry, "container", "stop", "--grace", "0", "web").startswith("stopped web: exited")
+    assert nobody_listens(port)
+    cli(skerry, "container", "start", "web")
+    assert served(port) == PAGE
+    cli(skerry, "container", "remove", "--force", "web")
+    assert nobody_listens(port)
+
+
+def test_exec_passes_input_output_and_exit_code(skerry: Skerry, archive: str) -> None:
+    cli(skerry, "container", "run", "-d", "--name", "box", archive, "sleep", "600")
+    data = os.urandom(200_000)
+    for script, code in (("cat", 0), ("cat; exit 9", 9)):
+        done = subprocess.run(
+            [*COMMAND, "container", "exec", "-i", "-e", "A=1", "box", "sh", "-c", script],
+            input=data,
+            capture_output=True,
+            env=environment(SKERRY_DATA=str(skerry.data)),
+            timeout=60,
+        )
+        assert (done.stdout == data, done.returncode) == (True, code), done.stderr
+    assert skerry.cli("container", "exec", "box", "nothing-here").returncode == 127
+    assert skerry.cli("container", "exec", "box", "/etc/passwd").returncode == 126
+    asked = skerry.cli("container", "exec", "-t", "--user", "user", "box", "sh", "-c", "tty; id -u; pwd")
+    terminal, user, folder = asked.stdout.split()
+    assert (terminal.startswith("/dev/"), user, folder) == (True, "1000", "/")
+    cli(skerry, "container", "remove", "--force", "box")
+
+
+@pytest.mark.parametrize(("program", "code"), [("nothing-here", 127), ("/etc/passwd", 126)])
+def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(
+    skerry: Skerry, archive: str, program: str, code: int
+) -> None:
+    done = skerry.cli("container", "run", "--pull", "missing", archive, program)
+    assert done.returncode == code, done.stderr
+    assert program in done.stderr
+    assert json.loads(cli(skerry, "container", "list", "-o", "json")) == {"containers": []}
+
+
+def test_too_much_memory_is_told_from_a_signal(skerry: Skerry, archive: str) -> None:
+    hog = "x=a; while :; do x=$x$x; done"
+    done = skerry.cli("container", "run", "--rm", "--memory", "16", archive, "sh", "-c", hog)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "memory" in done.stderr
+
+
+def test_ctrl_c_stops_the_container_as_it_likes_to_be_stopped(skerry: Skerry, archive: str) -> None:
+    script = "trap 'echo bye; exit 5' USR1; echo on; while :; do sleep 0.05; done"
+    command = ["container", "run", "--rm", "--stop-signal", "SIGUSR1", archive, "sh", "-c", script]
+    with subprocess.Popen(
+        [*COMMAND, *command],
+        env=environment(SKERRY_DATA=str(skerry.data)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == (b"bye\n", 5)
+
+
+def test_a_container_goes_on_when_skerry_is_killed_and_nothing_is_left_at_the_end(
+    tmp_path: Path, archive: str
+) -> None:
+    port = free_port()
+    first = Skerry(tmp_path)
+    try:
+        first.wait_ready()
+        cli(first, "container", "run", "--rm", archive, "true")  # what all share is made by the first
+        files = files_of(first)
+        cli(first, "container", "run", "-d", "--name", "web", "-p", f"{port}:80", archive)
+        script = "echo before; while [ ! -e /go ]; do sleep 0.05; done; echo after; exit 3"
+        cli(first, "container", "run", "-d", "--name", "job", archive, "sh", "-c", script)
+        assert served(port) == PAGE
+        before = shown(first, "web")
+    finally:
+        first.kill()
+    assert get(port) == PAGE
+    with running(tmp_path) as second:
+        after = shown(second, "web")
+        assert (after["state"], after["pid"], after["address"]) == (
+            "running",
+            before["pid"],
+            before["address"],
+        )
+        assert get(port) == PAGE
+        with subprocess.Popen(
+            [*COMMAND, "container", "logs", "-f", "job"],
+            env=environment(SKERRY_DATA=str(second.data)),
+            stdout=subprocess.PIPE,
+        ) as follower:
+            cli(second, "container", "exec", "job", "touch", "/go")
+            output, _ = follower.communicate(timeout=30)
+        assert output == b"before\nafter\n"
+        assert cli(second, "container", "wait", "job") == "3\n"
+        cli(second, "container", "remove", "job")
+        cli(second, "container", "remove", "--force", "web")
+        assert nobody_listens(port)
+    assert left_of(second) == []
+    assert files_of(second) <= files
