@@ -46,8 +46,8 @@ async def test_it_is_in_its_cell_its_root_and_its_network(agent: Agent, ground: 
     await begun(containers, "web", room=Room(Millicores(500), Megabytes(64)), pids=40)
     view = containers.get("web")
     assert f"{ground.root}/web/" in Path(f"/proc/{view.pid}/cgroup").read_text()
-    assert Path(f"/proc/{view.pid}/root/bin/busybox").exists()
-    assert not Path(f"/proc/{view.pid}/root/usr").exists()
+    assert Path(f"/proc/{view.pid}/cwd/bin/busybox").exists()
+    assert not Path(f"/proc/{view.pid}/cwd/usr").exists()
     assert os.readlink(f"/proc/{view.pid}/ns/net") != os.readlink("/proc/self/ns/net")
     stats = await containers.stats("web")
     assert stats.usage.memory_bytes > 0
