@@ -13,7 +13,7 @@ from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.store.memory import MemoryStore
 from skerry.store.protocol import Delete, Entry, Page, Put, Store
-from skerry.store.view import View
+from skerry.store.view import Moved, View
 from tests.support.waiting import eventually
 
 
@@ -62,6 +62,35 @@ async def test_a_view_shows_ones_own_write(store: Store) -> None:
             await view.reached(revision)
             assert view.get("a") == str(number)
             assert view.revision >= revision
+
+
+async def test_who_asked_is_told_what_moved_as_it_was_and_as_it_is(store: Store) -> None:
+    await store.commit([Put("p/a", b"1"), Put("p/b", b"1")])
+    heard: list[Moved[str]] = []
+    view = View(store, "p/", text, changed=heard.extend)
+    async with following(view):
+        await view.ready()
+        assert heard == [("p/a", None, "1"), ("p/b", None, "1")]
+        heard.clear()
+        await view.seen(await store.commit([Put("p/a", b"2"), Delete("p/b"), Put("q", b"1")]))
+        assert heard == [("p/a", "1", "2"), ("p/b", "1", None)]
+
+
+async def test_a_new_snapshot_tells_of_all_that_is_there_and_of_what_is_gone() -> None:
+    store = FlakyStore(ManualClock(), history=2)
+    heard: list[Moved[str]] = []
+    view = View(store, "", text, changed=heard.extend)
+    await store.commit([Put("a", b"1"), Put("b", b"1")])
+    async with following(view):
+        await view.ready()
+    heard.clear()
+    await store.commit([Delete("a"), Put("c", b"1")])
+    for number in range(3):
+        await store.commit([Put("b", str(number).encode())])
+    async with following(view):
+        await view.reached(await store.revision())
+        assert heard == [("a", "1", None), ("b", "1", "2"), ("c", None, "1")]
+    await store.close()
 
 
 async def test_a_revision_that_does_not_touch_the_prefix_is_reached_too(store: Store) -> None:

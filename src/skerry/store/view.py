@@ -3,13 +3,14 @@
 `run` follows for ever and belongs to a `Keeper`; after `Compacted` or `Unavailable` it takes a new snapshot.
 Reads are of memory and may be a moment behind; who must see its own write waits with `reached`. An entry that
 `decode` cannot read stops `run` with `Internal`: a mirror that leaves things out would be worse than none.
+Who must act on changes gives `changed`, which is called in the same step in which the mirror moves.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
@@ -26,8 +27,19 @@ T = TypeVar("T")
 _PATIENCE_S = 0.25
 
 
+class Moved(NamedTuple, Generic[T]):
+    """One key of the mirror as it was and as it is; None: it was, or is, not there."""
+
+    key: str
+    before: T | None
+    after: T | None
+
+
 class View(Generic[T]):
-    """`view.get(key)` is the decoded entry under `prefix`, or None."""
+    """`view.get(key)` is the decoded entry under `prefix`, or None.
+
+    `changed` gets what moved, batch by batch; after a new snapshot that is every key that is or was there.
+    """
 
     def __init__(
         self,
@@ -36,8 +48,10 @@ class View(Generic[T]):
         decode: Callable[[Entry], T],
         *,
         backoff: Backoff | None = None,
+        changed: Callable[[Sequence[Moved[T]]], None] | None = None,
     ) -> None:
         self._store = store
+        self._changed = changed
         self._prefix = prefix
         self._decode = decode
         self._backoff = backoff or Backoff(cap_s=5.0)
@@ -90,23 +104,37 @@ class View(Generic[T]):
             except TimeoutError:
                 await self._refresh()
 
+    async def seen(self, revision: int) -> None:
+        """`reached` for a revision that is known to touch the prefix: waits for the watch, never asks."""
+        await self._wait(revision)
+
     async def _refresh(self) -> None:
         before = self._revision
         page = await self._store.range(self._prefix)
         if before <= page.revision < self._revision:
             return  # the watch was quicker than the snapshot
         # A store that answers with less than was seen before asking was put back to a backup: so are we.
-        self._mirror = KeyMap({entry.key: self._read(entry) for entry in page.entries})
+        old, self._mirror = self._mirror, KeyMap({entry.key: self._read(entry) for entry in page.entries})
+        if self._changed is not None:
+            new = self._mirror
+            gone = [Moved(key, was, None) for key, was in old.scan(self._prefix) if new.get(key) is None]
+            self._changed(gone + [Moved(key, old.get(key), now) for key, now in new.scan(self._prefix)])
         self._move(page.revision)
 
     def _apply(self, batch: Batch) -> None:
         if batch.revision <= self._revision:
             return  # a snapshot was quicker than the watch
+        moved: list[Moved[T]] = []
         for change in batch.changes:
-            if change.entry is None:
+            before = self._mirror.get(change.key)
+            after = None if change.entry is None else self._read(change.entry)
+            if after is None:
                 self._mirror.remove(change.key)
             else:
-                self._mirror.put(change.key, self._read(change.entry))
+                self._mirror.put(change.key, after)
+            moved.append(Moved(change.key, before, after))
+        if self._changed is not None:
+            self._changed(moved)
         self._move(batch.revision)
 
     def _read(self, entry: Entry) -> T:
