@@ -11,17 +11,30 @@ import msgspec
 
 from skerry.model.ids import InstanceId
 from skerry.model.room import NOTHING, Room
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Spec
+from skerry.model.statuses import FINAL, Desired, Status
+from skerry.model.workloads import Instance, Spec
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a node is to do with an instance; a node refuses a lower generation than it has."""
+    """What a node is to do with an instance; a node refuses a lower generation than it has.
+
+    `DESTROYED`: remove every trace of it and report TERMINATED in this generation, also if there is nothing.
+    """
 
     instance: InstanceId
     generation: int
     spec: Spec
     desired: Desired
+
+    @classmethod
+    def of(cls, instance: Instance) -> Order:
+        """What the node that `instance` is bound to is to do."""
+        desired = instance.desired
+        if instance.leaving is not None:
+            desired = Desired.DESTROYED
+        elif instance.observed.status in FINAL and desired is Desired.RUNNING:
+            desired = Desired.STOPPED  # it is over; what is left of it stays for those who read its logs
+        return cls(instance.id, instance.generation, instance.spec, desired)
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -137,6 +137,13 @@ def check_environment(environment: tuple[str, ...]) -> None:
         seen.add(key)
 
 
+class Rollout(enum.StrEnum):
+    """What a new version of a workload means for the instances of older ones."""
+
+    NONE = "none"  # they stay as they are
+    ROLLING = "rolling"  # each is replaced, when the one before it runs
+
+
 class Workload(msgspec.Struct, frozen=True):
     """A template that instances are made from."""
 
@@ -144,6 +151,8 @@ class Workload(msgspec.Struct, frozen=True):
     spec: Spec
     created_at: float
     version: int = 1  # goes up with every change of the spec
+    rollout: Rollout = Rollout.NONE  # of this version
+    is_going: bool = False  # deleted: nothing is made from it, and it goes when its instances are told to
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -168,10 +177,12 @@ class Instance(msgspec.Struct, frozen=True):
     observed: Observed
     desired: Desired = Desired.RUNNING
     workload: WorkloadId | None = None  # None: made from a spec of its own
+    version: int = 0  # of the workload, whose spec this has
     node: NodeId | None = None
     ip: str = ""
     restarts: int = 0
-    generation: int = 1  # goes up with every order to its node; nodes refuse older ones
+    generation: int = 1  # of the copy: goes up when it leaves a node or has to; nodes refuse older ones
+    leaving: Spec | None = None  # of the copy that its node is to give up, before a new one is placed
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
