@@ -1,0 +1,71 @@
+"""Tunnels: what somebody asks of an instance on a far node, and the frames in which it is answered.
+
+A tunnel carries frames of bytes both ways, whole and in order. The first byte of a frame is its channel, the
+rest is data. A tunnel ends well by `Channel.EXIT` (a program) or by its end (output that was not to be
+followed); what goes wrong at the node comes as an error of `skerry.model.errors` instead.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.cells import Stream
+
+MAX_FRAME = 64 * 1024
+
+
+class Channel(enum.IntEnum):
+    """What a frame holds."""
+
+    OUTPUT = 1  # from the node
+    ERRORS = 2  # from the node: what was written to the error output
+    EXIT = 3  # from the node, the last: the exit code in decimal digits
+    INPUT = 4  # to the node
+    END_OF_INPUT = 5  # to the node; no data
+    SIZE = 6  # to the node: rows and columns of the terminal in decimal digits, divided by a space
+    SIGNAL = 7  # to the node: its number in decimal digits
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """Some bytes of one channel."""
+
+    channel: Channel
+    data: bytes = b""
+
+    def pack(self) -> bytes:
+        return bytes([self.channel]) + self.data
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Frame:
+        """The frame in `packed`; `Invalid` if there is none."""
+        try:
+            return cls(Channel(packed[0]), packed[1:])
+        except (IndexError, ValueError):
+            raise errors.Invalid("a frame of a tunnel must begin with the number of a channel") from None
+
+
+class LogsAsk(msgspec.Struct, frozen=True, tag="logs"):
+    """What an instance has written, and with `follow` what it writes from now on."""
+
+    follow: bool = False
+    tail: int | None = None  # only that many lines of what is there
+    stream: Stream | None = None  # None: both
+
+
+class ExecAsk(msgspec.Struct, frozen=True, tag="exec"):
+    """A program to run in an instance, as `skerry container exec` has it."""
+
+    arguments: tuple[str, ...]
+    environment: tuple[str, ...] = ()  # KEY=VALUE, over the container's
+    user: str = ""
+    folder: str = ""
+    terminal: bool = False
+    takes_input: bool = False
+    rows: int = 0
+    columns: int = 0
+
+
+Ask = LogsAsk | ExecAsk
