@@ -1,0 +1,44 @@
+"""How nodes stand, as those who place instances must know it: what a node offers, and whether it is heard.
+
+`skerry.control.nodes` knows nodes and tells of every change; `skerry.control.deciding` decides by what it is
+told here. This module is only the words between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from skerry.model.ids import NodeId
+from skerry.model.nodes import Liveness
+from skerry.schedule import NodeView
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A registered node at one moment. `view.takes_work` is False for whatever reason `view.why_not` says."""
+
+    view: NodeView
+    liveness: Liveness = Liveness.LIVE
+    drain_by: float | None = None
+
+
+class Standings(Protocol):
+    """All registered nodes, from memory."""
+
+    async def ready(self) -> None:
+        """Wait until all registered nodes are known, and when each was last heard of."""
+        ...
+
+    def standing(self, node: NodeId) -> Standing | None:
+        """How the node stands now; None if it is not registered."""
+        ...
+
+    def standings(self) -> Iterable[Standing]:
+        """Every registered node."""
+        ...
+
+    def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]:
+        """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
+        ...
