@@ -218,6 +218,7 @@ class InitHandle:
 
     def enter(self, host_name: str, entrance: Entrance) -> None:
         """Make a spare the init of a cell; what it is asked next, it does there. If it cannot, it ends.
+        `host_name` is empty for one that has the host's.
 
         Raises Unavailable if it could not even be told; it is no cell's init then, and starts nothing.
         """

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import structlog
 
+from skerry.kit import tasks
 from skerry.model import errors
-from skerry.model.cells import Cell
 from skerry.node.cells.known import Home, Means
 from skerry.node.cells.records import InitRecord
 from skerry.node.cells.spares import Spares
@@ -41,24 +41,28 @@ class Inits:
         self._on_exit = on_exit
         self._on_death = on_death
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._spares = Spares(
-            means.launcher,
-            self._spec("spare", is_spare=True),
-            means.groups.spare_entrance,
-            means.settings.spare_inits,
-        )
+        # By whether they isolate processes: those of containers do not, and a node may have no container.
+        self._spares = {
+            isolates: Spares(
+                means.launcher,
+                self._spec("spare", isolates, is_spare=True),
+                means.groups.spare_entrance,
+                means.settings.spare_inits,
+                only_after_use=not isolates,
+            )
+            for isolates in (True, False)
+        }
 
     async def run(self) -> None:
         """Keep spares ready, until listening to an init has failed for a reason that is a fault of ours."""
-        filling = asyncio.create_task(self._spares.run(), name="spare inits")
+        filling = [asyncio.create_task(each.run(), name="spare inits") for each in self._spares.values()]
         try:
-            await asyncio.wait({filling, self._failure}, return_when=asyncio.FIRST_EXCEPTION)
-            for done in (filling, self._failure):
+            await asyncio.wait({*filling, self._failure}, return_when=asyncio.FIRST_EXCEPTION)
+            for done in (*filling, self._failure):
                 if done.done():
                     done.result()
         finally:
-            filling.cancel()
-            await asyncio.gather(filling, return_exceptions=True)
+            await tasks.give_up(filling)
 
     async def of(self, home: Home) -> InitHandle:
         """The cell's init, made now if it has none."""
@@ -93,7 +97,7 @@ class Inits:
 
     async def close(self) -> None:
         self._failure.cancel()
-        await self._spares.close()
+        await asyncio.gather(*(each.close() for each in self._spares.values()))
 
     async def clear(self, home: Home) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
@@ -115,19 +119,20 @@ class Inits:
             await self.clear(home)
         home.had_init = True
         host_name = cell.name.rpartition("/")[2]
-        is_plain = cell.isolates_processes and not cell.isolates_network
-        init = self._spares.take() if is_plain else None
+        init = None if cell.isolates_network else self._spares[cell.isolates_processes].take()
         try:
             if init is not None:
                 with means.groups.spare_way(cell.name) as way:
                     # Recorded while it still ends with the launcher: it is never in a cell unknown.
                     self._record(home, init)
-                    init.enter(host_name, way)
+                    init.enter(host_name if cell.isolates_processes else "", way)
             else:
                 means.groups.add_leaf(cell.name, INIT_LEAF)
                 means.reached("init.group")
                 with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
-                    init = await means.launcher.make_init(self._spec(host_name, cell), entrance)
+                    init = await means.launcher.make_init(
+                        self._spec(host_name, cell.isolates_processes, cell.isolates_network), entrance
+                    )
                 means.reached("init.made")
                 self._record(home, init)
         except BaseException:
@@ -143,11 +148,18 @@ class Inits:
         self._means.records.set_init(home.name, InitRecord(init.pid, init.start_time, init.control_fd))
         self._means.reached("init.recorded")
 
-    def _spec(self, host_name: str, cell: Cell | None = None, *, is_spare: bool = False) -> InitSpec:
+    def _spec(
+        self,
+        host_name: str,
+        isolates_processes: bool,
+        isolates_network: bool = False,
+        *,
+        is_spare: bool = False,
+    ) -> InitSpec:
         return InitSpec(
             host_name=host_name,
-            isolates_processes=cell is None or cell.isolates_processes,
-            isolates_network=cell is not None and cell.isolates_network,
+            isolates_processes=isolates_processes,
+            isolates_network=isolates_network,
             hidden=_existing(self._means.hidden),
             tmp_mb=self._means.settings.tmp_mb,
             is_spare=is_spare,

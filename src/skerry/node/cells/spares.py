@@ -28,9 +28,16 @@ class Spares:
     """A stock of inits of one kind. `run` keeps it filled."""
 
     def __init__(
-        self, launcher: Launcher, spec: InitSpec, entrance: Callable[[], Entrance | None], count: int
+        self,
+        launcher: Launcher,
+        spec: InitSpec,
+        entrance: Callable[[], Entrance | None],
+        count: int,
+        *,
+        only_after_use: bool = False,
     ) -> None:
-        """`entrance` leads to where they wait; if it leads nowhere, there are none."""
+        """`entrance` leads to where they wait; if it leads nowhere, there are none. `only_after_use`: none
+        either before somebody has wanted one."""
         self._launcher = launcher
         self._entrance = entrance
         self._spec = spec
@@ -38,7 +45,8 @@ class Spares:
         self._ready: list[InitHandle] = []
         self._making: asyncio.Task[InitHandle | None] | None = None
         self._wanted = asyncio.Event()
-        self._wanted.set()
+        if not only_after_use:
+            self._wanted.set()
 
     def take(self) -> InitHandle | None:
         """One that lives, or None if there is none now."""

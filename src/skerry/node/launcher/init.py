@@ -307,7 +307,8 @@ def _enter(message: messages.Message) -> None:
     try:
         for group in message.descriptors:
             os.write(group, b"0")
-        kernel.set_host_name(message.body["host_name"])
+        if message.body["host_name"]:
+            kernel.set_host_name(message.body["host_name"])
         kernel.set_parent_death_signal(0)
     except (OSError, LookupError):
         os._exit(1)
