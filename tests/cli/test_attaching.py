@@ -20,11 +20,6 @@ from tests.support.nodes import Command, Node
 from tests.support.waiting import eventually_sync
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
-
-
 @pytest.fixture
 def node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
     with Node(tmp_path, authority, FakeContainers, container_server) as running:

@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,10 @@ from click.testing import CliRunner
 
 from skerry.cli import main
 from skerry.model import errors
-from skerry.model.cells import Exit, Limits, Sandbox, Stream
-from tests.support.cells import FakeKeeper, cell_server
+from skerry.model.cells import Exit, Limits, Sandbox
+from tests.support.cells import FakeKeeper, cell_server, program
 from tests.support.certificates import TestAuthority
 from tests.support.nodes import Command, Node
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
 
 
 @pytest.fixture
@@ -39,20 +34,6 @@ def small_node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
     """One that keeps hardly any output."""
     with Node(tmp_path, authority, partial(FakeKeeper, log_bytes=4096), cell_server) as running:
         yield running
-
-
-def program(*output: bytes, errors: bytes = b"", **how: Any) -> Callable[[Any], None]:
-    """What a program does as soon as it is started."""
-
-    def does(started: Any) -> None:
-        for piece in output:
-            started.write(piece)
-        if errors:
-            started.write(errors, Stream.STDERR)
-        if how:
-            started.end(Exit(at=1.0, **how))
-
-    return does
 
 
 def test_a_cell_is_allocated_with_its_limits_listed_and_freed(node: Node) -> None:

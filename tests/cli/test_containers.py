@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,17 @@ import pytest
 
 from skerry.cli import specs
 from skerry.model import errors
-from skerry.model.cells import Exit, Stream
+from skerry.model.cells import Exit
 from skerry.model.containers import ContainerSpec, ContainerState, NetworkMode
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.room import Room
+from tests.support.cells import program
 from tests.support.certificates import TestAuthority
 from tests.support.containers import ID, FakeContainers, container_server
 from tests.support.nodes import Command, Node
 from tests.support.waiting import eventually_sync
 
 WEB = "example.org/web:1"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
 
 
 @pytest.fixture
@@ -42,20 +38,6 @@ def small_node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
     """One that keeps hardly any output."""
     with Node(tmp_path, authority, partial(FakeContainers, log_bytes=4096), container_server) as running:
         yield running
-
-
-def program(*output: bytes, errors: bytes = b"", **how: Any) -> Callable[[Any], None]:
-    """What a container does as soon as it is started."""
-
-    def does(started: Any) -> None:
-        for piece in output:
-            started.write(piece)
-        if errors:
-            started.write(errors, Stream.STDERR)
-        if how:
-            started.end(Exit(at=1.0, **how))
-
-    return does
 
 
 def detached(node: Node, *names: str) -> None:

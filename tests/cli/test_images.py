@@ -19,11 +19,6 @@ from tests.support.nodes import Command, Node
 WEB = "example.org/web:1"
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
-
-
 @pytest.fixture
 def node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
     with Node(tmp_path, authority, FakeContainers, container_server) as running:

@@ -144,14 +144,15 @@ def test_an_image_from_a_registry_is_pulled_listed_run_and_removed(skerry: Skerr
 
 def test_a_published_port_leads_into_the_container_until_it_stops(skerry: Skerry, archive: str) -> None:
     port = free_port()
-    assert cli(skerry, "container", "run", "-d", "--name", "web", "-p", f"{port}:80", archive) == "web\n"
+    options = ("--name", "web", "-p", f"{port}:80", "--stop-grace", "0")
+    assert cli(skerry, "container", "run", "-d", *options, archive) == "web\n"
     assert served(port) == PAGE
     taken = skerry.cli("container", "run", "-d", "--name", "other", "-p", f"{port}:80", archive)
     assert taken.returncode == 125
     assert "web" in taken.stderr
     assert str(port) in taken.stderr
     assert "other" not in cli(skerry, "container", "list")
-    assert cli(skerry, "container", "stop", "--grace", "0", "web").startswith("stopped web: exited")
+    assert cli(skerry, "container", "stop", "web").startswith("stopped web: exited")
     assert nobody_listens(port)
     cli(skerry, "container", "start", "web")
     assert served(port) == PAGE
@@ -160,7 +161,7 @@ def test_a_published_port_leads_into_the_container_until_it_stops(skerry: Skerry
 
 
 def test_exec_passes_input_output_and_exit_code(skerry: Skerry, archive: str) -> None:
-    cli(skerry, "container", "run", "-d", "--name", "box", archive, "sleep", "600")
+    cli(skerry, "container", "run", "-d", "--name", "box", "--stop-grace", "0", archive, "sleep", "600")
     data = os.urandom(200_000)
     for script, code in (("cat", 0), ("cat; exit 9", 9)):
         done = subprocess.run(
@@ -221,7 +222,8 @@ def test_a_container_goes_on_when_skerry_is_killed_and_nothing_is_left_at_the_en
         first.wait_ready()
         cli(first, "container", "run", "--rm", archive, "true")  # what all share is made by the first
         files = files_of(first)
-        cli(first, "container", "run", "-d", "--name", "web", "-p", f"{port}:80", archive)
+        options = ("--name", "web", "-p", f"{port}:80", "--stop-grace", "0")
+        cli(first, "container", "run", "-d", *options, archive)
         script = "echo before; while [ ! -e /go ]; do sleep 0.05; done; echo after; exit 3"
         cli(first, "container", "run", "-d", "--name", "job", archive, "sh", "-c", script)
         assert served(port) == PAGE

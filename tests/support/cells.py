@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,20 @@ class Started:
                 writer.end(0)
             os.close(self._descriptor)
             self.ended.set()
+
+
+def program(*output: bytes, errors: bytes = b"", **how: Any) -> Callable[[Any], None]:
+    """What a program does as soon as it is started."""
+
+    def does(started: Any) -> None:
+        for piece in output:
+            started.write(piece)
+        if errors:
+            started.write(errors, Stream.STDERR)
+        if how:
+            started.end(Exit(at=1.0, **how))
+
+    return does
 
 
 @dataclass(frozen=True)
@@ -209,16 +223,22 @@ class FakeKeeper:
 
 
 @dataclass
-class CellServer:
-    """A server that is up. `keeper` is whatever it was given, most often a fake."""
+class Served:
+    """A server that is up."""
 
-    keeper: Any
-    recent: Recent
     path: Path
     authority: TestAuthority
 
     def tls(self, role: str = "admin") -> ssl.SSLContext:
         return self.authority.client_context(self.authority.issue(f"some-{role}", role))
+
+
+@dataclass
+class CellServer(Served):
+    """`keeper` is whatever it was given, most often a fake."""
+
+    keeper: Any
+    recent: Recent
 
 
 @asynccontextmanager
@@ -229,7 +249,7 @@ async def cell_server(
     recent = Recent()
     services = [RuntimeService(keeper), ObserveService(keeper, recent), CellService(keeper, a_node)]
     async with listening(folder, authority, services) as path:
-        yield CellServer(keeper, recent, path, authority)
+        yield CellServer(path, authority, keeper, recent)
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import os
 import signal
-import ssl
 import struct
 import subprocess
 import termios
@@ -30,7 +29,7 @@ from skerry.model.images import Image, ImageConfig, ImageId, LayerProgress, Plat
 from skerry.node.logs.readers import RingReader
 from skerry.wire.containers.keeper import OnProgress
 from skerry.wire.containers.service import ContainerService, ImageService
-from tests.support.cells import Started, listening
+from tests.support.cells import Served, Started, listening
 from tests.support.certificates import TestAuthority
 
 ID = ImageId("sha256:" + "ab" * 32)
@@ -321,16 +320,11 @@ class FakeContainers:
 
 
 @dataclass
-class ContainerServer:
-    """A server that is up, and the fakes behind it."""
+class ContainerServer(Served):
+    """With the fakes behind it."""
 
     containers: FakeContainers
     images: FakeImages
-    path: Path
-    authority: TestAuthority
-
-    def tls(self, role: str = "admin") -> ssl.SSLContext:
-        return self.authority.client_context(self.authority.issue(f"some-{role}", role))
 
 
 @asynccontextmanager
@@ -341,4 +335,4 @@ async def container_server(
     images = containers.images
     services = [ImageService(images), ContainerService(containers, images)]
     async with listening(folder, authority, services) as path:
-        yield ContainerServer(containers, images, path, authority)
+        yield ContainerServer(path, authority, containers, images)

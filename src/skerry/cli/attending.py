@@ -110,7 +110,7 @@ async def _remove(door: dialling.Door, stub: ContainerServiceStub, name: str) ->
 
     try:
         with dialling.plain_words(door):
-            await stub.Remove(RemoveRequest(container=name, force=True), timeout=dialling.CALL_S)
+            await stub.Remove(RemoveRequest(container=name, force=True))
     except click.ClickException as error:
         _tell_left(name, error, "may still be there")
 

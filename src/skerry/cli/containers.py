@@ -141,14 +141,15 @@ def stop(door: dialling.Door, names: tuple[str, ...], grace: float | None) -> No
 
 @container.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("-f", "--force", is_flag=True, help="Also if it runs: it is killed.")
+@click.option("-f", "--force", is_flag=True, help="Also if it runs: it is stopped first.")
 @dialling.options
 def remove(door: dialling.Door, names: tuple[str, ...], force: bool) -> None:
     """Remove containers with all that they have written."""
     from skerry.wire.proto.containers_pb2 import RemoveRequest
 
     async def removing(stub: ContainerServiceStub, name: str) -> str:
-        await stub.Remove(RemoveRequest(container=name, force=force), timeout=dialling.CALL_S)
+        # Without a limit, as for a stop.
+        await stub.Remove(RemoveRequest(container=name, force=force))
         return f"removed {name}"
 
     dialling.ask_each(door, dialling.containers, names, removing)

@@ -6,17 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 
 import pytest
-from grpclib.client import Channel
 
-from skerry.wire.grpc.channel import dial
 from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
-from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.support.containers import ContainerServer, FakeContainers, container_server
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
 
 
 @pytest.fixture
@@ -24,14 +16,6 @@ async def served(tmp_path, authority) -> AsyncIterator[ContainerServer]:
     with closing(FakeContainers(tmp_path / "output")) as keeper:
         async with container_server(tmp_path, authority, keeper) as server:
             yield server
-
-
-@pytest.fixture
-async def channel(served) -> AsyncIterator[Channel]:
-    """To the server, with an admin's certificate."""
-    line = dial(str(served.path), served.tls(), server_name=SERVER_NAME)
-    yield line
-    line.close()
 
 
 @pytest.fixture
