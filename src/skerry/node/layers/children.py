@@ -54,7 +54,7 @@ class Input:
         self._source = source
         self._writing = -1
         if isinstance(source, Path):
-            self.reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            self.reading = open_existing(source, os.O_RDONLY | os.O_CLOEXEC)
             return
         self.reading, self._writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._writing, False)
@@ -239,6 +239,18 @@ class Child:
         while part := await self._process.stderr.read(_COMPLAINT_BYTES):
             self._complaint += part
             del self._complaint[:-_COMPLAINT_BYTES]
+
+
+def open_existing(path: Path, flags: int) -> int:
+    """Open what the caller has just made. Raises Internal."""
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        raise errors.Internal(
+            f"{path.name} cannot be opened: {(error.strerror or 'no reason').lower()}; "
+            "leave the data folder alone and pull the image again",
+            detail=str(error),
+        ) from error
 
 
 @functools.cache

@@ -19,7 +19,7 @@ import structlog
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.node.layers import removing
-from skerry.node.layers.children import Answer, Child, Input
+from skerry.node.layers.children import Answer, Child, Input, open_existing
 from skerry.node.layers.unpacker import faults
 
 log = structlog.get_logger(__name__)
@@ -87,7 +87,7 @@ class Unpacker:
         diff_id: Digest | None,
         limits: UnpackLimits,
     ) -> Unpacked:
-        root = os.open(target, _OPEN_FOLDER)
+        root = open_existing(target, _OPEN_FOLDER)
         try:
             with Input(source) as given:
                 child = await Child.start(

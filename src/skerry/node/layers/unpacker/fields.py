@@ -28,20 +28,26 @@ def text(field: bytes) -> bytes:
 
 def number(field: bytes) -> int:
     """Octal digits between blanks, or, for what these cannot hold, big-endian bytes."""
-    if field[0] & _BASE_256:
-        width = 8 * len(field) - 1
-        value = int.from_bytes(field, "big") & ((1 << width) - 1)
-        if field[0] & 0x40:
-            value -= 1 << width
-        if not -_MOST <= value < _MOST:
-            raise malformed("a number in a header is out of range")
-        return value
-    digits = text(field.strip(b" \0"))
-    if not digits:
-        return 0
+    digits = field.strip(b" \0")
+    if not digits.isdigit():
+        if not digits:
+            return 0
+        if field[0] & _BASE_256:
+            return _large_number(field)
+        digits = text(digits)
     if not digits.isdigit() or b"8" in digits or b"9" in digits:
         raise malformed(f"{faults.spell(digits)} is no octal number")
     return int(digits, 8)
+
+
+def _large_number(field: bytes) -> int:
+    width = 8 * len(field) - 1
+    value = int.from_bytes(field, "big") & ((1 << width) - 1)
+    if field[0] & 0x40:
+        value -= 1 << width
+    if not -_MOST <= value < _MOST:
+        raise malformed("a number in a header is out of range")
+    return value
 
 
 def decimal(digits: bytes) -> int:

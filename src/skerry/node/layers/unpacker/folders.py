@@ -81,7 +81,7 @@ class Folders:
         if folder.descriptor < 0:
             folder.descriptor = self._reach(folder)
             if len(self._open) >= _MOST_OPEN:
-                self.close(next(iter(self._open)))
+                self._close(next(iter(self._open)))
         elif folder is self.root:
             return folder.descriptor
         else:
@@ -90,15 +90,15 @@ class Folders:
         return folder.descriptor
 
     def forget(self, folder: Folder) -> None:
-        """Close it and all below it: it is about to go."""
+        """Close it and all below it, as far as that is ours to close: it is about to go."""
         gone = [folder]
         while gone:
             one = gone.pop()
             gone += one.folders.values()
-            if one.descriptor >= 0:
-                self.close(one)
+            if one in self._open:
+                self._close(one)
 
-    def close(self, folder: Folder) -> None:
+    def _close(self, folder: Folder) -> None:
         del self._open[folder]
         os.close(folder.descriptor)
         folder.descriptor = -1

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 from skerry.node.launcher import kernel
@@ -42,34 +43,51 @@ def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) 
     os._exit(0)  # without waiting for the thread that reads, or for memory to be tidied up
 
 
+class _Progress:
+    """Tells now and then that the process lives, and how far it is."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _TELL_EVERY_S
+
+    def tell(self, bytes_in: int, files: int) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _TELL_EVERY_S
+            _tell({"bytes": bytes_in, "files": files})
+
+
 def _unpack(pipeline: Pipeline, diff_id: str, most_bytes: int, most_files: int) -> dict[str, Any]:
+    progress = _Progress()
+
+    def chunks() -> Iterator[bytes]:
+        for chunk in pipeline.chunks():
+            progress.tell(feed.bytes, tree.files)
+            yield chunk
+
     pipeline.start()
-    feed = Feed(pipeline.chunks(), most_bytes)
+    feed = Feed(chunks(), most_bytes)
     tar = Tar(feed)
     tree = Tree(confinement.ROOT, most_files)
-    tell_at = time.monotonic() + _TELL_EVERY_S
+    try:
+        for entry in tar.entries():
+            tree.apply(entry, tar.content)
+        digest = pipeline.digest()
+        _check_is_whole(digest, diff_id, tar)
+        for _ in tree.finish():
+            progress.tell(feed.bytes, tree.files)
+    finally:
+        tree.close()
+    return {"diff_id": digest, "bytes": feed.bytes, "files": tree.files}
 
-    def progress() -> None:
-        nonlocal tell_at
-        if (now := time.monotonic()) >= tell_at:
-            tell_at = now + _TELL_EVERY_S
-            _tell({"bytes": feed.bytes, "files": tree.files})
 
-    for entry in tar.entries():
-        tree.apply(entry, tar.content)
-        progress()
-    digest = pipeline.digest()
+def _check_is_whole(digest: str, diff_id: str, tar: Tar) -> None:
+    """A digest proves that nothing is missing; without one, only the mark at the end does."""
     if diff_id and digest != diff_id:
         raise Fault(
             faults.MALFORMED,
-            f"the layer is not what the image says: it hashes to {digest}, and should to {diff_id}",
+            f"the layer is not what the image says: its digest is {digest} and should be {diff_id}",
         )
-    # A digest proves that nothing is missing; without one, only the mark at the end does.
     if not diff_id and not tar.has_end:
         raise Fault(faults.MALFORMED, "the layer has no end: it was cut off")
-    for _ in tree.finish():
-        progress()
-    return {"diff_id": digest, "bytes": feed.bytes, "files": tree.files}
 
 
 def _tell(line: dict[str, Any]) -> None:

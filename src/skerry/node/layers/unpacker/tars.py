@@ -32,6 +32,7 @@ _PAX: Final = b"x"
 _GLOBAL_PAX: Final = b"g"
 _LONG_NAME: Final = b"L"
 _LONG_LINK: Final = b"K"
+_EXTENDED: Final = frozenset({_PAX, _GLOBAL_PAX, _LONG_NAME, _LONG_LINK})
 _SPARSE: Final = b"S"
 
 _HEADER: Final = struct.Struct("100s8s8s8s12s12s8s1s100s6s2s64s8s8s155s12s")
@@ -187,18 +188,16 @@ def _parse(block: bytes) -> Entry:
         tail,
     ) = _HEADER.unpack(block)
     _check(block, checksum)
-    entry = Entry(
-        fields.text(name),
-        kind,
-        mode=fields.number(mode),
-        uid=fields.number(uid),
-        gid=fields.number(gid),
-        size=fields.number(size),
-        mtime_ns=fields.number(mtime) * _NANOSECONDS,
-        link=fields.text(link),
-    )
+    entry = Entry(fields.text(name), kind, size=fields.number(size))
     if entry.size < 0:
         raise fields.malformed(f"{faults.spell(entry.name)} has a negative size")
+    if kind in _EXTENDED:
+        return entry
+    entry.mode = fields.number(mode)
+    entry.uid = fields.number(uid)
+    entry.gid = fields.number(gid)
+    entry.mtime_ns = fields.number(mtime) * _NANOSECONDS
+    entry.link = fields.text(link)
     if magic == b"ustar\0":
         if tail.endswith(b"tar\0") and version == b"00":
             prefix = prefix[:131]  # star keeps times in the rest

@@ -88,6 +88,10 @@ class Tree:
                 raise faults.of_system(error, folder.name or b"/") from error
             yield
 
+    def close(self) -> None:
+        """Close every folder but the root, which is the caller's."""
+        self._folders.forget(self._folders.root)
+
     def _apply_to_root(self, entry: Entry) -> None:
         if entry.kind != tars.FOLDER:
             raise Fault(faults.REFUSED, "the root of the layer is not a folder")

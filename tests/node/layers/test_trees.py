@@ -1,0 +1,130 @@
+"""Applying entries holds by itself: without the walls of the process, nothing outside is ever touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry.node.layers.unpacker import faults, tars
+from skerry.node.layers.unpacker.faults import Fault
+from skerry.node.layers.unpacker.folders import Folders
+from skerry.node.layers.unpacker.tars import Entry
+from skerry.node.layers.unpacker.trees import Tree
+from tests.node.layers.ground import look, needs_root
+
+pytestmark = needs_root
+
+PARTS = (b"a", b"b", b"c", b"..", b".", b"", b".wh.a", b".wh.b", b".wh..wh..opq", b".wh...", b"canary")
+KINDS = (
+    tars.FILE,
+    tars.FOLDER,
+    tars.SYMLINK,
+    tars.HARD_LINK,
+    tars.CHARACTER_DEVICE,
+    tars.FIFO,
+)
+
+
+def paths(*, parts: tuple[bytes, ...] = PARTS) -> st.SearchStrategy[bytes]:
+    return st.lists(st.sampled_from(parts), min_size=1, max_size=4).map(b"/".join)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Entry:
+    kind = draw(st.sampled_from(KINDS))
+    # Mostly plain names, so that the odd ones meet a tree in which they could do something.
+    name = draw(st.one_of(paths(parts=PARTS[:3]), paths(parts=PARTS[:3]), paths()))
+    entry = Entry(
+        name, kind, mode=draw(st.sampled_from((0o755, 0o4711, 0o000))), major=draw(st.integers(0, 1))
+    )
+    if kind in (tars.SYMLINK, tars.HARD_LINK):
+        entry.link = draw(paths())
+        if draw(st.booleans()):
+            entry.link = b"/" + entry.link
+    return entry
+
+
+def content() -> Iterator[memoryview]:
+    yield memoryview(b"overwritten")
+
+
+def outcome(tree: Tree, sequence: list[Entry]) -> str:
+    try:
+        for entry in sequence:
+            tree.apply(entry, content)
+        for _ in tree.finish():
+            pass
+    except Fault as fault:
+        return fault.kind
+    finally:
+        tree.close()
+    return "applied"
+
+
+@settings(max_examples=200)
+@given(st.lists(entries(), max_size=14))
+def test_no_sequence_of_entries_reaches_outside(sequence: list[Entry]) -> None:
+    place = Path(tempfile.mkdtemp(prefix="skerry-trees-"))
+    try:
+        (place / "canary").mkdir()
+        (place / "canary" / "a").write_bytes(b"secret")
+        os.symlink("canary", place / "a")
+        os.utime(place / "canary", (1, 1))
+        (place / "target").mkdir()
+        os.utime(place, (1, 1))
+        before = {path: thing for path, thing in look(place).items() if not path.startswith("target")}
+        root = os.open(place / "target", os.O_RDONLY)
+        try:
+            assert outcome(Tree(root, 1000), sequence) in ("applied", faults.REFUSED)
+        finally:
+            os.close(root)
+        assert {path: thing for path, thing in look(place).items() if not path.startswith("target")} == before
+        removals = [path for path in (place / "target").rglob("*") if is_removal(path)]
+        named = {name for entry in sequence for part in entry.name.split(b"/") if (name := part[4:])}
+        assert {os.fsencode(path.name) for path in removals} <= named
+    finally:
+        shutil.rmtree(place)
+
+
+def is_removal(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[int]:
+    (tmp_path / "root").mkdir()
+    opened = os.open(tmp_path / "root", os.O_RDONLY)
+    yield opened
+    os.close(opened)
+
+
+def test_more_folders_than_may_be_open_at_once_are_written_to_in_turn(root: int, tmp_path: Path) -> None:
+    tree = Tree(root, 10_000)
+    for turn in range(3):
+        for number in range(200):
+            tree.apply(Entry(b"f%d/sub/%d" % (number, turn)), content)
+    open_files = len(os.listdir("/proc/self/fd"))
+    for _ in tree.finish():
+        pass
+    tree.close()
+    assert open_files - len(os.listdir("/proc/self/fd")) <= 64
+    assert len(list((tmp_path / "root").glob("f*/sub/*"))) == 600
+    assert tree.files == 600 + 400
+
+
+def test_a_link_is_followed_within_the_root_and_no_further(root: int) -> None:
+    folders = Folders(root)
+    folders.root.links.update({b"up": b"../../a", b"abs": b"/b/./c//", b"loop": b"loop"})
+    assert folders.resolve([b"up", b"x"]) == (folders.root, [b"a", b"x"])
+    assert folders.resolve([b"abs", b"..", b"..", b"..", b"z"]) == (folders.root, [b"z"])
+    with pytest.raises(Fault, match="too many links"):
+        folders.resolve([b"loop"])
