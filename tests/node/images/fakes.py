@@ -98,6 +98,8 @@ class FakeRegistry:
         self.manifests: dict[str, tuple[bytes, str]] = {}
         self.before: Callable[[web.Request], web.StreamResponse | None] = lambda request: None
         self.knows_ranges = True
+        self.gate = asyncio.Event()  # blobs wait for it
+        self.gate.set()
         self.cuts: list[int] = []  # after how many bytes the next answers with large blobs break
         self.requests: list[str] = []
         self.ranges: list[str] = []
@@ -147,6 +149,7 @@ class FakeRegistry:
         return web.json_response({"errors": [{"code": "UNKNOWN", "message": "not known here"}]}, status=404)
 
     async def _blob(self, request: web.Request, data: bytes) -> web.StreamResponse:
+        await self.gate.wait()
         wanted = request.headers.get("Range", "")
         self.ranges.append(wanted)
         start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.knows_ranges else 0

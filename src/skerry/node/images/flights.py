@@ -32,9 +32,6 @@ class Flights(Generic[T]):
         self._flights: dict[Hashable, _Flight[T]] = {}
         self._is_closed = False
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._flights
-
     async def join(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The outcome of the work for `key`, which is begun unless it is under way."""
         while True:

@@ -114,6 +114,7 @@ class Layers:
             os.rename(self.root(layer).parent, place)
             freed += self._known.pop(layer).bytes
             trash.append(place)
+            self._reached("layers.away")
         return freed, trash
 
     async def empty(self, trash: Iterable[Path]) -> None:

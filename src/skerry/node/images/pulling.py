@@ -13,6 +13,8 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -70,7 +72,8 @@ class Puller:
         self._backoff = backoff
         self._slots = asyncio.Semaphore(settings.parallel)
         self._fetches: Flights[Digest] = Flights(shares_failures=False)
-        self._counts: dict[Digest, LayerCount] = {}
+        # Of layers that some pull tells of: pulls of one layer count together.
+        self._counts: WeakValueDictionary[Digest, LayerCount] = WeakValueDictionary()
         self._limits = UnpackLimits(settings.max_layer_bytes, settings.max_layer_files)
 
     async def pull(self, reference: Reference, pull: Pull) -> ImageId:
@@ -101,9 +104,6 @@ class Puller:
 
     async def close(self) -> None:
         await self._fetches.close()
-
-    def is_fetching(self, layer: Digest) -> bool:
-        return layer in self._fetches
 
     async def _source(self, reference: Reference) -> Source:
         what = str(reference)
@@ -157,7 +157,8 @@ class Puller:
             async with asyncio.TaskGroup() as group:
                 for layer, blob in wanted.items():
                     if layer not in self._layers:
-                        group.create_task(self._join(source, blob, layer, what, counts[layer]))
+                        fetch = partial(self._fetch, source, blob, layer, what, counts[layer])
+                        group.create_task(self._fetches.join(layer, fetch))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return layers
@@ -165,17 +166,7 @@ class Puller:
     def _count(self, layer: Digest, blob: Blob) -> LayerCount:
         if layer in self._layers:
             return LayerCount(blob.digest or layer, blob.size, "present")
-        return self._counts.get(layer) or LayerCount(blob.digest or layer, blob.size)
-
-    async def _join(self, source: Source, blob: Blob, layer: Digest, what: str, count: LayerCount) -> None:
-        """Fetch a layer, or wait for whoever does."""
-        if layer not in self._fetches:
-            self._counts[layer] = count
-        try:
-            await self._fetches.join(layer, lambda: self._fetch(source, blob, layer, what, count))
-        finally:
-            if layer not in self._fetches:
-                self._counts.pop(layer, None)
+        return self._counts.setdefault(layer, LayerCount(blob.digest or layer, blob.size))
 
     async def _fetch(
         self, source: Source, blob: Blob, layer: Digest | None, what: str, count: LayerCount
