@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -149,3 +150,18 @@ async def test_a_spare_that_has_entered_no_cell_starts_nothing(ground: Ground, t
     await init.ended()
     init.close()
     await launcher.stop()
+
+
+async def test_a_cell_for_a_container_takes_a_spare_once_there_was_one_before(ground: Ground) -> None:
+    async with stocked(ground) as cells:
+        before = spares(ground)
+        await cells.allocate(Cell(CellName("first"), isolates_processes=False))
+        await cells.start(executable("first", "x", "exec sleep 1000"))
+        await eventually(lambda: len(spares(ground) - before) == ground.settings.spare_inits)
+        waiting, name = spares(ground) - before, socket.gethostname()
+        await cells.allocate(Cell(CellName("second"), isolates_processes=False))
+        await cells.start(executable("second", "x", "exec sleep 1000"))
+        assert init_of(ground, CellName("second")) in waiting
+        assert socket.gethostname() == name, "it has the host's name, and did not change that"
+        await cells.free(CellName("first"))
+        await cells.free(CellName("second"))

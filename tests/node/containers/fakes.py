@@ -145,11 +145,6 @@ class FakeCells:
             self._machine.processes.pop(key).exit(signal=SIGKILL)
         del self._machine.cells[name]
 
-    async def prepare(self, name: CellName) -> None:
-        self._cell(name)
-        await asyncio.sleep(0)
-        self._machine.maybe_fail("prepare")
-
     def _begin(self, executable: Executable, arguments: tuple[str, ...]) -> ExecutableState:
         key = (executable.cell, executable.name)
         if key in self._machine.processes:

@@ -271,7 +271,7 @@ async def test_a_caller_that_goes_later_does_not_leave_it_half_done(node: Node) 
     await eventually(lambda: containers.get("web").state is ContainerState.RUNNING)
 
 
-@pytest.mark.parametrize("call", ["attach", "mount", "prepare", "start", "publish"])
+@pytest.mark.parametrize("call", ["attach", "mount", "start", "publish"])
 async def test_a_start_that_fails_is_undone_and_may_be_repeated(node: Node, call: str) -> None:
     containers = await node.agent()
     await containers.create(spec(ports=(PortMapping(8080, 80),)))

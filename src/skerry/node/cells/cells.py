@@ -182,17 +182,6 @@ class Cells:
         """Start it; it runs when this returns. Raises NotFound, AlreadyExists, Refused, Internal."""
         return await self._begin(executable, Manner(sandbox or Sandbox()))
 
-    async def prepare(self, name: CellName) -> None:
-        """Make the cell's init now, so that a first start need not wait for it. Raises NotFound, Refused."""
-        self._check_stays(self._home(name))
-        held = await self._hold([*_ancestors(name), name], (name, None))
-        await self._finish(held, self._prepare(name))
-
-    async def _prepare(self, name: CellName) -> None:
-        home = self._home(name)
-        self._check_stays(home)
-        await self._executables.inits.of(home)
-
     async def start_container(
         self, executable: Executable, runtime: Callable[[str], Runtime]
     ) -> ExecutableState:

@@ -25,6 +25,7 @@ from skerry.node.launching import InitHandle, InitSpec
 log = structlog.get_logger(__name__)
 
 _KILL_S = 5.0
+_PATIENCE_S = {True: 0.02, False: 0.1}  # a program starts in less, and a container mostly
 
 
 class Inits:
@@ -48,6 +49,7 @@ class Inits:
                 self._spec("spare", isolates, is_spare=True),
                 means.groups.spare_entrance,
                 means.settings.spare_inits,
+                patience_s=_PATIENCE_S[isolates],
                 only_after_use=not isolates,
             )
             for isolates in (True, False)

@@ -18,8 +18,6 @@ from skerry.node.launching import InitHandle, InitSpec, Launcher
 
 log = structlog.get_logger(__name__)
 
-# Whoever took one is busy with it now; the next is made when that is over.
-_PATIENCE_S = 0.02
 _RETRY_S = 1.0
 _END_S = 3.0
 
@@ -34,14 +32,17 @@ class Spares:
         entrance: Callable[[], Entrance | None],
         count: int,
         *,
+        patience_s: float = 0.02,
         only_after_use: bool = False,
     ) -> None:
-        """`entrance` leads to where they wait; if it leads nowhere, there are none. `only_after_use`: none
-        either before somebody has wanted one."""
+        """`entrance` leads to where they wait; if it leads nowhere, there are none. Whoever took one is busy
+        with it for `patience_s`, and the next is made when that is over. `only_after_use`: none is made
+        before somebody has wanted one."""
         self._launcher = launcher
         self._entrance = entrance
         self._spec = spec
         self._count = count
+        self._patience_s = patience_s
         self._ready: list[InitHandle] = []
         self._making: asyncio.Task[InitHandle | None] | None = None
         self._wanted = asyncio.Event()
@@ -63,7 +64,7 @@ class Spares:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await asyncio.sleep(_PATIENCE_S)
+            await asyncio.sleep(self._patience_s)
             while len(self._ready) < self._count:
                 try:
                     # Not cut short with us: it would end by itself then, and nobody would know when.

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 
-from skerry.kit import jsonio, tasks
+from skerry.kit import jsonio
 from skerry.model import errors
 from skerry.model.cells import Executable, ExecutableState, Runtime
 from skerry.model.containers import NetworkMode
@@ -27,9 +26,6 @@ from skerry.node.containers.users import Identity, resolve_user
 from skerry.node.network.network import Attachment
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 _LOST = "what it had written before was lost when the machine went down"
 
@@ -95,16 +91,18 @@ class Starting:
     async def _start(self, container: Container, image: Image) -> tuple[ExecutableState, str]:
         # First, since here a port that another has is found out before anything is made.
         attachment = await self._attach(container)
-        publishing = asyncio.create_task(self._publish(attachment))
+        root = await self._lay_out(container, image, attachment)
+        await self._forget_last(container)
+        is_begun = asyncio.Event()
+        publishing = asyncio.create_task(self._publish(attachment, is_begun))
         try:
-            root, _ = await _both(
-                self._lay_out(container, image, attachment), self._means.cells.prepare(container.cell)
-            )
-            await self._forget_last(container)
-            state = await self._run(container, root, attachment)
-        finally:
+            state = await self._run(container, root, attachment, is_begun)
+        except BaseException:
+            if not is_begun.is_set():
+                publishing.cancel()
             await asyncio.wait({publishing})  # whoever undoes this finds nothing that is still being done
-        publishing.result()
+            raise
+        await publishing
         return state, _LOST if root.was_lost else ""
 
     async def _attach(self, container: Container) -> Attachment | None:
@@ -131,7 +129,10 @@ class Starting:
             )
             return _Root(resolve_user(record.spec.user or record.config.user, place.rootfs), files, was_lost)
 
-        root = await asyncio.to_thread(lay_out)
+        # It is a few short calls, which a thread would take longer to be told of than to make; but what an
+        # earlier boot left in the layer goes first, and that may be much.
+        is_quick = container.run is None or container.run.boot == means.boot
+        root = lay_out() if is_quick else await asyncio.to_thread(lay_out)
         means.reached("start.mounted")
         return root
 
@@ -143,7 +144,9 @@ class Starting:
             return
         self._means.reached("start.forgotten")
 
-    async def _run(self, container: Container, root: _Root, attachment: Attachment | None) -> ExecutableState:
+    async def _run(
+        self, container: Container, root: _Root, attachment: Attachment | None, is_begun: asyncio.Event
+    ) -> ExecutableState:
         means, record, place = self._means, container.record, container.place
 
         def prepare(cgroups_path: str) -> Runtime:
@@ -158,6 +161,7 @@ class Starting:
             )
             (place.folder / "config.json").write_bytes(jsonio.encode(config))  # read at once, and never again
             means.reached("start.bundled")
+            is_begun.set()
             arguments = means.runtime.run_arguments(
                 container.name, bundle=place.folder, pid_file=place.pid_file, log=place.runtime_log
             )
@@ -169,7 +173,9 @@ class Starting:
         means.reached("start.running")
         return state
 
-    async def _publish(self, attachment: Attachment | None) -> None:
+    async def _publish(self, attachment: Attachment | None, is_begun: asyncio.Event) -> None:
+        """Beside the runtime's work, which takes longer, and not before that has begun."""
+        await is_begun.wait()
         if attachment is not None and attachment.ports:
             await self._means.network.publish(attachment.owner)
             self._means.reached("start.published")
@@ -186,15 +192,3 @@ class Starting:
             return
         container.address = ""
         await self._ending.tidy(container)
-
-
-async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """Do both side by side. If one fails, the other has ended too when that is told: whoever undoes them
-    finds nothing that is still being done."""
-    both = asyncio.ensure_future(first), asyncio.ensure_future(second)
-    try:
-        await asyncio.wait(both)
-    except asyncio.CancelledError:
-        await tasks.give_up(both)
-        raise
-    return both[0].result(), both[1].result()
