@@ -13,7 +13,7 @@ import msgspec
 
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
-from skerry.schedule import NodeView
+from skerry.schedule.asks import NodeView
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -1,0 +1,144 @@
+"""All instances in memory: found by id, by node, by workload, and in the order in which they were made.
+
+`Census` is the index and knows no store; `Mirror` keeps one in line with the store and tells everybody who
+listens. Reads of the control plane come from here. Nothing here decides or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from skerry.control.records import INSTANCES, Held, Records
+from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.statuses import FINAL
+from skerry.model.workloads import Instance
+from skerry.store.keymap import KeyMap
+from skerry.store.protocol import Store
+from skerry.store.view import Moved, View
+
+K = TypeVar("K")
+
+Known = Held[Instance]
+Listener = Callable[[Known | None, Known | None], None]
+
+
+class Census:
+    """Every instance there is; `move` keeps it right, one change at a time."""
+
+    def __init__(self, known: Iterable[Known] = ()) -> None:
+        self._known: dict[InstanceId, Known] = {}
+        self._by_age: KeyMap[InstanceId] = KeyMap()
+        self._on_node: dict[NodeId, dict[InstanceId, None]] = {}
+        self._of_workload: dict[WorkloadId, dict[InstanceId, None]] = {}
+        self._over: dict[InstanceId, None] = {}  # in the order in which they ended
+        for held in known:
+            self.move(None, held)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Known]:
+        """All, the eldest first."""
+        return self.behind(None)
+
+    def get(self, id: str) -> Known | None:
+        return self._known.get(InstanceId(id))
+
+    def behind(self, place: str | None) -> Iterator[Known]:
+        """Those that were made after the one at `place`, which `place_of` told."""
+        return (self._known[id] for _, id in self._by_age.scan("", place))
+
+    def on_node(self, node: NodeId) -> list[Known]:
+        return [self._known[id] for id in self._on_node.get(node, ())]
+
+    def of_workload(self, workload: WorkloadId) -> list[Known]:
+        return [self._known[id] for id in self._of_workload.get(workload, ())]
+
+    def count_over(self) -> int:
+        """How many have ended for good and are still known."""
+        return len(self._over)
+
+    def first_over(self, count: int) -> list[Known]:
+        """Of those, the ones that ended first."""
+        return [self._known[id] for id in islice(self._over, count)]
+
+    def move(self, before: Known | None, after: Known | None) -> None:
+        """One instance was `before` and is `after`; None: not there."""
+        was = before.value if before else None
+        now = after.value if after else None
+        if was is not None and now is None:
+            del self._known[was.id]
+            self._by_age.remove(place_of(was))
+        elif now is not None and after is not None:
+            self._known[now.id] = after
+            if was is None:
+                self._by_age.put(place_of(now), now.id)
+        one = now or was
+        if one is None:
+            return
+        _refile(self._on_node, one.id, was.node if was else None, now.node if now else None)
+        _refile(self._of_workload, one.id, was.workload if was else None, now.workload if now else None)
+        if now is not None and now.observed.status in FINAL:
+            self._over.setdefault(one.id)
+        else:
+            self._over.pop(one.id, None)
+
+
+class Mirror:
+    """The census of a store, kept right by its watch."""
+
+    def __init__(self, store: Store) -> None:
+        self.records: Records[Instance] = Records(INSTANCES, Instance)
+        self.census = Census()
+        self._view = View(store, INSTANCES, self.records.read, changed=self._moved)
+        self._listeners: list[Listener] = []
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    async def seen(self, revision: int) -> None:
+        """Wait for the change of an instance that got `revision`."""
+        await self._view.seen(revision)
+
+    async def reached(self, revision: int) -> None:
+        """Wait for everything up to `revision`, whatever it changed."""
+        await self._view.reached(revision)
+
+    def listen(self, changed: Listener) -> Callable[[], None]:
+        """Call `changed` with every change from now on, after the census has it; the result ends that."""
+        self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
+
+    def _moved(self, moves: Sequence[Moved[Known]]) -> None:
+        moves = [move for move in moves if _differ(move.before, move.after)]
+        for _, before, after in moves:
+            self.census.move(before, after)
+        for changed in tuple(self._listeners):
+            for _, before, after in moves:
+                changed(before, after)
+
+
+def place_of(instance: Instance) -> str:
+    """Where it stands among all, by age and then by id."""
+    return f"{int(instance.created_at * 1e6):020d}/{instance.id}"
+
+
+def _differ(before: Known | None, after: Known | None) -> bool:
+    return before is None or after is None or before.revision != after.revision
+
+
+def _refile(index: dict[K, dict[InstanceId, None]], id: InstanceId, was: K | None, now: K | None) -> None:
+    if was == now:
+        return
+    if was is not None:
+        del index[was][id]
+        if not index[was]:
+            del index[was]
+    if now is not None:
+        index.setdefault(now, {})[id] = None

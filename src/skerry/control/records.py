@@ -1,0 +1,60 @@
+"""Records of workloads and instances in the store: their keys, their bytes, the revision each stands at.
+
+One key holds all that is known of an instance, wish and observation together, so that every change is one
+compare-and-set on one revision (docs/adr/0015). What the records mean is `skerry.model.workloads`; what may
+become of an instance is `skerry.control.transitions`.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from skerry.kit import jsonio
+from skerry.model.workloads import Instance, Workload
+from skerry.store.protocol import Entry, Expect, Put
+
+T = TypeVar("T", Instance, Workload)
+H = TypeVar("H")
+
+INSTANCES = "instance/"
+WORKLOADS = "workload/"
+NAMES = "workload-name/"
+
+# Writes on their way to the mirror are at most as many as the transactions under way can hold.
+_REMEMBERED = 16_384
+
+
+class Held(NamedTuple, Generic[H]):
+    """A record as the store holds it."""
+
+    value: H
+    revision: int
+
+
+class Records(Generic[T]):
+    """Turns records of one kind into bytes and back; those it wrote itself it need not read again."""
+
+    def __init__(self, prefix: str, as_type: type[T]) -> None:
+        self.prefix = prefix
+        self._type: type[T] = as_type
+        self._written: dict[str, tuple[bytes, T]] = {}
+
+    def key(self, id: str) -> str:
+        return self.prefix + id
+
+    def put(self, value: T) -> Put:
+        key, data = self.prefix + value.id, jsonio.encode(value)
+        if len(self._written) >= _REMEMBERED:
+            self._written.clear()
+        self._written[key] = data, value
+        return Put(key, data)
+
+    def read(self, entry: Entry) -> Held[T]:
+        written = self._written.pop(entry.key, None)
+        if written is not None and written[0] == entry.value:
+            return Held(written[1], entry.revision)
+        return Held(jsonio.decode(entry.value, self._type), entry.revision)
+
+    def expect(self, held: Held[T]) -> Expect:
+        """That the record is still as it was when it was read."""
+        return Expect(self.prefix + held.value.id, held.revision)

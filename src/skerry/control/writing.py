@@ -1,0 +1,75 @@
+"""Steps of instances made durable: each record with the events that tell of it, if it is still as it was.
+
+The one place that turns a `Step` into operations of the store. Whoever decides a step says on which record; if
+that has changed in the meantime, nothing is written and `Conflict` is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from skerry.control.census import Known, Mirror
+from skerry.control.events import EventLog
+from skerry.control.transitions import Step
+from skerry.model import errors
+from skerry.store.protocol import MAX_OPS, Delete, Expect, Op, Store
+
+# The record and its events: a wish that goes over two statuses has three.
+_OPS_PER_STEP = 4
+STEPS_PER_COMMIT = MAX_OPS // _OPS_PER_STEP
+
+Decided = tuple[Known, Step]
+
+
+class Writer:
+    """Commits steps of instances, and lets our own reads see them."""
+
+    def __init__(self, store: Store, events: EventLog, mirror: Mirror) -> None:
+        self._store = store
+        self._events = events
+        self._mirror = mirror
+
+    def ops(self, step: Step) -> list[Op]:
+        """The record and its events."""
+        instance = step.after
+        key = self._mirror.records.key(instance.id)
+        ops: list[Op] = [Delete(key) if step.is_purged else self._mirror.records.put(instance)]
+        for kind, reason, data in step.told:
+            ops.append(self._events.put(f"instance.{kind}", key, actor=step.actor, reason=reason, **data))
+        return ops
+
+    async def commit(self, decided: Iterable[Decided], *, fence: Sequence[Expect] = ()) -> int:
+        """All of it or nothing; returns when it is durable and the mirror has it."""
+        ops: list[Op] = []
+        expect = list(fence)
+        for known, step in decided:
+            ops += self.ops(step)
+            expect.append(self._mirror.records.expect(known))
+        revision = await self._store.commit(ops, expect)
+        await self._mirror.seen(revision)
+        return revision
+
+    async def read(self, id: str) -> Known | None:
+        """The instance as it is in the store, however far behind the mirror is."""
+        entry = await self._store.get(self._mirror.records.key(id))
+        return None if entry is None else self._mirror.records.read(entry)
+
+    async def change(self, id: str, decide: Callable[[Known], Step | None]) -> Step | None:
+        """Do what `decide` says, on what is there; None if that is nothing. `NotFound` if it is gone."""
+        known = self._mirror.census.get(id) or await self.read(id)
+        while True:
+            if known is None:
+                raise missing(id)
+            step = decide(known)
+            if step is None:
+                return None
+            try:
+                await self.commit([(known, step)])
+            except errors.Conflict:
+                known = await self.read(id)
+                continue
+            return step
+
+
+def missing(id: str) -> errors.NotFound:
+    return errors.NotFound(f"there is no instance {id[:128]!r}; `skerry get instances` lists those there are")
