@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
+import random
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from skerry.model import errors
-from skerry.model.images import ImageId
+from skerry.model.images import ImageId, PullProgress
+from skerry.node.images.images import Images
 from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground, Listener, diff_ids
 from tests.support import imagery
@@ -321,3 +325,96 @@ async def test_a_record_of_a_layer_tells_nothing_that_was_not_checked(
     records = [json.loads(path.read_text()) for path in (ground.folder / "layers").glob("*/layer.json")]
     assert sorted(record["files"] for record in records) == [1, 1]
     assert ground.folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_listener_that_fails_does_not_end_the_pull(fake: FakeRegistry, ground: Ground) -> None:
+    fake.hold(ONE)
+    listener = Listener()
+
+    def fail(progress: PullProgress) -> None:
+        raise RuntimeError("the line is dead")
+
+    async with ground.images() as images:
+        failing, listening = await asyncio.gather(
+            images.pull(f"{fake.address}/web:1", on_progress=fail),
+            images.pull(f"{fake.address}/web:1", on_progress=listener),
+        )
+    assert failing == listening
+    assert listener.states()[-1] == ("done", "done")
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (errno.ENOSPC, errors.NoRoom, "the disk is too full"),
+        (errno.EIO, errors.Internal, "input/output error"),
+    ],
+)
+async def test_a_disk_that_fails_is_told_and_nothing_is_kept(
+    fake: FakeRegistry, ground: Ground, number: int, error: type[errors.SkerryError], message: str
+) -> None:
+    fake.hold(ONE)
+
+    def fail(step: str) -> None:
+        if step == "layer.synced":
+            raise OSError(number, "x" if number == errno.ENOSPC else "Input/output error")
+
+    async with ground.images(reached=fail) as images:
+        with pytest.raises(error, match=message):
+            await images.pull(f"{fake.address}/web:1")
+    assert ground.kept() == []
+
+
+class Crowd:
+    """Many who pull, use, remove and collect a few images that share layers, all at once, in any order."""
+
+    def __init__(self, images: Images, address: str, chance: random.Random) -> None:
+        self.images = images
+        self.names = [f"{address}/web:{tag}" for tag in range(4)]
+        self.chance = chance
+
+    async def one(self, number: int) -> None:
+        name = self.chance.choice(self.names)
+        match self.chance.randrange(6):
+            case 0:
+                with contextlib.suppress(errors.NotFound, errors.Refused):
+                    await self.images.remove(name)
+            case 1:
+                await self.images.collect()
+            case 2:
+                pull = asyncio.create_task(self.images.pull(name))
+                for _ in range(self.chance.randrange(30)):
+                    await asyncio.sleep(0)
+                pull.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await pull
+            case other:
+                ask = self.images.pull if other == 3 else self.images.ensure
+                image = await ask(name, owner=f"user-{number}")
+                # What somebody was given stays whole for as long as they have it.
+                for _ in range(self.chance.randrange(10)):
+                    assert all(path.is_dir() for path in self.images.layers(image))
+                    await asyncio.sleep(0)
+                assert self.images.find(image.id).id == image.id
+                self.images.release(f"user-{number}")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_never_is_anything_taken_from_who_uses_it(
+    fake: FakeRegistry, ground: Ground, seed: int
+) -> None:
+    layers = [imagery.layer(imagery.file(f"file{number}")) for number in range(4)]
+    for tag in range(4):
+        fake.hold(imagery.image(*layers[: tag + 1]), str(tag))
+    async with ground.images() as images:
+        crowd = Crowd(images, fake.address, random.Random(seed))
+        async with asyncio.TaskGroup() as group:
+            for number in range(60):
+                group.create_task(crowd.one(number))
+        await images.collect()
+        assert ground.kept_layers() == {layer for image in images.list() for layer in image.layers}
+        assert list((ground.folder / "drafts").iterdir()) == []
+        assert list((ground.folder / "trash").iterdir()) == []
+        before = images.list()
+    async with ground.images() as images:
+        assert images.list() == before

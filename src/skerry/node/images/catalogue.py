@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,16 +112,17 @@ class Catalogue:
             self._names[record.reference] = record
         self._reached("pull.name")
 
-    async def forget_name(self, reference: str) -> None:
-        await in_thread(_unlink, self._name_path(reference))
-        del self._names[reference]
-        self._reached("remove.name")
-
-    async def forget(self, image: ImageId) -> None:
-        """Drop an image that has no name any more."""
-        await in_thread(_unlink, self._image_path(image))
-        del self._images[image]
-        self._reached("remove.image")
+    async def forget(self, names: Iterable[str], image: ImageId | None = None) -> None:
+        """Drop names, and an image that has no others. For all here they are gone before this first waits."""
+        gone = [self._name_path(self._names.pop(name).reference) for name in names]
+        if image is not None:
+            del self._images[image]
+        for path in gone:
+            await in_thread(_unlink, path)
+            self._reached("remove.name")
+        if image is not None:
+            await in_thread(_unlink, self._image_path(image))
+            self._reached("remove.image")
 
     def _image_path(self, image: ImageId) -> Path:
         return self._images_folder / f"{image.removeprefix('sha256:')}.json"

@@ -7,6 +7,7 @@ never what is claimed, and never what a pull that is under way counts on. `pulli
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -170,17 +171,13 @@ class Images:
     async def _pull(self, reference: Reference, pull: Pull) -> ImageId:
         try:
             image = await self._puller.pull(reference, pull)
-        except errors.SkerryError as error:
-            log.info("image.not_pulled", reference=str(reference), error=error.message, detail=error.detail)
-            if not isinstance(error, _MAY_PASS):
+        except (errors.SkerryError, OSError) as error:
+            told = error if isinstance(error, errors.SkerryError) else _of_system(reference, error)
+            log.info("image.not_pulled", reference=str(reference), error=told.message, detail=told.detail)
+            if not isinstance(told, _MAY_PASS):
                 brought, pull.layers = pull.layers, set()
                 await unbroken(self._drop_layers(brought))
-            raise
-        except OSError as error:
-            raise errors.Internal(
-                f"{reference} could not be pulled: {(error.strerror or 'the disk failed').lower()}",
-                detail=repr(error),
-            ) from error
+            raise told from None
         log.info("image.pulled", reference=str(reference), image=image)
         return image
 
@@ -193,11 +190,10 @@ class Images:
                 names = (asked,) if asked in image.names else image.names
             if len(names) == len(image.names):
                 self._refuse_if_needed(image)
-            for name in names:
-                await self._catalogue.forget_name(name)
             if len(names) < len(image.names):
+                await self._catalogue.forget(names)
                 return 0
-            await self._catalogue.forget(image.id)
+            await self._catalogue.forget(names, image.id)
             log.info("image.removed", image=image.id, names=names)
             return await self._drop_layers(image.layers)
 
@@ -215,12 +211,16 @@ class Images:
 
     async def _collect(self) -> int:
         async with self._catalogue.writing:
-            needed = set(self._claims.values()).union(*(pull.images for pull in self._under_way.values()))
             for image in self._catalogue.all():
-                if not image.names and image.id not in needed:
-                    await self._catalogue.forget(image.id)
+                if not image.names and not self._is_needed(image.id):
+                    await self._catalogue.forget((), image.id)
                     log.info("image.collected", image=image.id)
             return await self._drop_layers(self._layers.known())
+
+    def _is_needed(self, image: ImageId) -> bool:
+        return image in self._claims.values() or any(
+            image in pull.images for pull in self._under_way.values()
+        )
 
     async def _drop_layers(self, layers: Iterable[Digest]) -> int:
         """Remove those of `layers` that nobody needs. From looking to taking away nothing else can happen."""
@@ -238,6 +238,14 @@ class Images:
         if found is None:
             raise errors.NotFound(f"there is no image {image[:19]} here; pull it first")
         return found
+
+
+def _of_system(reference: Reference, error: OSError) -> errors.SkerryError:
+    """What the system says to our own files, in words."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return errors.NoRoom(f"the disk is too full for {reference}; make room and pull it again")
+    reason = (error.strerror or "it failed").lower()
+    return errors.Internal(f"{reference} cannot be kept: {reason}", detail=repr(error))
 
 
 def _is_id(text: str) -> bool:

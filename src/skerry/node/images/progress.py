@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import structlog
+
 from skerry.kit.clock import Clock
 from skerry.model.ids import Digest
 from skerry.model.images import ImageId, LayerProgress, PullProgress
+
+log = structlog.get_logger(__name__)
 
 OnProgress = Callable[[PullProgress], None]
 
@@ -97,7 +101,10 @@ class Pull:
         layers = tuple(count.snapshot() for count in self._counts)
         told = PullProgress(self.reference, self._message or describe(layers), layers)
         for listener in tuple(self._listeners):
-            listener(told)
+            try:
+                listener(told)
+            except Exception:  # one who cannot listen must not end the pull of others
+                log.warning("progress.not_heard", reference=self.reference, exc_info=True)
 
 
 def describe(layers: tuple[LayerProgress, ...]) -> str:

@@ -40,6 +40,7 @@ TRIES = 5
 BACKOFF = Backoff(first_s=0.25, cap_s=10.0)
 _ACCEPT = ", ".join(sorted(formats.MANIFESTS | formats.INDEXES))
 _DIGEST_HEADER = "Docker-Content-Digest"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/(?:([0-9]{1,18})|\*)")
 _MAX_ERROR_BYTES = 64 * 1024
 _PATIENCE = 4  # a document may take this many times the longest silence
@@ -144,7 +145,8 @@ class RegistrySource:
             if answer.status in (400, 405, 501):
                 return ""  # it does not know HEAD
             await self._expect(answer, (200,), self._what)
-            return answer.headers.get(_DIGEST_HEADER, "")
+            said = answer.headers.get(_DIGEST_HEADER, "")
+            return said if _DIGEST.fullmatch(said) else ""
 
     async def _manifest(self, version: str, wanted: Digest | None) -> tuple[bytes, str]:
         what = f"the manifest of {self._what}"
