@@ -1,0 +1,67 @@
+"""What placement is asked: a node as the control plane sees it, and what an instance wants of one.
+
+Made by `skerry.control` from its nodes and instances; read by every other module of this room. Whether a node
+takes work, and in which words it does not, is decided by the control plane.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.ports import PortMapping, Protocol
+from skerry.model.room import NOTHING, Room
+from skerry.model.workloads import Spec
+
+# A node's subnet is a /24: what is left without the network, the broadcast and the node's own address.
+ADDRESSES = 253
+
+Door = tuple[int, Protocol]  # a port of a machine, as others reach it
+
+
+class Policy(enum.StrEnum):
+    """Which of the nodes that could take an instance gets it."""
+
+    BINPACK = "binpack"  # the fullest
+    SPREAD = "spread"  # the emptiest
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A node, as far as placement is concerned."""
+
+    id: NodeId
+    room: Room  # all that may be given away, used or not
+    architecture: str = ""
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    takes_work: bool = True
+    why_not: str = ""  # what follows its name if it takes no work, such as `is cordoned`
+    addresses: int = ADDRESSES  # instances it can have at once
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What one instance wants of a node."""
+
+    instance: InstanceId
+    room: Room = NOTHING
+    ports: tuple[PortMapping, ...] = ()
+    architecture: str = ""  # empty: any
+    constraints: tuple[str, ...] = ()  # as `skerry.model.workloads.Constraint` reads them
+
+    @classmethod
+    def of(cls, instance: InstanceId, spec: Spec) -> Ask:
+        """What `instance` wants if it runs `spec`."""
+        return cls(instance, spec.room, spec.ports, spec.architecture, spec.constraints)
+
+    @property
+    def doors(self) -> tuple[Door, ...]:
+        """The ports of the machine that it takes."""
+        return tuple((mapping.source, mapping.protocol) for mapping in self.ports)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """All but whose it is: where one of a shape finds no place, no other does."""
+        return (self.room, self.ports, self.architecture, self.constraints)

@@ -1,0 +1,151 @@
+"""Searching a large fleet: numpy columns over the accounts, one row per node.
+
+Imported only when a fleet has grown large. A search compares whole columns and takes the least of what is
+left, with the same whole numbers as `skerry.schedule.scanning` and so with the same answers. Rows are in the
+order of node ids, so that the first of equals is the one to take.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry.model.ids import NodeId
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.schedule import filters
+from skerry.schedule.accounts import SHUT, Account
+from skerry.schedule.answers import LacksRoom, PortTaken, Refusal, Unplaced
+from skerry.schedule.asks import Ask, Door
+from skerry.schedule.masks import Masks
+from skerry.schedule.tallies import Tally
+
+Kind = tuple[str, tuple[str, ...]]  # architecture and constraints
+
+_ANY: Kind = ("", ())
+_NEVER = np.iinfo(np.int64).max  # no volume, nor its negative, comes near
+
+# So many nodes are asked for their ports one by one, before a column is made of who has them.
+_TRIES = 8
+
+
+class Columns:
+    """Free room and volume of every node as columns of numbers."""
+
+    def __init__(self, accounts: Iterable[Account]) -> None:
+        self._accounts = sorted(accounts, key=lambda account: account.node)
+        self._ids = [account.node for account in self._accounts]
+        self._table = (
+            np.array([_row(account) for account in self._accounts], np.int64).reshape(-1, 5).T.copy()
+        )
+        self._kinds: Masks[Kind] = Masks(self._accounts, _is_of_kind)
+        self._doors: Masks[Door] = Masks(self._accounts, _is_free)
+        self._refused: dict[Kind, Counter[Refusal]] = {}
+
+    def put(self, account: Account) -> None:
+        row = bisect_left(self._ids, account.node)
+        self._refused.clear()
+        if row < len(self._ids) and self._ids[row] == account.node:
+            self._table[:, row] = _row(account)
+            self._kinds.update(row)
+            return
+        self._ids.insert(row, account.node)
+        self._accounts.insert(row, account)
+        self._table = np.insert(self._table, row, _row(account), axis=1)
+        self._kinds.insert(row)
+        self._doors.insert(row)
+
+    def drop(self, node: NodeId) -> None:
+        row = bisect_left(self._ids, node)
+        self._refused.clear()
+        del self._ids[row], self._accounts[row]
+        self._table = np.delete(self._table, row, axis=1)
+        self._kinds.delete(row)
+        self._doors.delete(row)
+
+    def touch(self, account: Account, doors: tuple[Door, ...]) -> None:
+        row = bisect_left(self._ids, account.node)
+        self._table[:, row] = _row(account)
+        if doors:
+            self._doors.update(row, doors)
+
+    def best(self, ask: Ask, *, fullest: bool) -> Account | None:
+        cpu, memory, disk, volume, emptiness = self._table
+        room, kind, doors = ask.room, (ask.architecture, ask.constraints), ask.doors
+        fits = cpu >= room.cpu
+        if room.memory:
+            fits &= memory >= room.memory
+        if room.disk:
+            fits &= disk >= room.disk
+        if kind != _ANY:
+            fits &= self._kinds.get(kind)
+        costs = np.where(fits, volume if fullest else emptiness, _NEVER)
+        for _ in range(_TRIES):
+            account = self._cheapest(costs)
+            if account is None or not doors or filters.are_free(account, doors):
+                return account
+            costs[bisect_left(self._ids, account.node)] = _NEVER
+        for door in doors:
+            costs[~self._doors.get(door)] = _NEVER
+        return self._cheapest(costs)
+
+    def count_refusals(self, ask: Ask) -> Unplaced:
+        """Counts by columns where there may be many nodes, and one by one those that are shut."""
+        tally = Tally()
+        kind = (ask.architecture, ask.constraints)
+        is_left = np.ones(len(self._accounts), np.bool_)
+        if kind != _ANY:
+            is_left = self._kinds.get(kind).copy()
+            for refusal, nodes in self._refusals_of_kind(kind).items():
+                tally.add(refusal, nodes)
+        is_shut = is_left & (self._table[0] == SHUT)
+        for row in np.flatnonzero(is_shut):
+            tally.add(next(filters.refusals(self._accounts[row], ask)))
+        is_left &= ~is_shut
+        self._count_lacks(ask.room, is_left, tally)
+        for door in ask.doors:
+            is_free = self._doors.get(door)
+            if nodes := int(np.count_nonzero(is_left & ~is_free)):
+                tally.add(PortTaken(*door, None), nodes)
+            is_left &= is_free
+        return tally.unplaced()
+
+    def _cheapest(self, costs: NDArray[np.int64]) -> Account | None:
+        row = costs.argmin()
+        return None if costs[row] == _NEVER else self._accounts[row]
+
+    def _refusals_of_kind(self, kind: Kind) -> Counter[Refusal]:
+        """What keeps the nodes that are not of a kind, counted; kept until a node changes."""
+        if kind not in self._refused:
+            wanted = filters.requirement(*kind)
+            rows = np.flatnonzero(~self._kinds.get(kind))
+            self._refused[kind] = Counter(next(wanted.refusals(self._accounts[row].known)) for row in rows)
+        return self._refused[kind]
+
+    def _count_lacks(self, room: Room, is_left: NDArray[np.bool_], tally: Tally) -> None:
+        """Count those of `is_left` that have too little room, and take them out of it."""
+        asked = np.array([[room.cpu], [room.memory], [room.disk]])
+        lacks = self._table[:3] < asked
+        code = lacks[0] + 2 * lacks[1] + 4 * lacks[2]
+        for parts in range(1, 8):
+            group = is_left & (code == parts)
+            if nodes := int(np.count_nonzero(group)):
+                cpu, memory, disk = self._table[:3, group].max(axis=1).tolist()
+                free = Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+                tally.add(LacksRoom(free.lack(room), free), nodes)
+        is_left &= code == 0
+
+
+def _row(account: Account) -> tuple[int, int, int, int, int]:
+    return account.cpu, account.memory, account.disk, account.volume, -account.volume
+
+
+def _is_of_kind(kind: Kind, account: Account) -> bool:
+    return filters.requirement(*kind).holds(account.known)
+
+
+def _is_free(door: Door, account: Account) -> bool:
+    return door not in account.doors
