@@ -107,6 +107,18 @@ def test_a_program_that_ends_before_its_input_ends_us(node: Node) -> None:
         assert process.wait(10) == 0
 
 
+def test_input_without_end_does_not_keep_a_program_that_has_ended(node: Node) -> None:
+    for _ in range(3):
+        with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+            try:
+                with Command(
+                    node, "container", "exec", "-i", "web", "sh", "-c", "exit 4", stdin=endless.stdout
+                ) as process:
+                    assert process.wait(20) == 4
+            finally:
+                endless.kill()
+
+
 def test_the_first_signal_is_the_programs_to_take(node: Node) -> None:
     script = "trap 'echo taken; exit 3' TERM; echo on; while :; do sleep 0.02; done"
     with Command(node, "container", "exec", "web", "sh", "-c", script) as process:

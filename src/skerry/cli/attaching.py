@@ -32,13 +32,21 @@ async def execute(door: dialling.Door, start: ExecStart) -> int:
     if start.terminal:
         start.size.rows, start.size.columns = terminals.size(_INPUT)
     has_our_terminal = start.terminal and start.takes_input
+    code = None
     async with dialling.reached(door, dialling.containers) as stub:
         with interrupts.Signals() as signals, dialling.plain_words(door):
-            async with stub.Exec.open() as stream:
-                attached = _Attached(stream)
-                await attached.send(ExecRequest(start=start))
-                with terminals.raw(_INPUT) if has_our_terminal else nullcontext():
-                    return await attached.attend(start, signals)
+            try:
+                async with stub.Exec.open() as stream:
+                    attached = _Attached(stream)
+                    await attached.send(ExecRequest(start=start))
+                    with terminals.raw(_INPUT) if has_our_terminal else nullcontext():
+                        code = await attached.attend(start, signals)
+                    await stream.cancel()  # nobody listens to us any more
+            except Exception:
+                if code is None:
+                    raise
+    assert code is not None
+    return code
 
 
 class _Attached:
@@ -83,7 +91,6 @@ class _Attached:
                 case "errors":
                     await self._err.write(reply.errors)
                 case _:
-                    await self._stream.cancel()  # nobody listens to us any more
                     return reply.exit_code
         raise dialling.NodeSaidNo("The node ended the call without an exit code; try again.", "UNKNOWN")
 

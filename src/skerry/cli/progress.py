@@ -103,10 +103,12 @@ class _Drawn:
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
+        self._said = ""
 
     def show(self, progress: Progress) -> None:
-        if not progress.layers:
-            self._bars.console.print(progress.message)
+        if not progress.layers and progress.message != self._said:
+            self._said = progress.message
+            self._bars.console.print(progress.message, markup=False, highlight=False)
         for layer in progress.layers:
             self._update(layer.digest, **_drawn(layer))
 
