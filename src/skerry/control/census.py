@@ -6,8 +6,9 @@ listens. Reads of the control plane come from here. Nothing here decides or writ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import TypeVar
 
 from skerry.control.records import INSTANCES, Held, Records
@@ -93,7 +94,11 @@ class Mirror:
         self.records: Records[Instance] = Records(INSTANCES, Instance)
         self.census = Census()
         self._view = View(store, INSTANCES, self.records.read, changed=self._moved)
+        self._store = store
         self._listeners: list[Listener] = []
+        self._turns = count()
+        self._served = -1  # who took a turn before this one is caught up
+        self._catching_up = asyncio.Lock()
 
     async def run(self) -> None:
         """Follow the store for ever."""
@@ -106,9 +111,15 @@ class Mirror:
         """Wait for the change of an instance that got `revision`."""
         await self._view.seen(revision)
 
-    async def reached(self, revision: int) -> None:
-        """Wait for everything up to `revision`, whatever it changed."""
-        await self._view.reached(revision)
+    async def caught_up(self) -> None:
+        """Wait for everything that was durable when this was called; who waits at the same time waits once."""
+        turn = next(self._turns)
+        async with self._catching_up:
+            if turn < self._served:
+                return
+            served = next(self._turns)
+            await self._view.reached(await self._store.revision())
+            self._served = served
 
     def listen(self, changed: Listener) -> Callable[[], None]:
         """Call `changed` with every change from now on, after the census has it; the result ends that."""
@@ -125,8 +136,13 @@ class Mirror:
 
 
 def place_of(instance: Instance) -> str:
-    """Where it stands among all, by age and then by id."""
-    return f"{int(instance.created_at * 1e6):020d}/{instance.id}"
+    """Where it stands among all."""
+    return place_at(instance.created_at, instance.id)
+
+
+def place_at(created_at: float, id: str) -> str:
+    """A text that sorts by age and then by id."""
+    return f"{int(created_at * 1e6):020d}/{id}"
 
 
 def _differ(before: Known | None, after: Known | None) -> bool:

@@ -8,7 +8,7 @@ oldest are trimmed; a mark tells how far, so that a reader who is too late is to
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from itertools import groupby, islice
 
@@ -77,6 +77,14 @@ class EventLog:
         """Events after the one with id `after` that are kept now; raises as `stream` does."""
         kept, _ = await self._read(_place(after))
         return [told for told in kept if _matches(told.event.kind, kinds)]
+
+    async def of(self, subject: str) -> list[Told]:
+        """Events of one subject that are kept now."""
+        page = await self._store.range(PREFIX)
+        mark = jsonio.encode(subject)
+        # Where the bytes do not hold the subject, the event is not of it, and need not be read to know that.
+        told = _tell(page.entries, lambda entry: mark in entry.value)
+        return [one for one in told if one.event.subject == subject]
 
     @asynccontextmanager
     async def _stream(
@@ -165,12 +173,14 @@ def _order(entry: Entry) -> tuple[int, str]:
     return entry.revision, entry.key
 
 
-def _tell(entries: Iterable[Entry]) -> list[Told]:
-    """Entries in the order of the stream, each with its id."""
+def _tell(entries: Iterable[Entry], is_wanted: Callable[[Entry], bool] = lambda _: True) -> list[Told]:
+    """Entries in the order of the stream, each with its id; those left out count for the ids of others."""
     told = []
     for revision, together in groupby(sorted(entries, key=_order), key=lambda entry: entry.revision):
         group = list(together)
         for index, entry in enumerate(group):
+            if not is_wanted(entry):
+                continue
             name = f"{revision}" if len(group) == 1 else f"{revision}.{index}"
             told.append(Told(name, jsonio.decode(entry.value, Event)))
     return told

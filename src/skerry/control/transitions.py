@@ -84,6 +84,13 @@ def wish(instance: Instance, desired: Desired, *, at: float, actor: str) -> Step
     return Step(after, actor, (wished,))
 
 
+def then(first: Step | None, second: Step | None) -> Step | None:
+    """Both, one after the other, as one."""
+    if first is None or second is None:
+        return first or second
+    return second._replace(told=(*first.told, *second.told))
+
+
 def respecify(
     instance: Instance, spec: Spec, *, workload: WorkloadId | None, version: int, actor: str
 ) -> Step | None:

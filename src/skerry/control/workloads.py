@@ -1,19 +1,250 @@
-"""Workloads: signatures; see the module's final form."""
+"""Workloads: templates under unique names, in versions.
+
+A name is a key of its own, written in the same transaction as the workload, so that two cannot have it. What
+a new version or a deletion means for instances is only written down here; `skerry.control.upkeep` does it, on
+whichever server leads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from skerry.model.workloads import Rollout, Spec, Workload
+from msgspec.structs import replace
+
+from skerry.control import idempotency, listing
+from skerry.control.census import Mirror, place_at
+from skerry.control.events import EventLog
+from skerry.control.idempotency import Memos, Request
+from skerry.control.listing import Page
+from skerry.control.records import NAMES, WORKLOADS, Held, Records
+from skerry.kit import ids as fresh_ids
+from skerry.kit import jsonio
+from skerry.kit.clock import Clock
+from skerry.model import errors, ids
+from skerry.model.ids import WorkloadId
+from skerry.model.statuses import Desired
+from skerry.model.workloads import Instance, Rollout, Spec, Workload
+from skerry.store.protocol import ABSENT, Delete, Expect, Op, Put, Store
+from skerry.store.view import Moved, View
+
+# An instance that leaves a node has two specs in its record, and both must fit in one value of the store.
+MAX_SPEC = 256 * 1024
+
+Kept = Held[Workload]
+Listener = Callable[[Kept | None, Kept | None], None]
 
 
 class Workloads:
+    """The workloads of one cloud."""
+
+    def __init__(self, store: Store, events: EventLog, clock: Clock, mirror: Mirror) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._instances = mirror
+        self._memos = Memos(store, clock)
+        self.records: Records[Workload] = Records(WORKLOADS, Workload)
+        self._view = View(store, WORKLOADS, self.records.read, changed=self._moved)
+        self._by_name: dict[str, WorkloadId] = {}
+        self._listeners: list[Listener] = []
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
     async def create(
         self, spec: Spec, *, actor: str, id: str | None = None, idempotency_key: str | None = None
-    ) -> tuple[Workload, bool]: raise NotImplementedError  # AlreadyExists if the name is taken
-    def get(self, id_or_name: str) -> Workload: raise NotImplementedError
-    def revision(self, id: str) -> int: raise NotImplementedError
-    def list(self, *, limit: int = 100, offset: int = 0, cursor: str | None = None) -> "Page[Workload]": raise NotImplementedError
-    async def change(self, id: str, merge: Callable[[Spec], Spec], *, actor: str, if_match: int | None = None,
-                     rollout: Rollout = Rollout.NONE) -> Workload: raise NotImplementedError
-    async def delete(self, id: str, *, actor: str, cascade: bool = True) -> None: raise NotImplementedError
+    ) -> tuple[Workload, bool]:
+        """A workload of this spec, and whether it is new.
+
+        The same id with the same spec, or the same key with the same request, gives the one that is there;
+        anything else that is taken, such as the name, raises `AlreadyExists`.
+        """
+        check_size(spec)
+        request = Request.of(idempotency_key, actor, "workload", spec, id) if idempotency_key else None
+        while True:
+            if made := await self._memos.recall(request):
+                again = await self._read(made)
+                if again is None:
+                    raise idempotency.made_and_gone("workload", made)
+                return again.value, False
+            if id is not None and (there := await self._read(ids.check_id(id))):
+                if there.value.spec != spec or there.value.is_going:
+                    raise errors.AlreadyExists(f"workload {id} exists with another spec; change it instead")
+                return there.value, False
+            if taken := await self._store.get(NAMES + spec.name):
+                raise errors.AlreadyExists(
+                    f"the name {spec.name!r} belongs to workload {taken.value.decode()}; "
+                    "change that, or choose another name"
+                )
+            now = self._clock.now()
+            workload = Workload(WorkloadId(id or fresh_ids.new_id(now)), spec, now)
+            puts, expect = await self._memos.note(request, workload.id)
+            key = self.records.key(workload.id)
+            try:
+                await self._commit(
+                    [
+                        self.records.put(workload),
+                        Put(NAMES + spec.name, workload.id.encode()),
+                        self._events.put("workload.created", key, actor=actor, name=spec.name),
+                        *puts,
+                    ],
+                    [Expect(key, ABSENT), Expect(NAMES + spec.name, ABSENT), *expect],
+                )
+            except errors.Conflict:
+                continue  # somebody was quicker with the id, the name or the key; reading again shows which
+            return workload, True
+
+    def get(self, id_or_name: str) -> Workload:
+        return self.find(id_or_name).value
+
+    def revision(self, id: str) -> int:
+        """Changes with the workload: what an ETag is made of."""
+        return self.find(id).revision
+
+    def find(self, id_or_name: str) -> Kept:
+        """The workload of that id, or else of that name."""
+        by_name = self._by_name.get(id_or_name, "")
+        kept = self._view.get(WORKLOADS + id_or_name) or self._view.get(WORKLOADS + by_name)
+        if kept is None or kept.value.is_going:
+            raise missing(id_or_name)
+        return kept
+
+    async def read(self, id_or_name: str) -> Kept:
+        """`find` in the store itself, for who was told by it that the mirror is behind."""
+        kept = await self._read(ids.check_id(id_or_name, "workload"))
+        if kept is None and (name := await self._store.get(NAMES + id_or_name)):
+            kept = await self._read(name.value.decode())
+        if kept is None or kept.value.is_going:
+            raise missing(id_or_name)
+        return kept
+
+    def known(self) -> Sequence[Kept]:
+        """All, also those that are being deleted."""
+        return [kept for _, kept in self._view.items()]
+
+    def list(self, *, limit: int = 100, offset: int = 0, cursor: str | None = None) -> Page[Workload]:
+        there = sorted((kept.value for kept in self.known() if not kept.value.is_going), key=_place)
+        return listing.cut(
+            lambda place: (one for one in there if place is None or _place(one) > place),
+            _place,
+            total=len(there),
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+        )
+
+    async def change(
+        self,
+        id_or_name: str,
+        merge: Callable[[Spec], Spec],
+        *,
+        actor: str,
+        if_match: int | None = None,
+        rollout: Rollout = Rollout.NONE,
+    ) -> Workload:
+        """The next version, with the spec that `merge` makes of this one; none if that is equal."""
+        kept = self.find(id_or_name)
+        while True:
+            check_match(kept.revision, if_match)
+            before, spec = kept.value, merge(kept.value.spec)
+            check_size(spec)
+            if spec.kind is not before.spec.kind:
+                raise errors.Invalid("the type of a workload cannot change", field="type")
+            if spec == before.spec and rollout is before.rollout:
+                return before
+            version = before.version + (spec != before.spec)
+            after = replace(before, spec=spec, version=version, rollout=rollout)
+            key = self.records.key(before.id)
+            ops: list[Op] = [
+                self.records.put(after),
+                self._events.put("workload.changed", key, actor=actor, version=str(version), rollout=rollout),
+            ]
+            expect = [self.records.expect(kept)]
+            if spec.name != before.spec.name:
+                ops += [Delete(NAMES + before.spec.name), Put(NAMES + spec.name, before.id.encode())]
+                expect.append(Expect(NAMES + spec.name, ABSENT))
+                if await self._store.get(NAMES + spec.name):
+                    raise errors.AlreadyExists(f"the name {spec.name!r} is taken; choose another")
+            try:
+                await self._commit(ops, expect)
+            except errors.Conflict:
+                kept = await self.read(before.id)
+                continue
+            return after
+
+    async def delete(self, id_or_name: str, *, actor: str, cascade: bool = True) -> Workload:
+        """Delete it, and all its instances; without `cascade`, `Conflict` while there are any."""
+        kept = self.find(id_or_name)
+        while True:
+            workload = kept.value
+            key = self.records.key(workload.id)
+            left = [one for one in self._instances.census.of_workload(workload.id) if _is_wanted(one)]
+            if left and not cascade:
+                raise errors.Conflict(
+                    f"{len(left)} instances of workload {workload.spec.name} are there; "
+                    "delete them first, or delete it with them (cascade)"
+                )
+            told = self._events.put("workload.deleted", key, actor=actor, name=workload.spec.name)
+            own = self.records.put(replace(workload, is_going=True)) if cascade else Delete(key)
+            try:
+                await self._commit(
+                    [own, Delete(NAMES + workload.spec.name), told], [self.records.expect(kept)]
+                )
+            except errors.Conflict:
+                kept = await self.read(workload.id)
+                continue
+            return workload
+
+    async def forget(self, kept: Kept, fence: Sequence[Expect]) -> None:
+        """Its deletion is done: all its instances have been told to go."""
+        await self._commit([Delete(self.records.key(kept.value.id))], [self.records.expect(kept), *fence])
+
+    def listen(self, changed: Listener) -> Callable[[], None]:
+        """Call `changed` with every change from now on; the result ends that."""
+        self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
+
+    async def _read(self, id: str) -> Kept | None:
+        entry = await self._store.get(self.records.key(id))
+        return None if entry is None else self.records.read(entry)
+
+    async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        await self._view.seen(await self._store.commit(ops, expect))
+
+    def _moved(self, moves: Sequence[Moved[Kept]]) -> None:
+        for _, before, after in moves:
+            if before is not None and self._by_name.get(before.value.spec.name) == before.value.id:
+                del self._by_name[before.value.spec.name]
+            if after is not None and not after.value.is_going:
+                self._by_name[after.value.spec.name] = after.value.id
+        for changed in tuple(self._listeners):
+            for _, before, after in moves:
+                changed(before, after)
+
+
+def check_size(spec: Spec) -> None:
+    if len(jsonio.encode(spec)) > MAX_SPEC:
+        raise errors.TooLarge(f"a spec takes at most {MAX_SPEC // 1024} KiB; shorten its environment")
+
+
+def check_match(revision: int, if_match: int | None) -> None:
+    if if_match is not None and if_match != revision:
+        raise errors.Refused("it has changed since you read it; read it again, then decide anew")
+
+
+def missing(id_or_name: str) -> errors.NotFound:
+    return errors.NotFound(
+        f"there is no workload {id_or_name[:128]!r}; `skerry get workloads` lists those there are"
+    )
+
+
+def _is_wanted(held: Held[Instance]) -> bool:
+    return held.value.desired is not Desired.DESTROYED
+
+
+def _place(workload: Workload) -> str:
+    return place_at(workload.created_at, workload.id)

@@ -1,7 +1,7 @@
 """Steps of instances made durable: each record with the events that tell of it, if it is still as it was.
 
-The one place that turns a `Step` into operations of the store. Whoever decides a step says on which record; if
-that has changed in the meantime, nothing is written and `Conflict` is raised.
+The one place that turns a `Step` into operations of the store. Whoever decides a step says on which record;
+if that has changed in the meantime, nothing is written and `Conflict` is raised.
 """
 
 from __future__ import annotations

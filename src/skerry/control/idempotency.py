@@ -1,0 +1,87 @@
+"""Requests that may be sent twice: what an Idempotency-Key made, kept for a day.
+
+The memo of a key is written in the transaction that makes the thing, so there is never one without the other.
+It holds no part of the request but its digest. Keys of different callers are different keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from skerry.kit import jsonio
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.store.protocol import ABSENT, NO_LEASE, Expect, LeaseId, Put, Store
+
+PREFIX = "idempotency/"
+KEEP_S = 24 * 3600
+# Memos of one hour share a lease: one for each would cost more than what it is for.
+_SHARED_S = 3600
+_MAX_KEY = 255
+
+
+class Memo(msgspec.Struct, frozen=True):
+    """What a key made, of which request."""
+
+    made: str
+    digest: str
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request that is to be done once: where its memo is kept, and what tells it from others."""
+
+    key: str
+    digest: str
+
+    @classmethod
+    def of(cls, idempotency_key: str, actor: str, *what: object) -> Request:
+        if not 0 < len(idempotency_key) <= _MAX_KEY or not idempotency_key.isprintable():
+            raise errors.Invalid(
+                f"an Idempotency-Key is 1 to {_MAX_KEY} printable characters", field="Idempotency-Key"
+            )
+        name = hashlib.sha256(f"{actor}\0{idempotency_key}".encode()).hexdigest()
+        return cls(PREFIX + name, hashlib.sha256(jsonio.encode_canonical(what)).hexdigest())
+
+
+class Memos:
+    """Memos of requests that were done."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease = NO_LEASE
+        self._shared_until = 0.0
+
+    async def recall(self, request: Request | None) -> str | None:
+        """The id of what it made, None if it was not done; `AlreadyExists` if its key made something else."""
+        entry = None if request is None else await self._store.get(request.key)
+        if request is None or entry is None:
+            return None
+        memo = jsonio.decode(entry.value, Memo)
+        if memo.digest != request.digest:
+            raise errors.AlreadyExists(
+                "this Idempotency-Key was used for another request; use a new one for each thing to make"
+            )
+        return memo.made
+
+    async def note(self, request: Request | None, made: str) -> tuple[list[Put], list[Expect]]:
+        """What goes into the transaction that makes it."""
+        if request is None:
+            return [], []
+        put = Put(request.key, jsonio.encode(Memo(made, request.digest)), await self._current_lease())
+        return [put], [Expect(request.key, ABSENT)]
+
+    async def _current_lease(self) -> LeaseId:
+        now = self._clock.monotonic()
+        if self._lease == NO_LEASE or now >= self._shared_until:
+            self._lease = await self._store.grant(KEEP_S + _SHARED_S)
+            self._shared_until = now + _SHARED_S
+        return self._lease
+
+
+def made_and_gone(noun: str, id: str) -> errors.Expired:
+    return errors.Expired(
+        f"this Idempotency-Key made {noun} {id}, which is gone; use a new key to make another"
+    )
