@@ -90,6 +90,15 @@ class Account:
         assert self.view is not None, "only nodes that are there are asked"
         return self.view
 
+    def has_room(self, room: Room) -> bool:
+        """True if `room` can be given; nothing can of a node that is shut."""
+        return room.cpu <= self.cpu and room.memory <= self.memory and room.disk <= self.disk
+
+    @property
+    def is_shut(self) -> bool:
+        """True if it takes no work, or has no address for more."""
+        return self.cpu == SHUT
+
     @property
     def has_address(self) -> bool:
         return len(self.asks) < self.known.addresses

@@ -48,11 +48,6 @@ class LacksRoom(msgspec.Struct, frozen=True, tag_field="filter", tag="room"):
     lack: Room
     free: Room
 
-    @property
-    def parts(self) -> tuple[bool, bool, bool]:
-        """Which of cpu, memory and disk are lacking."""
-        return (self.lack.cpu > 0, self.lack.memory > 0, self.lack.disk > 0)
-
 
 class PortTaken(msgspec.Struct, frozen=True, tag_field="filter", tag="port"):
     """Another instance has that port of the machine; of several nodes, no holder is named."""

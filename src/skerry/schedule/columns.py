@@ -7,6 +7,7 @@ order of node ids, so that the first of equals is the one to take.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
@@ -15,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skerry.model.ids import NodeId
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.room import Room
 from skerry.schedule import filters
 from skerry.schedule.accounts import SHUT, Account
-from skerry.schedule.answers import LacksRoom, PortTaken, Refusal, Unplaced
+from skerry.schedule.answers import PortTaken, Refusal, Unplaced
 from skerry.schedule.asks import Ask, Door
-from skerry.schedule.masks import Masks
+from skerry.schedule.masks import KEPT, Masks
 from skerry.schedule.tallies import Tally
 
 Kind = tuple[str, tuple[str, ...]]  # architecture and constraints
@@ -83,43 +84,44 @@ class Columns:
         if kind != _ANY:
             fits &= self._kinds.get(kind)
         costs = np.where(fits, volume if fullest else emptiness, _NEVER)
-        for _ in range(_TRIES):
-            account = self._cheapest(costs)
-            if account is None or not doors or filters.are_free(account, doors):
-                return account
-            costs[bisect_left(self._ids, account.node)] = _NEVER
-        for door in doors:
-            costs[~self._doors.get(door)] = _NEVER
-        return self._cheapest(costs)
+        for tried in itertools.count(1):
+            row = int(costs.argmin())
+            if costs[row] == _NEVER:
+                break
+            if filters.are_free(self._accounts[row], doors):
+                return self._accounts[row]
+            costs[row] = _NEVER
+            if tried == _TRIES:
+                for door in doors:
+                    costs[~self._doors.get(door)] = _NEVER
+        return None
 
     def count_refusals(self, ask: Ask) -> Unplaced:
         """Counts by columns where there may be many nodes, and one by one those that are shut."""
-        tally = Tally()
+        tally = Tally(ask.room)
         kind = (ask.architecture, ask.constraints)
         is_left = np.ones(len(self._accounts), np.bool_)
         if kind != _ANY:
             is_left = self._kinds.get(kind).copy()
             for refusal, nodes in self._refusals_of_kind(kind).items():
-                tally.add(refusal, nodes)
+                tally.refuse(refusal, nodes)
         is_shut = is_left & (self._table[0] == SHUT)
         for row in np.flatnonzero(is_shut):
-            tally.add(next(filters.refusals(self._accounts[row], ask)))
+            tally.refuse(next(filters.refusals(self._accounts[row], ask)))
         is_left &= ~is_shut
         self._count_lacks(ask.room, is_left, tally)
         for door in ask.doors:
             is_free = self._doors.get(door)
             if nodes := int(np.count_nonzero(is_left & ~is_free)):
-                tally.add(PortTaken(*door, None), nodes)
+                tally.refuse(PortTaken(*door, None), nodes)
             is_left &= is_free
         return tally.unplaced()
-
-    def _cheapest(self, costs: NDArray[np.int64]) -> Account | None:
-        row = costs.argmin()
-        return None if costs[row] == _NEVER else self._accounts[row]
 
     def _refusals_of_kind(self, kind: Kind) -> Counter[Refusal]:
         """What keeps the nodes that are not of a kind, counted; kept until a node changes."""
         if kind not in self._refused:
+            if len(self._refused) >= KEPT:
+                self._refused.clear()
             wanted = filters.requirement(*kind)
             rows = np.flatnonzero(~self._kinds.get(kind))
             self._refused[kind] = Counter(next(wanted.refusals(self._accounts[row].known)) for row in rows)
@@ -127,16 +129,14 @@ class Columns:
 
     def _count_lacks(self, room: Room, is_left: NDArray[np.bool_], tally: Tally) -> None:
         """Count those of `is_left` that have too little room, and take them out of it."""
-        asked = np.array([[room.cpu], [room.memory], [room.disk]])
-        lacks = self._table[:3] < asked
-        code = lacks[0] + 2 * lacks[1] + 4 * lacks[2]
-        for parts in range(1, 8):
-            group = is_left & (code == parts)
-            if nodes := int(np.count_nonzero(group)):
-                cpu, memory, disk = self._table[:3, group].max(axis=1).tolist()
-                free = Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
-                tally.add(LacksRoom(free.lack(room), free), nodes)
-        is_left &= code == 0
+        cpu, memory, disk, _, _ = self._table
+        parts = (cpu < room.cpu).view(np.int8) | (memory < room.memory) << 1 | (disk < room.disk) << 2
+        counts = np.bincount(parts[is_left], minlength=8).tolist()
+        for lacking, nodes in enumerate(counts[1:], start=1):
+            if nodes:
+                group = is_left & (parts == lacking)
+                tally.lack(int(cpu[group].max()), int(memory[group].max()), int(disk[group].max()), nodes)
+        is_left &= parts == 0
 
 
 def _row(account: Account) -> tuple[int, int, int, int, int]:

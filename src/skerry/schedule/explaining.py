@@ -28,9 +28,9 @@ def words(refusal: Refusal) -> str:
             return f"architecture is {has or 'unknown'}, {wanted} is wanted"
         case WrongLabel(label, has, wanted, is_equal):
             there = f'label {label} is "{has}"' if has else f"label {label} is not set"
-            if is_equal:
-                return f'{there}, "{wanted}" is wanted'
-            return f"{there}, which is not wanted"
+            if not is_equal:
+                return f"{there}, which is not wanted"
+            return f'{there}, "{wanted}" is wanted' if wanted else f"{there}, none is wanted"
         case TakesNothing(why):
             return why or "takes nothing new"
         case NoAddress(addresses):

@@ -16,7 +16,7 @@ from skerry.schedule.accounts import Account
 
 K = TypeVar("K", bound=Hashable)
 
-_MOST = 64
+KEPT = 64  # questions
 
 
 class Masks(Generic[K]):
@@ -31,7 +31,7 @@ class Masks(Generic[K]):
         """The column of a question; not to be written to."""
         mask = self._masks.pop(question, None)
         if mask is None:
-            if len(self._masks) >= _MOST:
+            if len(self._masks) >= KEPT:
                 del self._masks[next(iter(self._masks))]
             answers = (self._holds(question, account) for account in self._accounts)
             mask = np.fromiter(answers, np.bool_, len(self._accounts))

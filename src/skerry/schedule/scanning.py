@@ -12,7 +12,7 @@ from typing import Protocol
 from skerry.model.ids import NodeId
 from skerry.schedule import filters
 from skerry.schedule.accounts import Account
-from skerry.schedule.answers import Unplaced
+from skerry.schedule.answers import PortTaken, Unplaced
 from skerry.schedule.asks import Ask, Door
 from skerry.schedule.tallies import Tally
 
@@ -52,24 +52,39 @@ class Scan:
         pass  # the accounts themselves are searched
 
     def best(self, ask: Ask, *, fullest: bool) -> Account | None:
-        room, doors = ask.room, ask.doors
-        cpu, memory, disk = room.cpu, room.memory, room.disk
-        wanted = filters.requirement(ask.architecture, ask.constraints)
+        room = ask.room
+        cpu, memory, disk = (
+            room.cpu,
+            room.memory,
+            room.disk,
+        )  # `has_room` written out: a call for each node is dear
         found = [
             account
             for account in self._accounts.values()
-            if cpu <= account.cpu
-            and memory <= account.memory
-            and disk <= account.disk
-            and (not doors or filters.are_free(account, doors))
-            and wanted.holds(account.known)
+            if cpu <= account.cpu and memory <= account.memory and disk <= account.disk
         ]
-        if fullest:
-            return min(found, key=lambda account: (account.volume, account.node), default=None)
-        return min(found, key=lambda account: (-account.volume, account.node), default=None)
+        if ask.architecture or ask.constraints:
+            wanted = filters.requirement(ask.architecture, ask.constraints)
+            found = [account for account in found if wanted.holds(account.known)]
+        if doors := ask.doors:
+            found = [account for account in found if filters.are_free(account, doors)]
+        if not found:
+            return None
+        volumes = [account.volume for account in found]
+        volume = min(volumes) if fullest else max(volumes)
+        return min(
+            (account for account in found if account.volume == volume), key=lambda account: account.node
+        )
 
     def count_refusals(self, ask: Ask) -> Unplaced:
-        tally = Tally()
+        tally = Tally(ask.room)
+        wanted, doors = filters.requirement(ask.architecture, ask.constraints), ask.doors
         for account in self._accounts.values():
-            tally.add(next(filters.refusals(account, ask)))
+            if account.is_shut or not wanted.holds(account.known):
+                tally.refuse(next(filters.refusals(account, ask)))
+            elif not account.has_room(ask.room):
+                tally.lack(account.cpu, account.memory, account.disk)
+            else:
+                door = next(door for door in doors if door in account.doors)
+                tally.refuse(PortTaken(*door, None))
         return tally.unplaced()

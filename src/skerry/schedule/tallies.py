@@ -1,54 +1,39 @@
 """How many nodes were refused, and for what: the short answer that an instance without a place carries.
 
-A node counts once, under its first refusal. Refusals that differ only by degree are put together: those that
-lack the same parts of room, and those where the same port is taken.
+A node counts once, under its first refusal. Those that lack the same parts of room are counted together, and
+what is kept of them is the least that any lacks; of a port that is taken on several nodes, no holder is kept.
 """
 
 from __future__ import annotations
 
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.schedule.answers import FILTERS, LacksRoom, PortTaken, Reason, Refusal, Unplaced
+from skerry.schedule.answers import FILTERS, LacksRoom, Reason, Refusal, Unplaced
 
 
 class Tally:
-    """Refusals, counted by kind."""
+    """Refusals of one ask, counted by kind."""
 
-    def __init__(self) -> None:
-        self._counts: dict[object, tuple[int, Refusal]] = {}
+    def __init__(self, asked: Room) -> None:
+        self._asked = asked
+        self._counts: dict[Refusal, int] = {}
+        self._lacks: dict[tuple[bool, bool, bool], tuple[int, int, int, int]] = {}
 
-    def add(self, refusal: Refusal, nodes: int = 1) -> None:
-        """`nodes` more were refused for that; a refusal of several is the mildest of theirs, part by part."""
-        match refusal:
-            case LacksRoom():
-                key: object = (LacksRoom, refusal.parts)
-            case PortTaken():
-                key = refusal = PortTaken(refusal.port, refusal.protocol, None)
-            case _:
-                key = refusal
-        if key in self._counts:
-            before, other = self._counts[key]
-            nodes += before
-            if isinstance(refusal, LacksRoom) and isinstance(other, LacksRoom):
-                refusal = _milder(refusal, other)
-        self._counts[key] = (nodes, refusal)
+    def refuse(self, refusal: Refusal, nodes: int = 1) -> None:
+        """So many more nodes said just that."""
+        self._counts[refusal] = self._counts.get(refusal, 0) + nodes
+
+    def lack(self, cpu: int, memory: int, disk: int, nodes: int = 1) -> None:
+        """So many more nodes lack the same parts of room, and have no more than that free."""
+        asked = self._asked
+        parts = (cpu < asked.cpu, memory < asked.memory, disk < asked.disk)
+        before, *most = self._lacks.get(parts, (0, 0, 0, 0))
+        self._lacks[parts] = (before + nodes, max(cpu, most[0]), max(memory, most[1]), max(disk, most[2]))
 
     def unplaced(self) -> Unplaced:
         """What was counted, the commonest reason first."""
-        reasons = [Reason(nodes, refusal) for nodes, refusal in self._counts.values()]
+        reasons = [Reason(nodes, refusal) for refusal, nodes in self._counts.items()]
+        for nodes, cpu, memory, disk in self._lacks.values():
+            free = Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+            reasons.append(Reason(nodes, LacksRoom(free.lack(self._asked), free)))
         reasons.sort(key=lambda reason: (-reason.nodes, FILTERS.index(type(reason.refusal)), repr(reason)))
         return Unplaced(sum(reason.nodes for reason in reasons), tuple(reasons))
-
-
-def _milder(one: LacksRoom, other: LacksRoom) -> LacksRoom:
-    return LacksRoom(
-        Room(
-            Millicores(min(one.lack.cpu, other.lack.cpu)),
-            Megabytes(min(one.lack.memory, other.lack.memory)),
-            Gigabytes(min(one.lack.disk, other.lack.disk)),
-        ),
-        Room(
-            Millicores(max(one.free.cpu, other.free.cpu)),
-            Megabytes(max(one.free.memory, other.free.memory)),
-            Gigabytes(max(one.free.disk, other.free.disk)),
-        ),
-    )
