@@ -24,7 +24,6 @@ class Hello(msgspec.Struct, frozen=True):
     room: Room = NOTHING  # measured: all there is for cells
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     subnet: str = ""  # that its containers have now; empty: it takes whatever it gets
-    revision: int = 0  # the highest of `Orders.revision` that it ever had; a server that is behind catches up
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -49,7 +48,6 @@ class Orders(msgspec.Struct, frozen=True):
     is_whole: bool
     orders: tuple[Order, ...] = ()
     gone: tuple[InstanceId, ...] = ()  # no longer this node's: to be stopped and removed; not in a whole set
-    revision: int = 0  # of the store, as of which this is so; kept by the node with its orders
 
 
 class Reports(msgspec.Struct, frozen=True):

@@ -68,7 +68,7 @@ class ToNode(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "facts", "room", "labels", "subnet", "revision")
+    __slots__ = ("name", "facts", "room", "labels", "subnet")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,14 +81,12 @@ class Hello(_message.Message):
     ROOM_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SUBNET_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
     name: str
     facts: Facts
     room: Room
     labels: _containers.ScalarMap[str, str]
     subnet: str
-    revision: int
-    def __init__(self, name: _Optional[str] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., subnet: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., subnet: _Optional[str] = ...) -> None: ...
 
 class Facts(_message.Message):
     __slots__ = ("architecture", "system", "kernel", "version")
@@ -129,20 +127,18 @@ class Welcome(_message.Message):
     def __init__(self, node: _Optional[str] = ..., subnet: _Optional[str] = ..., report_s: _Optional[float] = ..., restart_base_s: _Optional[float] = ..., restart_cap_s: _Optional[float] = ..., restart_reset_s: _Optional[float] = ...) -> None: ...
 
 class Orders(_message.Message):
-    __slots__ = ("sequence", "whole", "more", "orders", "gone", "revision")
+    __slots__ = ("sequence", "whole", "more", "orders", "gone")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     whole: bool
     more: bool
     orders: _containers.RepeatedCompositeFieldContainer[Order]
     gone: _containers.RepeatedScalarFieldContainer[str]
-    revision: int
-    def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("instance", "generation", "spec", "desired")
