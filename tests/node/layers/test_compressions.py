@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.node.layers.unpacker import compressions
+from skerry.node.layers.unpacker import compressions, zstd_steps
 from skerry.node.layers.unpacker.faults import Fault
 
 SKIPPED = b"\x5a\x2a\x4d\x18\x04\0\0\0skip"
@@ -60,7 +60,31 @@ def test_steps_are_small_however_well_it_was_compressed(how: str) -> None:
     read = compressions.choose(data[: compressions.MAGIC_BYTES])
     steps = [len(step) for step in read(iter([data]))]
     assert sum(steps) == 64 << 20
-    assert max(steps) <= 16 << 20
+    assert max(steps) <= 1 << 20
+
+
+@given(
+    parts=st.lists(st.binary(max_size=600), max_size=4),
+    level=st.integers(1, 19),
+    has_checksum=st.booleans(),
+    has_size=st.booleans(),
+    size=st.integers(1, 300),
+    garbage=st.binary(max_size=30),
+)
+def test_the_steps_of_zstd_data_are_all_of_it_and_end_where_frames_do(
+    parts: list[bytes], level: int, has_checksum: bool, has_size: bool, size: int, garbage: bytes
+) -> None:
+    compressor = zstandard.ZstdCompressor(
+        level=level, write_checksum=has_checksum, write_content_size=has_size
+    )
+    frames = [compressor.compress(part * 500) for part in parts]
+    data = b"".join(frames)
+    steps = list(zstd_steps.steps(data[at : at + size] for at in range(0, len(data), size)))
+    ends = set(accumulate(map(len, steps)))
+    assert b"".join(steps) == data
+    assert set(accumulate(map(len, frames))) <= ends
+    with_garbage = list(zstd_steps.steps(iter([data + garbage])))
+    assert b"".join(with_garbage) == data + garbage
 
 
 def test_gzip_with_a_name_and_a_comment_is_gzip() -> None:

@@ -204,7 +204,7 @@ async def test_an_image_of_busybox_with_many_files_is_the_same_tree(tmp_path: Pa
         folder("srv", mtime=8),
         *(folder(f"srv/{number}", mtime=number) for number in range(40)),
         *(
-            file(f"srv/{number % 40}/{number}", bytes([number % 251]) * (number * 37), mtime=number)
+            file(f"srv/{number % 40}/{number}", bytes([number % 251]) * (number * 5), mtime=number)
             for number in range(2000)
         ),
     ]

@@ -249,6 +249,39 @@ async def test_time_does_not_run_while_the_process_has_no_input() -> None:
         assert deadline.when() is not None
 
 
+async def test_a_full_disk_is_told_as_such_and_left_empty(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    try:
+        (tmp_path / "target").mkdir()
+        stream = Stream(pack(file("a", bytes(5 << 20))))
+        with pytest.raises(errors.NoRoom, match="disk is full"):
+            await Unpacker().unpack(stream(), tmp_path / "target", diff_id=None, limits=LIMITS)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+ALONE = """
+import os, sys
+from skerry.node.layers.unpacker.main import main
+main(os.open(sys.argv[1], os.O_RDONLY), os.getppid(), "", 1 << 20, 100)
+"""
+
+
+def test_a_process_that_cannot_be_confined_unpacks_nothing_and_says_what_it_needs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["setpriv", "--bounding-set", "-sys_chroot", sys.executable, "-c", ALONE, tmp_path],
+        input=pack(file("a")),
+        capture_output=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["fault"] == "broken"
+    assert "cannot be confined" in answer["message"]
+    assert "run the node as root" in answer["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("missing", ["layer", "target"])
 async def test_a_layer_or_a_folder_that_went_away_is_named_in_plain_words(
     missing: str, tmp_path: Path

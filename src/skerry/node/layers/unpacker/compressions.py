@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from skerry.node.layers.unpacker import faults
+from skerry.node.layers.unpacker import faults, zstd_steps
 from skerry.node.layers.unpacker.faults import Fault
 
 Decompress = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 MAGIC_BYTES: Final = 6
 _GZIP: Final = (b"\x1f\x8b",)
-# A frame, or one of the sixteen kinds of frames that are to be skipped.
-_ZSTD: Final = (b"\x28\xb5\x2f\xfd", *(bytes((kind,)) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60)))
+_ZSTD: Final = (zstd_steps.FRAME, *zstd_steps.SKIPPED)
 _REFUSED: Final = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
@@ -27,8 +26,6 @@ _REFUSED: Final = {
     b"PK\x03\x04": "zip",
 }
 _GZIP_STEP_BYTES: Final = 1 << 20  # that come out at once
-# A block of 4 bytes becomes 128 kB at most, so this much in is 16 MB out at most.
-_ZSTD_STEP_BYTES: Final = 512
 _ZSTD_WINDOW: Final = 1 << 27  # as far back as the `zstd` program goes without being told to
 
 
@@ -87,12 +84,7 @@ def _zstd() -> Decompress:
         except zstandard.ZstdError as error:
             raise _damaged("zstd", error) from error
 
-    def sliced(chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            for at in range(0, len(chunk), _ZSTD_STEP_BYTES):
-                yield chunk[at : at + _ZSTD_STEP_BYTES]
-
-    return lambda chunks: _members("zstd", _ZSTD, decompressor.decompressobj, feed, sliced(chunks))
+    return lambda chunks: _members("zstd", _ZSTD, decompressor.decompressobj, feed, zstd_steps.steps(chunks))
 
 
 def _members(

@@ -33,7 +33,7 @@ def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) 
     try:
         source = Source(0)
         pipeline = Pipeline(source, compressions.choose(source.magic))
-        confinement.enter(root)
+        _confine(root)
         answer = _unpack(pipeline, diff_id, most_bytes, most_files)
     except Fault as fault:
         answer = {"fault": fault.kind, "message": fault.message}
@@ -41,6 +41,16 @@ def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) 
         answer = {"fault": faults.TOO_LARGE, "message": "the layer takes more memory than unpacking may use"}
     _tell(answer)
     os._exit(0)  # without waiting for the thread that reads, or for memory to be tidied up
+
+
+def _confine(root: int) -> None:
+    try:
+        confinement.enter(root)
+    except (OSError, LookupError) as error:
+        raise Fault(
+            faults.BROKEN,
+            f"the process that unpacks layers cannot be confined ({error}): run the node as root",
+        ) from error
 
 
 class _Progress:
