@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack, closing
 
 import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from skerry.wire.grpc.channel import dial
 from skerry.wire.proto import containers_pb2 as pb
+from skerry.wire.proto.containers_grpc import ContainerServiceStub
 from tests.support import leaks
-from tests.support.containers import Execution
+from tests.support.certificates import SERVER_NAME
+from tests.support.containers import Execution, FakeContainers, container_server
 from tests.support.waiting import eventually
 from tests.wire.containers.test_service import run
 
@@ -101,15 +106,29 @@ async def test_a_program_waits_for_a_client_that_does_not_read(served, container
     assert reply.exit_code == 0
 
 
-async def test_a_client_waits_for_a_program_that_does_not_read(served, containers):
-    async with containers.Exec.open() as stream:
-        await stream.send_message(start("sh", "-c", "echo on; read go; exec wc -c", takes_input=True))
-        await until(stream, b"on\n")
-        await stream.send_message(pb.ExecRequest(input=b"go\n"))
-        for _ in range(64):
+async def test_a_client_waits_for_a_program_that_does_not_read(served, containers, tmp_path):
+    go, pieces = tmp_path / "go", 256
+    script = f"echo on; while [ ! -e {go} ]; do sleep 0.02; done; exec wc -c"
+    sent = 0
+
+    async def send_all(stream) -> None:
+        nonlocal sent
+        for _ in range(pieces):
             await stream.send_message(pb.ExecRequest(input=b"x" * 65536))
+            sent += 1
         await stream.end()
-        assert int(await until(stream, b"\n")) == 64 * 65536
+
+    async with containers.Exec.open() as stream:
+        await stream.send_message(start("sh", "-c", script, takes_input=True))
+        await until(stream, b"on\n")
+        sending = asyncio.ensure_future(send_all(stream))
+        await eventually(lambda: sent > 0)
+        for _ in range(50):  # others are served meanwhile
+            await containers.List(pb.ListRequest())
+        assert sent < pieces, "somebody keeps what the program has not read"
+        go.touch()
+        assert int(await until(stream, b"\n")) == pieces * 65536
+        await sending
 
 
 async def test_what_a_program_leaves_running_is_not_waited_for(served, containers):
@@ -133,6 +152,31 @@ async def test_a_program_is_killed_when_its_client_goes_away(served, containers,
     session.close()
     served.containers.sessions.clear()
     await eventually(lambda: not leaks.footprint().beyond(before))
+
+
+async def test_a_program_is_killed_when_the_server_stops(tmp_path, authority):
+    async with AsyncExitStack() as stack:
+        keeper = stack.enter_context(closing(FakeContainers(tmp_path / "other")))
+        server = AsyncExitStack()
+        (tmp_path / "node").mkdir()
+        served = await server.enter_async_context(container_server(tmp_path / "node", authority, keeper))
+        line = dial(str(served.path), served.tls(), server_name=SERVER_NAME)
+        stack.callback(line.close)
+        stub = ContainerServiceStub(line)
+        await run(stub)
+
+        async def execute_and_stop() -> None:
+            async with stub.Exec.open() as stream:
+                await stream.send_message(start("sh", "-c", "echo on; sleep 600"))
+                await until(stream, b"on")
+                await server.aclose()
+                await stream.recv_message()
+
+        with pytest.raises(GRPCError) as caught:
+            await execute_and_stop()
+        assert caught.value.status is Status.UNAVAILABLE
+    [session] = keeper.sessions
+    assert session.process.returncode == -signal.SIGKILL
 
 
 async def test_a_signal_is_passed_on(served, containers):
