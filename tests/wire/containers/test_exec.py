@@ -175,8 +175,8 @@ async def test_a_program_is_killed_when_the_server_stops(tmp_path, authority):
         with pytest.raises(GRPCError) as caught:
             await execute_and_stop()
         assert caught.value.status is Status.UNAVAILABLE
-    [session] = keeper.sessions
-    assert session.process.returncode == -signal.SIGKILL
+        [session] = keeper.sessions
+        assert session.process.returncode == -signal.SIGKILL
 
 
 async def test_a_signal_is_passed_on(served, containers):
