@@ -43,6 +43,11 @@ class Fleet:
         """How many nodes there are."""
         return self._size
 
+    @property
+    def has_columns(self) -> bool:
+        """True if it is searched as large fleets are."""
+        return self._has_columns
+
     def set_node(self, view: NodeView) -> None:
         """A node is there and as `view` says."""
         account = self._account(view.id)
@@ -117,6 +122,13 @@ class Fleet:
             return self._without(ask.instance, lambda: self.explain(ask))
         accounts = sorted(self._there(), key=lambda account: account.node)
         return [filters.judge(account, ask) for account in accounts]
+
+    def fits(self, node: NodeId, ask: Ask) -> bool:
+        """True if `node` is there and could take `ask`."""
+        if ask.instance in self._bound:
+            return self._without(ask.instance, lambda: self.fits(node, ask))
+        account = self._accounts.get(node)
+        return account is not None and account.view is not None and filters.judge(account, ask).fits
 
     def _without(self, instance: InstanceId, answer: Callable[[], T]) -> T:
         """The answer of a fleet in which `instance` is nowhere."""

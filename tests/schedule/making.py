@@ -1,0 +1,59 @@
+"""Nodes and asks for tests, with the numbers that a test is about and none else."""
+
+from __future__ import annotations
+
+from skerry.model import ports
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.schedule.answers import Placement
+from skerry.schedule.asks import ADDRESSES, Ask, NodeView, Policy
+from skerry.schedule.fleet import Fleet
+
+
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+
+
+def node(
+    name: str,
+    cpu: int = 4000,
+    memory: int = 4096,
+    disk: int = 100,
+    *,
+    architecture: str = "amd64",
+    why_not: str = "",
+    addresses: int = ADDRESSES,
+    **labels: str,
+) -> NodeView:
+    """A node that takes work unless `why_not` says otherwise."""
+    offered = room(cpu, memory, disk)
+    return NodeView(NodeId(name), offered, architecture, labels, not why_not, why_not, addresses)
+
+
+def ask(
+    name: str,
+    cpu: int = 0,
+    memory: int = 0,
+    disk: int = 0,
+    *constraints: str,
+    published: str = "",
+    architecture: str = "",
+) -> Ask:
+    """An ask that publishes the ports in `published`, separated by blanks."""
+    mappings = tuple(ports.parse(text) for text in published.split())
+    return Ask(InstanceId(name), room(cpu, memory, disk), mappings, architecture, constraints)
+
+
+def fleet_of(*nodes: NodeView, searched_by_columns: bool = False) -> Fleet:
+    fleet = Fleet(many=1, few=0) if searched_by_columns else Fleet(many=1_000_000)
+    for view in nodes:
+        fleet.set_node(view)
+    return fleet
+
+
+def put(fleet: Fleet, wanted: Ask, policy: Policy = Policy.BINPACK) -> str:
+    """Place and bind; the node it went to."""
+    placement = fleet.place(wanted, policy)
+    assert isinstance(placement, Placement), placement
+    fleet.bind(placement.node, wanted)
+    return placement.node
