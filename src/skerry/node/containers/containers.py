@@ -248,15 +248,19 @@ class Containers:
         except errors.NotFound:
             return RingReader(container.place.folder, stream.value, ended=lambda: True)
 
-    async def stats(self, name: str) -> ContainerStats:
-        """What it uses. Raises NotFound."""
+    def usage(self, name: str) -> Usage:
+        """What its processes use. Raises NotFound."""
         container = self._container(name)
         try:
-            usage = self._means.cells.usage(container.cell)
+            return self._means.cells.usage(container.cell)
         except errors.NotFound:  # it has no cell before the first start in this boot
-            usage = Usage()
+            return Usage()
+
+    async def stats(self, name: str) -> ContainerStats:
+        """What it uses, its disk too. Raises NotFound."""
+        container = self._container(name)
         return ContainerStats(
-            usage=usage,
+            usage=self.usage(name),
             disk_bytes=await asyncio.to_thread(self._means.disks.used, container.place.layer),
             disk_limit_bytes=container.disk_limit,
             disk_limit_kind=container.disk_limit_kind.value,

@@ -1,0 +1,285 @@
+"""One instance, driven toward its order: looks, asks `steps` what to do, does it, and begins anew.
+
+`NodeInstances` runs one of these for each instance and hands it new orders; none waits for another, but for
+its turn to start. Whatever is decided on is on disk before it is done: what is ours by the name of its
+container is known even to an agent that comes after one that was killed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
+from skerry.model.ids import InstanceId
+from skerry.model.images import PullProgress
+from skerry.model.sessions import Welcome
+from skerry.model.statuses import FINAL, Desired, Status
+from skerry.node.containers.containers import Containers
+from skerry.node.images.images import Images
+from skerry.node.instances import steps
+from skerry.node.instances.histories import Copy, History
+from skerry.node.instances.records import Records
+from skerry.node.instances.specs import container_name, container_spec
+from skerry.node.instances.steps import Act, Do, Situation, Tell, Wait
+
+log = structlog.get_logger(__name__)
+
+_PROGRESS_S = 1.0  # between two words on how far a pull has come
+
+
+@dataclass(slots=True)
+class Means:
+    """What driving instances takes."""
+
+    records: Records
+    containers: Containers
+    images: Images
+    clock: Clock
+    terms: Welcome
+    starts: asyncio.Semaphore
+    number: Callable[[], int]  # of the next report
+    changed: Callable[[Copy], None]  # told of every copy that says something new
+    sleep: Callable[[float], Awaitable[None]]
+    chance: Callable[[], float] = random.random
+    # What cannot be stopped or removed, or written down, is tried again after this.
+    trouble: Backoff = field(default_factory=lambda: Backoff(first_s=1.0, cap_s=60.0))
+    # Told after every step that a crash may follow: tests end the process there.
+    reached: Callable[[str], None] = lambda step: None
+
+
+class Driver:
+    """Drives one instance, and is the only one who writes its record."""
+
+    def __init__(self, means: Means, copy: Copy, *, is_durable: bool) -> None:
+        self.copy = copy
+        self._means = means
+        self._name = container_name(copy.instance)
+        self.is_durable = is_durable
+        self._woken = asyncio.Event()
+        self._failures = 0  # in a row, to stop or remove it
+
+    @property
+    def instance(self) -> InstanceId:
+        return self.copy.instance
+
+    @property
+    def runs(self) -> bool:
+        """True if its container does, whether or not it is meant to."""
+        view = self._view()
+        return view is not None and view.state is ContainerState.RUNNING
+
+    def take(self, copy: Copy) -> None:
+        """Another order. It is acted on when `confirm` is called, since it has to outlive us first."""
+        self._save(copy)
+        self.is_durable = False
+        self._woken.set()  # what goes on for the order before it may be given up
+
+    def confirm(self) -> None:
+        self.is_durable = True
+        self._woken.set()
+
+    def acknowledge(self, number: int) -> None:
+        """The reports up to `number` are known."""
+        if self.copy.pending and self.copy.pending[0].number <= number:
+            self._save(self.copy.acknowledge(number))
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Look again."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until it is gone, and that is known."""
+        while True:
+            try:
+                if await self._advance():
+                    return
+            except (errors.SkerryError, OSError) as error:
+                # Of a stop, a removal or the disk: nothing is left but to try again.
+                log.warning("instance.trouble", instance=self.instance, error=str(error))
+                pause = self._means.trouble.delay(self._failures, self._means.chance)
+                self._failures += 1
+                await self._pause(self._means.clock.now() + pause)
+
+    async def _advance(self) -> bool:
+        """One step; True if it was the last."""
+        if not self.is_durable:
+            await self._pause(None)
+            return False
+        match steps.next_step(self._situation()):
+            case Tell(history):
+                await self._tell(history)
+            case Do(Act.FORGET):
+                self._means.records.forget(self.instance)
+                self._means.reached("forgotten")
+                return True
+            case Do(act):
+                await self._do(act)
+                self._failures = 0
+            case Wait(until):
+                await self._pause(until)
+        return False
+
+    def _situation(self) -> Situation:
+        means, view = self._means, self._view()
+        return Situation(
+            copy=self.copy,
+            view=view,
+            is_outdated=view is not None and view.spec != self._wanted(),
+            now=means.clock.now(),
+            terms=means.terms,
+            chance=means.chance(),
+        )
+
+    def _view(self) -> ContainerView | None:
+        """The container, if there is one and it is ours: people may have made one of that name."""
+        try:
+            view = self._means.containers.get(self._name)
+        except errors.NotFound:
+            return None
+        return view if view.spec == self.copy.made else None
+
+    def _wanted(self) -> ContainerSpec | None:
+        """What the container should be like; None if there can be none."""
+        try:
+            return container_spec(self.instance, self.copy.order.spec)
+        except errors.Invalid:
+            return None
+
+    async def _tell(self, history: History) -> None:
+        self._save(self.copy.tell(history, self._means.number()))
+        if history.status in FINAL:  # it must not run again because the power failed
+            await asyncio.to_thread(self._means.records.sync, [self.instance])
+        self._means.reached(f"told.{history.status.lower()}")
+        log.info(
+            "instance.status",
+            instance=self.instance,
+            generation=self.copy.order.generation,
+            status=history.status,
+            reason=history.reason,
+            exit_code=history.exit_code,
+        )
+        self._means.changed(self.copy)
+
+    def _save(self, copy: Copy) -> None:
+        self._means.records.save(copy)
+        self.copy = copy
+
+    async def _do(self, act: Act) -> None:
+        containers = self._means.containers
+        match act:
+            case Act.CREATE:
+                await self._attempt(self._create)
+            case Act.START:
+                await self._attempt(self._start)
+            case Act.STOP:
+                await containers.stop(self._name)
+            case _:
+                await containers.remove(self._name, force=True)
+        self._means.reached(f"done.{act}")
+
+    async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what a start takes; if that fails, it is part of the history of the instance."""
+        try:
+            await work()
+        except errors.SkerryError as error:
+            situation = self._situation()
+            if situation.runs or not self._is_wanted:  # somebody was quicker; or it does not matter any more
+                return
+            log.info("instance.not_started", instance=self.instance, error=error.message, detail=error.detail)
+            await self._tell(steps.not_started(situation, error))
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self.copy.order.desired is Desired.RUNNING
+
+    async def _create(self) -> None:
+        spec = container_spec(self.instance, self.copy.order.spec)
+        images, order = self._means.images, self.copy.order
+        owner = f"instance {self.instance}"  # until there is a container, which claims it itself
+        pulling = images.ensure(spec.image, owner=owner, on_progress=self._show_progress())
+        try:
+            if not await self._unless_ordered_otherwise(pulling):
+                return
+            # On disk before there is a container, so that one of ours can be told from those of others.
+            self._save(replace(self.copy, made=spec))
+            await asyncio.to_thread(self._means.records.sync, [self.instance])
+            self._means.reached("made")
+            if self.copy.order is order:
+                await self._means.containers.create(spec)
+        finally:
+            images.release(owner)
+
+    def _show_progress(self) -> Callable[[PullProgress], None]:
+        """Says now and then how far a pull has come. That is not for the disk: it is over with the agent."""
+        told_at = float("-inf")
+
+        def show(progress: PullProgress) -> None:
+            nonlocal told_at
+            now = self._means.clock.monotonic()
+            if now - told_at >= _PROGRESS_S and self.copy.history.status is Status.STARTING:
+                told_at = now
+                history = replace(self.copy.history, reason=f"pulling: {progress.message}")
+                self.copy = self.copy.tell(history, self._means.number())
+                self._means.changed(self.copy)
+
+        return show
+
+    async def _start(self) -> None:
+        order = self.copy.order
+        if not await self._unless_ordered_otherwise(self._means.starts.acquire()):
+            return
+        try:
+            if self.copy.order is order:
+                await self._means.containers.start(self._name)
+        finally:
+            self._means.starts.release()
+
+    async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """Do `work`, which is given up if another order comes meanwhile; False then."""
+        order, task = self.copy.order, asyncio.ensure_future(work)
+        try:
+            while not task.done() and self.copy.order is order:
+                self._woken.clear()
+                woken = asyncio.ensure_future(self._woken.wait())
+                try:
+                    await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await give_up([woken])
+            if task.done():
+                task.result()
+                return True
+            return False
+        finally:
+            await give_up([task])
+
+    async def _pause(self, until: float | None) -> None:
+        """Wait for `until`, for another order, or for the end of the run."""
+        self._woken.clear()
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._woken.wait())]
+        if self.runs:
+            waits.append(asyncio.ensure_future(self._end_of_run()))
+        if until is not None:
+            seconds = max(0.0, until - self._means.clock.now())
+            waits.append(asyncio.ensure_future(self._means.sleep(seconds)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await give_up(waits)
+
+    async def _end_of_run(self) -> None:
+        try:
+            await self._means.containers.wait(self._name)
+        except (errors.NotFound, errors.Refused):
+            pass  # nobody knows how it ended; that it has is enough

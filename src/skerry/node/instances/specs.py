@@ -1,0 +1,41 @@
+"""The container that an instance is: its name, and what is asked of `skerry.node.containers` for it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from skerry.model.containers import ContainerSpec
+from skerry.model.ids import InstanceId
+from skerry.model.workloads import Spec
+
+_PREFIX = "i-"
+_PLAIN = re.compile(r"[a-z0-9-]{1,61}")
+_HASH_DIGITS = 40
+_MAX_HOST_NAME = 63
+
+
+def container_name(instance: InstanceId) -> str:
+    """`i-` and the id; an id that cannot stand in the name of a container is hashed instead."""
+    if _PLAIN.fullmatch(instance):
+        return f"{_PREFIX}{instance}"
+    # No id begins with a dash, so this is never the name of another one.
+    return f"{_PREFIX}-{hashlib.sha256(instance.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def container_spec(instance: InstanceId, spec: Spec) -> ContainerSpec:
+    """Raises Invalid if no container can be like that."""
+    return ContainerSpec(
+        name=container_name(instance),
+        image=spec.uri,
+        arguments=spec.arguments,
+        environment=spec.environment,
+        host_name=_host_name(spec.name),
+        room=spec.room,
+        ports=spec.ports,
+    )
+
+
+def _host_name(name: str) -> str:
+    """The name of the instance, as far as a host may have it."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", name)[:_MAX_HOST_NAME].strip("-")
