@@ -1,0 +1,228 @@
+"""The ways of searching against each other and against a model, at random.
+
+Three fleets get the same changes: one looks at every node, one has columns from its first node on, one goes
+to and fro between the two. The model keeps nothing but facts and works everything out anew for every
+question, so whatever a fleet forgot to count, counted twice or searched differently shows.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from skerry.model import ports
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.room import NOTHING, Room, total
+from skerry.model.workloads import Constraint
+from skerry.schedule.answers import FILTERS, LacksRoom, Placement, PortTaken, Refusal, Unplaced
+from skerry.schedule.asks import Ask, Door, NodeView, Policy
+from skerry.schedule.fleet import Fleet
+from tests.schedule.making import room
+
+NODES = [NodeId(f"n{number}") for number in range(12)]
+INSTANCES = [InstanceId(f"i{number}") for number in range(40)]
+
+# Few sizes, so that there are ties; and some that fill a node to the last bit.
+rooms_of_nodes = st.builds(
+    room, st.sampled_from([0, 1000, 3000]), st.sampled_from([0, 1024, 4096]), st.sampled_from([0, 10])
+)
+rooms_of_asks = st.builds(
+    room,
+    st.sampled_from([0, 0, 1, 500, 1000, 2**31 - 1]),
+    st.sampled_from([0, 512, 1024]),
+    st.sampled_from([0, 1]),
+)
+views = st.builds(
+    NodeView,
+    st.sampled_from(NODES),
+    rooms_of_nodes,
+    architecture=st.sampled_from(["amd64", "arm64", ""]),
+    labels=st.dictionaries(st.sampled_from(["zone", "rack"]), st.sampled_from(["a", "b"])),
+    takes_work=st.sampled_from([True, True, True, False]),
+    why_not=st.sampled_from(["is cordoned", "is lost"]),
+    addresses=st.sampled_from([0, 2, 253, 253]),
+)
+asks = st.builds(
+    Ask,
+    st.sampled_from(INSTANCES),
+    rooms_of_asks,
+    ports=st.lists(st.sampled_from(["80", "443", "53/udp"]).map(ports.parse), unique=True, max_size=2).map(
+        tuple
+    ),
+    architecture=st.sampled_from(["", "", "", "amd64"]),
+    constraints=st.sampled_from([(), (), (), ("zone=a",), ("zone!=a", "rack=b")]),
+)
+policies = st.sampled_from(Policy)
+
+
+class Model:
+    """Facts only."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[NodeId, NodeView] = {}
+        self.bound: dict[InstanceId, tuple[NodeId, Ask]] = {}
+
+    def on(self, node: NodeId, asking: Ask | None = None) -> list[Ask]:
+        """What is bound to a node, without the one that asks."""
+        mine = None if asking is None else asking.instance
+        return [ask for where, ask in self.bound.values() if where == node and ask.instance != mine]
+
+    def free(self, node: NodeId, asking: Ask | None = None) -> Room:
+        return total(ask.room for ask in self.on(node, asking)).lack(self.nodes[node].room)
+
+    def fits(self, node: NodeId, ask: Ask) -> bool:
+        view, others = self.nodes[node], self.on(node, ask)
+        taken: set[Door] = {door for other in others for door in other.doors}
+        return (
+            view.takes_work
+            and len(others) < view.addresses
+            and self.free(node, ask).fits(ask.room)
+            and taken.isdisjoint(ask.doors)
+            and ask.architecture in ("", view.architecture)
+            and all(Constraint.parse(text).holds(view.labels) for text in ask.constraints)
+        )
+
+    def emptiness(self, node: NodeId, ask: Ask) -> int:
+        """The product of the free shares, as the docs have it."""
+        view, free = self.nodes[node], self.free(node, ask)
+        left = view.addresses - len(self.on(node, ask))
+        parts = [
+            (have, all_) for (_, _, have), (_, _, all_) in zip(free.parts(), view.room.parts(), strict=True)
+        ]
+        product = 1
+        for have, all_ in [*parts, (left, view.addresses)]:
+            product *= 1 + (have * 2**15 // all_ if all_ else 2**15)
+        return product
+
+    def place(self, ask: Ask, policy: Policy) -> NodeId | None:
+        sign = 1 if policy is Policy.BINPACK and ask.room != NOTHING else -1
+        fitting = [node for node in self.nodes if self.fits(node, ask)]
+        return min(fitting, key=lambda node: (sign * self.emptiness(node, ask), node), default=None)
+
+
+class Searches(RuleBasedStateMachine):
+    """The same changes and the same questions to all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.fleets = (Fleet(many=1_000_000), Fleet(many=1, few=0), Fleet(many=6, few=3))
+
+    @rule(view=views)
+    def a_node_comes_or_changes(self, view: NodeView) -> None:
+        self.model.nodes[view.id] = view
+        for fleet in self.fleets:
+            fleet.set_node(view)
+
+    @rule(node=st.sampled_from(NODES))
+    def a_node_leaves_with_what_it_has(self, node: NodeId) -> None:
+        self.model.nodes.pop(node, None)
+        for fleet in self.fleets:
+            fleet.remove_node(node)
+
+    @rule(ask=asks, policy=policies)
+    def an_instance_is_placed(self, ask: Ask, policy: Policy) -> None:
+        answer = self.asked(ask, policy)
+        if isinstance(answer, Placement):
+            self.an_instance_is_bound(answer.node, ask)
+
+    @rule(node=st.sampled_from(NODES), ask=asks)
+    def an_instance_is_bound(self, node: NodeId, ask: Ask) -> None:
+        """Anywhere: a fleet records what others decided, be it wise or not."""
+        self.model.bound[ask.instance] = (node, ask)
+        for fleet in self.fleets:
+            fleet.bind(node, ask)
+
+    @rule(instance=st.sampled_from(INSTANCES))
+    def an_instance_ends(self, instance: InstanceId) -> None:
+        self.model.bound.pop(instance, None)
+        for fleet in self.fleets:
+            fleet.unbind(instance)
+
+    @rule(ask=asks, policy=policies)
+    def a_question_is_asked(self, ask: Ask, policy: Policy) -> None:
+        self.asked(ask, policy)
+
+    def asked(self, ask: Ask, policy: Policy) -> Placement | Unplaced:
+        """The answer of all, which must be one, and what the explanation of each node says."""
+        plain, *others = [(fleet.place(ask, policy), fleet.explain(ask)) for fleet in self.fleets]
+        assert all(other == plain for other in others)
+        answer, verdicts = plain
+        assert [verdict.node for verdict in verdicts] == sorted(self.model.nodes)
+        for verdict in verdicts:
+            assert verdict.free == self.model.free(verdict.node, ask)
+            assert verdict.fits == self.model.fits(verdict.node, ask)
+        expected = self.model.place(ask, policy)
+        if isinstance(answer, Placement):
+            assert answer.node == expected
+        else:
+            assert expected is None
+            check_counts(answer, [verdict.refusals[0] for verdict in verdicts])
+        return answer
+
+    @invariant()
+    def the_accounts_are_true(self) -> None:
+        for fleet in self.fleets:
+            assert len(fleet) == len(self.model.nodes)
+            assert {node: fleet.free(node) for node in self.model.nodes} == {
+                node: self.model.free(node) for node in self.model.nodes
+            }
+            for instance in INSTANCES:
+                where, _ = self.model.bound.get(instance, (None, None))
+                assert fleet.bound(instance) == where
+
+    def teardown(self) -> None:
+        """A fleet that learns of all this at once, and in another order, answers the same."""
+        fresh = Fleet(many=6, few=3)
+        for node, ask in reversed(self.model.bound.values()):
+            fresh.bind(node, ask)
+        for view in reversed(self.model.nodes.values()):
+            fresh.set_node(view)
+        for policy in Policy:
+            ask = Ask(InstanceId("last"), room(500, 512))
+            assert fresh.place(ask, policy) == self.fleets[0].place(ask, policy)
+            assert fresh.explain(ask) == self.fleets[0].explain(ask)
+
+
+def check_counts(unplaced: Unplaced, firsts: list[Refusal]) -> None:
+    """Every node is counted once, under its first refusal, and the commonest come first."""
+    assert unplaced.nodes == len(firsts) == sum(reason.nodes for reason in unplaced.reasons)
+    counts = [reason.nodes for reason in unplaced.reasons]
+    assert counts == sorted(counts, reverse=True)
+    for kind in FILTERS:
+        of_kind = [first for first in firsts if isinstance(first, kind)]
+        reasons = [reason for reason in unplaced.reasons if isinstance(reason.refusal, kind)]
+        assert len(of_kind) == sum(reason.nodes for reason in reasons)
+        for reason in reasons:
+            same = [first for first in of_kind if is_like(first, reason.refusal)]
+            assert len(same) == reason.nodes
+            if isinstance(reason.refusal, LacksRoom):
+                lacks = [first.lack for first in same if isinstance(first, LacksRoom)]
+                assert reason.refusal.lack == room(
+                    min(lack.cpu for lack in lacks),
+                    min(lack.memory for lack in lacks),
+                    min(lack.disk for lack in lacks),
+                )
+
+
+def is_like(one: Refusal, other: Refusal) -> bool:
+    """True if two refusals differ at most by degree."""
+    if isinstance(one, LacksRoom) and isinstance(other, LacksRoom):
+        parts = zip(one.lack.parts(), other.lack.parts(), strict=True)
+        return all((mine > 0) == (yours > 0) for (_, _, mine), (_, _, yours) in parts)
+    if isinstance(one, PortTaken) and isinstance(other, PortTaken):
+        return (one.port, one.protocol) == (other.port, other.protocol)
+    return one == other
+
+
+def test_every_way_of_searching_gives_the_answers_of_the_model() -> None:
+    run_state_machine_as_test(
+        Searches,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
