@@ -218,6 +218,27 @@ async def test_a_process_that_is_killed_is_an_error_of_ours(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+NONSENSE = {
+    "nothing": "pass",
+    "nothing but a complaint": "raise SystemExit('it hurts')",
+    "no JSON": "print('hello')",
+    "a line without end": "print('x' * 1000000)",
+    "progress and no end": 'print(\'{"bytes": 1, "files": 1}\')',
+    "another digest": "print('{\"diff_id\": \"sha256:' + '0' * 64 + '\"}')",
+    "a fault that there is not": 'print(\'{"fault": "odd", "message": "odd"}\')',
+}
+
+
+@pytest.mark.parametrize("said", NONSENSE)
+async def test_what_a_process_says_is_not_taken_on_trust(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry.node.layers.children._PROGRAM", NONSENSE[said])
+    with pytest.raises(errors.Internal, match="died or made no sense"):
+        await unpack(LAYER, tmp_path / "target", diff_id=digest_of(LAYER))
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_a_process_that_stands_still_is_given_up(tmp_path: Path) -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield LAYER[:1000]

@@ -186,7 +186,7 @@ class Child:
         return self._process.returncode
 
     async def converse(self, given: Input) -> Answer | None:
-        """Feed it and hear what became of the layer; None if it ended without a word.
+        """Feed it and hear what became of the layer; None if it did not say, or nothing that makes sense.
 
         Raises TimedOut, and whatever the source of `given` raises.
         """
@@ -220,18 +220,31 @@ class Child:
 
     async def end(self) -> None:
         """Kill it, if it lives, and reap it."""
+        self._kill()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+        # Its end is seen only when all that it said has been read.
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            while await stream.read(_COMPLAINT_BYTES):
+                pass
+        await self._process.wait()
+
+    def _kill(self) -> None:
         if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            os.close(self._pidfd)
-        await self._process.wait()
 
     async def _hear(self, watch: Watch) -> Answer | None:
         assert self._process.stdout is not None
         answer = None
-        while line := await self._process.stdout.readline():
-            watch.restart()
-            answer = jsonio.decode(line, Answer)
+        try:
+            while line := await self._process.stdout.readline():
+                watch.restart()
+                answer = jsonio.decode(line, Answer)
+        except ValueError:  # no JSON, or a line without end
+            self._kill()
+            return None
         return answer if answer is not None and (answer.diff_id or answer.fault) else None
 
     async def _hear_complaints(self) -> None:

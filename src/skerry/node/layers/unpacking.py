@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from skerry.model import errors
-from skerry.model.ids import Digest
+from skerry.model.ids import Digest, check_digest
 from skerry.node.layers import removing
 from skerry.node.layers.children import Answer, Child, Input, open_existing
 from skerry.node.layers.unpacker import faults
@@ -99,21 +99,22 @@ class Unpacker:
                     await _to_the_end(child.end())
         finally:
             os.close(root)
-        return _judge(answer, child)
+        return _judge(answer, child, diff_id)
 
 
-def _judge(answer: Answer | None, child: Child) -> Unpacked:
-    if answer is None:
-        log.error("unpacker.died", status=child.status, complaint=child.complaint)
-        raise errors.Internal(
-            "the process that unpacks a layer died; the log says what it left",
-            detail=f"status {child.status}: {child.complaint}",
-        )
+def _judge(answer: Answer | None, child: Child, diff_id: Digest | None) -> Unpacked:
+    """What the answer means. A child that was taken over could say anything, so it is not taken on trust."""
     if child.complaint:
         log.warning("unpacker.complained", complaint=child.complaint)
-    if answer.fault:
+    if answer is not None and answer.fault in _KINDS:
         raise _KINDS[answer.fault](answer.message)
-    return Unpacked(Digest(answer.diff_id), answer.bytes, answer.files)
+    if answer is None or (diff_id is not None and answer.diff_id != diff_id):
+        log.error("unpacker.died", status=child.status, answer=answer)
+        raise errors.Internal(
+            "the process that unpacks a layer died or made no sense; the log says what it left",
+            detail=f"status {child.status}: {child.complaint}",
+        )
+    return Unpacked(check_digest(answer.diff_id, "diff_id"), answer.bytes, answer.files)
 
 
 def _remove(target: Path) -> None:

@@ -19,19 +19,19 @@ from skerry.node.layers.unpacker import filters
 _CAPABILITIES: Final = sum(1 << number for number in (0, 1, 3, 4, 21, 27, 31))
 _MEMORY_BYTES: Final = 2 << 30  # of addresses: windows of decompressors, and the names of folders and links
 _OPEN_FILES: Final = 128
-_FIRST_FREE: Final = 3
+ROOT: Final = 3  # the descriptor of the layer's folder, from then on
 
 
 def enter(root: int) -> None:
-    """Go into the folder that is open as `root` and stay there; it is descriptor 3 from now on.
+    """Go into the folder that is open as `root` and stay there; it is open as `ROOT` from now on.
 
     Called before there is a second thread: each has capabilities and filters of its own. Raises OSError.
     """
     os.fchdir(root)
     os.chroot(".")
-    if root != _FIRST_FREE:
-        os.dup2(root, _FIRST_FREE, inheritable=False)
-    kernel.close_from(_FIRST_FREE + 1)
+    if root != ROOT:
+        os.dup2(root, ROOT, inheritable=False)
+    kernel.close_from(ROOT + 1)
     os.umask(0)
     for kind, most in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
@@ -42,6 +42,3 @@ def enter(root: int) -> None:
     kernel.set_capabilities(_CAPABILITIES)
     kernel.set_no_new_privileges()
     kernel.Filter(filters.unpacking_filter()).install()
-
-
-ROOT: Final = _FIRST_FREE
