@@ -6,12 +6,12 @@ the node only through this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from skerry.model.cells import Cell, Executable, ExecutableState, Exit, Sandbox, Stream, Usage
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.logs.readers import Item
+from skerry.node.logs.merging import Output
 
 
 class CellView(Protocol):
@@ -22,14 +22,6 @@ class CellView(Protocol):
 
     @property
     def executables(self) -> Sequence[ExecutableState]: ...
-
-
-class Output(Protocol):
-    """What one stream of an executable has written."""
-
-    def read(self, after: int = 0) -> Iterator[Item]: ...
-
-    def follow(self, after: int = 0) -> AsyncGenerator[Item, None]: ...
 
 
 class CellKeeper(Protocol):

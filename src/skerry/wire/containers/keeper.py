@@ -12,7 +12,7 @@ from typing import Protocol
 from skerry.model.cells import Exit, Stream
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.images import Image, PullProgress
-from skerry.wire.cells.keeper import Output
+from skerry.node.logs.merging import Output
 
 OnProgress = Callable[[PullProgress], None]
 

@@ -1,27 +1,25 @@
 """`Exec`: one program in a container, with its streams carried over a call in both directions.
 
-Whatever cannot be passed on holds up the other side: the program, if the client does not read; the client,
-if the program does not. A call that ends early, because the client is gone or wrong or we are stopping,
-kills the program.
+How the two are kept together is `skerry.node.containers.conversations`; here are the messages. A call that
+ends early, because the client is gone or wrong or we are stopping, kills the program.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any, Final
+from typing import Final
 
 from grpclib.server import Stream as Call
 
-from skerry.kit.tasks import finish, give_up
 from skerry.model import errors, workloads
 from skerry.model.cells import Stream
 from skerry.model.containers import MAX_ARGUMENTS
+from skerry.node.containers.conversations import converse
+from skerry.node.containers.streams import Streams
 from skerry.wire.containers.keeper import ContainerKeeper, ExecSession
-from skerry.wire.containers.streams import Streams
 from skerry.wire.proto.containers_pb2 import ExecReply, ExecRequest, ExecStart, TerminalSize
 
-_MOST_AFTER_END: Final = 1024 * 1024  # more than a pipe or a terminal holds
 _MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
 
 
@@ -42,12 +40,9 @@ async def serve(call: Call[ExecRequest, ExecReply], keeper: ContainerKeeper) -> 
             tty=start.terminal,
             stdio=streams.theirs,
         )
-        try:
-            streams.hand_over()
-            code = await _Conversation(call, session, streams).to_the_end()
-        except BaseException:
-            await finish(session.kill())
-            raise
+        streams.hand_over()
+        client = _Client(call, session, streams)
+        code = await converse(session, streams, send=client.send, listen=client.listen)
     await call.send_message(ExecReply(exit_code=code))
 
 
@@ -84,8 +79,8 @@ def _streams_for(start: ExecStart) -> Streams:
     return Streams.pipes(takes_input=start.takes_input)
 
 
-class _Conversation:
-    """The program and the client, until the program has ended."""
+class _Client:
+    """The other end of the call."""
 
     def __init__(self, call: Call[ExecRequest, ExecReply], session: ExecSession, streams: Streams) -> None:
         self._call = call
@@ -93,51 +88,12 @@ class _Conversation:
         self._streams = streams
         self._sending = asyncio.Lock()  # a message goes out whole
 
-    async def to_the_end(self) -> int:
-        """The exit code, once everything that the program wrote has been sent."""
-        ended = asyncio.ensure_future(self._session.exit_code())
-        listening = asyncio.ensure_future(self._listen())
-        showing = [asyncio.ensure_future(self._pass_on(each, ended)) for each in self._streams.outputs]
-        pending: set[asyncio.Future[Any]] = {ended, listening, *showing}
-        try:
-            while pending - {listening}:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()  # what went wrong ends it all
-            return ended.result()
-        finally:
-            await give_up([ended, listening, *showing])
-
-    async def _pass_on(self, stream: Stream, ended: asyncio.Future[int]) -> None:
-        """Send what is written to `stream`, to its end, or to what is there when the program has ended.
-
-        What the program left running may hold the stream open, or write to it, for ever.
-        """
-        left = _MOST_AFTER_END
-        while left > 0 and (data := await self._next(stream, ended)):
-            if ended.done():
-                left -= len(data)
-            await self._send(stream, data)
-
-    async def _next(self, stream: Stream, ended: asyncio.Future[int]) -> bytes:
-        """Some of what is written to `stream`; nothing if that is all that will be waited for."""
-        while (data := self._streams.take(stream)) is None:
-            if ended.done():
-                return b""
-            readable = asyncio.ensure_future(self._streams.readable(stream))
-            try:
-                either: tuple[asyncio.Future[Any], ...] = (readable, ended)
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await give_up([readable])
-        return data
-
-    async def _send(self, stream: Stream, data: bytes) -> None:
+    async def send(self, stream: Stream, data: bytes) -> None:
         reply = ExecReply(errors=data) if stream is Stream.STDERR else ExecReply(output=data)
         async with self._sending:
             await self._call.send_message(reply)
 
-    async def _listen(self) -> None:
+    async def listen(self) -> None:
         """Do what the client says, until it says no more."""
         while (request := await self._call.recv_message()) is not None:
             match request.WhichOneof("message"):

@@ -1,6 +1,6 @@
 """The last lines of what was written to several streams, in the order in which they were begun.
 
-`skerry.wire.cells.output` goes through what is there twice: once to count its lines, once to pass over all
+`merging` goes through what is there twice: once to count its lines, once to pass over all
 but the last of them. So however much there is, no more than a piece of it is in memory.
 """
 

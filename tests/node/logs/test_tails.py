@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from skerry.kit.gaps import Gap
 from skerry.model.cells import Stream
+from skerry.node.logs import tails
 from skerry.node.logs.readers import Item, Record
-from skerry.wire.cells import tails
 
 PIECES = st.lists(
     st.tuples(st.sampled_from(list(Stream)), st.text("ab\n", max_size=6).map(str.encode)), max_size=12

@@ -1,0 +1,77 @@
+"""What several streams of one executable have written, as one: in the order of time, and then as it comes.
+
+The rings and their readers are `readers`'; the last lines of what is there are `tails`'. Whoever reads slowly
+holds up nobody: a ring that overtakes the reader gives a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import NamedTuple, Protocol
+
+from skerry.kit.gaps import Gap
+from skerry.kit.tasks import give_up
+from skerry.model.cells import Stream
+from skerry.node.logs import tails
+from skerry.node.logs.readers import Item
+
+
+class Output(Protocol):
+    """What one stream of an executable has written."""
+
+    def read(self, after: int = 0) -> Iterator[Item]: ...
+
+    def follow(self, after: int = 0) -> AsyncGenerator[Item, None]: ...
+
+
+class Source(NamedTuple):
+    """A stream of an executable, to be read from a position on."""
+
+    stream: Stream
+    output: Output
+    after: int = 0
+
+
+async def pieces(sources: Sequence[Source], *, follow: bool) -> AsyncGenerator[tuple[Stream, Item], None]:
+    """What there is of all `sources` in the order of time, and with `follow` then what comes of any."""
+    at = {source.stream: source.after for source in sources}
+    for _, stream, item in heapq.merge(*map(_dated, sources), key=lambda each: each[0]):
+        at[stream] = item.last if isinstance(item, Gap) else item.seq
+        yield stream, item
+    if not follow:
+        return
+    async with AsyncExitStack() as opened:
+        coming = {source.stream: source.output.follow(at[source.stream]) for source in sources}
+        for each in coming.values():
+            await opened.enter_async_context(aclosing(each))
+        waiting = {asyncio.ensure_future(_next(each)): stream for stream, each in coming.items()}
+        opened.push_async_callback(give_up, waiting)
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = waiting.pop(task)
+                if (found := task.result()) is not None:
+                    yield stream, found
+                    waiting[asyncio.ensure_future(_next(coming[stream]))] = stream
+
+
+async def skip_to_tail(sources: Sequence[Source], lines: int) -> tails.Skip:
+    """What passes over all of `sources` but the last `lines` lines of what is there."""
+    async with aclosing(pieces(sources, follow=False)) as there:
+        return tails.Skip(await tails.count(there) - lines)
+
+
+async def _next(items: AsyncGenerator[Item, None]) -> Item | None:
+    return await anext(items, None)
+
+
+def _dated(source: Source) -> Iterator[tuple[int, Stream, Item]]:
+    """What there is, with times that never go back; a gap is as old as what came before it."""
+    latest = 0
+    for item in source.output.read(source.after):
+        if not isinstance(item, Gap):
+            latest = max(latest, item.time_ns)
+        yield latest, source.stream, item
