@@ -98,8 +98,8 @@ class FakeRegistry:
         self.manifests: dict[str, tuple[bytes, str]] = {}
         self.before: Callable[[web.Request], web.StreamResponse | None] = lambda request: None
         self.knows_ranges = True
-        self.gate = asyncio.Event()  # blobs wait for it
-        self.gate.set()
+        self.held: set[str] = set()  # blobs that wait for the gate
+        self.gate = asyncio.Event()
         self.cuts: list[int] = []  # after how many bytes the next answers with large blobs break
         self.requests: list[str] = []
         self.ranges: list[str] = []
@@ -145,11 +145,12 @@ class FakeRegistry:
             headers = {"Docker-Content-Digest": imagery.digest_of(data), "Content-Type": media_type}
             return web.Response(body=data, headers=headers)
         if kind == "blobs" and name in self.blobs:
+            if name in self.held:
+                await self.gate.wait()
             return await self._blob(request, self.blobs[name])
         return web.json_response({"errors": [{"code": "UNKNOWN", "message": "not known here"}]}, status=404)
 
     async def _blob(self, request: web.Request, data: bytes) -> web.StreamResponse:
-        await self.gate.wait()
         wanted = request.headers.get("Range", "")
         self.ranges.append(wanted)
         start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.knows_ranges else 0

@@ -169,6 +169,8 @@ def test_a_configuration_may_leave_almost_everything_out() -> None:
     assert bare.platform is None
     nulls = {"config": {"Cmd": None, "Env": None, "Labels": None, "Volumes": None, "Entrypoint": None}}
     assert formats.read_configuration(imagery.encode(nulls), 0, MACHINE, "web").config == bare.config
+    with pytest.raises(errors.Unprocessable, match="holds a NUL byte"):
+        formats.read_configuration(rb'{"config": {"Cmd": ["a\u0000b"]}}', 0, MACHINE, "web")
     with pytest.raises(errors.Unprocessable, match="names 0 layers, its manifest 2"):
         formats.read_configuration(b"{}", 2, MACHINE, "web")
     with pytest.raises(errors.Unprocessable, match="its configuration cannot be read"):

@@ -10,7 +10,6 @@ import random
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from skerry.model import errors
 from skerry.model.images import ImageId, PullProgress
@@ -212,19 +211,32 @@ async def test_who_gives_up_does_not_end_the_pull_for_others(fake: FakeRegistry,
     assert len(fake.asked(f"GET /v2/web/blobs/{BASE.digest}")) == 1
 
 
+async def test_a_layer_on_its_way_arrives_for_others_when_who_began_it_gives_up(
+    fake: FakeRegistry, ground: Ground
+) -> None:
+    fake.hold(ONE, "1")
+    fake.hold(TWO, "2")
+    fake.held = {BASE.digest}
+    async with ground.images() as images:
+        first = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
+        await eventually(lambda: fake.asked(BASE.digest))
+        second = asyncio.create_task(images.pull(f"{fake.address}/web:2"))
+        await eventually(lambda: TWO.layers[1].diff_id in ground.kept_layers())  # the other one it waits for
+        first.cancel()
+        await asyncio.wait([first])
+        fake.gate.set()
+        assert (await second).id == TWO.id
+    assert len(fake.asked(BASE.digest)) == 1
+
+
 async def test_a_layer_that_another_source_cannot_give_is_taken_from_ones_own(
     fake: FakeRegistry, ground: Ground, tmp_path: Path
 ) -> None:
     fake.hold(ONE)
     fake.blobs[BASE.digest] = b"\x1f\x8b" + bytes(len(BASE.data) - 2)
+    fake.held = {BASE.digest}
     layout = imagery.write_layout(TWO, tmp_path / "layout")
     async with ground.images() as images:
-
-        def before(request: web.Request) -> None:
-            if BASE.digest in request.path:
-                fake.gate.clear()
-
-        fake.before = before
         bad = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
         await eventually(lambda: fake.asked(BASE.digest))
         good = asyncio.create_task(images.pull(f"oci:{layout}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -209,6 +210,23 @@ async def test_the_real_unpacker_makes_the_layers(registry: Registry, ground: Gr
         assert ground.kept_layers() == diff_ids(made)
         await images.remove(image.id)
         assert ground.kept() == []
+
+
+@needs_root
+@pytest.mark.root
+async def test_layers_below_one_that_covers_all_of_them_are_not_stacked(
+    registry: Registry, ground: Ground
+) -> None:
+    layers = [
+        imagery.layer(imagery.file("below")),
+        imagery.layer(imagery.file(".wh..wh..opq"), imagery.file("covering")),
+        imagery.layer(imagery.file("above")),
+    ]
+    registry.push(imagery.image(*layers), "covered:1")
+    ground.unpacker = Unpacker()
+    async with ground.images() as images:
+        image = await images.pull(f"{registry.address}/covered:1")
+        assert [os.listdir(path) for path in images.layers(image)] == [["covering"], ["above"]]
 
 
 SPOILED = "layer .* of .*spoiled:"

@@ -180,21 +180,29 @@ def read_configuration(data: bytes, manifest_layers: int, machine: Platform, wha
     platform = document.platform()
     if platform is not None and platforms.fitness(machine, platform) is None:
         raise wrong_platform(what, str(platform), machine)
-    told = document.config or _RunDocument()
     return Configuration(
-        config=ImageConfig(
-            entrypoint=tuple(told.entrypoint or ()),
-            command=tuple(told.cmd or ()),
-            environment=tuple(each for each in told.env or () if "=" in each[1:]),
-            user=told.user,
-            folder=told.working_dir,
-            stop_signal=told.stop_signal,
-            ports=tuple(sorted(told.exposed_ports or ())),
-            volumes=tuple(sorted(told.volumes or ())),
-            labels=told.labels or {},
-        ),
+        config=_what_to_run(document.config or _RunDocument(), what),
         diff_ids=tuple(_digest(each, what) for each in document.rootfs.diff_ids),
         platform=platform,
+    )
+
+
+def _what_to_run(told: _RunDocument, what: str) -> ImageConfig:
+    words = [*(told.entrypoint or ()), *(told.cmd or ()), *(told.env or ()), told.user, told.working_dir]
+    if any("\0" in word for word in words):
+        raise errors.Unprocessable(
+            f"{what}: its configuration holds a NUL byte where no program can have one"
+        )
+    return ImageConfig(
+        entrypoint=tuple(told.entrypoint or ()),
+        command=tuple(told.cmd or ()),
+        environment=tuple(each for each in told.env or () if "=" in each[1:]),
+        user=told.user,
+        folder=told.working_dir,
+        stop_signal=told.stop_signal,
+        ports=tuple(sorted(told.exposed_ports or ())),
+        volumes=tuple(sorted(told.volumes or ())),
+        labels=told.labels or {},
     )
 
 

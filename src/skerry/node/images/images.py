@@ -28,6 +28,7 @@ from skerry.node.images.progress import OnProgress, Pull
 from skerry.node.images.pulling import Puller
 from skerry.node.images.references import Reference
 from skerry.node.images.threads import in_thread, unbroken
+from skerry.node.layers import stacking
 from skerry.node.layers.unpacking import Unpacker
 
 log = structlog.get_logger(__name__)
@@ -101,6 +102,7 @@ class Images:
             # Until the last one who asked has got the image and claimed it, nothing takes it away.
             if not pull.is_wanted and self._under_way.get(key) is pull:
                 del self._under_way[key]
+                pull.end()
 
     async def ensure(self, reference: str, *, owner: str = "", on_progress: OnProgress = _ignore) -> Image:
         """What is here under `reference`, which may also be an id; pulled if nothing is."""
@@ -149,7 +151,7 @@ class Images:
         self._claims.pop(owner, None)
 
     def layers(self, image: Image) -> tuple[Path, ...]:
-        """The folders to stack with overlayfs, the lowest first, each only once."""
+        """The folders to stack with overlayfs, the lowest first: each once, none that is covered whole."""
         if image.folder:
             folder = Path(image.folder)
             if not folder.is_dir():
@@ -157,7 +159,7 @@ class Images:
             return (folder,)
         # overlayfs takes no folder twice. Of a layer that is there twice the upper one decides everything.
         once = dict.fromkeys(reversed(image.layers))
-        return tuple(self._layers.root(layer) for layer in reversed(once))
+        return tuple(stacking.visible([self._layers.root(layer) for layer in reversed(once)]))
 
     async def collect(self) -> int:
         """Remove images without a name and a claim, and layers that no image has. Bytes freed."""

@@ -36,6 +36,9 @@ class LayerCount:
         """`watcher` is called at every change, with True if it is one of state."""
         self._watchers.append(watcher)
 
+    def unwatch(self, watcher: Callable[[bool], None]) -> None:
+        self._watchers.remove(watcher)
+
     def become(self, state: str) -> None:
         if state == "pulling":
             self._bytes = 0
@@ -86,11 +89,18 @@ class Pull:
 
     def count(self, counts: Iterable[LayerCount]) -> None:
         """From now on tell of these layers, too."""
+        self.end()
         self._counts = tuple(counts)
         self._message = ""
         for count in self._counts:
             count.watch(self._changed)
         self._tell()
+
+    def end(self) -> None:
+        """Tell of no layers any more."""
+        for count in self._counts:
+            count.unwatch(self._changed)
+        self._counts = ()
 
     def _changed(self, is_new_state: bool) -> None:
         if is_new_state or self._clock.monotonic() - self._told_at >= _EVERY_S:

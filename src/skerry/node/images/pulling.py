@@ -40,7 +40,7 @@ from skerry.node.images.references import (
     RegistryReference,
     RootfsReference,
 )
-from skerry.node.images.sources import Blob, Found, Source
+from skerry.node.images.sources import Blob, Found, Shared, Source
 from skerry.node.images.threads import in_thread, unbroken
 from skerry.node.layers.unpacking import Unpacked, Unpacker, UnpackLimits
 
@@ -81,8 +81,8 @@ class Puller:
         pull.say(f"asking for {reference}")
         if isinstance(reference, RootfsReference) and await in_thread(rootfs.is_folder, reference.path):
             return await self._take_folder(reference, pull)
-        source = await self._source(reference)
-        try:
+        shared = Shared(await self._source(reference))
+        async with shared as source:
             version = await source.version()
             self._reached("pull.version")
             known = self._catalogue.of_version(version)
@@ -93,9 +93,7 @@ class Puller:
                 return known
             found = await source.find(self._platform)
             self._reached("pull.found")
-            layers = await self._fetch_all(source, found, str(reference), pull)
-        finally:
-            await source.close()
+            layers = await self._fetch_all(shared, found, str(reference), pull)
         image = self._describe(found, layers)
         pull.images.add(image.id)
         await unbroken(self._record(reference, image, version))
@@ -135,8 +133,8 @@ class Puller:
         pull.say(f"{reference} is here")
         return image.id
 
-    async def _fetch_all(self, source: Source, found: Found, what: str, pull: Pull) -> tuple[Digest, ...]:
-        """Every layer of `found`, the lowest first, from here or from `source`."""
+    async def _fetch_all(self, shared: Shared, found: Found, what: str, pull: Pull) -> tuple[Digest, ...]:
+        """Every layer of `found`, the lowest first, from here or from its source."""
         if not 0 < len(found.blobs) <= self._settings.max_layers:
             raise errors.Unprocessable(
                 f"{what} has {len(found.blobs)} layers; 1 to {self._settings.max_layers} are accepted"
@@ -145,9 +143,7 @@ class Puller:
             (blob,) = found.blobs
             count = LayerCount(Digest(""), blob.size)
             pull.count([count])
-            layer = await self._fetch(source, blob, None, what, count)
-            pull.layers.add(layer)
-            return (layer,)
+            return (await self._fetch(shared, blob, None, what, count, pull.layers),)
         layers = found.configuration.diff_ids
         pull.layers.update(layers)
         wanted = dict(zip(layers, found.blobs, strict=True))  # an image may have a layer twice
@@ -157,7 +153,7 @@ class Puller:
             async with asyncio.TaskGroup() as group:
                 for layer, blob in wanted.items():
                     if layer not in self._layers:
-                        fetch = partial(self._fetch, source, blob, layer, what, counts[layer])
+                        fetch = partial(self._fetch, shared, blob, layer, what, counts[layer], pull.layers)
                         group.create_task(self._fetches.join(layer, fetch))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -169,9 +165,16 @@ class Puller:
         return self._counts.setdefault(layer, LayerCount(blob.digest or layer, blob.size))
 
     async def _fetch(
-        self, source: Source, blob: Blob, layer: Digest | None, what: str, count: LayerCount
+        self,
+        shared: Shared,
+        blob: Blob,
+        layer: Digest | None,
+        what: str,
+        count: LayerCount,
+        counted_on: set[Digest],
     ) -> Digest:
-        async with self._slots:
+        """Bring one layer here. The source stays open even if the pull that began this gives up."""
+        async with shared as source, self._slots:
             if layer is not None and layer in self._layers:  # it came while we waited for our turn
                 count.become("done")
                 return layer
@@ -181,6 +184,7 @@ class Puller:
                 count.become("pulling")
                 unpacked = await self._unpack(source, blob, layer, draft, what, count)
                 self._reached("layer.unpacked")
+                counted_on.add(unpacked.diff_id)  # before it can be seen by whoever collects
                 await self._layers.keep(draft, unpacked)
             finally:
                 await self._layers.discard(draft)

@@ -8,6 +8,7 @@ whoever reads them to the end.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from types import TracebackType
 from typing import Protocol
 
 import msgspec
@@ -55,6 +56,25 @@ class Source(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Shared:
+    """A source that several use, each inside `async with`: it is closed when the last one leaves."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._users = 0
+
+    async def __aenter__(self) -> Source:
+        self._users += 1
+        return self._source
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._users -= 1
+        if not self._users:
+            await self._source.close()
 
 
 class Content(Protocol):
