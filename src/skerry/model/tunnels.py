@@ -27,6 +27,7 @@ class Channel(enum.IntEnum):
     END_OF_INPUT = 5  # to the node; no data
     SIZE = 6  # to the node: rows and columns of the terminal in decimal digits, divided by a space
     SIGNAL = 7  # to the node: its number in decimal digits
+    LOST = 8  # from the node: a stream and how many pieces of it were missed, such as `stdout 12`
 
 
 class Frame(msgspec.Struct, frozen=True):
