@@ -112,7 +112,7 @@ class Mirror:
         await self._view.seen(revision)
 
     async def caught_up(self) -> None:
-        """Wait for everything that was durable when this was called; who waits at the same time waits once."""
+        """Wait for everything that was durable when this was called; all who wait share the work."""
         turn = next(self._turns)
         async with self._catching_up:
             if turn < self._served:

@@ -111,7 +111,7 @@ class Instances:
         return await self._wish(id, Desired.STOPPED, actor)
 
     async def destroy(self, id: str, *, actor: str) -> Instance:
-        """Wish it gone: DESTROYING until its node has removed it, TERMINATED if there is nothing to remove."""
+        """Wish it gone: DESTROYING until its node has removed it, TERMINATED if nothing is to be removed."""
         return await self._wish(id, Desired.DESTROYED, actor)
 
     async def change(
@@ -180,10 +180,12 @@ class Instances:
     ) -> Page[Instance]:
         """Instances by age and id; those of all kinds, states, nodes and workloads that are not named."""
 
+        kinds = frozenset(Kind) if kind is None else frozenset({kind})
+
         def is_wanted(known: Known) -> bool:
             one = known.value
             return (
-                (kind is None or one.spec.kind is kind)
+                one.spec.kind in kinds
                 and (not states or one.observed.status in states)
                 and (node is None or one.node == node)
                 and (workload is None or one.workload == workload)
