@@ -141,12 +141,12 @@ class Containers:
             # The record comes before the cell, so that a cell of ours can always be found by its record.
             means.records.add(record)
             means.reached("create.recorded")
-            synced = asyncio.create_task(asyncio.to_thread(means.records.sync, name))
+            on_disk = asyncio.create_task(asyncio.to_thread(self._put_on_disk, container))
             try:
                 await means.cells.allocate(record.cell)
                 means.reached("create.allocated")
             finally:
-                await synced
+                await on_disk
         except BaseException as error:
             # If there was a cell already it is somebody's, and not to be touched.
             cell = None if isinstance(error, errors.AlreadyExists) else record.cell
@@ -157,6 +157,11 @@ class Containers:
         self._containers[name] = container
         log.info("container.created", container=name, image=image.id)
         return container.view()
+
+    def _put_on_disk(self, container: Container) -> None:
+        """Waits for the disk."""
+        self._means.disks.make(container.place.layer, container.disk_limit)
+        self._means.records.sync(container.name)
 
     def _check_new(self, name: str) -> None:
         if name in self._containers:
