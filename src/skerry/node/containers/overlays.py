@@ -146,9 +146,10 @@ class Overlays:
             trees.remove(work / WORK)
             return False
         thrown_away = bool(os.listdir(upper))
-        for folder in (upper, work):
-            trees.remove(folder)
-            folder.mkdir(mode=0o755)
+        if thrown_away or os.listdir(work):  # not so for a layer that was just made
+            for folder in (upper, work):
+                trees.remove(folder)
+                folder.mkdir(mode=0o755)
         # What is on top decides what the root itself is like.
         like = os.stat(top)
         os.chown(upper, like.st_uid, like.st_gid)
