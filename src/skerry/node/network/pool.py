@@ -20,7 +20,7 @@ from skerry.node.network.links import Links
 log = structlog.get_logger(__name__)
 
 # Whoever took one is busy with it now; the next is made when that is over.
-_PATIENCE_S = 0.05
+_PATIENCE_S = 0.1
 _RETRY_S = 1.0
 # So that the first of many who wait has not to wait for the last.
 _MOST_AT_ONCE = 8
