@@ -12,8 +12,13 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
+
 # As the Go world, and with it every image registry, writes them.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_MILLICORES = 1000
+_MEGABYTE = 1024**2
+_GIGABYTE = 1024**3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -63,8 +68,7 @@ def describe(data: Path, cgroups: str, runtime: str = "") -> Host:
         boot_id=boot_id(),
         cgroups=cgroups,
         runtime=runtime,
-        # Cells inherit which cpus this process may use.
-        cpus=len(psutil.Process().cpu_affinity() or ()),
+        cpus=_cpus(),
         memory_bytes=psutil.virtual_memory().total,
         disk_bytes=psutil.disk_usage(str(data)).total,
     )
@@ -80,3 +84,19 @@ def measure(data: Path) -> HostUsage:
         memory_available_bytes=psutil.virtual_memory().available,
         disk_free_bytes=psutil.disk_usage(str(data)).free,
     )
+
+
+def room(data: Path, *, held_bytes: int = 0) -> Room:
+    """All of this machine that can be given to cells: of the disk what is free, and `held_bytes`, which cells
+    have written already. How much of it is given away is for others to say."""
+    free_bytes = psutil.disk_usage(str(data)).free + held_bytes
+    return Room(
+        Millicores(_cpus() * _MILLICORES),
+        Megabytes(min(psutil.virtual_memory().total // _MEGABYTE, MOST)),
+        Gigabytes(min(free_bytes // _GIGABYTE, MOST)),
+    )
+
+
+def _cpus() -> int:
+    """Cells inherit which cpus this process may use."""
+    return len(psutil.Process().cpu_affinity() or ())

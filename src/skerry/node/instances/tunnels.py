@@ -1,0 +1,211 @@
+"""The node's end of a tunnel: the output of an instance, or a program run in it, for somebody far away.
+
+`skerry.node.session` dials the tunnel that it was asked for and hands it over. The frames are
+`skerry.model.tunnels`'. What goes wrong is told to the other side in its own words; a tunnel that breaks ends
+what was done for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Any, Final
+
+from skerry.kit.gaps import Gap
+from skerry.kit.tasks import give_up
+from skerry.model import errors, workloads
+from skerry.model.cells import Stream
+from skerry.model.containers import MAX_ARGUMENTS, ContainerView
+from skerry.model.ids import InstanceId
+from skerry.model.sessions import OpenTunnel
+from skerry.model.statuses import FINAL, Status
+from skerry.model.tunnels import MAX_FRAME, Channel, ExecAsk, Frame, LogsAsk
+from skerry.node.connection import Tunnel
+from skerry.node.containers.containers import Containers
+from skerry.node.containers.conversations import converse
+from skerry.node.containers.execs import ExecSession
+from skerry.node.containers.streams import Streams
+from skerry.node.instances.instances import NodeInstances
+from skerry.node.logs import merging
+from skerry.node.logs.merging import Source
+from skerry.node.logs.readers import Item
+
+_CHANNEL: Final = {Stream.STDOUT: Channel.OUTPUT, Stream.STDERR: Channel.ERRORS}
+_MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
+
+
+class Tunnels:
+    """Answers what is asked of the instances of this node."""
+
+    def __init__(self, instances: NodeInstances, containers: Containers) -> None:
+        self._instances = instances
+        self._containers = containers
+
+    async def serve(self, wanted: OpenTunnel, tunnel: Tunnel) -> None:
+        """Answer to the end; raises only what is wrong with the tunnel itself."""
+        far_end = _FarEnd(tunnel)
+        try:
+            match wanted.ask:
+                case LogsAsk() as ask:
+                    await _while_open(tunnel, self._show(wanted.instance, ask, far_end))
+                case ExecAsk() as ask:
+                    await self._exec(wanted.instance, ask, far_end)
+        except errors.SkerryError as error:
+            with contextlib.suppress(errors.Unavailable):  # it is the tunnel that is gone
+                await tunnel.fail(error)
+        else:
+            await tunnel.end()
+
+    async def _show(self, instance: InstanceId, ask: LogsAsk, far_end: _FarEnd) -> None:
+        """What the last run wrote; with `follow` that of every run, until there will be no more."""
+        shown, tail = None, ask.tail
+        while True:
+            name = self._instances.container(instance)
+            view = self._find(name)
+            if view is not None and view.started_at not in (None, shown):
+                shown = view.started_at
+                await self._show_run(name, ask, tail, far_end)
+                tail = None  # of what comes later everything is wanted
+            elif not ask.follow or self._is_over(instance):
+                return
+            else:
+                await self._instances.change()
+
+    def _find(self, name: str) -> ContainerView | None:
+        try:
+            return self._containers.get(name)
+        except errors.NotFound:
+            return None
+
+    def _is_over(self, instance: InstanceId) -> bool:
+        status = self._instances.copy(instance).history.status
+        return status is Status.STOPPED or status in FINAL
+
+    async def _show_run(self, name: str, ask: LogsAsk, tail: int | None, far_end: _FarEnd) -> None:
+        wanted = Stream if ask.stream is None else (ask.stream,)
+        sources = [Source(stream, self._containers.logs(name, stream)) for stream in wanted]
+        passed_over = None if tail is None else await merging.skip_to_tail(sources, tail)
+        async with aclosing(merging.pieces(sources, follow=ask.follow)) as found:
+            async for stream, item in found:
+                kept = item if passed_over is None else passed_over.take(stream, item)
+                if kept is not None:
+                    await far_end.show(stream, kept)
+
+    async def _exec(self, instance: InstanceId, ask: ExecAsk, far_end: _FarEnd) -> None:
+        _check(ask)
+        name = self._instances.container(instance)
+        with _streams_for(ask) as streams:
+            session = await self._containers.exec(
+                name,
+                ask.arguments,
+                environment=ask.environment,
+                user=ask.user,
+                folder=ask.folder,
+                tty=ask.terminal,
+                stdio=streams.theirs,
+            )
+            streams.hand_over()
+            code = await converse(
+                session, streams, send=far_end.send, listen=lambda: far_end.listen(session, streams)
+            )
+        await far_end.exit(code)
+
+
+class _FarEnd:
+    """Who asked."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+
+    async def show(self, stream: Stream, item: Item) -> None:
+        if isinstance(item, Gap):
+            lost = f"{stream.value} {item.last - item.first + 1}"
+            await self._tunnel.send(Frame(Channel.LOST, lost.encode()).pack())
+        else:
+            await self.send(stream, item.data)
+
+    async def send(self, stream: Stream, data: bytes) -> None:
+        most = MAX_FRAME - 1
+        for at in range(0, len(data), most):
+            await self._tunnel.send(Frame(_CHANNEL[stream], data[at : at + most]).pack())
+
+    async def exit(self, code: int) -> None:
+        await self._tunnel.send(Frame(Channel.EXIT, str(code).encode()).pack())
+
+    async def listen(self, session: ExecSession, streams: Streams) -> None:
+        """Do what it says, until it says no more."""
+        while (packed := await self._tunnel.receive()) is not None:
+            frame = Frame.unpack(packed)
+            match frame.channel:
+                case Channel.INPUT:
+                    await streams.write(frame.data)
+                case Channel.END_OF_INPUT:
+                    await streams.end_input()
+                case Channel.SIZE:
+                    session.resize(*_size(frame.data))
+                case Channel.SIGNAL:
+                    session.signal(_signal(frame.data))
+                case _:
+                    raise errors.Invalid(f"a frame of {frame.channel.name} is not for a program to get")
+        await streams.end_input()
+
+
+async def _while_open(tunnel: Tunnel, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`, and give it up if the tunnel breaks; it is not meant to carry anything this way."""
+
+    async def listen() -> None:
+        while await tunnel.receive() is not None:
+            pass
+
+    doing, listening = asyncio.ensure_future(work), asyncio.ensure_future(listen())
+    try:
+        await asyncio.wait({doing, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            listening.result()  # raises if the tunnel is gone; else there is only nothing more to hear
+            await asyncio.wait({doing})
+        doing.result()
+    finally:
+        await give_up([doing, listening])
+
+
+def _streams_for(ask: ExecAsk) -> Streams:
+    if ask.terminal:
+        return Streams.terminal(ask.rows, ask.columns)
+    return Streams.pipes(takes_input=ask.takes_input)
+
+
+def _check(ask: ExecAsk) -> None:
+    if not 0 < len(ask.arguments) <= MAX_ARGUMENTS or not ask.arguments[0]:
+        raise errors.Invalid(
+            f"arguments must be a program and what it is given, at most {MAX_ARGUMENTS} words",
+            field="arguments",
+        )
+    if any("\0" in word for word in ask.arguments):
+        raise errors.Invalid("arguments cannot hold a NUL byte", field="arguments")
+    workloads.check_environment(ask.environment)
+    if ask.folder and (not ask.folder.startswith("/") or "\0" in ask.folder):
+        raise errors.Invalid("folder must be an absolute path", field="folder")
+    _check_size(ask.rows, ask.columns)
+
+
+def _check_size(*cells: int) -> None:
+    if not all(0 <= count <= _MOST_CELLS for count in cells):
+        raise errors.Invalid(f"a terminal has at most {_MOST_CELLS} rows and columns", field="size")
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    try:
+        rows, columns = map(int, data.split(b" "))
+    except ValueError:
+        raise errors.Invalid("a size is rows and columns, such as `24 80`", field="size") from None
+    _check_size(rows, columns)
+    return rows, columns
+
+
+def _signal(data: bytes) -> int:
+    if not data.isdigit() or not 0 < int(data[:9]) < signal.NSIG:
+        raise errors.Invalid(f"a signal is a number from 1 to {signal.NSIG - 1}", field="signal")
+    return int(data)
