@@ -1,0 +1,265 @@
+"""Sessions with nodes: who is connected here, what each is told, and what it says.
+
+A node has one session, the newest. It is told all its orders first and then what changes; what waits to be
+told is what is so now, never a list of all that happened, so a node that does not read costs no more than its
+orders, and is told all of them anew when it does. What a node reports is acknowledged once it is durable.
+How messages travel is `skerry.wire.nodes`; where a node's orders come from is `skerry.control.instances`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import structlog
+
+from skerry.control.census import Known
+from skerry.control.nodes import Nodes
+from skerry.control.reporting import Outcome, Weight
+from skerry.control.tunnels import End, Tunnels
+from skerry.kit import metrics
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.orders import Order, Report
+from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.settings import FleetSettings
+from skerry.model.tunnels import Ask
+
+log = structlog.get_logger(__name__)
+
+CONNECTED = metrics.gauge("skerry_node_sessions", "Nodes that are connected to this server")
+
+MAX_REPORTS = 1000  # in one batch
+# With more changes than this waiting, all orders anew are no more to send, and simpler to get right.
+_MAX_CHANGES = 256
+
+
+class Ordering(Protocol):
+    """The part of `skerry.control.instances.Instances` that is needed here."""
+
+    def orders(self, node: NodeId) -> Sequence[Order]: ...
+
+    async def caught_up(self) -> None: ...
+
+    def listen(self, changed: Callable[[Known | None, Known | None], None]) -> Callable[[], None]: ...
+
+    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]: ...
+
+
+class Session:
+    """One connection of a node: `messages` is what to send, the other methods are what came."""
+
+    def __init__(self, node: NodeId, welcome: Welcome, orders: Callable[[], Sequence[Order]]) -> None:
+        self.node = node
+        self.welcome = welcome
+        self._orders = orders
+        self._is_whole_due = True
+        self._changes: dict[InstanceId, Order | None] = {}  # None: it is not this node's any more
+        self._sequence = 0
+        self._received = 0  # of the node's batches
+        self._acknowledged = 0
+        self._tunnels: deque[OpenTunnel] = deque()
+        self._goodbye: Goodbye | None = None
+        self._ended = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._wake.set()  # for the orders
+
+    @property
+    def is_over(self) -> bool:
+        return self._goodbye is not None
+
+    async def messages(self) -> AsyncIterator[Down]:
+        """What the node is to be told, as it comes to be; a goodbye is the last."""
+        acknowledged = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._acknowledged > acknowledged:
+                acknowledged = self._acknowledged
+                yield Acknowledged(acknowledged)
+            while self._tunnels:
+                yield self._tunnels.popleft()
+            if (orders := self._take_orders()) is not None:
+                yield orders
+            if self._goodbye is not None:
+                yield self._goodbye
+                return
+
+    async def ended(self) -> None:
+        """Wait until there is nothing more to say than goodbye."""
+        await self._ended.wait()
+
+    def note(self, instance: InstanceId, order: Order | None) -> None:
+        """The instance is to be this now."""
+        if not self._is_whole_due:
+            self._changes[instance] = order
+            if len(self._changes) > _MAX_CHANGES:
+                self._is_whole_due = True
+                self._changes.clear()
+            self._wake.set()
+
+    def ask(self, tunnel: OpenTunnel) -> None:
+        self._tunnels.append(tunnel)
+        self._wake.set()
+
+    def end(self, reason: str) -> None:
+        """Say goodbye, and nothing more."""
+        if self._goodbye is None:
+            self._goodbye = Goodbye(reason)
+            self._ended.set()
+            self._wake.set()
+
+    def receive(self, batch: Reports) -> None:
+        """Check a batch before it is looked into."""
+        if len(batch.reports) > MAX_REPORTS:
+            raise errors.TooLarge(
+                f"{len(batch.reports)} reports in one batch; at most {MAX_REPORTS}, send more batches"
+            )
+        if batch.sequence <= self._received:
+            raise errors.Invalid(
+                f"batch {batch.sequence} came after {self._received}; batches are counted upwards",
+                field="sequence",
+            )
+        self._received = batch.sequence
+
+    def acknowledge(self, sequence: int) -> None:
+        self._acknowledged = sequence
+        self._wake.set()
+
+    def _take_orders(self) -> Orders | None:
+        if self._is_whole_due:
+            self._is_whole_due = False
+            self._sequence += 1
+            return Orders(self._sequence, is_whole=True, orders=tuple(self._orders()))
+        if not self._changes:
+            return None
+        changes, self._changes = self._changes, {}
+        self._sequence += 1
+        return Orders(
+            self._sequence,
+            is_whole=False,
+            orders=tuple(order for order in changes.values() if order is not None),
+            gone=tuple(instance for instance, order in changes.items() if order is None),
+        )
+
+
+class Sessions:
+    """The nodes that are connected to this server."""
+
+    def __init__(
+        self, nodes: Nodes, instances: Ordering, settings: FleetSettings, *, tunnels: Tunnels | None = None
+    ) -> None:
+        self._nodes = nodes
+        self._instances = instances
+        self._settings = settings
+        self._sessions: dict[NodeId, Session] = {}
+        self._closed = ""
+        self.tunnels = tunnels or Tunnels()
+        instances.listen(self._instance_changed)
+        nodes.listen(self._node_changed)
+        nodes.pulse.listen(lambda node: self._end(node, "it is connected to another server"))
+
+    @asynccontextmanager
+    async def connect(self, id: str, hello: Hello) -> AsyncIterator[Session]:
+        """The session of the node that says `hello`, which registers it; over with the context."""
+        self._require_open()
+        node = await self._nodes.register(
+            id, hello.name, hello.facts, hello.room, hello.labels, subnet=hello.subnet
+        )
+        # A node removes what is not among its orders: they must not be those of a while ago.
+        await self._instances.caught_up()
+        self._require_open()
+        session = Session(
+            node.id,
+            Welcome(
+                node.id,
+                node.subnet,
+                self._settings.report_s,
+                self._settings.restart_base_s,
+                self._settings.restart_cap_s,
+                self._settings.restart_reset_s,
+            ),
+            lambda: self._instances.orders(node.id),
+        )
+        self._end(node.id, "a newer session of this node began")
+        self._sessions[node.id] = session
+        self._nodes.pulse.begin(node.id)
+        CONNECTED.set(len(self._sessions))
+        log.info("session.began", node=node.id, name=node.name)
+        try:
+            yield session
+        finally:
+            session.end("the connection is over")
+            if self._sessions.get(node.id) is session:
+                del self._sessions[node.id]
+            CONNECTED.set(len(self._sessions))
+            log.info("session.ended", node=node.id, name=node.name)
+
+    def heard(self, session: Session) -> None:
+        """Something came from the node."""
+        if not session.is_over:
+            self._nodes.pulse.heard(session.node)
+
+    async def changed(self, session: Session, hello: Hello) -> None:
+        """The node is different now."""
+        await self._nodes.register(session.node, hello.name, hello.facts, hello.room, hello.labels)
+
+    async def reported(self, session: Session, batch: Reports) -> None:
+        """Make what the node saw durable, and acknowledge it."""
+        session.receive(batch)
+        for outcome in await self._instances.reported(session.node, batch.reports):
+            if outcome.weight is Weight.STALE:
+                session.note(outcome.instance, None)
+            elif outcome.weight is Weight.REFUSED:
+                log.warning(
+                    "report.refused", node=session.node, instance=outcome.instance, reason=outcome.message
+                )
+        session.acknowledge(batch.sequence)
+
+    def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AbstractAsyncContextManager[End]:
+        """Our end of a tunnel to an instance on the node. Raises `Unavailable` if it is not connected here.
+
+        If it is connected to another server, the message names that server: tunnels are not passed on
+        between servers, which would make each a door to all.
+        """
+        session = self._sessions.get(node)
+        if session is None:
+            alive = self._nodes.alive(node)
+            if alive is not None and alive.server != self._nodes.pulse.server:
+                raise errors.Unavailable(
+                    f"node {node} is connected to the server at {alive.server}; ask there"
+                )
+            raise errors.Unavailable(f"node {node} is not connected; try again when it is back")
+        return self.tunnels.open(node, lambda id: session.ask(OpenTunnel(id, instance, ask)))
+
+    def close(self, reason: str = "this server stops") -> None:
+        """Send every node away, to another server if it knows one, and take no more."""
+        self._closed = reason
+        for session in self._sessions.values():
+            session.end(reason)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise errors.Unavailable(f"{self._closed}; connect to another, or later")
+
+    def _end(self, node: NodeId, reason: str) -> None:
+        session = self._sessions.pop(node, None)
+        if session is not None:
+            session.end(reason)
+
+    def _node_changed(self, node: NodeId) -> None:
+        if node in self._sessions and self._nodes.standing(node) is None:
+            self._end(node, "this node was unregistered")
+
+    def _instance_changed(self, before: Known | None, after: Known | None) -> None:
+        was, now = before and before.value, after and after.value
+        was_on, is_on = was and was.node, now and now.node
+        if was is not None and was_on != is_on and was_on in self._sessions:
+            self._sessions[was_on].note(was.id, None)
+        if now is not None and is_on in self._sessions:
+            order = Order.of(now)
+            if was is None or was_on != is_on or Order.of(was) != order:
+                self._sessions[is_on].note(now.id, order)

@@ -1,0 +1,156 @@
+"""The subnets of nodes: a /24 each out of one pool, a node's own for as long as it is registered.
+
+`Pool` chooses, in memory; `Subnets` keeps it in line with the store, where `subnet/10.64.3.0-24` names the
+node that has it. A node that leaves keeps its subnet for a while, under a lease: one that comes back finds
+its containers' addresses unchanged, and caches have forgotten them when somebody new gets them.
+`skerry.control.nodes` writes the records, in the transaction that registers the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+
+import msgspec
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.model.ids import NodeId
+from skerry.store.protocol import ABSENT, NO_LEASE, Entry, LeaseId, Put, Store
+from skerry.store.view import Moved, View
+
+PREFIX = "subnet/"
+_EACH = 24
+_WIDEST, _NARROWEST = 8, 23
+
+
+class _Record(msgspec.Struct, frozen=True):
+    node: NodeId
+
+
+class _Held(msgspec.Struct, frozen=True):
+    node: NodeId
+    revision: int
+
+
+class Pool:
+    """Which subnets are free. `start` is any number: clouds on one network begin in different places."""
+
+    def __init__(self, text: str, start: int) -> None:
+        try:
+            self._network = IPv4Network(text)
+        except ValueError as error:
+            raise errors.Invalid(
+                f"fleet.subnets is no IPv4 network: {error}; write one such as 10.64.0.0/10",
+                field="fleet.subnets",
+            ) from None
+        if not _WIDEST <= self._network.prefixlen <= _NARROWEST:
+            raise errors.Invalid(
+                f"fleet.subnets must be a /{_WIDEST} to a /{_NARROWEST}, not a /{self._network.prefixlen}",
+                field="fleet.subnets",
+            )
+        self._size = 1 << _EACH - self._network.prefixlen
+        self._start = start % self._size
+        self._taken: set[int] = set()  # places, counted from the start
+        self._next = 0  # all places before this one are taken
+
+    def is_free(self, subnet: str) -> bool:
+        """True if `subnet` is one of the pool's and nobody has it."""
+        place = self._place(subnet)
+        return place is not None and place not in self._taken
+
+    def choose(self) -> str:
+        """The first that is free; raises `NoRoom` if none is."""
+        while self._next in self._taken:
+            self._next += 1
+        if self._next >= self._size:
+            raise errors.NoRoom(
+                f"all {self._size} subnets of {self._network} are taken; unregister nodes that are gone, "
+                "or set fleet.subnets to a wider network"
+            )
+        number = (self._start + self._next) % self._size
+        return str(IPv4Network((self._network.network_address + (number << 32 - _EACH), _EACH)))
+
+    def take(self, subnet: str) -> None:
+        """Somebody has it now; one of another pool, as after a change of the setting, is let be."""
+        if (place := self._place(subnet)) is not None:
+            self._taken.add(place)
+
+    def free(self, subnet: str) -> None:
+        if (place := self._place(subnet)) is not None:
+            self._taken.discard(place)
+            self._next = min(self._next, place)
+
+    def _place(self, subnet: str) -> int | None:
+        try:
+            network = IPv4Network(subnet)
+        except ValueError:
+            return None
+        if network.prefixlen != _EACH or not network.subnet_of(self._network):
+            return None
+        number = int(network.network_address) - int(self._network.network_address) >> 32 - _EACH
+        return (number - self._start) % self._size
+
+
+class Subnets:
+    """Who has which subnet, as the store says."""
+
+    def __init__(self, store: Store, pool: str, fingerprint: str) -> None:
+        self._pool = Pool(pool, int(fingerprint[:8], 16))
+        self._of: dict[NodeId, str] = {}
+        self._view = View(store, PREFIX, _read, changed=self._moved)
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    def of(self, node: NodeId) -> str | None:
+        """The subnet that the node has, or had until a moment ago."""
+        return self._of.get(node)
+
+    def revision(self, subnet: str) -> int:
+        """At which its record stands; `ABSENT` if there is none."""
+        held = self._view.get(key_of(subnet))
+        return ABSENT if held is None else held.revision
+
+    def claim(self, proposal: str) -> str:
+        """A free one, `proposal` if it is; nobody else here is given it until it is let go."""
+        subnet = proposal if self._pool.is_free(proposal) else self._pool.choose()
+        self._pool.take(subnet)
+        return subnet
+
+    def let_go(self, subnet: str) -> None:
+        """What was claimed was not written."""
+        if self.revision(subnet) == ABSENT:
+            self._pool.free(subnet)
+
+    def _moved(self, moves: Sequence[Moved[_Held]]) -> None:
+        for key, before, after in moves:
+            subnet = _subnet_in(key)
+            if before is not None and self._of.get(before.node) == subnet:
+                del self._of[before.node]
+            if after is None:
+                self._pool.free(subnet)
+            else:
+                self._pool.take(subnet)
+                self._of[after.node] = subnet
+
+
+def key_of(subnet: str) -> str:
+    return PREFIX + subnet.replace("/", "-")
+
+
+def put(subnet: str, node: NodeId, lease: LeaseId = NO_LEASE) -> Put:
+    """The record that `node` has it; with a lease, until that ends."""
+    return Put(key_of(subnet), jsonio.encode(_Record(node)), lease)
+
+
+def _subnet_in(key: str) -> str:
+    return key.removeprefix(PREFIX).replace("-", "/")
+
+
+def _read(entry: Entry) -> _Held:
+    return _Held(jsonio.decode(entry.value, _Record).node, entry.revision)
