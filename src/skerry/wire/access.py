@@ -54,6 +54,8 @@ GRPC: dict[str, Access] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _READERS,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _READERS,
     "/skerry.identity.v1.IdentityService/Renew": _NODES,
+    "/skerry.nodes.v1.NodeService/Session": _NODES,
+    "/skerry.nodes.v1.NodeService/Tunnel": _NODES,
     "/skerry.cells.v1.CellService/Allocate": _DEPLOYERS,
     "/skerry.cells.v1.CellService/Free": _DEPLOYERS,
     "/skerry.cells.v1.CellService/Start": _DEPLOYERS,

@@ -1,0 +1,154 @@
+"""The node's half of `skerry.nodes.v1`: dials a server and speaks for `skerry.node.session`.
+
+Keeps the protocols of `skerry.node.connection` over gRPC. It decides nothing and does not retry; errors leave
+it as `SkerryError`. Given several servers, each dial takes the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import cycle
+from typing import TypeVar
+
+from grpclib.client import Channel, ServiceMethod, Stream
+
+from skerry.model import errors
+from skerry.model.sessions import Down, Hello, Reports, Welcome
+from skerry.wire.grpc.channel import dial, translated
+from skerry.wire.nodes import messages, tunnels
+from skerry.wire.proto import nodes_pb2 as pb
+from skerry.wire.proto.nodes_grpc import NodeServiceStub
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+_AIM = "talk to the control plane"
+_HEARTBEAT = pb.FromNode(heartbeat=pb.Heartbeat())
+
+
+class GrpcDialler:
+    """Dials the servers at `targets` (HOST:PORT) in turn, with the node's certificate in `tls`."""
+
+    def __init__(self, targets: Sequence[str], tls: ssl.SSLContext) -> None:
+        self._targets = cycle(targets)
+        self._tls = tls
+
+    @asynccontextmanager
+    async def dial(self) -> AsyncIterator[GrpcConnection]:
+        """A connection to the next server; closed with its tunnels when the context is left."""
+        channel = dial(next(self._targets), self._tls)
+        try:
+            async with _opened(NodeServiceStub(channel).Session) as stream:
+                yield GrpcConnection(channel, stream)
+        finally:
+            channel.close()
+
+
+class GrpcConnection:
+    """One session with a server."""
+
+    def __init__(self, channel: Channel, stream: Stream[pb.FromNode, pb.ToNode]) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._sending = asyncio.Lock()  # a message goes out whole
+
+    async def hello(self, hello: Hello) -> Welcome:
+        await self._send(pb.FromNode(hello=messages.told_hello(hello)))
+        with translated(_AIM):
+            first = await self._stream.recv_message()
+            if first is None:
+                await self._stream.recv_trailing_metadata()  # raises what the server has against us
+        if first is None or first.WhichOneof("message") != "welcome":
+            raise errors.Unavailable("the server did not say welcome; is it a Skerry of another version?")
+        return messages.welcome_of(first.welcome)
+
+    async def changed(self, hello: Hello) -> None:
+        await self._send(pb.FromNode(hello=messages.told_hello(hello)))
+
+    async def messages(self) -> AsyncIterator[Down]:
+        reader = messages.Reader()
+        while True:
+            with translated(_AIM):
+                message = await self._stream.recv_message()
+                if message is None:
+                    await self._stream.recv_trailing_metadata()
+                    return
+            if (down := reader.read(message)) is not None:
+                yield down
+
+    async def report(self, batch: Reports) -> None:
+        await self._send(pb.FromNode(reports=messages.told_reports(batch)))
+
+    async def heartbeat(self) -> None:
+        await self._send(_HEARTBEAT)
+
+    @asynccontextmanager
+    async def tunnel(self, id: str) -> AsyncIterator[GrpcTunnel]:
+        async with _opened(NodeServiceStub(self._channel).Tunnel) as stream:
+            with translated("open the tunnel"):
+                await stream.send_message(pb.Frame(open=id))
+                await stream.recv_initial_metadata()
+            yield GrpcTunnel(stream)
+
+    async def _send(self, message: pb.FromNode) -> None:
+        with translated(_AIM):
+            async with self._sending:
+                await self._stream.send_message(message)
+
+
+class GrpcTunnel:
+    """The node's end of a tunnel."""
+
+    def __init__(self, stream: Stream[pb.Frame, pb.Frame]) -> None:
+        self._stream = stream
+        self._sending = asyncio.Lock()
+        self._is_ended = False
+
+    async def receive(self) -> bytes | None:
+        if self._is_ended:
+            return None
+        with translated("read from the tunnel"):
+            frame = await self._stream.recv_message()
+            if frame is None:
+                await self._stream.recv_trailing_metadata()
+                raise errors.Unavailable("the tunnel was closed at its other end")
+        match frame.WhichOneof("frame"):
+            case "data":
+                return frame.data
+            case "failure":
+                raise tunnels.failure_of(frame.failure)
+            case "end":
+                self._is_ended = True
+                return None
+            case _:
+                raise errors.Invalid("the server sent a frame of a kind that is not known here")
+
+    async def send(self, frame: bytes) -> None:
+        await self._send(tunnels.told_data(frame))
+
+    async def end(self) -> None:
+        await self._send(tunnels.END)
+
+    async def fail(self, error: errors.SkerryError) -> None:
+        await self._send(tunnels.told_failure(error))
+
+    async def _send(self, frame: pb.Frame) -> None:
+        with translated("write to the tunnel"):
+            async with self._sending:
+                await self._stream.send_message(frame)
+
+
+@asynccontextmanager
+async def _opened(method: ServiceMethod[S, R]) -> AsyncIterator[Stream[S, R]]:
+    """A call that is given up when the context is left."""
+    stream = method.open()
+    await stream.__aenter__()
+    try:
+        yield stream
+    finally:
+        # grpclib waits for the server to end the call if it is told that all is well.
+        given_up = asyncio.CancelledError()
+        await stream.__aexit__(asyncio.CancelledError, given_up, None)

@@ -1,0 +1,172 @@
+"""The server's half of `skerry.nodes.v1`: calls of nodes become sessions and ends of tunnels.
+
+A node is known by the certificate of its connection, and by nothing that it says: nobody can speak for
+another. What a session means is `skerry.control.sessions`; here are its bounds on the wire: the first message
+must come soon, messages are taken at a bearable pace, a node that does not read is let go when its session is
+over, and one whose certificate is revoked at its next word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import structlog
+from grpclib.server import Stream
+
+from skerry.control import sessions
+from skerry.control.rates import Bucket
+from skerry.control.tunnels import End
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.identity import Caller, Origin
+from skerry.model.ids import NodeId
+from skerry.wire.grpc.streams import caller_of
+from skerry.wire.nodes import messages, tunnels
+from skerry.wire.proto import nodes_pb2 as pb
+from skerry.wire.proto.nodes_grpc import NodeServiceBase
+
+log = structlog.get_logger(__name__)
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+_FIRST_WORD_S: Final = 10.0
+_LAST_WORD_S: Final = 5.0
+_MESSAGES_PER_S: Final = 100.0
+
+
+class NodeService(NodeServiceBase):
+    """Serves `skerry.nodes.v1.NodeService`. `counts` says whether a certificate of this serial still does."""
+
+    def __init__(self, nodes: sessions.Sessions, clock: Clock, *, counts: Callable[[str], bool]) -> None:
+        self._sessions = nodes
+        self._clock = clock
+        self._counts = counts
+
+    async def Session(self, stream: Stream[pb.FromNode, pb.ToNode]) -> None:  # noqa: N802 - gRPC's name
+        caller = caller_of(stream)
+        node = _node_of(caller)
+        first = await _first_of(stream)
+        if first.WhichOneof("message") != "hello":
+            raise errors.Invalid("the first message of a session must be a hello", field="hello")
+        async with self._sessions.connect(node, messages.hello_of(first.hello)) as session:
+            await stream.send_message(messages.told_welcome(session.welcome))
+            conversation = [
+                asyncio.ensure_future(self._listen(stream, session, caller)),
+                asyncio.ensure_future(_tell(stream, session)),
+                asyncio.ensure_future(_let_go(session)),
+            ]
+            try:
+                done, _ = await asyncio.wait(conversation, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # what went wrong is for the node to know
+            finally:
+                await give_up(conversation)
+
+    async def Tunnel(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
+        node = _node_of(caller_of(stream))
+        first = await _first_of(stream)
+        if first.WhichOneof("frame") != "open":
+            raise errors.Invalid("the first frame of a tunnel must hold its id", field="open")
+        async with self._sessions.tunnels.dialled(node, first.open) as end:
+            await stream.send_initial_metadata()  # so that the node knows it was let in
+            ways = [
+                asyncio.ensure_future(_from_node(stream, end)),
+                asyncio.ensure_future(_to_node(stream, end)),
+            ]
+            try:
+                await asyncio.gather(*ways)
+            finally:
+                await give_up(ways)
+
+    async def _listen(
+        self, stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session, caller: Caller
+    ) -> None:
+        """Take what the node says, until it says no more."""
+        pace = Bucket.full(_MESSAGES_PER_S, at=self._clock.monotonic())
+        while (message := await stream.recv_message()) is not None:
+            if not self._counts(caller.serial):
+                raise errors.Unauthenticated(
+                    "the certificate of this session no longer counts; connect again with a new one"
+                )
+            self._sessions.heard(session)
+            match message.WhichOneof("message"):
+                case "heartbeat":
+                    pass
+                case "reports":
+                    await self._sessions.reported(session, messages.reports_of(message.reports))
+                    self._sessions.heard(session)  # it could not speak while we were busy with its word
+                case "hello":
+                    await self._sessions.changed(session, messages.hello_of(message.hello))
+                case _:
+                    raise errors.Invalid("a message must hold a hello, reports or a heartbeat")
+            pace = await self._pause(pace)
+
+    async def _pause(self, pace: Bucket) -> Bucket:
+        """Wait until one more message may be taken; whoever sends more is held up by flow control."""
+        while True:
+            now = self._clock.monotonic()
+            pace = pace.filled(now)
+            if (taken := pace.take()) is not None:
+                return taken
+            await asyncio.sleep(max(0.0, pace.next_at() - now))
+
+
+async def _tell(stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session) -> None:
+    """Send what the node is to know, to the goodbye."""
+    async for message in session.messages():
+        for part in messages.told(message):
+            await stream.send_message(part)
+
+
+async def _let_go(session: sessions.Session) -> None:
+    """End soon after the session has, though the node may not read its goodbye."""
+    await session.ended()
+    await asyncio.sleep(_LAST_WORD_S)
+
+
+async def _from_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    while (frame := await stream.recv_message()) is not None:
+        match frame.WhichOneof("frame"):
+            case "data":
+                await end.send(frame.data)
+            case "end":
+                await end.end()
+                return
+            case "failure":
+                await end.fail(tunnels.failure_of(frame.failure))
+                return
+            case _:
+                raise errors.Invalid("a frame must hold data, an end or a failure")
+    await end.end()
+
+
+async def _to_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    try:
+        while (frame := await end.receive()) is not None:
+            await stream.send_message(tunnels.told_data(frame))
+    except errors.SkerryError as error:
+        await stream.send_message(tunnels.told_failure(error))
+        raise
+    await stream.send_message(tunnels.END)
+
+
+async def _first_of(stream: Stream[M, R]) -> M:
+    try:
+        async with asyncio.timeout(_FIRST_WORD_S):
+            first = await stream.recv_message()
+    except TimeoutError:
+        raise errors.TimedOut(f"nothing was said within {_FIRST_WORD_S:g} s") from None
+    if first is None:
+        raise errors.Invalid("the call ended before it began; send a message first")
+    return first
+
+
+def _node_of(caller: Caller) -> NodeId:
+    """Whose certificate made the connection; a join token is no node yet."""
+    if caller.origin is not Origin.CERTIFICATE or not caller.node:
+        raise errors.Forbidden("only a node connects here, and shows its certificate to do so")
+    return NodeId(caller.node)
