@@ -191,14 +191,11 @@ class Silences:
         self._since[node] = now - self._suspect_after_s
 
     def unheard(self, node: NodeId, now: float) -> None:
-        """There is nothing to say when it was heard last: its silence begins now."""
-        self._since.setdefault(node, now)
+        """Nothing is known of when it was heard last: its silence begins now.
 
-    def give_grace(self, now: float) -> None:
-        """Nobody's silence counts from before `now`: what came before was not for us to see."""
-        for node, since in self._since.items():
-            self._since[node] = max(since, now)
-        self._known_lost.clear()
+        So a server that has just started gives everybody the full time.
+        """
+        self._since.setdefault(node, now)
 
     def liveness(self, node: NodeId, now: float) -> Liveness:
         since = self._since.get(node)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 import structlog
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 # Long enough for caches of addresses to forget, and for a machine to be set up anew.
 SUBNET_GRACE_S = 600
 _RETRY_S = 1.0
+_AT_ONCE = 64
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -83,6 +85,7 @@ class Nodes:
             group.create_task(self._roster.run())
             group.create_task(self._subnets.run())
             group.create_task(self.pulse.run())
+            group.create_task(self._settle_for_ever())
 
     async def ready(self) -> None:
         """Wait until all nodes are known, and which of them are heard."""
@@ -255,15 +258,20 @@ class Nodes:
 
         return await self._change(id, change, actor=actor)
 
-    # The leader's part
+    # What time makes of them
 
-    async def lead(self) -> None:
-        """Write down what becomes of nodes by silence and by the end of drains, while this server leads.
+    async def settle(self) -> None:
+        """One look at every node that something happened to: lost, back, or at the end of its drain.
 
-        Everybody's silence counts from now on: what came before was for another leader to judge.
+        Every server does this. They see the same, and whose word comes second finds it written.
         """
-        self._roster.give_grace()
-        self._unsettled.update(node.id for node in self.list())
+        while self._unsettled:
+            some = list(islice(self._unsettled, _AT_ONCE))
+            await asyncio.gather(*(self._settle(node) for node in some))
+            self._unsettled.difference_update(some)
+
+    async def _settle_for_ever(self) -> None:
+        await self.ready()
         while True:
             self._wake.clear()
             try:
@@ -278,17 +286,14 @@ class Nodes:
             except TimeoutError:
                 self._unsettled |= self._roster.draining
 
-    async def settle(self) -> None:
-        """One look at every node that something happened to."""
-        while self._unsettled:
-            node = next(iter(self._unsettled))
-            held = self._roster.held(node)
-            if held is not None and self._settled(held.node) is not None:
-                try:
-                    await self._change(node, self._settled, actor="skerry")
-                except errors.NotFound:
-                    pass  # unregistered meanwhile
-            self._unsettled.discard(node)
+    async def _settle(self, node: NodeId) -> None:
+        held = self._roster.held(node)
+        if held is None or self._settled(held.node) is None:
+            return
+        try:
+            await self._change(node, self._settled, actor="skerry")
+        except errors.NotFound:
+            pass  # unregistered meanwhile
 
     def _settled(self, node: Node) -> Turn | None:
         return turns.settled(

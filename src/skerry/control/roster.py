@@ -108,11 +108,6 @@ class Roster:
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 
-    def give_grace(self) -> None:
-        """Count the silence of all who are silent from now on."""
-        self._silences.give_grace(self._clock.monotonic())
-        self._silence_changed.set()
-
     def tell_of_losses(self) -> None:
         """Tell of those who have been silent for too long by now."""
         for node in self._silences.take_lost(self._clock.monotonic()):

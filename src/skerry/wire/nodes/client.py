@@ -1,16 +1,15 @@
 """The node's half of `skerry.nodes.v1`: dials a server and speaks for `skerry.node.session`.
 
 Keeps the protocols of `skerry.node.connection` over gRPC. It decides nothing and does not retry; errors leave
-it as `SkerryError`. Given several servers, each dial takes the next.
+it as `SkerryError`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import cycle
 from typing import TypeVar
 
 from grpclib.client import Channel, ServiceMethod, Stream
@@ -30,16 +29,16 @@ _HEARTBEAT = pb.FromNode(heartbeat=pb.Heartbeat())
 
 
 class GrpcDialler:
-    """Dials the servers at `targets` (HOST:PORT) in turn, with the node's certificate in `tls`."""
+    """Dials the server at `target` (HOST:PORT), with the node's certificate in `tls`."""
 
-    def __init__(self, targets: Sequence[str], tls: ssl.SSLContext) -> None:
-        self._targets = cycle(targets)
+    def __init__(self, target: str, tls: ssl.SSLContext) -> None:
+        self._target = target
         self._tls = tls
 
     @asynccontextmanager
     async def dial(self) -> AsyncIterator[GrpcConnection]:
-        """A connection to the next server; closed with its tunnels when the context is left."""
-        channel = dial(next(self._targets), self._tls)
+        """A new connection; closed with its tunnels when the context is left."""
+        channel = dial(self._target, self._tls)
         try:
             async with _opened(NodeServiceStub(channel).Session) as stream:
                 yield GrpcConnection(channel, stream)
