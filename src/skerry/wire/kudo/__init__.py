@@ -1,0 +1,1 @@
+"""Kudo's documents, served: REST over HTTP, and the three gRPC services."""
