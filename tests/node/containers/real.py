@@ -90,6 +90,7 @@ class Ground:
         self.image = image
         Ground.reference = f"rootfs:{image}"
         self.groups = detect(self.root)
+        self.boot = host.boot_id()
         self.settings = NodeSettings(stop_grace_s=5.0, free_timeout_s=30.0, disk_check_s=0.2)
         self.network = NetworkSettings(subnet=SUBNET, pool=2, dns=("10.98.0.1",))
 
@@ -108,6 +109,7 @@ class Ground:
                 self.settings,
                 clock,
                 hidden=[self.folder],
+                boot=self.boot,
                 reached=lambda step: reached(f"cells.{step}"),
             )
             undo.push_async_callback(cells.close)
@@ -116,10 +118,11 @@ class Ground:
                 self.network,
                 clock,
                 key=KEY,
+                boot=self.boot,
                 reached=lambda step: reached(f"network.{step}"),
             )
             undo.push_async_callback(network.close)
-            runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=host.boot_id())
+            runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=self.boot)
             images = await Images.open(
                 self.folder / "images",
                 ImageSettings(),
@@ -137,6 +140,7 @@ class Ground:
                 runtime,
                 self.settings,
                 clock,
+                boot=self.boot,
                 reached=reached,
             )
             undo.push_async_callback(containers.close)
@@ -167,6 +171,12 @@ class Ground:
             *machines.run("nft", "list", "tables").splitlines(),
             *map(str, files),
         ]
+
+    async def reboot(self) -> None:
+        """The machine goes down, and comes up under another name of its boot."""
+        await self.clear()
+        self.groups = detect(self.root)
+        self.boot += "'"
 
     async def clear(self) -> None:
         """Whatever a failed test left goes; the machine takes links and rules with it."""

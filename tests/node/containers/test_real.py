@@ -228,3 +228,33 @@ async def test_containers_live_on_without_the_agent(ground: Ground) -> None:
         assert printed(containers, "stays") == b"before\nafter\n"
         await containers.remove("stays")
         await containers.remove("ends")
+
+
+async def test_after_a_reboot_a_container_is_listed_and_starts_anew(ground: Ground) -> None:
+    script = "cat /note; echo hello > /note; exec sleep 1000"
+    async with ground.agent() as first:
+        await begun(first.containers, "web", "sh", "-c", script, ports=(PortMapping(8080, 80),))
+        await begun(first.containers, "done", "sh", "-c", "exit 4")
+        await first.containers.create(spec("made"))
+        await first.containers.wait("done")
+        await eventually(lambda: (ground.folder / "containers/all/web/rootfs/note").exists())
+    await ground.reboot()
+    async with ground.agent() as second:
+        containers = second.containers
+        views = {view.spec.name: view for view in containers.list()}
+        assert views["made"].state is ContainerState.CREATED
+        assert views["done"].exit is not None
+        assert views["done"].exit.code == 4
+        assert (views["web"].state, views["web"].exit) == (ContainerState.EXITED, None)
+        assert "restarted" in views["web"].reason
+        assert printed(containers, "web") == b""
+        assert second.network.attachments() == {}
+        view = await containers.start("web")
+        assert (view.state, view.address) == (ContainerState.RUNNING, "10.98.0.2")
+        assert "was lost" in view.reason
+        await eventually(lambda: (ground.folder / "containers/all/web/rootfs/note").exists())
+        assert printed(containers, "web") == b"", "what it wrote before the reboot is gone"
+        await containers.stop("web", grace_s=0)
+        await containers.remove("web")
+        await containers.remove("done")
+        await containers.remove("made")
