@@ -47,7 +47,7 @@ class Plan(msgspec.Struct):
 
     places: list[Decided] = []  # bound to a node
     releases: list[Decided] = []  # their node, which drains, is to give them up
-    replaces: list[Decided] = []  # taken off a node that is lost or gone, or whose time is up
+    replaces: list[Decided] = []  # taken off a node that is lost or gone
     expiries: list[Decided] = []  # over, and more than are kept
     waits: list[Decided] = []  # told why there is no place
     wake_at: float | None = None  # when there is more to do, if nothing changes before; `now`: at once
@@ -208,14 +208,15 @@ class Decider:
             if reason and instance.desired is Desired.DESTROYED:
                 plan.replaces.append(_unbind(known, now, reason))
             return
-        if standing is not None and standing.drain_by is not None and not reason:
-            if standing.drain_by > now:
-                if instance.leaving is None and instance.desired is not Desired.DESTROYED:
-                    self._stuck[id] = self._hopeful[id] = None
-                return
-            reason = f"node {node} was drained"
         if reason:
             plan.replaces.append(_unbind(known, now, reason))
+        elif standing is not None and standing.drain_by is not None:
+            if instance.leaving is not None or instance.desired is Desired.DESTROYED:
+                return  # it goes when the node says that it is gone
+            if standing.drain_by > now:
+                self._stuck[id] = self._hopeful[id] = None
+            else:
+                self._release(plan, known)
 
     def _replace_lost(self, plan: Plan, now: float, limit: int) -> None:
         self._replacing = self._replacing.filled(now)
@@ -268,9 +269,12 @@ class Decider:
                     continue
                 self._reserve(found.node, id, ask)
             del self._stuck[id]
-            step = transitions.leave(instance, reason=f"node {instance.node} is being drained")
-            if step is not None:
-                plan.releases.append((known, step))
+            self._release(plan, known)
+
+    def _release(self, plan: Plan, known: Known) -> None:
+        step = transitions.leave(known.value, reason=f"node {known.value.node} is being drained")
+        if step is not None:
+            plan.releases.append((known, step))
 
     def _place(self, plan: Plan, now: float, limit: int) -> None:
         while len(plan.places) < limit and (ask := self._pending.eldest()) is not None:

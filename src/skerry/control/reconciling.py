@@ -2,8 +2,8 @@
 
 Every server keeps the books, so that each can explain and any can take over. The leader takes turns: it
 decides a little, sends that to the store, and goes on without waiting, so that several transactions are on
-their way and the store makes them durable together. It rests until something changes or a time comes; it never
-polls.
+their way and the store makes them durable together. It rests until something changes or a time comes, and
+never polls.
 """
 
 from __future__ import annotations

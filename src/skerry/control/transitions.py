@@ -5,8 +5,8 @@ told of it. The state machine is `skerry.model.statuses`; nothing here goes arou
 against which revision, is the caller's matter.
 
 A copy that is on a node is given up in one of two ways. In good order: `leave` makes the node remove it, and
-`unbind` follows when the node says that it has. By force, as the node is lost or its time is up: `unbind` at
-once. Either way the next copy has a higher generation.
+`unbind` follows when the node says that it has, so that there are never two copies at once. By force, as the
+node is lost or not registered any more: `unbind` at once. Either way the next copy has a higher generation.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Moved(NamedTuple, Generic[T]):
 class View(Generic[T]):
     """`view.get(key)` is the decoded entry under `prefix`, or None.
 
-    `changed` gets what moved, batch by batch; after a new snapshot that is every key that is or was there.
+    `changed` gets what moved, batch by batch, and after a new snapshot whatever is not as it was.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class View(Generic[T]):
         self._decode = decode
         self._backoff = backoff or Backoff(cap_s=5.0)
         self._mirror: KeyMap[T] = KeyMap()
+        self._revisions: dict[str, int] = {}  # of the entries that the mirror was read from
         self._revision = -1  # before the first snapshot
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -114,11 +115,22 @@ class View(Generic[T]):
         if before <= page.revision < self._revision:
             return  # the watch was quicker than the snapshot
         # A store that answers with less than was seen before asking was put back to a backup: so are we.
-        old, self._mirror = self._mirror, KeyMap({entry.key: self._read(entry) for entry in page.entries})
+        old, known = self._mirror, self._revisions
+        is_backup = page.revision < before
+        values: dict[str, T] = {}
+        moved: list[Moved[T]] = []
+        for entry in page.entries:
+            was = old.get(entry.key)
+            if was is not None and known[entry.key] == entry.revision and not is_backup:
+                values[entry.key] = was
+            else:
+                values[entry.key] = now = self._read(entry)
+                moved.append(Moved(entry.key, was, now))
+        moved += [Moved(key, was, None) for key, was in old.scan(self._prefix) if key not in values]
+        self._mirror = KeyMap(values)
+        self._revisions = {entry.key: entry.revision for entry in page.entries}
         if self._changed is not None:
-            new = self._mirror
-            gone = [Moved(key, was, None) for key, was in old.scan(self._prefix) if new.get(key) is None]
-            self._changed(gone + [Moved(key, old.get(key), now) for key, now in new.scan(self._prefix)])
+            self._changed(moved)
         self._move(page.revision)
 
     def _apply(self, batch: Batch) -> None:
@@ -128,10 +140,12 @@ class View(Generic[T]):
         for change in batch.changes:
             before = self._mirror.get(change.key)
             after = None if change.entry is None else self._read(change.entry)
-            if after is None:
+            if change.entry is None or after is None:
                 self._mirror.remove(change.key)
+                self._revisions.pop(change.key, None)
             else:
                 self._mirror.put(change.key, after)
+                self._revisions[change.key] = change.entry.revision
             moved.append(Moved(change.key, before, after))
         if self._changed is not None:
             self._changed(moved)
