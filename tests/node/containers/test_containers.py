@@ -422,6 +422,45 @@ async def test_a_command_runs_in_a_container_that_is_up(node: Node) -> None:
             await containers.exec("web", ("date",), stdio=stdio)
 
 
+@pytest.mark.parametrize("arguments", [(), ("a\0b",)])
+async def test_a_command_that_is_none_is_refused(node: Node, arguments: tuple[str, ...]) -> None:
+    containers = await running(node)
+    with pytest.raises(errors.Invalid, match="program to run"):
+        await containers.exec("web", arguments, stdio=(0, 0, 0))
+
+
+async def test_a_long_command_line_is_run_whole(node: Node) -> None:
+    await running(node, arguments=("x" * 100,) * 900)
+    process = config(node)["process"]
+    assert isinstance(process, dict)
+    assert len(process["args"]) == 900
+
+
+async def test_a_start_that_cannot_be_written_down_is_undone(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec())
+    (node.folder / "web" / ".run.json.new").mkdir()  # in the way of the record
+    with pytest.raises(errors.Unavailable, match="cannot keep the state"):
+        await containers.start("web")
+    assert containers.get("web").state is ContainerState.CREATED
+    assert sorted(node.machine.held()) == ["cell web", "claim of web"]
+    (node.folder / "web" / ".run.json.new").rmdir()
+    await containers.start("web")
+    (node.folder / "web" / ".run.json.new").mkdir()
+    view = await containers.stop("web")
+    assert view.exit is not None
+    assert node.machine.attached == {}
+
+
+async def test_a_start_of_which_two_things_fail_tells_of_the_runtime(node: Node) -> None:
+    containers = await node.agent()
+    await containers.create(spec(ports=(PortMapping(8080, 80),)))
+    node.machine.failing |= {"start": errors.Refused("no such program"), "publish": errors.Unavailable("nft")}
+    with pytest.raises(errors.Refused, match="no such program"):
+        await containers.start("web")
+    assert sorted(node.machine.held()) == ["cell web", "claim of web"]
+
+
 async def test_commands_end_with_the_agent(node: Node) -> None:
     containers = await running(node)
     with open(os.devnull, "rb") as null:

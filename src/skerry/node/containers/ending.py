@@ -67,7 +67,10 @@ class Ending:
         means.reached("stop.ended")
         assert container.run is not None
         run = ended_run(container.run, how, container.reason)
-        means.records.set_run(container.name, run)
+        try:
+            means.records.set_run(container.name, run)
+        except OSError as error:  # the next agent asks the cell, and others must not wait for the ports
+            log.warning("end.not_recorded", container=container.name, error=str(error))
         means.reached("stop.recorded")
         await self.tidy(container)
         self._settle(container, run)

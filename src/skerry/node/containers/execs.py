@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shlex
 import signal
 import struct
 import termios
@@ -26,7 +25,7 @@ from skerry.model.cells import Executable, ExecutableState, Exit
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.containers import runtimes, sessions, trees
 from skerry.node.containers.bundle import make_process
-from skerry.node.containers.known import Container, Means
+from skerry.node.containers.known import Container, Means, in_words
 from skerry.node.containers.records import write_json
 from skerry.node.containers.users import resolve_user
 
@@ -103,6 +102,8 @@ class Execs:
         stdio: tuple[int, int, int],
     ) -> ExecSession:
         record, place = container.record, container.place
+        if not arguments or any("\0" in word for word in arguments):
+            raise errors.Invalid("name a program to run, and no NUL byte", field="arguments")
         identity = resolve_user(user or record.spec.user or record.config.user, place.rootfs)
         process = make_process(
             record.spec,
@@ -124,7 +125,7 @@ class Execs:
                 container.name, process=home / "process.json", log=home / "log", pid_file=home / "pid"
             )
             state = await self.means.cells.start_trusted(
-                Executable(name, container.cell, shlex.join(arguments)), command, stdio
+                Executable(name, container.cell, in_words(arguments)), command, stdio
             )
         except BaseException:
             trees.remove(home)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from skerry.kit.clock import Clock
-from skerry.model.cells import Cell, Limits
+from skerry.model.cells import MAX_COMMAND, Cell, Limits
 from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
@@ -107,6 +108,11 @@ def make_container(means: Means, record: ContainerRecord, run: RunRecord | None 
     if container.disk_limit is not None:
         container.disk_limit_kind = means.disks.kind  # as it will be; a start finds out how it is
     return container
+
+
+def in_words(arguments: tuple[str, ...]) -> str:
+    """A command line for people who look at the cell, cut off where that takes no more."""
+    return shlex.join(arguments)[:MAX_COMMAND]
 
 
 def cell_for(spec: ContainerSpec, settings: NodeSettings) -> Cell:

@@ -7,7 +7,6 @@ until then everything it did is undone if it fails, or by the next agent if this
 from __future__ import annotations
 
 import asyncio
-import shlex
 from typing import NamedTuple
 
 import structlog
@@ -20,7 +19,7 @@ from skerry.model.images import Image
 from skerry.node.containers.bundle import command, host_name, make_config
 from skerry.node.containers.ending import Ending
 from skerry.node.containers.files import Files, write_files
-from skerry.node.containers.known import MAIN, Container, Means
+from skerry.node.containers.known import MAIN, Container, Means, in_words
 from skerry.node.containers.records import RunRecord
 from skerry.node.containers.users import Identity, resolve_user
 from skerry.node.network.network import Attachment
@@ -50,12 +49,12 @@ class Starting:
         await self._clear(container)
         try:
             state, reason = await self._start(container, image)
+            run = RunRecord(self._means.boot, state.started_at, reason=reason)
+            self._means.records.set_run(container.name, run)
+            self._means.reached("start.recorded")
         except BaseException:
             await self._undo(container)
             raise
-        run = RunRecord(self._means.boot, state.started_at, reason=reason)
-        self._means.records.set_run(container.name, run)
-        self._means.reached("start.recorded")
         container.run = run
         container.pid = state.pid
         container.ended = asyncio.get_running_loop().create_future()
@@ -100,7 +99,8 @@ class Starting:
         except BaseException:
             if not is_begun.is_set():
                 publishing.cancel()
-            await asyncio.wait({publishing})  # whoever undoes this finds nothing that is still being done
+            # Whoever undoes this finds nothing that is still being done.
+            await asyncio.gather(publishing, return_exceptions=True)
             raise
         await publishing
         return state, _LOST if root.was_lost else ""
@@ -168,7 +168,7 @@ class Starting:
             return Runtime(arguments, str(place.pid_file))
 
         place.pid_file.unlink(missing_ok=True)
-        executable = Executable(MAIN, container.cell, shlex.join(command(record.spec, record.config)))
+        executable = Executable(MAIN, container.cell, in_words(command(record.spec, record.config)))
         state = await means.cells.start_container(executable, prepare)
         means.reached("start.running")
         return state
