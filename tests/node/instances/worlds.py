@@ -1,0 +1,169 @@
+"""An instance and its container without any machine: what steps lead to, whatever happens in between."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from msgspec.structs import replace
+
+from skerry.model import errors
+from skerry.model.cells import Exit
+from skerry.model.containers import ContainerState, ContainerView
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.images import ImageId
+from skerry.model.orders import Order
+from skerry.model.sessions import Welcome
+from skerry.model.statuses import Desired, Status
+from skerry.model.workloads import Restart, RestartPolicy, Spec
+from skerry.node.instances import histories, steps
+from skerry.node.instances.histories import Copy
+from skerry.node.instances.specs import container_spec
+from skerry.node.instances.steps import Act, Do, Situation, Step, Tell, Wait
+
+ID = InstanceId("01hx")
+TERMS = Welcome(
+    node=NodeId("n1"),
+    subnet="10.64.1.0/24",
+    report_s=2,
+    restart_base_s=1,
+    restart_cap_s=60,
+    restart_reset_s=600,
+)
+
+
+def spec(*, restart: str = "always", budget: int = 10, **more: Any) -> Spec:
+    policy = RestartPolicy(Restart(restart), budget)
+    return Spec(**({"name": "web", "uri": "web:1", "restart": policy} | more))
+
+
+def order(desired: Desired = Desired.RUNNING, *, generation: int = 1, id: str = ID, **more: Any) -> Order:
+    return Order(InstanceId(id), generation, spec(**more), desired)
+
+
+class World:
+    """One instance. `told` is all that was ever told, as generation and status."""
+
+    def __init__(self, first: Order | None = None) -> None:
+        self.now = 1000.0
+        self.copy: Copy | None = Copy(first or order())
+        self.view: ContainerView | None = None
+        self.told: list[tuple[int, Status]] = []
+        self.acts: list[Act] = []
+        self.failures: list[errors.SkerryError] = []  # of the next starts
+        self.chance = 0.5
+        self._numbers = itertools.count(1)
+        self._started = itertools.count(1)
+
+    @property
+    def statuses(self) -> list[str]:
+        """That were told of the present generation."""
+        assert self.copy is not None
+        return [str(status) for number, status in self.told if number == self.copy.order.generation]
+
+    def situation(self) -> Situation:
+        assert self.copy is not None
+        wanted = container_spec(ID, self.copy.order.spec)
+        return Situation(
+            copy=self.copy,
+            view=self.view,
+            is_outdated=self.view is not None and self.view.spec != wanted,
+            now=self.now,
+            terms=TERMS,
+            chance=self.chance,
+        )
+
+    def order(self, wanted: Order) -> None:
+        after = histories.apply(self.copy, wanted)
+        if after is not None:
+            self.copy = after
+
+    def step(self) -> Step:
+        """Decide, and do it."""
+        step = steps.next_step(self.situation())
+        match step:
+            case Tell(history):
+                self._tell(history)
+            case Do(act):
+                self.acts.append(act)
+                self._do(act)
+        return step
+
+    def settle(self, most: int = 1000) -> Wait | None:
+        """Step until there is nothing to do but to wait for somebody; time flies. None: it is gone."""
+        for _ in range(most):
+            if self.copy is None:
+                return None
+            match self.step():
+                case Wait(until) as wait:
+                    if until is None:
+                        return wait
+                    assert until > self.now
+                    self.now = until
+        raise AssertionError("it does not settle")
+
+    def exit(
+        self, code: int | None = 0, *, signal: int | None = None, oom: bool = False, after: float = 5
+    ) -> None:
+        """What runs ends, some time later."""
+        assert self.view is not None
+        assert self.view.started_at is not None
+        self.now += after
+        how = Exit(at=self.now, code=None if signal is not None else code, signal=signal, oom=oom)
+        self.view = replace(self.view, state=ContainerState.EXITED, exit=how, address="", pid=None)
+
+    def reboot(self) -> None:
+        """The machine goes down and comes up: nobody knows how what ran has ended."""
+        self.now += 60
+        if self.view is not None and self.view.state is ContainerState.RUNNING:
+            self.view = replace(
+                self.view,
+                state=ContainerState.EXITED,
+                exit=None,
+                reason="the machine was restarted while it ran",
+            )
+
+    def start(self) -> None:
+        """Somebody, or we, start the container that is there."""
+        assert self.view is not None
+        self.now += 1 + next(self._started) / 1e6  # no two runs begin at the same time
+        self.view = replace(
+            self.view,
+            state=ContainerState.RUNNING,
+            address="10.64.1.7",
+            started_at=self.now,
+            exit=None,
+            reason="",
+        )
+
+    def acknowledge(self) -> None:
+        if self.copy is not None:
+            self.copy = self.copy.acknowledge(2**62)
+
+    def _tell(self, history: histories.History) -> None:
+        assert self.copy is not None
+        self.copy = self.copy.tell(history, next(self._numbers))
+        self.told.append((self.copy.order.generation, history.status))
+
+    def _do(self, act: Act) -> None:
+        assert self.copy is not None
+        match act:
+            case Act.CREATE | Act.START if self.failures:
+                self._tell(steps.not_started(self.situation(), self.failures.pop(0)))
+            case Act.CREATE:
+                assert self.view is None
+                made = container_spec(ID, self.copy.order.spec)
+                self.copy = replace(self.copy, made=made)
+                self.view = ContainerView(
+                    made, ImageId("sha256:" + "a" * 64), ContainerState.CREATED, self.now
+                )
+            case Act.START:
+                assert self.view is not None
+                assert self.view.state is not ContainerState.RUNNING
+                self.start()
+            case Act.STOP:
+                self.exit(signal=15)
+            case Act.REMOVE:
+                self.view = None
+            case Act.FORGET:
+                self.copy = None
