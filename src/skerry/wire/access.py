@@ -31,6 +31,7 @@ _READERS = _only(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)
 _PEOPLE = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
 _DEPLOYERS = _only(Role.DEPLOYER, Role.ADMIN)
 _NODES = _only(Role.NODE)
+_REPORTERS = _only(Role.NODE, Role.ADMIN)  # a node only for itself, which the handlers see to
 
 HTTP: dict[str, Access] = {
     "GET /healthz": OPEN,
@@ -86,6 +87,24 @@ GRPC: dict[str, Access] = {
     "/runtime.CellService/Stop": _DEPLOYERS,
     "/observe.Observe/GetAuraeDaemonLogStream": _READERS,
     "/observe.Observe/GetSubProcessStream": _READERS,
+    "/SchedulerService/setNodeStatus": _REPORTERS,
+    "/SchedulerService/setInstanceStatus": _REPORTERS,
+    "/NodeService/Status": _REPORTERS,
+    "/NodeService/Register": _REPORTERS,
+    "/NodeService/Unregister": _REPORTERS,
+    "/InstanceService/Create": _DEPLOYERS,
+    "/InstanceService/Start": _DEPLOYERS,
+    "/InstanceService/Stop": _DEPLOYERS,
+    "/InstanceService/Destroy": _DEPLOYERS,
+    "/scheduler.SchedulerService/setNodeStatus": _REPORTERS,
+    "/scheduler.SchedulerService/setInstanceStatus": _REPORTERS,
+    "/scheduler.NodeService/Status": _REPORTERS,
+    "/scheduler.NodeService/Register": _REPORTERS,
+    "/scheduler.NodeService/Unregister": _REPORTERS,
+    "/scheduler.InstanceService/Create": _DEPLOYERS,
+    "/scheduler.InstanceService/Start": _DEPLOYERS,
+    "/scheduler.InstanceService/Stop": _DEPLOYERS,
+    "/scheduler.InstanceService/Destroy": _DEPLOYERS,
 }
 
 

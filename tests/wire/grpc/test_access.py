@@ -9,6 +9,7 @@ from grpclib._typing import IServable
 from grpclib.const import Status
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 
+from skerry.kit.clock import SystemClock
 from skerry.kit.recent import Recent
 from skerry.model.identity import ANONYMOUS, Caller, Role
 from skerry.wire import access
@@ -19,11 +20,13 @@ from skerry.wire.containers.service import ContainerService, ImageService
 from skerry.wire.gate import Gate
 from skerry.wire.grpc import standard
 from skerry.wire.grpc.identity import IdentityService
+from skerry.wire.kudo import grpc_services as kudo
 from skerry.wire.peers import Peer
 from tests.support.cells import FakeKeeper, a_node
 from tests.support.containers import FakeContainers, FakeImages
 from tests.wire.grpc.fakes import FakeIdentity
 from tests.wire.grpc.raw import RawClient, framed
+from tests.wire.kudo.grpc_fakes import FakeInstances, FakeNodes
 
 MESSAGE = {
     path: ServerReflectionRequest(list_services="").SerializeToString()
@@ -59,6 +62,7 @@ def everything(folder: Path) -> list[IServable]:
         CellService(keeper, a_node),
         ImageService(images),
         ContainerService(FakeContainers(folder, images), images),
+        *kudo.services(FakeInstances(), FakeNodes(), FakeIdentity(), SystemClock()),
     ]
 
 

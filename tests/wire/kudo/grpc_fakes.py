@@ -1,0 +1,191 @@
+"""A control plane in memory, without nodes or a store: what Kudo's gRPC services need, as they need it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from skerry.control import reporting
+from skerry.control.reporting import Outcome
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Facts, Node
+from skerry.model.orders import Report
+from skerry.model.room import NOTHING, Room
+from skerry.model.statuses import FINAL, Desired, NodeStatus, Status
+from skerry.model.workloads import Instance, Observed, Spec
+
+NOW = 1_700_000_000.0
+
+
+class FakeInstances:
+    """Instances that are whatever a test makes of them, within the state machine."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Instance] = {}
+        self.used: dict[str, Room] = {}
+        self.wishes: list[tuple[str, str, str]] = []  # what, id, actor
+        self.watched = 0
+        self.fails: Exception | None = None
+        self._watches: dict[str, set[asyncio.Queue[Instance]]] = {}
+
+    async def create(self, what: Spec | str, *, actor: str, id: str | None = None) -> tuple[Instance, bool]:
+        assert isinstance(what, Spec)
+        self._maybe_fail()
+        if id is not None and id in self.all:
+            if self.all[id].spec != what:
+                raise errors.AlreadyExists(f"instance {id} exists with another spec")
+            return self.all[id], False
+        instance = Instance(
+            id=InstanceId(id or f"assigned-{len(self.all)}"),
+            spec=what,
+            created_at=NOW,
+            observed=Observed(Status.SCHEDULING, NOW, "waits for a node"),
+        )
+        self.wishes.append(("create", instance.id, actor))
+        self.put(instance)
+        return instance, True
+
+    async def start(self, id: str, *, actor: str) -> Instance:
+        return self._wish(id, Desired.RUNNING, actor)
+
+    async def stop(self, id: str, *, actor: str) -> Instance:
+        return self._wish(id, Desired.STOPPED, actor)
+
+    async def destroy(self, id: str, *, actor: str) -> Instance:
+        return self._wish(id, Desired.DESTROYED, actor)
+
+    def get(self, id: str) -> Instance:
+        try:
+            return self.all[id]
+        except KeyError:
+            raise errors.NotFound(f"there is no instance {id!r}") from None
+
+    def usage(self, id: str) -> Room:
+        return self.used.get(id, NOTHING)
+
+    async def watch(self, id: str) -> AsyncGenerator[Instance]:
+        queue: asyncio.Queue[Instance] = asyncio.Queue()
+        queue.put_nowait(self.get(id))
+        self._watches.setdefault(id, set()).add(queue)
+        self.watched += 1
+        try:
+            while True:
+                latest = await queue.get()
+                yield latest
+                if latest.observed.status in FINAL:
+                    return
+        finally:
+            self._watches[id].discard(queue)
+            self.watched -= 1
+
+    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]:
+        self._maybe_fail()
+        outcomes = []
+        for report in reports:
+            outcome, step = reporting.judge(self.all.get(report.instance), node, report, NOW)
+            if step is not None:
+                self.used[report.instance] = report.usage
+                self.put(step.after)
+            outcomes.append(outcome)
+        return outcomes
+
+    def put(self, instance: Instance) -> None:
+        self.all[instance.id] = instance
+        for queue in self._watches.get(instance.id, ()):
+            queue.put_nowait(instance)
+
+    def become(self, id: str, *statuses: Status, reason: str = "", exit_code: int | None = None) -> None:
+        for status in statuses:
+            self.put(self.all[id].become(status, at=NOW, reason=reason, actor="skerry", exit_code=exit_code))
+
+    def bind(self, id: str, node: str) -> None:
+        self.put(replace(self.all[id], node=NodeId(node), ip="10.64.0.2", restarts=3))
+        self.become(id, Status.SCHEDULED)
+
+    def _wish(self, id: str, desired: Desired, actor: str) -> Instance:
+        self._maybe_fail()
+        instance = self.get(id).wish(desired)
+        self.wishes.append((desired.lower(), id, actor))
+        self.put(instance)
+        return instance
+
+    def _maybe_fail(self) -> None:
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise error
+
+
+class FakeNodes:
+    """Nodes as they registered and reported."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Node] = {}
+        self.usage: dict[str, Room] = {}
+        self.inventories: dict[str, Sequence[InstanceId] | None] = {}
+        self.reports: list[str] = []
+        self.unregistered: list[tuple[str, str]] = []
+        self.fails: Exception | None = None
+
+    def get(self, id_or_name: str) -> Node:
+        if id_or_name in self.all:
+            return self.all[id_or_name]
+        named = [node for node in self.all.values() if node.name == id_or_name]
+        if len(named) > 1:
+            raise errors.Refused(f"{len(named)} nodes are called {id_or_name!r}")
+        if not named:
+            raise errors.NotFound(f"there is no node {id_or_name!r}")
+        return named[0]
+
+    async def register(
+        self,
+        id: str,
+        name: str,
+        facts: Facts,
+        room: Room,
+        labels: Mapping[str, str],
+        *,
+        foreign: bool = False,
+    ) -> Node:
+        self._maybe_fail()
+        known = self.all.get(id)
+        if known is None:
+            subnet = f"10.64.{len(self.all)}.0/24"
+            known = Node(NodeId(id), name, NOW, NOW, is_foreign=foreign, subnet=subnet, labels=dict(labels))
+        if known.is_foreign != foreign:
+            raise errors.AlreadyExists(f"node {id} is registered as one that has a session of its own")
+        self.all[id] = replace(known, name=name, facts=facts, room=room)
+        return self.all[id]
+
+    async def report(
+        self,
+        id: str,
+        status: NodeStatus,
+        *,
+        reason: str = "",
+        room: Room | None = None,
+        usage: Room = NOTHING,
+        inventory: Sequence[InstanceId] | None = None,
+    ) -> Node:
+        self._maybe_fail()
+        node = self.all[id]
+        self.all[id] = replace(node, status=status, reason=reason, room=node.room if room is None else room)
+        self.usage[id], self.inventories[id] = usage, inventory
+        self.reports.append(id)
+        return self.all[id]
+
+    async def unregister(self, id: str, *, actor: str) -> None:
+        self._maybe_fail()
+        del self.all[id]
+        self.unregistered.append((id, actor))
+
+    def add(self, id: str, **fields: object) -> None:
+        """A node that was there before the test."""
+        self.all[id] = replace(Node(NodeId(id), id, NOW, NOW), **fields)
+
+    def _maybe_fail(self) -> None:
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise error
