@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from skerry.model import ports
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.room import NOTHING, Room, total
+from skerry.model.room import NOTHING, Room
 from skerry.model.workloads import Constraint
 from skerry.schedule.answers import FILTERS, LacksRoom, Placement, PortTaken, Refusal, Unplaced
 from skerry.schedule.asks import Ask, Door, NodeView, Policy
@@ -69,7 +69,13 @@ class Model:
         return [ask for where, ask in self.bound.values() if where == node and ask.instance != mine]
 
     def free(self, node: NodeId, asking: Ask | None = None) -> Room:
-        return total(ask.room for ask in self.on(node, asking)).lack(self.nodes[node].room)
+        used = [ask.room for ask in self.on(node, asking)]  # more than a room can say, perhaps
+        has = self.nodes[node].room
+        return room(
+            max(0, has.cpu - sum(taken.cpu for taken in used)),
+            max(0, has.memory - sum(taken.memory for taken in used)),
+            max(0, has.disk - sum(taken.disk for taken in used)),
+        )
 
     def fits(self, node: NodeId, ask: Ask) -> bool:
         view, others = self.nodes[node], self.on(node, ask)
