@@ -190,7 +190,8 @@ class Decider:
         id, node = instance.id, instance.node
         if node is None:
             if _waits(instance):
-                self._pending.add(Ask.of(id, instance.spec), census.place_of(instance))
+                ask = Ask.of(id, instance.spec)
+                self._pending.add(ask, census.place_of(instance), instance.observed.reason)
             else:
                 self._pending.discard(id)
             return

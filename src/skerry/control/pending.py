@@ -52,16 +52,19 @@ class Pending:
         self._shapes: dict[tuple[Any, ...], _Shape] = {}
         self._numbers = count()
         self._ready: list[tuple[str, int, _Shape]] = []  # a heap of shapes to be tried, by their eldest
+        self._told: dict[InstanceId, str] = {}
         self._to_tell: deque[tuple[InstanceId, str]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, ask: Ask, place: str) -> None:
-        """Somebody waits, who stands at `place` among all."""
+    def add(self, ask: Ask, place: str, reason: str) -> None:
+        """Somebody waits, who stands at `place` among all; `reason` is what is known of why."""
         before = self._waiting.get(ask.instance)
         if before is not None:
             if before.ask == ask:
+                if self._told.get(ask.instance, reason) != reason and before.shape.reason is not None:
+                    self._to_tell.append((ask.instance, before.shape.reason))  # that did not get through
                 return
             self.discard(ask.instance)
         key = ask.shape
@@ -85,6 +88,7 @@ class Pending:
             return
         shape = waiting.shape
         shape.count -= 1
+        self._told.pop(instance, None)
         shape.untold.pop(instance, None)
         if not shape.count:
             del self._shapes[waiting.ask.shape]
@@ -129,6 +133,7 @@ class Pending:
             instance, reason = self._to_tell.popleft()
             if instance in self._waiting:
                 most -= 1
+                self._told[instance] = reason
                 yield instance, reason
 
     @property

@@ -1,0 +1,296 @@
+"""Decisions on given moments: who is placed where, who waits and why, who is replaced and when."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from skerry.control.census import Census, Known
+from skerry.control.deciding import KEEP_OVER, Decided, Decider, Plan, decide
+from skerry.model.ids import NodeId
+from skerry.model.nodes import Liveness
+from skerry.model.ports import parse
+from skerry.model.statuses import Desired, Status
+from skerry.schedule.asks import Policy
+from tests.control.worlds import held, instance, spec, standing
+
+NOW = 100.0
+LOST = Liveness.LOST
+
+
+def where(decided: list[Decided]) -> dict[str, str | None]:
+    return {known.value.id: step.after.node for known, step in decided}
+
+
+def who(decided: list[Decided]) -> list[str]:
+    return [known.value.id for known, _ in decided]
+
+
+def aged(id: str, age: float, cpu: int = 100) -> Known:
+    return held(replace(instance(id, what=spec(cpu=cpu)), created_at=age))
+
+
+def on_node(id: str, node: str, status: Status = Status.RUNNING, **more: object) -> Known:
+    return held(instance(id, status, node=node, **more))
+
+
+class Desk:
+    """A decider whose decisions are applied as they are made, as a runner would."""
+
+    def __init__(self, *known: Known, rate: float = 20.0) -> None:
+        self.census = Census(known)
+        self.decider = Decider(self.census, policy=Policy.BINPACK, replacements_per_s=rate)
+
+    def turn(self, now: float = NOW, limit: int = 1000) -> Plan:
+        plan = self.decider.turn(now, limit)
+        for before, step in plan.decided:
+            after = None if step.is_purged else held(step.after, before.revision + 1)
+            self.change(before, after)
+        self.decider.done(known.value.id for known, _ in plan.decided)
+        return plan
+
+    def change(self, before: Known | None, after: Known | None) -> None:
+        self.census.move(before, after)
+        self.decider.hear(before, after)
+
+
+def test_an_instance_is_placed_where_it_fits() -> None:
+    plan = decide(NOW, [held(instance("one"))], [standing("small", cpu=50), standing("large")])
+    assert where(plan.places) == {"one": "large"}
+    (_, step), *_ = plan.places
+    assert step.after.observed.status is Status.SCHEDULED
+
+
+def test_the_eldest_gets_the_room() -> None:
+    young, old = aged("a", 2.0), aged("b", 1.0)
+    plan = decide(NOW, [young, old], [standing("n", cpu=100)])
+    assert where(plan.places) == {"b": "n"}
+    assert who(plan.waits) == ["a"]
+
+
+def test_who_finds_no_place_is_told_why_by_filter_and_amount() -> None:
+    nodes = [standing("small", cpu=50), standing("shut", why_not="is cordoned")]
+    plan = decide(NOW, [held(instance("one"))], nodes)
+    ((_, step),) = plan.waits
+    assert step.after.observed.status is Status.SCHEDULING
+    assert step.after.observed.reason == "1 node: is cordoned; 1 node: lacks 50 milli-cores of cpu"
+    assert plan.wake_at is None, "it waits for capacity, not for time"
+
+
+def test_two_with_the_same_published_port_go_to_two_nodes() -> None:
+    web = spec(ports=(parse("8080:80"),))
+    known = [held(instance("a", what=web)), held(instance("b", what=web)), held(instance("c", what=web))]
+    plan = decide(NOW, known, [standing("m"), standing("n")])
+    assert sorted(filter(None, where(plan.places).values())) == ["m", "n"]
+    assert len(plan.waits) == 1
+
+
+def test_nothing_is_decided_about_what_is_as_it_should_be() -> None:
+    known = [
+        on_node("runs", "n"),
+        on_node("stopped", "n", Status.STOPPED, desired=Desired.STOPPED),
+        held(instance("never-placed", Status.STOPPED, desired=Desired.STOPPED)),
+        on_node("failed", "n", Status.FAILED),
+        on_node("going", "n", Status.DESTROYING, desired=Desired.DESTROYED),
+    ]
+    plan = decide(NOW, known, [standing("n")])
+    assert (plan.decided, plan.wake_at) == ([], None)
+
+
+def test_what_is_stopped_keeps_its_room_and_what_is_over_does_not() -> None:
+    new = held(instance("new", what=spec(cpu=1000)))
+    stopped = on_node("old", "n", Status.STOPPED, desired=Desired.STOPPED)
+    assert not decide(NOW, [new, stopped], [standing("n")]).places
+    assert decide(NOW, [new, on_node("old", "n", Status.FAILED)], [standing("n")]).places
+
+
+def test_a_suspect_node_keeps_what_it_has_and_gets_nothing_new() -> None:
+    known = [on_node("old", "n"), held(instance("new"))]
+    plan = decide(NOW, known, [standing("n", liveness=Liveness.SUSPECT)])
+    assert who(plan.decided) == ["new"]
+    assert who(plan.waits) == ["new"]
+
+
+def test_what_was_on_a_lost_node_is_placed_elsewhere_in_a_new_generation() -> None:
+    desk = Desk(on_node("one", "gone"))
+    desk.decider.see(NodeId("gone"), standing("gone", liveness=LOST))
+    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.begin()
+    assert who(desk.turn().replaces) == ["one"]
+    assert where(desk.turn().places) == {"one": "n"}
+    known = desk.census.get("one")
+    assert known is not None
+    assert known.value.generation == 2
+
+
+def test_an_unregistered_node_is_as_good_as_lost() -> None:
+    plan = decide(NOW, [on_node("one", "unknown")], [standing("n")])
+    assert who(plan.replaces) == ["one"]
+
+
+def test_replacements_are_as_many_as_the_rate_allows_and_the_next_turn_is_when_the_next_is_due() -> None:
+    desk = Desk(*(on_node(f"i{number}", "gone") for number in range(50)), rate=10.0)
+    desk.decider.see(NodeId("gone"), standing("gone", liveness=LOST))
+    desk.decider.begin()
+    first = desk.turn(now=NOW)
+    assert len(first.replaces) == 10
+    while (plan := desk.turn(now=NOW)).wake_at == NOW:
+        assert not plan.replaces
+    assert plan.wake_at is not None
+    assert abs(plan.wake_at - (NOW + 0.1)) < 1e-6
+    assert len(desk.turn(now=NOW + 0.1).replaces) == 1
+    assert len(desk.turn(now=NOW + 1000).replaces) == 10, "a long rest allows no more than a second's worth"
+
+
+def test_what_is_not_to_run_does_not_count_against_the_rate() -> None:
+    stopped = [on_node(f"i{number}", "gone", Status.STOPPED, desired=Desired.STOPPED) for number in range(50)]
+    plan = decide(NOW, stopped, [standing("gone", liveness=LOST)], replacements_per_s=1.0)
+    assert len(plan.replaces) == 50
+
+
+def test_a_node_that_comes_back_in_time_keeps_what_was_not_replaced_yet() -> None:
+    desk = Desk(*(on_node(f"i{number}", "n") for number in range(5)), rate=1.0)
+    desk.decider.see(NodeId("n"), standing("n", liveness=LOST))
+    desk.decider.begin()
+    assert len(desk.turn().replaces) == 1
+    desk.decider.see(NodeId("n"), standing("n"))
+    assert not desk.turn(now=NOW + 100).replaces
+    assert len(desk.census.on_node(NodeId("n"))) >= 4
+
+
+def test_what_is_to_be_destroyed_goes_with_a_lost_node() -> None:
+    known = [
+        on_node("going", "n", Status.DESTROYING, desired=Desired.DESTROYED),
+        on_node("failed", "n", Status.FAILED, desired=Desired.DESTROYED),
+        on_node("kept", "n", Status.FAILED),
+    ]
+    plan = decide(NOW, known, [standing("n", liveness=LOST)])
+    assert {known.value.id: step.is_purged for known, step in plan.replaces} == {
+        "going": True,
+        "failed": True,
+    }
+
+
+def test_a_drained_node_gives_up_what_has_somewhere_to_go_and_keeps_the_rest_until_its_time() -> None:
+    desk = Desk(*(on_node(f"i{number}", "old", what=spec(cpu=400)) for number in range(2)))
+    desk.decider.see(NodeId("old"), standing("old", drain_by=NOW + 60))
+    desk.decider.see(NodeId("new"), standing("new", cpu=500))
+    desk.decider.begin()
+    plan = desk.turn()
+    assert who(plan.releases) == ["i0"], "there is room for one elsewhere"
+    while (plan := desk.turn()).wake_at == NOW:
+        assert not plan.decided
+    assert plan.wake_at == NOW + 60
+    assert who(desk.turn(now=NOW + 60).releases) == ["i1"]
+
+
+def test_room_is_kept_for_who_leaves_and_given_back_if_it_does_not_come() -> None:
+    desk = Desk(on_node("mover", "old", what=spec(cpu=400)))
+    desk.decider.see(NodeId("old"), standing("old", drain_by=NOW + 60))
+    desk.decider.see(NodeId("new"), standing("new", cpu=500))
+    desk.decider.begin()
+    assert desk.turn().releases
+    desk.change(None, held(instance("late", what=spec(cpu=400))))
+    assert not desk.turn().places
+    moving = desk.census.get("mover")
+    desk.change(moving, None)
+    assert where(desk.turn().places) == {"late": "new"}
+
+
+def test_a_changed_spec_stays_where_it_was_if_it_fits_there() -> None:
+    desk = Desk(on_node("one", "roomy", leaving=spec(), generation=2))
+    for name, cpu in (("roomy", 1000), ("tight", 100)):
+        desk.decider.see(NodeId(name), standing(name, cpu=cpu))
+    desk.decider.begin()
+    assert not desk.turn().decided
+    left = desk.census.get("one")
+    assert left is not None
+    desk.change(left, held(instance("one", generation=3), 2))
+    assert where(desk.turn().places) == {"one": "roomy"}, "binpack alone would have chosen the tight one"
+
+
+def test_who_waits_is_woken_by_capacity_that_could_hold_it_and_by_nothing_else() -> None:
+    desk = Desk(held(instance("big", what=spec(cpu=800))))
+    desk.decider.see(NodeId("n"), standing("n", cpu=500))
+    desk.decider.begin()
+    assert who(desk.turn().waits) == ["big"]
+    while desk.turn().wake_at is not None:
+        pass
+    desk.decider.see(NodeId("m"), standing("m", cpu=500))
+    assert not desk.turn().decided
+    desk.decider.see(NodeId("m"), standing("m", cpu=900))
+    assert where(desk.turn().places) == {"big": "m"}
+
+
+def test_room_that_is_given_back_goes_to_who_waits() -> None:
+    desk = Desk(on_node("old", "n", what=spec(cpu=900)), aged("new", 5.0, cpu=900))
+    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.begin()
+    assert who(desk.turn().waits) == ["new"]
+    desk.change(desk.census.get("old"), None)
+    assert where(desk.turn().places) == {"new": "n"}
+
+
+def test_what_did_not_happen_is_taken_back_and_decided_anew() -> None:
+    desk = Desk(aged("one", 1.0, cpu=900), aged("two", 2.0, cpu=900))
+    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.begin()
+    plan = desk.decider.turn(NOW, 10)
+    assert where(plan.places) == {"one": "n"}
+    assert not desk.decider.turn(NOW, 10).places, "its room is given away until it is known how it went"
+    one = desk.census.get("one")
+    assert one is not None
+    desk.change(one, None)  # it was destroyed at the same time, so the transaction failed
+    desk.decider.done(known.value.id for known, _ in plan.decided)
+    assert where(desk.decider.turn(NOW, 10).places) == {"two": "n"}
+
+
+def test_a_turn_is_bounded_and_says_if_there_is_more() -> None:
+    desk = Desk(*(aged(f"i{number:03}", float(number)) for number in range(100)))
+    desk.decider.see(NodeId("n"), standing("n", cpu=100_000))
+    desk.decider.begin()
+    plans = [desk.turn(limit=30)]
+    while plans[-1].wake_at == NOW:
+        plans.append(desk.turn(limit=30))
+    sizes = [len(plan.places) for plan in plans]
+    assert max(sizes) == 30
+    assert sum(sizes) == 100
+
+
+def test_a_thousand_who_wait_for_the_same_are_tried_once(monkeypatch) -> None:
+    desk = Desk(*(aged(f"i{number:04}", float(number), cpu=900) for number in range(1000)))
+    desk.decider.see(NodeId("n"), standing("n", cpu=10))
+    desk.decider.begin()
+    searches = []
+    search = desk.decider._fleet.place
+    monkeypatch.setattr(
+        desk.decider._fleet, "place", lambda ask, policy: searches.append(ask) or search(ask, policy)
+    )
+    while desk.turn(limit=60).wake_at is not None:
+        pass
+    assert len(searches) == 1
+    assert all("lacks 890" in known.value.observed.reason for known in desk.census)
+
+
+def test_of_what_is_over_only_so_much_is_kept_and_the_first_to_end_go_first() -> None:
+    over = [held(instance(f"i{number:04}", Status.FAILED)) for number in range(KEEP_OVER + 3)]
+    plan = decide(NOW, over, [])
+    assert who(plan.expiries) == ["i0000", "i0001", "i0002"]
+    assert all(step.is_purged for _, step in plan.expiries)
+
+
+def test_what_is_over_and_still_on_a_node_is_first_removed_there() -> None:
+    over = [on_node(f"i{number:04}", "n", Status.TERMINATED) for number in range(KEEP_OVER + 1)]
+    plan = decide(NOW, over, [standing("n")])
+    ((_, step),) = plan.expiries
+    assert (step.is_purged, step.after.desired) == (False, Desired.DESTROYED)
+
+
+def test_explaining_does_not_move_anything() -> None:
+    desk = Desk(on_node("one", "n", what=spec(cpu=900)))
+    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.begin()
+    known = desk.census.get("one")
+    assert known is not None
+    (verdict,) = desk.decider.explain(known.value)
+    assert verdict.fits, "what it takes itself is not in its way"
+    assert not desk.turn().decided

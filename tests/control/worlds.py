@@ -1,0 +1,217 @@
+"""A control plane on a store in memory, with nodes that are only standings, for tests of control."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from skerry.control import transitions
+from skerry.control.census import Known, Mirror
+from skerry.control.events import EventLog
+from skerry.control.instances import Instances
+from skerry.control.leading import Leader
+from skerry.control.reconciling import Reconciler
+from skerry.control.records import Held
+from skerry.control.standings import Standing
+from skerry.control.workloads import Workloads
+from skerry.control.writing import Writer
+from skerry.kit import tasks
+from skerry.kit.clock import Clock, ManualClock
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Liveness
+from skerry.model.orders import Order, Report
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.settings import EventSettings, FleetSettings
+from skerry.model.statuses import Desired, Status
+from skerry.model.workloads import Instance, Observed, Spec
+from skerry.schedule.asks import NodeView
+from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Store
+from tests.support.waiting import eventually
+
+
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+
+
+def spec(name: str = "web", cpu: int = 100, **more: object) -> Spec:
+    return Spec(name=name, uri=f"example.org/{name}:1", room=room(cpu), **more)
+
+
+def standing(
+    name: str,
+    cpu: int = 1000,
+    *,
+    liveness: Liveness = Liveness.LIVE,
+    drain_by: float | None = None,
+    why_not: str = "",
+) -> Standing:
+    takes_work = liveness is Liveness.LIVE and drain_by is None and not why_not
+    view = NodeView(NodeId(name), room(cpu), takes_work=takes_work, why_not=why_not)
+    return Standing(view, liveness, drain_by)
+
+
+def instance(
+    id: str = "one",
+    status: Status = Status.SCHEDULING,
+    *,
+    desired: Desired = Desired.RUNNING,
+    node: str | None = None,
+    what: Spec | None = None,
+    **more: object,
+) -> Instance:
+    observed = Observed(status, 1.0)
+    return Instance(
+        InstanceId(id),
+        what or spec(),
+        1.0,
+        observed,
+        desired,
+        node=None if node is None else NodeId(node),
+        **more,
+    )
+
+
+def held(one: Instance, revision: int = 1) -> Known:
+    return Held(one, revision)
+
+
+class Standings:
+    """Nodes as a test wants them."""
+
+    def __init__(self, nodes: Iterable[Standing] = ()) -> None:
+        self._nodes = {one.view.id: one for one in nodes}
+        self._listeners: list[Callable[[NodeId], None]] = []
+
+    async def ready(self) -> None:
+        pass
+
+    def standing(self, node: NodeId) -> Standing | None:
+        return self._nodes.get(node)
+
+    def standings(self) -> list[Standing]:
+        return list(self._nodes.values())
+
+    def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]:
+        self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
+
+    def put(self, one: Standing) -> None:
+        self._nodes[one.view.id] = one
+        self._tell(one.view.id)
+
+    def remove(self, name: str) -> None:
+        self._nodes.pop(NodeId(name))
+        self._tell(NodeId(name))
+
+    def _tell(self, node: NodeId) -> None:
+        for changed in self._listeners:
+            changed(node)
+
+
+class Server:
+    """One server: everything of control but nodes, over a store that others may share."""
+
+    def __init__(self, store: Store, standings: Standings, clock: Clock, name: str = "a") -> None:
+        self.clock = clock
+        self.store = store
+        self.revision = store.revision
+        self.events = EventLog(store, clock, EventSettings())
+        self.mirror = Mirror(store)
+        self.workloads = Workloads(store, self.events, clock, self.mirror)
+        self.reconciler = Reconciler(
+            store,
+            self.events,
+            clock,
+            FleetSettings(),
+            mirror=self.mirror,
+            workloads=self.workloads,
+            standings=standings,
+        )
+        self.instances = Instances(
+            store,
+            self.events,
+            clock,
+            mirror=self.mirror,
+            workloads=self.workloads,
+            standings=standings,
+            explain=self.reconciler.explain,
+        )
+        self.leader = Leader(store, self.events, clock, name=name, lease_s=1)
+
+    @asynccontextmanager
+    async def running(self, *, leads: bool = True) -> AsyncIterator[Server]:
+        loops = [asyncio.ensure_future(self.mirror.run()), asyncio.ensure_future(self.workloads.run())]
+        if leads:
+            loops.append(asyncio.ensure_future(self.reconciler.run(self.leader)))
+        try:
+            await self.mirror.ready()
+            await self.workloads.ready()
+            yield self
+            for loop in loops:
+                if loop.done():
+                    loop.result()
+        finally:
+            await tasks.give_up(loops)
+
+    def status(self, id: str) -> Status | None:
+        known = self.mirror.census.get(id)
+        return known.value.observed.status if known else None
+
+    async def becomes(self, id: str, status: Status | None) -> Instance | None:
+        """Wait until the instance is `status`; None: gone."""
+        await eventually(lambda: self.status(id) is status, what=f"{id} is {status}, not {self.status(id)}")
+        known = self.mirror.census.get(id)
+        return known.value if known else None
+
+    async def say(self, id: str, *statuses: Status, **more: object) -> list[str]:
+        """What the instance's node reports, one after the other; what each came to."""
+        known = self.mirror.census.get(id)
+        assert known is not None
+        reports = [
+            Report(known.value.id, known.value.generation, status, self.clock.now(), **more)
+            for status in statuses
+        ]
+        return [outcome.weight for outcome in await self.instances.reported(known.value.node, reports)]
+
+    async def place(self, id: str, node: str) -> None:
+        """Be a leader that puts it there."""
+        writer = Writer(self.store, self.events, self.mirror)
+        await writer.change(
+            id, lambda known: transitions.bind(known.value, NodeId(node), at=self.clock.now())
+        )
+
+    async def obey(self, node: str) -> None:
+        """Be a node that does at once what it is ordered."""
+        for order in list(self.instances.orders(NodeId(node))):
+            await self.say(order.instance, *_deeds(order, self.status(order.instance)))
+
+
+def _deeds(order: Order, now: Status | None) -> list[Status]:
+    match order.desired, now:
+        case Desired.DESTROYED, _:
+            return [Status.TERMINATED]
+        case Desired.RUNNING, Status.SCHEDULED | Status.STOPPED | Status.CRASHED:
+            return [Status.STARTING, Status.RUNNING]
+        case Desired.RUNNING, Status.STARTING:
+            return [Status.RUNNING]
+        case Desired.STOPPED, Status.RUNNING | Status.STARTING:
+            return [Status.STOPPING, Status.STOPPED]
+        case Desired.STOPPED, Status.SCHEDULED | Status.CRASHED | Status.STOPPING:
+            return [Status.STOPPED]
+        case _:
+            return []
+
+
+@asynccontextmanager
+async def alone(*nodes: Standing, leads: bool = True) -> AsyncIterator[tuple[Server, Standings]]:
+    """One server on a store of its own."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    standings = Standings(nodes)
+    try:
+        async with Server(store, standings, clock).running(leads=leads) as server:
+            yield server, standings
+    finally:
+        await store.close()
