@@ -1,0 +1,198 @@
+"""Placing alone: how many asks per second find their node, and how well nodes are filled.
+
+No store and no control plane here: `place` and `bind` on a fleet in memory. Speed is measured in processor
+time at 10 % and at 90 % full, in turns, with rounds that give back what they took, so that the level holds.
+Packing is compared with the simple best fit that everybody writes first: of the nodes that have room, the one
+with the least left over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bench.figures import Figure
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.schedule.answers import Placement
+from skerry.schedule.asks import Ask, NodeView, Policy
+from skerry.schedule.fleet import Fleet
+
+SEED = 5
+SIZES = (100, 1_000, 5_000, 10_000)
+ROUNDS = 15
+
+Parts = tuple[int, int, int]
+
+MACHINE: Parts = (16_000, 32_768, 400)
+MIXED: Sequence[Parts] = (
+    (100, 128, 1),
+    (250, 256, 1),
+    (500, 512, 2),
+    (500, 2048, 2),
+    (2000, 512, 1),
+    (1000, 1024, 5),
+    (2000, 4096, 10),
+    (4000, 2048, 4),
+    (1000, 6000, 4),
+)
+
+# Fleets and lists of asks for packing; what is asked for need not go well with what there is.
+FLEETS: dict[str, Sequence[Parts]] = {
+    "of one kind": ((8000, 16_384, 200),),
+    "of five kinds": (
+        (4000, 8192, 100),
+        (8000, 16_384, 200),
+        (16_000, 32_768, 400),
+        (8000, 32_768, 100),
+        (16_000, 16_384, 200),
+    ),
+    "from edge to cloud": (
+        (1000, 1024, 16),
+        (2000, 2048, 32),
+        (4000, 4096, 32),
+        (4000, 8192, 64),
+        (32_000, 65_536, 1000),
+    ),
+}
+LISTS: dict[str, Sequence[Parts]] = {
+    "mixed": MIXED,
+    "lopsided": ((1500, 256, 1), (200, 3000, 1), (700, 700, 2), (3000, 1000, 1), (500, 5000, 1)),
+    "with large disks": ((100, 64, 0), (500, 500, 0), (1500, 900, 1), (800, 1500, 40), (1900, 1900, 80)),
+}
+NODES = 150
+SEEDS = 3
+
+
+def measure() -> Iterator[Figure]:
+    for nodes in SIZES:
+        for policy in Policy if nodes == 5_000 else (Policy.BINPACK,):
+            low, high = rates(nodes, policy)
+            name = f"{nodes:,} nodes, {policy}"
+            yield Figure(f"{name}, 10 % full", low, "placements/s", note=f"{1e6 / low:.0f} us each")
+            yield Figure(f"{name}, 90 % full", high, "placements/s", note=f"{1e6 / high:.0f} us each")
+            yield Figure(f"{name}, 90 % full against 10 %", high / low, "x", at_least=0.5)
+    yield from packing()
+
+
+def rates(nodes: int, policy: Policy) -> tuple[float, float]:
+    """Placements per second on a fleet that is 10 % full and on one that is 90 %, in turns."""
+    fleets = [filled(nodes, policy, level) for level in (0.1, 0.9)]
+    # A small fleet at 90 % has room for few more; a round must not fill it up.
+    asks = min(300, nodes // 4)
+    low, high = zip(*([_round(fleet, policy, asks) for fleet in fleets] for _ in range(ROUNDS)), strict=True)
+    return statistics.median(low), statistics.median(high)
+
+
+def filled(nodes: int, policy: Policy, level: float) -> Fleet:
+    """A fleet of which that share of the scarcest part is taken."""
+    chance = random.Random(SEED)
+    fleet = Fleet()
+    for number in range(nodes):
+        fleet.set_node(NodeView(NodeId(f"node-{number:05}"), _room(MACHINE)))
+    taken = np.zeros(3)
+    whole = nodes * np.array(MACHINE)
+    for number in itertools.count():
+        parts = chance.choice(MIXED)
+        if _put(fleet, Ask(InstanceId(f"i{number}"), _room(parts)), policy):
+            taken += parts
+        if (taken / whole).max() >= level:
+            break
+    return fleet
+
+
+def _round(fleet: Fleet, policy: Policy, count: int) -> float:
+    """The rate of one round, which is given back after."""
+    asks = [Ask(InstanceId(f"round{number}"), _room(MIXED[number % len(MIXED)])) for number in range(count)]
+    started = time.process_time()
+    placed = sum(_put(fleet, ask, policy) for ask in asks)
+    elapsed = time.process_time() - started
+    for ask in asks:
+        fleet.unbind(ask.instance)
+    return placed / elapsed
+
+
+def _put(fleet: Fleet, ask: Ask, policy: Policy) -> bool:
+    placement = fleet.place(ask, policy)
+    if isinstance(placement, Placement):
+        fleet.bind(placement.node, ask)
+        return True
+    return False
+
+
+def packing() -> Iterator[Figure]:
+    """How full the nodes in use are, and how much of a full fleet is stranded, ours and by best fit."""
+    filled, stranded = [], []
+    for fleet_name, machines in FLEETS.items():
+        for list_name, sizes in LISTS.items():
+            half = [pack(machines, sizes, seed, load=0.5) for seed in range(SEEDS)]
+            full = [pack(machines, sizes, seed, load=1.1) for seed in range(SEEDS)]
+            ours, theirs = (statistics.mean(run[who].fill_in_use for run in half) for who in (0, 1))
+            nodes = [round(statistics.mean(run[who].nodes for run in half)) for who in (0, 1)]
+            left = [100 * (1 - statistics.mean(run[who].fill for run in full)) for who in (0, 1)]
+            filled.append(ours / theirs)
+            stranded.append((1 - left[0] / 100) / (1 - left[1] / 100))
+            yield Figure(
+                f"a fleet {fleet_name}, asks {list_name}",
+                ours / theirs,
+                "x as full as by best fit",
+                note=f"half asked: {nodes[0]} nodes, best fit {nodes[1]}; "
+                f"all asked: {left[0]:.1f} % stranded, best fit {left[1]:.1f} %",
+            )
+    yield Figure("packing at half load", statistics.mean(filled), "x best fit", at_least=1.0)
+    yield Figure("room used when all is asked for", statistics.mean(stranded), "x best fit", at_least=1.0)
+
+
+class Packed:
+    """Nodes with what was put on them, and how much of the scarcest part is used."""
+
+    def __init__(self, room: np.ndarray, free: np.ndarray) -> None:
+        used = room - free
+        is_used = used.any(axis=1)
+        self.nodes = int(is_used.sum())
+        self.fill = float((used.sum(axis=0) / room.sum(axis=0)).max())
+        self.fill_in_use = float((used.sum(axis=0) / room[is_used].sum(axis=0)).max())
+
+
+def pack(
+    machines: Sequence[Parts], sizes: Sequence[Parts], seed: int, *, load: float
+) -> tuple[Packed, Packed]:
+    """The same asks, up to `load` of the fleet's scarcest part, on the same fleet: by us and by best fit."""
+    chance = random.Random(seed)
+    room = np.array([chance.choice(machines) for _ in range(NODES)])
+    asked, asks = np.zeros(3), []
+    while (asked / room.sum(axis=0)).max() < load:
+        asks.append(chance.choice(sizes))
+        asked += asks[-1]
+    return Packed(room, _by_us(room, asks)), Packed(room, _by_best_fit(room, asks))
+
+
+def _by_us(room: np.ndarray, asks: Sequence[Parts]) -> np.ndarray:
+    fleet = Fleet()
+    names = [NodeId(f"node-{number:05}") for number in range(len(room))]
+    for name, parts in zip(names, room.tolist(), strict=True):
+        fleet.set_node(NodeView(name, _room(parts)))
+    for number, parts in enumerate(asks):
+        _put(fleet, Ask(InstanceId(f"i{number}"), _room(parts)), Policy.BINPACK)
+    return np.array([[amount for _, _, amount in fleet.free(name).parts()] for name in names])
+
+
+def _by_best_fit(room: np.ndarray, asks: Sequence[Parts]) -> np.ndarray:
+    free = room.copy()
+    for parts in asks:
+        left = free - np.array(parts)
+        fits = (left >= 0).all(axis=1)
+        if fits.any():
+            row = np.where(fits, (left / room).sum(axis=1), np.inf).argmin()
+            free[row] = left[row]
+    return free
+
+
+def _room(parts: Sequence[int]) -> Room:
+    cpu, memory, disk = parts
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
