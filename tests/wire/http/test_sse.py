@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Scope
 
-from skerry.wire.http import sse
+from skerry.wire.http import sse, streaming
 from skerry.wire.http.answers import ClientGone
 
 
@@ -56,11 +56,12 @@ async def counting(made: list[int], closed: list[bool]) -> AsyncGenerator[bytes,
 async def test_a_reader_that_stalls_stops_its_source_and_is_let_go() -> None:
     network, made, closed = Network(room=5), [], []
     with pytest.raises(ClientGone):
-        await sse.write(
+        await streaming.write(
             counting(made, closed),
             network.scope,
             network.receive,
             network.send,
+            manner=sse.MANNER,
             heartbeat_s=10,
             stall_s=0.05,
         )
@@ -76,7 +77,9 @@ async def test_a_source_that_fails_is_closed_and_its_error_told() -> None:
 
     network = Network(room=100)
     with pytest.raises(ZeroDivisionError):
-        await sse.write(failing(), network.scope, network.receive, network.send, heartbeat_s=10)
+        await streaming.write(
+            failing(), network.scope, network.receive, network.send, manner=sse.MANNER, heartbeat_s=10
+        )
     assert network.sent[-1]["more_body"] is True
 
 
@@ -85,5 +88,7 @@ async def test_a_source_that_ends_completes_the_answer() -> None:
         yield sse.frame(b"x")
 
     network = Network(room=100)
-    await sse.write(one(), network.scope, network.receive, network.send, heartbeat_s=10)
+    await streaming.write(
+        one(), network.scope, network.receive, network.send, manner=sse.MANNER, heartbeat_s=10
+    )
     assert [message.get("more_body") for message in network.sent] == [None, True, False]

@@ -73,12 +73,15 @@ def of_error(error: errors.SkerryError | HttpError, request_id: str) -> tuple[in
     return status, headers, body
 
 
-async def send_whole(send: Send, status: int, body: bytes, media: str = JSON) -> None:
-    """An answer in one piece."""
+async def send_whole(
+    send: Send, status: int, body: bytes, media: str = JSON, more: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """An answer in one piece, with `more` headers."""
     headers = [
         (b"content-type", media.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
+        *more,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

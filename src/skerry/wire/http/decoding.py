@@ -6,10 +6,11 @@ into ours, so that a caller reads which part of which input is wrong.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from skerry.kit import jsonio
@@ -24,7 +25,7 @@ _NAMED = re.compile(r"field `([^`]*)`")
 
 
 def query(query_string: bytes, as_type: type[T]) -> T:
-    """The parameters of a URL; each at most once."""
+    """The parameters of a URL; each at most once, but for those that are lists."""
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"),
@@ -36,12 +37,22 @@ def query(query_string: bytes, as_type: type[T]) -> T:
         raise errors.Invalid("the query is not UTF-8, percent-encoded") from None
     except ValueError:
         raise errors.Invalid(f"the query has more than {_MAX_PARAMETERS} parameters") from None
-    values: dict[str, str] = {}
+    lists = _lists_of(as_type)  # type: ignore[arg-type]  # a class can be hashed, whatever it makes
+    values: dict[str, Any] = {}
     for name, value in pairs:
+        if name in lists:
+            values.setdefault(name, []).append(value)
+            continue
         if name in values:
             raise errors.Invalid(f"query: `{name}` is given twice; give it once", field=name)
         values[name] = value
     return _convert(values, as_type, "query")
+
+
+@functools.cache
+def _lists_of(as_type: type) -> frozenset[str]:
+    hints = get_type_hints(as_type)
+    return frozenset(name for name, hint in hints.items() if get_origin(hint) is tuple)
 
 
 def path(values: Mapping[str, Any], as_type: type[T]) -> T:

@@ -5,7 +5,8 @@
 
 The parameters `path`, `query` and `body` are structs, and their annotations are the declaration: the same
 structs decode the request (`decoding`) and describe it (`openapi`). The first parameter is whatever the
-endpoint's room works with, given when the app is built. Nothing here knows what an endpoint does.
+endpoint's room works with, given when the app is built. A body that may be left out is declared as
+`body: Wish | None`. Nothing here knows what an endpoint does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import inspect
 import re
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,9 @@ from starlette.types import Receive, Scope, Send
 from skerry.kit import jsonio
 from skerry.model import errors
 from skerry.model.identity import Caller
-from skerry.wire.http import answers, bodies, decoding, sse
+from skerry.wire.http import answers, bodies, decoding, streaming, websocket
+from skerry.wire.http.streaming import Manner
+from skerry.wire.http.websocket import WebSocket
 
 _NAMES = re.compile(r"{(\w+)}")
 # Bodies of our own routes are small records; contracts that take more say so.
@@ -49,20 +52,31 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class WithStatus:
-    """A value to be sent with another status than the usual one; the endpoint lists it under `also`."""
+class Reply:
+    """A value with more to it than the endpoint's usual answer: statuses and media that it lists, headers."""
 
-    status: int
     value: Any
+    status: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media: str = answers.JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Server-sent events, closed by whoever sends them; `held` is let go when they have ended."""
+    """An answer that comes bit by bit; `held` is closed when it has ended, or could not begin."""
 
-    frames: AsyncGenerator[bytes, None]
-    heartbeat_s: float
-    held: AbstractContextManager[None]
+    parts: AsyncGenerator[bytes, None]
+    manner: Manner
+    held: AsyncExitStack
+    heartbeat_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Duplex:
+    """A WebSocket, and the conversation on it; `held` is closed when it has ended, or could not begin."""
+
+    converse: Callable[[WebSocket], Awaitable[None]]
+    held: AsyncExitStack
 
 
 @dataclass(frozen=True)
@@ -80,10 +94,13 @@ class Endpoint:
     media: str = answers.JSON
     raises: tuple[type[errors.SkerryError], ...] = ()
     also: dict[int, str] = field(default_factory=dict)  # other statuses with the same reply, and when
+    media_too: dict[str, Any] = field(default_factory=dict)  # by Accept, with the shape of their replies
     headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
     streams: bool = False
     is_quiet: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
+    max_message_bytes: int = MAX_BODY_BYTES  # of a WebSocket
+    may_lack_body: bool = False
 
     @property
     def name(self) -> str:
@@ -100,17 +117,19 @@ def endpoint(
     media: str = answers.JSON,
     raises: tuple[type[errors.SkerryError], ...] = (),
     also: dict[int, str] | None = None,
+    media_too: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
     streams: bool = False,
     is_quiet: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
+    max_message_bytes: int = MAX_BODY_BYTES,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
     """Declare an endpoint; its description is the function's docstring, its types the annotations."""
 
     def declare(handle: Callable[..., Awaitable[Any]]) -> Endpoint:
         hints = typing.get_type_hints(handle)
         inputs: dict[str, type[msgspec.Struct]] = {
-            name: hints[name] for name in ("path", "query", "body") if name in hints
+            name: _besides(hints[name], type(None)) for name in ("path", "query", "body") if name in hints
         }
         named = set(_NAMES.findall(path))
         taken = set(inputs["path"].__struct_fields__) if "path" in inputs else set()
@@ -122,24 +141,27 @@ def endpoint(
             description=inspect.getdoc(handle) or "",
             handle=handle,
             inputs=inputs,
-            reply=_usual(hints["return"]),
+            reply=_besides(hints["return"], Reply),
             status=status,
             media=media,
             raises=raises,
             also=also or {},
+            media_too=media_too or {},
             headers=headers or {},
             streams=streams,
             is_quiet=is_quiet,
             max_body_bytes=max_body_bytes,
+            max_message_bytes=max_message_bytes,
+            may_lack_body="body" in hints and type(None) in typing.get_args(hints["body"]),
         )
 
     return declare
 
 
-def _usual(reply: Any) -> Any:
-    """The struct of an annotated return, with or without the other status beside it."""
-    usual = [kind for kind in typing.get_args(reply) if kind is not WithStatus]
-    return usual[0] if WithStatus in typing.get_args(reply) else reply
+def _besides(annotated: Any, other: type) -> Any:
+    """The one struct of an annotation, with or without `other` beside it."""
+    kinds = typing.get_args(annotated)
+    return next(kind for kind in kinds if kind is not other) if other in kinds else annotated
 
 
 class Served:
@@ -159,15 +181,24 @@ class Served:
             address=scope["client"][0] if scope["client"] else "",
             headers=headers,
         )
+        handshake = websocket.accept(scope) if declared.reply is Duplex else []
         inputs = await self._decoded(scope, headers, receive)
         reply = await declared.handle(self._context, call, **inputs)
         if isinstance(reply, Stream):
-            with reply.held:
-                await sse.write(reply.frames, scope, receive, send, heartbeat_s=reply.heartbeat_s)
+            async with reply.held:
+                await streaming.write(
+                    reply.parts, scope, receive, send, manner=reply.manner, heartbeat_s=reply.heartbeat_s
+                )
+        elif isinstance(reply, Duplex):
+            async with reply.held:
+                await websocket.serve(
+                    reply.converse, handshake, scope, send, max_message=declared.max_message_bytes
+                )
         elif isinstance(reply, Raw):
             await answers.send_whole(send, declared.status, reply.content, declared.media)
-        elif isinstance(reply, WithStatus):
-            await answers.send_whole(send, reply.status, jsonio.encode(reply.value))
+        elif isinstance(reply, Reply):
+            status, body = reply.status or declared.status, jsonio.encode(reply.value)
+            await answers.send_whole(send, status, body, reply.media, reply.headers)
         elif reply is None:
             await answers.send_nothing(send, declared.status)
         else:
@@ -175,18 +206,20 @@ class Served:
 
     async def _decoded(
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
-    ) -> dict[str, msgspec.Struct]:
+    ) -> dict[str, msgspec.Struct | None]:
         types = self.declared.inputs
-        inputs: dict[str, msgspec.Struct] = {}
+        inputs: dict[str, msgspec.Struct | None] = {}
         if "path" in types:
             inputs["path"] = decoding.path(scope["path_params"], types["path"])
         if "query" in types:
             inputs["query"] = decoding.query(scope["query_string"], types["query"])
         if "body" in types:
-            inputs["body"] = decoding.body(
-                await bodies.read_whole(receive),
-                headers.get(b"content-type"),
-                headers.get(b"content-encoding"),
-                types["body"],
+            data = await bodies.read_whole(receive)
+            inputs["body"] = (
+                None
+                if self.declared.may_lack_body and not data
+                else decoding.body(
+                    data, headers.get(b"content-type"), headers.get(b"content-encoding"), types["body"]
+                )
             )
         return inputs

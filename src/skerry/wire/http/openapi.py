@@ -17,7 +17,7 @@ from skerry.wire import access
 from skerry.wire import errors as tables
 from skerry.wire.http import answers
 from skerry.wire.http.answers import Problem
-from skerry.wire.http.endpoints import Endpoint, Raw, Stream
+from skerry.wire.http.endpoints import Duplex, Endpoint, Raw, Stream
 from skerry.wire.own.table import ENDPOINTS
 
 _DESCRIPTION = """\
@@ -49,6 +49,7 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         structs.update(dict.fromkeys(endpoint.inputs.values()))
         if _is_described(endpoint.reply):
             structs[endpoint.reply] = None
+        structs.update(dict.fromkeys(endpoint.media_too.values()))
     schemas, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(structs, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -78,7 +79,7 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _is_described(reply: Any) -> bool:
-    return reply not in (type(None), Raw, Stream)
+    return reply not in (type(None), Raw, Stream, Duplex)
 
 
 def _operation(endpoint: Endpoint, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[Any, Any], components: dict[s
         operation["parameters"] = parameters
     if "body" in endpoint.inputs:
         operation["requestBody"] = {
-            "required": True,
+            "required": not endpoint.may_lack_body,
             "content": {answers.JSON: {"schema": schema_of[endpoint.inputs["body"]]}},
         }
     operation["responses"] = _responses(endpoint, schema_of)
@@ -131,6 +132,8 @@ def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
         usual["content"] = {endpoint.media: {"schema": {"type": shape}}}
     elif _is_described(endpoint.reply):
         usual["content"] = {endpoint.media: {"schema": schema_of[endpoint.reply]}}
+    for media, shape in endpoint.media_too.items():
+        usual["content"][media] = {"schema": schema_of[shape]}
     responses = {str(endpoint.status): usual}
     for status, text in endpoint.also.items():
         responses[str(status)] = {**usual, "description": text}

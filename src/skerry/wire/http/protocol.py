@@ -4,7 +4,8 @@ Added to uvicorn's: a limit on the request head (431) and on its time (408), a l
 timer in every state in which a client could keep a connection open for nothing, answers that reach a client
 which is still sending, clients that close their sending half and wait, and the `Peer` behind the connection.
 What it refuses never becomes a request; it answers in the shape of `answers.Problem`. Everything that needs
-a whole request is the matter of `front`.
+a whole request is the matter of `front`. A request may take the connection over for another protocol
+(`skerry.wire.http.websocket`); what is read then is no longer HTTP.
 
     silent ──first byte──▶ head ──complete──▶ body ──complete──▶ waiting for the answer ──▶ silent
     keep-alive timer      head timer         front's timer       front's timer
@@ -19,7 +20,7 @@ import enum
 import http
 import os
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
 import structlog
@@ -60,6 +61,16 @@ class _Refusal(Exception):
         self.code = code
 
 
+class Receiver(Protocol):
+    """Who reads a connection that no longer speaks HTTP."""
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def ended(self) -> None:
+        """Nothing more will come. May be told more than once."""
+        ...
+
+
 class _Exit:
     """What a running request sees of the transport: it closes gently, and never while input is unread."""
 
@@ -97,6 +108,9 @@ class Connection(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._peer: peers.Peer | None = None
         self._exit: _Exit | None = None
+        self._is_upgrade = False  # the last request asked for another protocol: no other can follow
+        self._ahead = b""  # what came behind it
+        self._receiver: Receiver | None = None
 
     # For the application.
 
@@ -105,6 +119,23 @@ class Connection(HttpToolsProtocol):
         if self._peer is None:
             self._peer = peers.peer_of(self.transport)
         return self._peer
+
+    def prepare_switch(self) -> None:
+        """The running request is about to be answered with 101: a head that has neither body nor end."""
+        assert self._running is not None, "only a request can switch"
+        self._running.keep_alive = True
+        self._running.chunked_encoding = False
+
+    def switch(self, receiver: Receiver) -> None:
+        """That answer is given; from now on what is read is `receiver`'s."""
+        assert self._running is not None, "only a request can switch"
+        self._running.response_complete = True
+        self._receiver = receiver
+        if self.transport.is_closing():
+            receiver.ended()
+        elif self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            receiver.data_received(ahead)
 
     def drop(self) -> None:
         """End the connection now, without sending what is still waiting to be sent."""
@@ -131,10 +162,18 @@ class Connection(HttpToolsProtocol):
         self.pipeline.clear()
         self._tell_cycles_it_is_over()
         super().connection_lost(exc)
+        if self._receiver is not None:
+            self._receiver.ended()
         self._when_lost()
 
     def data_received(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.data_received(data)
+            return
         if self._is_deaf:
+            return
+        if self._is_upgrade:
+            self._keep_ahead(data)
             return
         if self._is_refused:
             self._refuse(503, "overloaded", "too many connections are open here; try again in a moment")
@@ -143,8 +182,13 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0 if self._reading is _Reading.BODY else self._head_bytes + len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            return  # no other protocol is spoken here; the request is answered as if it had not asked
+        except httptools.HttpParserUpgrade as upgrade:
+            # Whoever answers may accept; if nobody does, this is the last request all the same, as the
+            # client may already speak the other protocol.
+            self._is_upgrade = True
+            self.cycle.keep_alive = False
+            self._keep_ahead(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError as error:
             refusal = error.__context__
             if isinstance(refusal, _Refusal):
@@ -162,6 +206,9 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn's never keeps a connection open
         """The client will send no more. If it waits for an answer it still gets one."""
+        if self._receiver is not None:
+            self._receiver.ended()
+            return None
         if self._is_deaf or self._is_refused or self.scheme == "https":
             return None
         if self._reading is not _Reading.NOTHING:
@@ -225,12 +272,20 @@ class Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server stops: close what is silent, let what runs finish."""
+        if self._receiver is not None:
+            return  # its request knows, and says goodbye in its own protocol
         running = self._running
         if running is None or running.response_complete:
             self._is_deaf = True
             self.transport.close()
         else:
             running.keep_alive = False
+
+    def _keep_ahead(self, data: bytes) -> None:
+        """What comes before it is known who is to read it."""
+        self._ahead += data
+        if len(self._ahead) > self._settings.max_header_bytes:
+            self.drop()
 
     # Ending.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import msgspec
@@ -65,7 +66,9 @@ async def follow(own: Own, call: Call, query: EventQuery) -> Stream:
     if after is not None:
         log.stream(after, kinds)  # refuses what is no id, before the answer has begun
     frames = _following(log, after, kinds) if query.follow else _kept(log, after or FROM_THE_START, kinds)
-    return Stream(frames, own.plane.settings.events.heartbeat_s, own.streams.take())
+    held = AsyncExitStack()
+    held.enter_context(own.streams.take())
+    return Stream(frames, sse.MANNER, held, own.plane.settings.events.heartbeat_s)
 
 
 def _kinds(text: str) -> frozenset[str]:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from skerry.kit import jsonio
 from skerry.model import errors
 from skerry.wire import access
-from skerry.wire.http.endpoints import Call, WithStatus, endpoint
+from skerry.wire.http.endpoints import Call, Reply, endpoint
 from skerry.wire.http.front import Target
 from skerry.wire.own.context import Own
 
@@ -70,14 +70,14 @@ def bare() -> Target:
     also={503: "Something is not ready; `checks` says what."},
     is_quiet=True,
 )
-async def readyz(own: Own, call: Call) -> Readiness | WithStatus:
+async def readyz(own: Own, call: Call) -> Readiness | Reply:
     """Asks every part of the server, each for at most two seconds."""
     names = list(own.plane.checks)
     results = await asyncio.gather(*(_ask(name, own.plane.checks[name]) for name in names))
     readiness = Readiness(
         ready=all(result == "ok" for result in results), checks=dict(zip(names, results, strict=True))
     )
-    return readiness if readiness.ready else WithStatus(503, readiness)
+    return readiness if readiness.ready else Reply(readiness, 503)
 
 
 async def _ask(name: str, check: Callable[[], Awaitable[None]]) -> str:

@@ -1,0 +1,206 @@
+"""WebSockets: messages of bytes in both directions, on a connection that began as a request.
+
+The request passes the front like any other, so who may not come in is told so in plain HTTP; only then it is
+accepted here. The protocol is that of the `websockets` package, which does no I/O; the connection stays
+`skerry.wire.http.protocol.Connection`, with its bounds. A client that does not read, or is not heard, is let
+go; one that sends more than is taken is held up. Without compression, and without text: what is sent are the
+frames of a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.types import Scope, Send
+from websockets.datastructures import Headers
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.wire.http.answers import ClientGone, HttpError
+from skerry.wire.http.protocol import LINGER_S, Connection
+from skerry.wire.http.streaming import STALL_S
+
+Handshake = list[tuple[bytes, bytes]]
+
+PING_S: Final = 20.0
+# Input that waits for whoever takes it; more is left to the kernel, and so to the client.
+_MAX_WAITING: Final = 256 * 1024
+# Answers to pings that a client makes us write without reading them.
+_MAX_UNREAD: Final = 1024 * 1024
+_MAX_REASON: Final = 123  # bytes, by the protocol
+_SILENT: Final = logging.Logger(__name__, logging.CRITICAL + 1)  # the request has its own line in the log
+
+
+def accept(scope: Scope) -> Handshake:
+    """The headers that complete the handshake; raises `HttpError` if this is none, or a bad one."""
+    upgrade = dict(scope["headers"]).get(b"upgrade", b"")
+    if scope["method"] != "GET" or upgrade.lower() != b"websocket":
+        raise HttpError(
+            426,
+            "websocket-needed",
+            "this path is a WebSocket; call it with a client that speaks that",
+            [(b"upgrade", b"websocket")],
+        )
+    asked = ServerProtocol(logger=_SILENT)
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    response = asked.accept(Request("/", Headers(headers)))
+    if response.status_code != 101:
+        raise HttpError(400, "bad-websocket", f"the WebSocket handshake is wrong: {asked.handshake_exc}")
+    # The Date is the server's matter.
+    return [(n.lower().encode(), v.encode()) for n, v in response.headers.raw_items() if n != "Date"]
+
+
+async def serve(
+    converse: Callable[[WebSocket], Awaitable[None]],
+    handshake: Handshake,
+    scope: Scope,
+    send: Send,
+    *,
+    max_message: int,
+    ping_s: float = PING_S,
+) -> None:
+    """Complete the handshake and `converse` to its end. What it raises, the client is told on closing."""
+    connection: Connection = scope["state"]["connection"]
+    socket = WebSocket(connection, max_message)
+    connection.prepare_switch()
+    await send({"type": "http.response.start", "status": 101, "headers": list(handshake)})
+    connection.switch(socket)
+    stopping: asyncio.Event = scope["state"]["stopping"]
+    talk = asyncio.ensure_future(converse(socket))
+    stop = asyncio.ensure_future(stopping.wait())
+    mind = asyncio.ensure_future(socket.mind(ping_s))
+    code, reason = CloseCode.NORMAL_CLOSURE, ""
+    try:
+        await asyncio.wait({talk, stop, mind}, return_when=asyncio.FIRST_COMPLETED)
+        if talk.done():
+            talk.result()
+        elif stop.done():
+            code, reason = CloseCode.GOING_AWAY, "the server is stopping; try again"
+        else:
+            mind.result()
+    except errors.SkerryError as error:
+        is_theirs = isinstance(error, errors.Invalid)
+        code = CloseCode.POLICY_VIOLATION if is_theirs else CloseCode.INTERNAL_ERROR
+        reason = f"{error.slug}: {error.message}"
+    finally:
+        await give_up((talk, stop, mind))
+    await socket.close(code, reason)
+
+
+class WebSocket:
+    """One conversation; made by `serve`."""
+
+    def __init__(self, connection: Connection, max_message: int) -> None:
+        self._connection = connection
+        self._protocol = ServerProtocol(state=OPEN, max_size=max_message, logger=_SILENT)
+        self._messages: deque[bytes] = deque()
+        self._parts = bytearray()  # of a message that is not complete
+        self._waiting = 0  # bytes
+        self._news = asyncio.Event()
+        self._is_over = False  # nothing more can come
+        self._is_heard = True
+
+    async def receive(self) -> bytes | None:
+        """The next message; None once there can be no more."""
+        while not self._messages:
+            if self._is_over:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        message = self._messages.popleft()
+        self._waiting -= len(message)
+        if self._waiting <= _MAX_WAITING // 2:
+            self._connection.flow.resume_reading()
+        return message
+
+    async def send(self, message: bytes) -> None:
+        """One message; returns when there is room for another. Raises `ClientGone` if nobody reads it."""
+        if self._protocol.state is not OPEN or self._connection.transport.is_closing():
+            raise ClientGone
+        self._protocol.send_binary(message)
+        self._flush()
+        try:
+            async with asyncio.timeout(STALL_S):
+                await self._connection.flow.drain()
+        except TimeoutError:
+            raise ClientGone from None
+
+    async def close(self, code: int, reason: str) -> None:
+        """Say the last word, give the client a moment to say its own, and end the connection."""
+        if self._protocol.state is OPEN:
+            fitting = reason.encode()[:_MAX_REASON].decode(errors="ignore")
+            self._protocol.send_close(code, fitting)
+            self._flush()
+        self._connection.flow.resume_reading()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while not self._is_over:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass  # it had its moment
+        self._connection.transport.close()
+
+    async def mind(self, ping_s: float) -> None:
+        """Ask whether the client is there, for ever; raises `ClientGone` when it does not answer."""
+        while True:
+            await asyncio.sleep(ping_s)
+            # While its input is held up, its answer is behind that input.
+            if not self._is_heard and not self._connection.flow.read_paused:
+                raise ClientGone
+            self._is_heard = False
+            if self._protocol.state is OPEN:
+                self._protocol.send_ping(b"")
+                self._flush()
+
+    # From the connection.
+
+    def data_received(self, data: bytes) -> None:
+        self._is_heard = True
+        if self._is_over:
+            return
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._take(event)
+        self._flush()
+        if self._protocol.close_rcvd is not None or self._protocol.parser_exc is not None:
+            self.ended()
+        if self._waiting > _MAX_WAITING:
+            self._connection.flow.pause_reading()
+        if self._connection.transport.get_write_buffer_size() > _MAX_UNREAD:
+            self._connection.drop()
+
+    def ended(self) -> None:
+        self._is_over = True
+        self._news.set()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.TEXT:
+            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "send binary messages")
+            self.ended()
+        elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and not self._is_over:
+            self._parts += frame.data
+            if frame.fin:
+                self._messages.append(bytes(self._parts))
+                self._waiting += len(self._parts)
+                self._parts.clear()
+                self._news.set()
+
+    def _flush(self) -> None:
+        transport = self._connection.transport
+        for part in self._protocol.data_to_send():
+            if transport.is_closing():
+                return
+            if part:
+                transport.write(part)
+            elif transport.can_write_eof():
+                transport.write_eof()
