@@ -33,11 +33,21 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Engine:
+    """What runs containers."""
+
+    runtime: OciRuntime
+    images: Images
+    network: Network
+    containers: Containers
+
+
+@dataclass(frozen=True, slots=True)
 class Boxes:
-    """What serves images and containers here."""
+    """What serves images and containers here; None where there can be no containers."""
 
     services: list[IServable]
-    runtime: OciRuntime | None
+    engine: Engine | None
     lacking: tuple[str, ...]
 
 
@@ -50,17 +60,17 @@ async def start(
     )
     undo.push_async_callback(images.close)
     try:
-        runtime, network, containers = await _open(settings, folder, clock, cells, images, group_root, undo)
+        engine = await _open(settings, folder, clock, cells, images, group_root, undo)
     except (errors.Unavailable, errors.Refused, errors.Invalid) as error:
         log.warning("containers.unavailable", reason=error.message)
         stand_in = LackingService(ContainerService, error.message)
         return Boxes([ImageService(images), stand_in], None, (f"containers: {error.message}",))
     # Entered after the containers, so that it is left before they close.
     loops = await undo.enter_async_context(Keeper("containers", clock=clock))
-    loops.forever("network", network.run)
-    loops.forever("containers", containers.run)
-    services: list[IServable] = [ImageService(images), ContainerService(containers, images)]
-    return Boxes(services, runtime, network.lacking())
+    loops.forever("network", engine.network.run)
+    loops.forever("containers", engine.containers.run)
+    services: list[IServable] = [ImageService(images), ContainerService(engine.containers, images)]
+    return Boxes(services, engine, engine.network.lacking())
 
 
 async def _open(
@@ -71,7 +81,7 @@ async def _open(
     images: Images,
     group_root: str,
     undo: AsyncExitStack,
-) -> tuple[OciRuntime, Network, Containers]:
+) -> Engine:
     home = files.private_folder(folder / "containers")
     runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=host.boot_id())
     key = group_root.rpartition("-")[2]
@@ -79,7 +89,7 @@ async def _open(
     undo.push_async_callback(network.close)
     containers = await Containers.open(home, cells, images, network, runtime, settings.node, clock)
     undo.push_async_callback(containers.close)
-    return runtime, network, containers
+    return Engine(runtime, images, network, containers)
 
 
 def _platform() -> Platform:

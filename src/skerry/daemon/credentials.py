@@ -77,7 +77,8 @@ def server_hosts(settings: Settings, host_name: str) -> frozenset[str]:
 
 
 class Credentials:
-    """The certificates and TLS contexts of one server. `folder` is the data folder."""
+    """The certificates and TLS contexts of one server, and of the `node` that is this machine, if it is one.
+    `folder` is the data folder."""
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class Credentials:
         clock: Clock,
         *,
         host_name: str,
+        node: str = "",
         sleep: renewal.Sleep = asyncio.sleep,
     ) -> None:
         pki_folder = folder / "pki"
@@ -106,6 +108,10 @@ class Credentials:
             server_hosts(settings, host_name),
         )
         self._client = _Pair(self.client_certificate_file, self.client_key_file, Role.ADMIN, "local-admin")
+        self._node: _Pair | None = None
+        if node:
+            self._node = _Pair(pki_folder / "node.crt", pki_folder / "node.key", Role.NODE, node)
+        self.node_context = tls.client(authority.certificate_pem)  # for dialling a server as `node`
         self._held: dict[Path, pki.Issued] = {}
         self.contexts = Contexts(
             grpc=tls.mutual_server(authority.certificate_pem),
@@ -113,13 +119,13 @@ class Credentials:
         )
 
     async def prepare(self) -> None:
-        """Have both certificates in their files and the server's in the contexts. Needs `identity` ready."""
-        for pair in (self._server, self._client):
+        """Have the certificates in their files and the server's in the contexts. Needs `identity` ready."""
+        for pair in (self._server, self._client, *((self._node,) if self._node else ())):
             await self._ensure(pair)
         self._load()
 
     async def run(self) -> None:
-        """Renew both in time, for ever."""
+        """Renew them in time, for ever."""
         await renewal.renew_when_due(
             self._due, self.prepare, clock=self._clock, sleep=self._sleep, what="server and local client"
         )
@@ -154,6 +160,8 @@ class Credentials:
     def _load(self) -> None:
         for context in (self.contexts.grpc, self.contexts.http):
             tls.load(context, self._server.certificate_file, self._server.key_file)
+        if self._node is not None:
+            tls.load(self.node_context, self._node.certificate_file, self._node.key_file)
 
 
 def why_replace(

@@ -21,10 +21,12 @@ from skerry import __version__
 from skerry.control.events import EventLog
 from skerry.control.identity import Identity
 from skerry.control.plane import Plane
-from skerry.daemon import addresses, credentials, runtime
+from skerry.daemon import addresses, agent, cluster, credentials, runtime
+from skerry.kit import files
 from skerry.kit.clock import Clock
+from skerry.kit.ids import new_id
 from skerry.kit.tasks import Keeper
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.model.settings import Settings
 from skerry.node.callers import CertificateCallers
 from skerry.node.membership import Membership
@@ -85,8 +87,10 @@ async def _start_server(
     loops.forever("identity", identity.run, critical=True)
     loops.forever("events", events.run)
     await _first(identity.ready(), loops.failed())
+    host_name = socket.gethostname().lower()
+    node_id = await asyncio.to_thread(_node_id, folder, clock) if role == "up" else ""
     own = credentials.Credentials(
-        folder, identity, authority, settings, clock, host_name=socket.gethostname().lower()
+        folder, identity, authority, settings, clock, host_name=host_name, node=node_id
     )
     await own.prepare()
     loops.forever("credentials", own.run)
@@ -94,7 +98,22 @@ async def _start_server(
     door = gate.Gate(identity, os.geteuid())
     checks = {"store": _store_answers(store)}
     failures: list[Callable[[], Awaitable[None]]] = [loops.failed]
+    http_address, grpc_address = addresses.shown(http_socket), addresses.shown(grpc_socket)
+    scheme = "https" if settings.http.tls else "http"
+    fleet = cluster.start(
+        store,
+        events,
+        identity,
+        clock,
+        settings.fleet,
+        fingerprint=authority.fingerprint,
+        server=f"{scheme}://{_advertised(http_address, settings)}",
+        loops=loops,
+    )
+    undo.callback(fleet.sessions.close)
+    await _first(fleet.ready(), loops.failed())
     lacking: tuple[str, ...] = ()
+    engine = None
     if role == "up":
         node = await runtime.start(
             settings,
@@ -107,7 +126,7 @@ async def _start_server(
             undo=undo,
         )
         failures.append(node.failed)
-        lacking = node.lacking
+        lacking, engine = node.lacking, node.engine
     plane = Plane(
         settings=settings,
         clock=clock,
@@ -119,9 +138,10 @@ async def _start_server(
         checks=checks,
         lacking=lacking,
     )
-    grpc = GrpcServer(standard.beside([IdentityService(identity)], checks), door, settings.grpc, clock=clock)
-    http_address, grpc_address = addresses.shown(http_socket), addresses.shown(grpc_socket)
-    http = HttpServer(build_app(plane, door, lambda: _advertised(grpc_address, settings)), settings.http)
+    services = [IdentityService(identity), *fleet.services]
+    grpc = GrpcServer(standard.beside(services, checks), door, settings.grpc, clock=clock)
+    app = build_app(plane, door, lambda: _advertised(grpc_address, settings))
+    http = HttpServer(app, settings.http)
 
     async def drain() -> None:
         within_s = settings.stop_timeout_s * _DRAIN_SHARE
@@ -133,12 +153,24 @@ async def _start_server(
     if role != "up":
         await grpc.listen_unix(unix_path, own.contexts.grpc)
     await http.start(http_socket, own.contexts.http if settings.http.tls else None)
+    if engine is not None:
+        await agent.start(
+            engine,
+            folder,
+            clock,
+            name=settings.node.name or _node_name(host_name),
+            labels=_labels(settings.node.labels),
+            server=_dialable(grpc_address),
+            tls=own.node_context,
+            loops=loops,
+            undo=undo,
+        )
     await events.record(
         "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
     )
 
     told = {
-        "http": f"{'https' if settings.http.tls else 'http'}://{_dialable(http_address)}",
+        "http": f"{scheme}://{_dialable(http_address)}",
         "grpc": _dialable(grpc_address),
         "socket": str(unix_path),
         "ca": str(own.ca_file),
@@ -176,6 +208,18 @@ async def _start_node(
         checks={},
         undo=undo,
     )
+    if node.engine is not None:
+        await agent.start(
+            node.engine,
+            folder,
+            clock,
+            name=name,
+            labels=_labels(settings.node.labels),
+            server=place.grpc,
+            tls=membership.context,
+            loops=loops,
+            undo=undo,
+        )
     told = {
         "node": place.node,
         "grpc": place.grpc,
@@ -223,6 +267,27 @@ def _advertised(grpc_address: str, settings: Settings) -> str:
     if host in _LOOPBACK_FOR:
         host = settings.http.names[0] if settings.http.names else socket.gethostname()
     return f"{host}:{port}"
+
+
+def _node_id(folder: Path, clock: Clock) -> str:
+    """Which node this machine is, of a cloud whose server is here too; the same for as long as its data."""
+    path = folder / "node.id"
+    try:
+        return ids.check_id(path.read_text().strip())
+    except FileNotFoundError:
+        made = new_id(clock.now())
+        files.write_atomically(path, f"{made}\n".encode())
+        return made
+
+
+def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise errors.Invalid(f"node.labels: {text[:40]!r} must read KEY=VALUE", field="node.labels")
+        labels[ids.check_id(key, "node.labels")] = ids.check_label(value, "node.labels")
+    return labels
 
 
 def _node_name(host: str) -> str:

@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 class Runtime:
     """The runtime as it serves."""
 
+    engine: containers.Engine | None  # None: no containers here
     lacking: tuple[str, ...]  # what this machine cannot do, in plain sentences
     failed: Callable[[], Awaitable[None]]  # raises when it cannot go on
 
@@ -58,6 +59,7 @@ async def start(
 ) -> Runtime:
     """Open the cells and serve them on `socket_path`."""
     services: list[IServable] = []
+    engine: containers.Engine | None = None
     lacking: tuple[str, ...] = ()
     try:
         cells = await _open_cells(settings, folder, clock, socket_path, undo)
@@ -71,8 +73,8 @@ async def start(
         root = group_root(settings.node.cgroup_root, folder)
         boxes = await containers.start(settings, folder, clock, cells, group_root=root, undo=undo)
         lacking += boxes.lacking
-        runtime = boxes.runtime
-        version = "" if runtime is None else f"{runtime.name} {runtime.version}"
+        engine = boxes.engine
+        version = "" if engine is None else f"{engine.runtime.name} {engine.runtime.version}"
         facts = host.describe(folder, cells.cgroups_kind, version)
 
         def node() -> tuple[host.Host, host.HostUsage]:
@@ -89,7 +91,7 @@ async def start(
     )
     undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
     await server.listen_unix(socket_path, tls)
-    return Runtime(lacking, loops.failed)
+    return Runtime(engine, lacking, loops.failed)
 
 
 async def _open_cells(

@@ -114,6 +114,9 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """This machine as a node."""
 
     name: Annotated[str, Meta(description="Name for people; empty: the host name")] = ""
+    labels: Annotated[
+        tuple[str, ...], Meta(description="Labels of this node, as KEY=VALUE, for constraints of instances")
+    ] = ()
     join: Annotated[str, Meta(description="URL of the server to join (`skerry node`)")] = ""
     cgroup_root: Annotated[
         str,
