@@ -8,8 +8,9 @@ from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.room import NOTHING
 from skerry.model.workloads import Spec
-from skerry.schedule.answers import Placement, Unplaced
+from skerry.schedule.answers import Placement, PortTaken, Unplaced
 from skerry.schedule.asks import Ask, Policy
+from skerry.schedule.fleet import Fleet
 from tests.schedule.making import ask, fleet_of, node, put, room
 
 A, B = NodeId("a"), NodeId("b")
@@ -100,10 +101,17 @@ def test_a_port_that_two_hold_is_free_when_both_are_gone() -> None:
     fleet = fleet_of(node("a"))
     fleet.bind(A, ask("one", published="80"))
     fleet.bind(A, ask("two", published="80"))
+    assert holders(fleet, ask("web", published="80")) == ["one"]
     fleet.unbind(InstanceId("one"))
-    assert isinstance(fleet.place(ask("web", published="80"), Policy.BINPACK), Unplaced)
+    assert holders(fleet, ask("web", published="80")) == ["two"]
     fleet.unbind(InstanceId("two"))
     assert put(fleet, ask("web", published="80")) == A
+
+
+def holders(fleet: Fleet, wanted: Ask) -> list[str | None]:
+    """Who has the ports that are wanted, on the only node."""
+    [verdict] = fleet.explain(wanted)
+    return [no.by for no in verdict.refusals if isinstance(no, PortTaken)]
 
 
 def test_the_same_port_of_another_protocol_is_another_port() -> None:

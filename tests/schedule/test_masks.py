@@ -1,0 +1,61 @@
+"""Kept answers: right after every change, and no more of them than are worth keeping."""
+
+from __future__ import annotations
+
+from skerry.model.ids import NodeId
+from skerry.schedule.accounts import Account
+from skerry.schedule.masks import KEPT, Masks
+
+
+class Asked:
+    """Answers whether a node's id begins with the question, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, question: str, account: Account) -> bool:
+        self.times += 1
+        return account.node.startswith(question)
+
+
+def accounts(*names: str) -> list[Account]:
+    return [Account(NodeId(name)) for name in names]
+
+
+def test_a_question_is_answered_once_per_row_until_a_row_changes() -> None:
+    asked, rows = Asked(), accounts("a1", "a2", "b1")
+    masks = Masks(rows, asked)
+    for _ in range(3):
+        assert masks.get("a").tolist() == [True, True, False]
+    assert asked.times == 3
+    rows[1] = Account(NodeId("c1"))
+    masks.update(1)
+    assert masks.get("a").tolist() == [True, False, False]
+    assert asked.times == 4
+
+
+def test_rows_that_come_and_go_keep_the_answers_in_place() -> None:
+    rows = accounts("a1", "b1")
+    masks = Masks(rows, Asked())
+    masks.get("a")
+    rows.insert(1, Account(NodeId("a2")))
+    masks.insert(1)
+    assert masks.get("a").tolist() == [True, True, False]
+    del rows[0]
+    masks.delete(0)
+    assert masks.get("a").tolist() == [True, False]
+
+
+def test_only_the_questions_asked_last_are_kept() -> None:
+    asked, rows = Asked(), accounts("a1")
+    masks = Masks(rows, asked)
+    masks.get("oldest")
+    for number in range(KEPT - 1):
+        masks.get(f"q{number}")
+    masks.get("oldest")
+    assert asked.times == KEPT
+    masks.get("one more")
+    masks.get("oldest")
+    assert asked.times == KEPT + 1
+    masks.get("q0")
+    assert asked.times == KEPT + 2
