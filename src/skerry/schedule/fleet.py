@@ -28,7 +28,7 @@ FEW = 200
 
 
 class Fleet:
-    """Nodes, bindings and the search over them; every change is O(1) but for the coming and going of nodes."""
+    """Nodes, bindings and the search over them; a change is O(1) but for the coming and going of nodes."""
 
     def __init__(self, *, many: int = MANY, few: int = FEW) -> None:
         assert few < many
