@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from msgspec.structs import replace
 
 from skerry.control import reporting
-from skerry.control.reporting import Outcome
+from skerry.control.reporting import Outcome, Weight
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Facts, Node
@@ -86,8 +86,9 @@ class FakeInstances:
         outcomes = []
         for report in reports:
             outcome, step = reporting.judge(self.all.get(report.instance), node, report, NOW)
-            if step is not None:
+            if outcome.weight in (Weight.APPLIED, Weight.REPEATED):
                 self.used[report.instance] = report.usage
+            if step is not None:
                 self.put(step.after)
             outcomes.append(outcome)
         return outcomes
