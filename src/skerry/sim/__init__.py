@@ -1,0 +1,1 @@
+"""The simulator: the real control plane, with nodes that only pretend. See docs/sim.md."""

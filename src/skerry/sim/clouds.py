@@ -1,0 +1,223 @@
+"""A whole simulated cloud: a store, the servers on it, the nodes, and the witness of it all.
+
+`skerry sim`, the tests and the benchmark build on this. Servers can be killed and others started, nodes cut
+off, and the weather changed, while callers go on wishing. The store may be any; faults of it are added on the
+way to it (`skerry.sim.lines`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, TypeVar
+
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Facts
+from skerry.model.room import Room
+from skerry.model.sessions import Hello, Welcome
+from skerry.model.settings import EventSettings, FleetSettings
+from skerry.model.statuses import Desired
+from skerry.model.workloads import Spec
+from skerry.sim import rest
+from skerry.sim.fates import Fates
+from skerry.sim.lines import Line
+from skerry.sim.links import Links
+from skerry.sim.machines import Machine
+from skerry.sim.servers import Server
+from skerry.sim.weather import Weather
+from skerry.sim.witnesses import Witness
+from skerry.store.protocol import Store
+
+T = TypeVar("T")
+
+_LOOKS_S = 1.0  # between two looks at whether all is at rest
+
+
+class Cloud:
+    """`async with running(...)` gives one."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        weather: Weather,
+        fates: Fates,
+        *,
+        settings: FleetSettings,
+        events: EventSettings,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.weather = weather
+        self.servers: list[Server] = []
+        self.links = Links(clock, weather, lambda: [one for one in self.servers if one.is_open])
+        self.witness = Witness(store, self.machines, reserve_percent=settings.reserve_percent)
+        self._fates = fates
+        self._settings = settings
+        self._events = events
+        self._lines: dict[Server, Line] = {}
+        self._names = count(1)
+
+    def machines(self) -> list[Machine]:
+        return [link.machine for link in self.links]
+
+    # Servers
+
+    async def add_server(self, *, leads: bool = True) -> Server:
+        """Another server; returns when it serves."""
+        line = Line(self.store, self.weather)
+        server = Server(f"server-{next(self._names)}", line, self.clock, self._settings, self._events)
+        self._lines[server] = line
+        self.servers.append(server)
+        await server.start(leads=leads)
+        return server
+
+    async def kill(self, server: Server) -> None:
+        """As `kill -9` does: it tells nobody, and what it sent may still arrive."""
+        self.servers.remove(server)
+        self._lines[server].cut()
+        self.links.leave(server)
+        await server.stop()
+
+    @property
+    def leader(self) -> Server | None:
+        return next((server for server in self.servers if server.leader.is_leading), None)
+
+    # Nodes
+
+    def add_node(self, name: str, room: Room, labels: dict[str, str] | None = None) -> Machine:
+        """A new node, which connects by itself."""
+        terms = self._settings
+        machine = Machine(
+            NodeId(name),
+            Hello(name, Facts("amd64", "simulated", "0", "0"), room, labels or {}),
+            self._fates,
+            Welcome(
+                NodeId(name),
+                "",
+                terms.report_s,
+                terms.restart_base_s,
+                terms.restart_cap_s,
+                terms.restart_reset_s,
+            ),
+            chance=self.weather.chance.random,
+            began=self.witness.began,
+        )
+        self.links.add(machine)
+        return machine
+
+    async def all_nodes_heard(self) -> None:
+        """Wait until every server knows every node as one that takes work."""
+        while not all(map(self._takes_work, self.servers)):  # noqa: ASYNC110 - simulated time waits for nobody
+            await asyncio.sleep(_LOOKS_S / 10)
+
+    def _takes_work(self, server: Server) -> bool:
+        if any(link.connection is None for link in self.links):
+            return False
+        standings = list(server.nodes.standings())
+        return len(standings) == len(self.links) and all(one.view.takes_work for one in standings)
+
+    # Wishes
+
+    async def create(self, id: str, spec: Spec) -> None:
+        """Wish for an instance; whether that was taken shows, or `Unavailable` is raised and nobody knows."""
+        await self._wish(
+            InstanceId(id), Desired.RUNNING, lambda server: server.instances.create(spec, id=id, actor="sim")
+        )
+
+    async def wish(self, id: InstanceId, desired: Desired) -> None:
+        """Wish otherwise. Raises what the control plane has against it."""
+        await self._wish(
+            id, desired, lambda server: server.instances.change(id, actor="sim", desired=desired)
+        )
+
+    async def respecify(self, id: InstanceId, change: Callable[[Spec], Spec]) -> None:
+        """Give it another spec."""
+        await self.ask(lambda server: server.instances.change(id, actor="sim", merge=change))
+
+    async def ask(self, work: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
+        """Ask any server for something."""
+        servers = [server for server in self.servers if server.is_open]
+        if not servers:
+            raise errors.Unavailable("no server is there")
+        server = self.weather.chance.choice(servers)
+        return await server.serve(work(server))
+
+    async def _wish(
+        self, id: InstanceId, desired: Desired, work: Callable[[Server], Coroutine[Any, Any, Any]]
+    ) -> None:
+        await self.ask(work)
+        await asyncio.sleep(0)
+        self.witness.acknowledged(id, desired)
+
+    # The end
+
+    async def calm_down(self) -> None:
+        """No more faults: the weather clears up, every node can be reached, and there is a server."""
+        self.weather.clear_up()
+        for link in self.links:
+            self.links.mend(link.machine.id)
+        if not self.servers:
+            await self.add_server()
+
+    def unrest(self) -> list[str]:
+        """What is not as it must be in the end, see `skerry.sim.rest`."""
+        leader = self.leader
+        if leader is None:
+            return ["nobody leads"]
+        return list(rest.unrest(self.witness, self.machines(), leader.reconciler.explain))
+
+    async def come_to_rest(self, within_s: float) -> list[str]:
+        """Wait until all is as it must be; what is not after `within_s`."""
+        deadline = self.clock.monotonic() + within_s
+        while (unrest := self.unrest()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(_LOOKS_S)
+        return unrest
+
+    async def close(self) -> None:
+        for server in list(self.servers):
+            await server.stop()
+        for line in self._lines.values():
+            await line.close()
+
+
+@asynccontextmanager
+async def running(
+    store: Store,
+    clock: Clock,
+    weather: Weather,
+    fates: Fates,
+    *,
+    settings: FleetSettings | None = None,
+    events: EventSettings | None = None,
+    servers: int = 1,
+    rooms: Sequence[Room] = (),
+) -> AsyncIterator[Cloud]:
+    """A cloud of so many servers, with a node for each of `rooms`; it ends with the context."""
+    cloud = Cloud(
+        store,
+        clock,
+        weather,
+        fates,
+        settings=settings or FleetSettings(),
+        events=events or EventSettings(),
+    )
+    loops = [asyncio.ensure_future(cloud.witness.run()), asyncio.ensure_future(cloud.links.run())]
+    try:
+        for _ in range(servers):
+            await cloud.add_server()
+        for number, room in enumerate(rooms):
+            cloud.add_node(f"n{number:05}", room)
+        await cloud.all_nodes_heard()
+        yield cloud
+        for loop in loops:
+            if loop.done():
+                loop.result()
+    finally:
+        await give_up(loops)
+        await cloud.close()

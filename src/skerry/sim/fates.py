@@ -1,0 +1,63 @@
+"""What becomes of the runs of an instance: how long a start takes, and how and when a run ends.
+
+Fates are drawn by a seed from who runs, so they are the same however often a simulation is repeated and
+whatever happens around them. `skerry.sim.machines` lives by them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from skerry.model.ids import InstanceId
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """One run, or the try at one."""
+
+    start_s: float = 0.5  # fetching the image and making the container
+    refusal: str = ""  # why it cannot be started, if it cannot
+    runs_s: float | None = None  # until it ends by itself; None: it does not
+    exit_code: int = 0
+    stop_s: float = 0.2  # from the wish to stop to the end
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Whose fate is asked for; `number` counts the tries of one copy."""
+
+    instance: InstanceId
+    generation: int
+    number: int
+
+
+Fates = Callable[[Run], Fate]
+
+
+def well(start_s: float = 0.5) -> Fates:
+    """Everything starts after `start_s` and runs for ever."""
+    fate = Fate(start_s=start_s)
+    return lambda run: fate
+
+
+class Mixed(msgspec.Struct):
+    """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more."""
+
+    seed: int
+    start_s: float = 0.5
+    refused: float = 0.02  # shares of all runs
+    crashed: float = 0.08
+    ended: float = 0.03
+    is_calm: bool = False
+
+    def __call__(self, run: Run) -> Fate:
+        chance = random.Random(f"{self.seed}/{run.instance}/{run.generation}/{run.number}")  # noqa: S311 - a simulation
+        start_s = self.start_s * chance.uniform(0.5, 2.0)
+        which = chance.random()
+        if self.is_calm or which > self.refused + self.crashed + self.ended:
+            return Fate(start_s)
+        if which < self.refused:
+            return Fate(start_s, refusal="the image cannot be pulled")
+        exit_code = chance.choice([1, 137]) if which < self.refused + self.crashed else 0
+        return Fate(start_s, runs_s=chance.expovariate(1 / 20.0), exit_code=exit_code)

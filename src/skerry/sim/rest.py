@@ -1,0 +1,81 @@
+"""What a cloud must be like when everything has calmed down: as it was wished, and nothing else.
+
+Asked when faults are over and time has passed; every sentence in the answer is something that has not come to
+be as it should. A cloud that never gives an empty answer does not converge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.statuses import FINAL, Desired, Status
+from skerry.model.workloads import Instance
+from skerry.schedule.answers import Verdict
+from skerry.sim.machines import Machine
+from skerry.sim.witnesses import Witness
+
+Explain = Callable[[Instance], Sequence[Verdict]]
+
+
+def unrest(witness: Witness, machines: Iterable[Machine], explain: Explain) -> Iterator[str]:
+    """Everything that is not yet as it must be in the end."""
+    by_id = {machine.id: machine for machine in machines}
+    yield from _wishes(witness)
+    for instance in witness.instances.values():
+        yield from _instance(instance, by_id, explain)
+    for machine in by_id.values():
+        yield from _machine(machine, witness.instances)
+
+
+def _wishes(witness: Witness) -> Iterator[str]:
+    for id, wish in witness.wished().items():
+        instance = witness.instances.get(id)
+        if wish is Desired.DESTROYED:
+            if instance is not None:
+                yield f"{id} is to be gone, and is {instance.observed.status}"
+        elif instance is None:
+            yield f"{id} is to be {wish}, and is not there"
+        elif instance.desired is not wish:
+            yield f"{id} is to be {wish}, and is wished {instance.desired}"
+
+
+def _instance(instance: Instance, machines: dict[NodeId, Machine], explain: Explain) -> Iterator[str]:
+    id, status = instance.id, instance.observed.status
+    runners = [m.id for m in machines.values() if (r := m.residents.get(id)) is not None and r.runs]
+    if instance.leaving is not None:
+        yield f"{id} is still leaving {instance.node}"
+    if status in FINAL or instance.desired is not Desired.RUNNING:
+        if runners:
+            yield f"{id} is {status}, and runs on {runners}"
+        if status not in FINAL and status is not Status.STOPPED:
+            yield f"{id} is to be {instance.desired}, and is {status}"
+        return
+    if status is Status.SCHEDULING:
+        if fitting := [verdict.node for verdict in explain(instance) if verdict.fits]:
+            yield f"{id} waits, and {fitting[0]} has room for it"
+        if not instance.observed.reason:
+            yield f"{id} waits, and nobody says why"
+    elif status is not Status.RUNNING:
+        yield f"{id} is to be RUNNING, and is {status}: {instance.observed.reason}"
+    if runners != ([instance.node] if status is Status.RUNNING else []):
+        yield f"{id} is {status} on {instance.node}, and runs on {runners or 'no machine'}"
+
+
+def _machine(machine: Machine, instances: dict[InstanceId, Instance]) -> Iterator[str]:
+    bound = {instance.id: instance for instance in instances.values() if instance.node == machine.id}
+    if strangers := machine.residents.keys() - bound.keys():
+        yield f"{machine.id} still has {sorted(strangers)[0]}, which is not bound to it"
+    for id, instance in bound.items():
+        resident = machine.residents.get(id)
+        if resident is None:
+            yield f"{machine.id} does not have {id}, which is bound to it"
+        elif resident.copy.order.generation != instance.generation:
+            yield f"{machine.id} has another generation of {id} than is bound to it"
+        elif resident.copy.order.spec != instance.spec:
+            yield f"{machine.id} has another spec of {id} than is wished"
+        elif resident.copy.pending:
+            yield f"{machine.id} still has something to tell of {id}"
+        elif resident.copy.history.status is not instance.observed.status:
+            seen = resident.copy.history.status
+            yield f"{id} is {seen} on {machine.id}, and known as {instance.observed.status}"

@@ -1,0 +1,68 @@
+"""Simulated time: an event loop that does not wait, and the clock that goes with it.
+
+While anything can be done, time stands still; when nothing can, it jumps to the next timer. So hours pass in
+moments, and what happens is the same for the same seed, whatever else the machine does. For programs without
+threads and sockets, since nothing of what those bring could be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+START = 1_700_000_000.0  # wall time when simulated time begins
+
+
+class Stuck(RuntimeError):
+    """Everybody waits, and for nothing that time could bring."""
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """The loop; `time` is the time that was jumped over."""
+
+    def __init__(self) -> None:
+        self._elapsed = 0.0
+        super().__init__(_Selector(self._jump))
+
+    def time(self) -> float:
+        return self._elapsed
+
+    def _jump(self, seconds: float) -> None:
+        self._elapsed += seconds
+
+
+class _Selector(selectors.SelectSelector):
+    def __init__(self, jump: Callable[[float], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            if timeout is None:
+                raise Stuck("everybody waits for somebody else, and no timer is set")
+            self._jump(max(0.0, timeout))
+        return ready
+
+
+class LoopClock:
+    """A `skerry.kit.clock.Clock` that tells the time of a loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> float:
+        return START + self._loop.time()
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` in simulated time."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(main)

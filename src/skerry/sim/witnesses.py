@@ -1,0 +1,157 @@
+"""What must never happen, watched for: every transaction of the store, and every run that begins.
+
+The properties, by name:
+
+- never over a node's room: what is bound to a node fits in what it gives away, with its ports and addresses;
+- never two copies: no two machines run the same instance, unless the control plane has given one of them up
+  because its node is lost or gone, and that node has not been told yet;
+- never backwards: a generation does not go down, no instance goes from node to node without leaving first,
+  and nobody is called back who is to be destroyed;
+- never a lost wish: what was acknowledged stands, until somebody wishes otherwise.
+
+A witness only looks. What it saw that must not be is in `violations`; what a cloud at rest must be like is
+asked by `skerry.sim.rest`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from skerry.control import roster
+from skerry.control.records import INSTANCES
+from skerry.kit import jsonio
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Node
+from skerry.model.orders import Order
+from skerry.model.room import Room, total
+from skerry.model.statuses import FINAL, Desired, Status
+from skerry.model.workloads import Instance, Spec
+from skerry.schedule.asks import ADDRESSES
+from skerry.sim.machines import Machine
+from skerry.store.protocol import Batch, Store
+
+
+class Witness:
+    """Follows a store; `machines` are all that there are."""
+
+    def __init__(
+        self, store: Store, machines: Callable[[], Iterable[Machine]], *, reserve_percent: int
+    ) -> None:
+        self._store = store
+        self._machines = machines
+        self._share = 100 - reserve_percent
+        self.instances: dict[InstanceId, Instance] = {}
+        self.nodes: dict[NodeId, Node] = {}
+        self.counts: Counter[Status] = Counter()
+        self.binds = 0  # so far
+        self.violations: list[str] = []
+        self._bound: dict[NodeId, dict[InstanceId, Spec]] = {}
+        self._given_up: dict[tuple[NodeId, InstanceId], int] = {}  # up to which generation
+        self._wishes: dict[InstanceId, Desired] = {}
+
+    async def run(self) -> None:
+        """Follow the store from its beginning, for ever."""
+        async with self._store.watch("", since=0) as batches:
+            async for batch in batches:
+                self.see(batch)
+
+    def see(self, batch: Batch) -> None:
+        """One transaction."""
+        for change in batch.changes:
+            if change.key.startswith(INSTANCES):
+                id = InstanceId(change.key.removeprefix(INSTANCES))
+                after = None if change.entry is None else jsonio.decode(change.entry.value, Instance)
+                self._moved(id, self.instances.get(id), after)
+            elif change.key.startswith(roster.PREFIX):
+                node = NodeId(change.key.removeprefix(roster.PREFIX))
+                if change.entry is None:
+                    self.nodes.pop(node, None)
+                else:
+                    self.nodes[node] = jsonio.decode(change.entry.value, Node)
+
+    def acknowledged(self, id: InstanceId, wish: Desired) -> None:
+        """A server has told its caller that this wish is durable."""
+        self._wishes[id] = wish
+        instance = self.instances.get(id)
+        if wish is not Desired.DESTROYED and (instance is None or instance.desired is not wish):
+            self._object(f"the wish that {id} be {wish} was acknowledged and is not there")
+
+    def wished(self) -> dict[InstanceId, Desired]:
+        """All wishes that were acknowledged."""
+        return self._wishes
+
+    def began(self, machine: Machine, order: Order) -> None:
+        """A run began."""
+        for other in self._machines():
+            if other is machine:
+                continue
+            resident = other.residents.get(order.instance)
+            if resident is None or not resident.runs:
+                continue
+            theirs = resident.copy.order.generation
+            mine = self._given_up.get((machine.id, order.instance), 0)
+            if theirs > self._given_up.get((other.id, order.instance), 0) and order.generation > mine:
+                self._object(
+                    f"{order.instance} runs twice: generation {theirs} on {other.id}, "
+                    f"{order.generation} on {machine.id}"
+                )
+
+    def _moved(self, id: InstanceId, before: Instance | None, after: Instance | None) -> None:
+        if before is not None:
+            self.counts[before.observed.status] -= 1
+            if before.node is not None:
+                self._bound.get(before.node, {}).pop(id, None)
+        if after is None:
+            self.instances.pop(id, None)
+            if before is not None and before.desired is not Desired.DESTROYED:
+                self._object(f"{id} is gone, and nobody wished that")
+        else:
+            self.instances[id] = after
+            self.counts[after.observed.status] += 1
+            self._check_room(after)
+        if before is not None:
+            self._check_step(before, after)
+        self.binds += after is not None and after.node is not None and (not before or before.node is None)
+
+    def _check_room(self, instance: Instance) -> None:
+        node = instance.node
+        if node is None or instance.observed.status in FINAL:
+            return
+        bound = self._bound.setdefault(node, {})
+        bound[instance.id] = instance.leaving or instance.spec
+        known = self.nodes.get(node)
+        if known is None:
+            return
+        room = Room(*(amount * self._share // 100 for _, _, amount in known.room.parts()))  # type: ignore[arg-type] # parts are in order
+        needed = total(spec.room for spec in bound.values())
+        if not room.fits(needed):
+            self._object(f"node {node} {room.shortfall(needed)} for what is bound to it")
+        doors = Counter((port.source, port.protocol) for spec in bound.values() for port in spec.ports)
+        if twice := [door for door, count in doors.items() if count > 1]:
+            self._object(f"port {twice[0][0]}/{twice[0][1]} of node {node} is given out twice")
+        if len(bound) > ADDRESSES:
+            self._object(f"node {node} has {len(bound)} instances and {ADDRESSES} addresses")
+
+    def _check_step(self, before: Instance, after: Instance | None) -> None:
+        id = before.id
+        if after is not None:
+            if after.generation < before.generation:
+                self._object(f"{id} went back from generation {before.generation} to {after.generation}")
+            if before.node is not None and after.node not in (before.node, None):
+                self._object(f"{id} went from {before.node} to {after.node} at once")
+            if before.desired is Desired.DESTROYED and after.desired is not Desired.DESTROYED:
+                self._object(f"{id} was called back")
+        if before.node is None or (after is not None and after.node is not None):
+            return
+        # It has left its node: in good order if the node says so, by force otherwise.
+        actor = after.observed.actor if after is not None else ""
+        resident = next((m.residents.get(id) for m in self._machines() if m.id == before.node), None)
+        if actor != f"node/{before.node}":
+            self._given_up[before.node, id] = before.generation
+        elif resident is not None and resident.runs and resident.copy.order.generation <= before.generation:
+            self._object(f"{id} left {before.node} in good order, and runs there")
+
+    def _object(self, what: str) -> None:
+        if what not in self.violations:
+            self.violations.append(what)
