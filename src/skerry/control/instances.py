@@ -8,6 +8,7 @@ with nodes this is where orders are read and changes are heard.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -35,6 +36,7 @@ from skerry.schedule.answers import Verdict
 from skerry.store.protocol import ABSENT, Expect, Store
 
 UNREACHABLE = "node unreachable"
+_MAX_DUE = 256  # changes of status that a reader may be behind
 
 
 class Instances:
@@ -212,7 +214,11 @@ class Instances:
         return self._explain(self.get(id))
 
     async def watch(self, id: str) -> AsyncGenerator[Instance]:
-        """The instance now and after each change, the latest if there were several; ends when it is over."""
+        """The instance now and after each change; ends when it is over.
+
+        Every status comes, in order; of several changes within one, the latest. Raises `Overloaded` for a
+        reader that is too slow for that.
+        """
         known = self._census.get(id) or await self._writer.read(id)
         if known is None:
             raise writing.missing(id)
@@ -221,11 +227,10 @@ class Instances:
         watches.add(watch)
         try:
             while True:
-                latest = watch.take()
+                latest = await watch.next()
                 yield latest
                 if latest.observed.status in FINAL:
                     return
-                await watch.wait()
         finally:
             watches.discard(watch)
             if not watches and self._watches.get(known.value.id) is watches:
@@ -299,22 +304,27 @@ class Instances:
 
 
 class _Watch:
-    """The latest state of one instance, for one reader."""
+    """What one reader is still to be told of one instance."""
 
     def __init__(self, instance: Instance) -> None:
-        self._latest = instance
+        self._due = deque([instance], maxlen=_MAX_DUE + 1)  # one too many is enough to know
         self._is_new = asyncio.Event()
 
     def put(self, instance: Instance) -> None:
-        self._latest = instance
+        if self._due and self._due[-1].observed.status is instance.observed.status:
+            self._due.pop()
+        self._due.append(instance)
         self._is_new.set()
 
-    def take(self) -> Instance:
-        self._is_new.clear()
-        return self._latest
-
-    async def wait(self) -> None:
-        await self._is_new.wait()
+    async def next(self) -> Instance:
+        while not self._due:
+            self._is_new.clear()
+            await self._is_new.wait()
+        if len(self._due) > _MAX_DUE:
+            raise errors.Overloaded(
+                f"more than {_MAX_DUE} changes of the instance wait to be read; watch again, and read faster"
+            )
+        return self._due.popleft()
 
 
 def _new(id: str | None, what: Spec | str, workload: Kept | None, now: float) -> Instance:
