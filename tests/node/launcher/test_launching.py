@@ -44,7 +44,7 @@ async def test_the_launcher_imports_the_standard_library_only() -> None:
 
 async def test_the_launcher_has_one_thread_and_few_descriptors(launcher: Launcher) -> None:
     assert len(os.listdir(f"/proc/{launcher.pid}/task")) == 1
-    assert len(os.listdir(f"/proc/{launcher.pid}/fd")) == 3 + 1 + 2
+    assert len(os.listdir(f"/proc/{launcher.pid}/fd")) == 3 + 1 + 2 + 1  # streams, agent, signals, itself
     assert os.getsid(launcher.pid) == launcher.pid
 
 
@@ -336,3 +336,22 @@ async def test_an_init_that_cannot_enter_its_group_says_so(ground: Ground, launc
     ):
         await launcher.make_init(InitSpec("cell"), Entrance(None, (not_writable.fileno(),)))
     assert room.groups.pids(room.name) == []
+
+
+@pytest.mark.parametrize(("is_over", "code"), [(True, 1), (False, 0)])
+def test_a_spare_ends_also_with_a_launcher_that_ended_before_it_could_ask_for_that(
+    is_over: bool, code: int
+) -> None:
+    program = "import sys; from skerry.node.launcher import kernel; kernel.end_with(int(sys.argv[1]))"
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
+        pidfd = os.pidfd_open(launcher.pid)
+        try:
+            if is_over:
+                launcher.kill()
+                launcher.wait()
+            done = subprocess.run(
+                [sys.executable, "-c", program, str(pidfd)], pass_fds=[pidfd], check=False, timeout=60
+            )
+        finally:
+            os.close(pidfd)
+    assert done.returncode == code

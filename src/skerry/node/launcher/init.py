@@ -13,7 +13,6 @@ import fcntl
 import functools
 import json
 import os
-import signal
 import socket
 import struct
 import time
@@ -32,11 +31,18 @@ _ABOVE_OUR_ENDS: Final = 10
 
 
 def begin(
-    spec: dict[str, Any], agent_end: int, own_end: int, procs: list[int], system_calls: kernel.Filter
+    spec: dict[str, Any],
+    launcher: int,
+    agent_end: int,
+    own_end: int,
+    procs: list[int],
+    system_calls: kernel.Filter,
 ) -> NoReturn:
-    """What the launcher's child does for the rest of its life."""
+    """What the child of the launcher, of which `launcher` is a pidfd, does for the rest of its life."""
     step, telling = "enter cgroup", own_end
     try:
+        if spec["is_spare"]:  # nobody would ever find it again
+            kernel.end_with(launcher)
         for group in procs:
             os.write(group, b"0")
         step = "set up the cell"
@@ -64,8 +70,6 @@ def _set_up(spec: dict[str, Any]) -> None:
     kernel.set_dumpable(False)
     os.setsid()
     os.umask(0)
-    if spec["is_spare"]:  # nobody would ever find it again
-        kernel.set_parent_death_signal(signal.SIGKILL)
     if spec["isolates_processes"]:
         capabilities.bound_to_sets()
         kernel.set_host_name(spec["host_name"])

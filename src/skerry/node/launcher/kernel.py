@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import struct
 from typing import Final, NoReturn
@@ -212,6 +213,14 @@ def unblock_signals() -> None:
 def set_parent_death_signal(number: int) -> None:
     """The signal that comes when the process that forked this one ends; 0 for none."""
     _prctl("set parent death signal", _PR_SET_PDEATHSIG, number)
+
+
+def end_with(parent: int) -> None:
+    """Be killed when the parent of this process ends, of which `parent` is a pidfd; at once if it has."""
+    set_parent_death_signal(signal.SIGKILL)
+    # It may have ended before it could be told to take us with it. A new pid namespace does not know its id.
+    if select.select([parent], [], [], 0)[0]:
+        os._exit(1)
 
 
 def set_no_new_privileges() -> None:

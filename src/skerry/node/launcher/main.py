@@ -43,6 +43,7 @@ class Launcher:
     def __init__(self, agent: socket.socket, system_calls: kernel.Filter) -> None:
         self._agent = agent
         self._system_calls = system_calls
+        self._self = os.pidfd_open(os.getpid())
         self._loop = loops.Loop()
         self._loop.watch(agent.fileno(), self._hear)
         self._loop.watch_children(_reap)
@@ -82,7 +83,7 @@ class Launcher:
             flags |= kernel.CLONE_NEWNET
         pid, pidfd = kernel.clone(flags, clone_into)
         if pid == 0:
-            init.begin(body, agent_end, own_end, entrance, self._system_calls)
+            init.begin(body, self._self, agent_end, own_end, entrance, self._system_calls)
         try:
             self._answer({"id": body["id"], "pid": pid}, [pidfd])
         finally:
