@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -53,7 +53,7 @@ class Means:
     sleep: Callable[[float], Awaitable[None]]
     chance: Callable[[], float] = random.random
     # What cannot be stopped or removed, or written down, is tried again after this.
-    trouble: Backoff = field(default_factory=lambda: Backoff(first_s=1.0, cap_s=60.0))
+    trouble: Backoff = Backoff(first_s=1.0, cap_s=60.0)  # noqa: RUF009 - frozen
     # Told after every step that a crash may follow: tests end the process there.
     reached: Callable[[str], None] = lambda step: None
 

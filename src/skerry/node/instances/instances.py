@@ -16,7 +16,6 @@ from pathlib import Path
 
 import structlog
 
-from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.model import errors
@@ -38,7 +37,6 @@ log = structlog.get_logger(__name__)
 
 # Starts at once: more of them would not be done sooner, and what runs already would feel them.
 STARTS_AT_ONCE = 8
-_TROUBLE = Backoff(first_s=1.0, cap_s=60.0)
 
 
 class NodeInstances:
@@ -77,7 +75,6 @@ class NodeInstances:
             changed=self._changed,
             sleep=sleep,
             chance=chance,
-            trouble=_TROUBLE,
             reached=reached,
         )
         self._keeper = Keeper("instances", clock=clock)
@@ -269,7 +266,7 @@ class NodeInstances:
                 await driver.run()
             except Exception as error:  # a fault of ours, which must not leave an instance to itself
                 log.error("instance.undriven", instance=driver.instance, error=repr(error), exc_info=error)
-                await asyncio.sleep(_TROUBLE.delay(failures))
+                await self._means.sleep(self._means.trouble.delay(failures, self._means.chance))
                 failures += 1
             else:
                 break
