@@ -110,27 +110,22 @@ class Pulse:
         """Keep the lease and the keys, for ever."""
         while True:
             try:
-                await self._keep()
-                await self.settle()
-            except errors.NotFound:
-                log.warning("pulse.lease-ended", server=self.server)
-                self._lease = NO_LEASE
-                continue
-            except errors.Unavailable as error:
+                await self.beat()
+                pause_s = self._ttl_s / _KEEPS_PER_LEASE
+            except (errors.Unavailable, errors.NotFound) as error:
+                # The store is away, or the lease ended in the middle of it.
                 log.warning("pulse.interrupted", error=error.message)
-                await asyncio.sleep(_RETRY_S)
-                continue
+                pause_s = _RETRY_S
             try:
-                async with asyncio.timeout(self._ttl_s / _KEEPS_PER_LEASE):
+                async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
 
-    async def settle(self) -> None:
-        """Write the keys of those that are heard and have none; remove those of the silent."""
-        if self._lease == NO_LEASE:
-            await self._keep()
+    async def beat(self) -> None:
+        """Renew the lease; write the keys of those that are heard and have none; remove those of the silent."""
+        await self._renew()
         quiet = self._clock.monotonic() - self._silence_s
         fresh = [node for node, beat in self._beats.items() if not beat.revision and beat.heard_at > quiet]
         silent = [node for node, beat in self._beats.items() if beat.heard_at <= quiet]
@@ -139,13 +134,16 @@ class Pulse:
         for some in _chunks(silent):
             await self._remove(some)
 
-    async def _keep(self) -> None:
-        if self._lease == NO_LEASE:
-            self._lease = await self._store.grant(self._ttl_s)
-            for beat in self._beats.values():
-                beat.revision = 0  # the keys went with the lease before
-        else:
-            await self._store.keep(self._lease)
+    async def _renew(self) -> None:
+        if self._lease != NO_LEASE:
+            try:
+                await self._store.keep(self._lease)
+                return
+            except errors.NotFound:
+                log.warning("pulse.lease-ended", server=self.server)
+        self._lease = await self._store.grant(self._ttl_s)
+        for beat in self._beats.values():
+            beat.revision = 0  # the keys went with the lease before
 
     async def _write(self, nodes: list[NodeId]) -> None:
         beats = {node: beat for node in nodes if (beat := self._beats.get(node)) is not None}

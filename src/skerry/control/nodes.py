@@ -123,6 +123,10 @@ class Nodes:
         """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
         return self._roster.listen(changed)
 
+    def tell_of_losses(self) -> None:
+        """Tell of those who have been silent for too long by now. Happens by itself, in time."""
+        self._roster.tell_of_losses()
+
     # Coming and going
 
     async def register(
@@ -267,8 +271,14 @@ class Nodes:
         """
         while self._unsettled:
             some = list(islice(self._unsettled, _AT_ONCE))
-            await asyncio.gather(*(self._settle(node) for node in some))
-            self._unsettled.difference_update(some)
+            self._unsettled.difference_update(some)  # first: it may happen to them again meanwhile
+            outcomes = await asyncio.gather(*map(self._settle, some), return_exceptions=True)
+            for node, outcome in zip(some, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    self._unsettled.add(node)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
     async def _settle_for_ever(self) -> None:
         await self.ready()
@@ -327,11 +337,13 @@ class Nodes:
                     Expect(subnets.key_of(subnet), revision_of_own),
                 ],
             )
-        except BaseException:
-            # If another server was quicker, our own view learns of it, and the next try takes another.
-            if not own:
-                self._subnets.let_go(subnet)
+            await self._subnets.seen(revision)
+        except errors.Conflict:
+            # Another server was quicker, with the node or with the subnet; the next try knows of it.
+            await self._subnets.caught_up()
             raise
+        finally:
+            self._subnets.let_go(subnet)
         await self._roster.seen(revision)
         log.info("node.registered", node=node.id, name=node.name, subnet=subnet, foreign=node.is_foreign)
         return node

@@ -96,6 +96,7 @@ class Subnets:
     """Who has which subnet, as the store says."""
 
     def __init__(self, store: Store, pool: str, fingerprint: str) -> None:
+        self._store = store
         self._pool = Pool(pool, int(fingerprint[:8], 16))
         self._of: dict[NodeId, str] = {}
         self._view = View(store, PREFIX, _read, changed=self._moved)
@@ -106,6 +107,14 @@ class Subnets:
 
     async def ready(self) -> None:
         await self._view.ready()
+
+    async def seen(self, revision: int) -> None:
+        """Wait for the change of a subnet that got `revision`."""
+        await self._view.seen(revision)
+
+    async def caught_up(self) -> None:
+        """Wait for everything that was durable when this was called."""
+        await self._view.reached(await self._store.revision())
 
     def of(self, node: NodeId) -> str | None:
         """The subnet that the node has, or had until a moment ago."""
@@ -123,7 +132,7 @@ class Subnets:
         return subnet
 
     def let_go(self, subnet: str) -> None:
-        """What was claimed was not written."""
+        """The claim is over: what was not written is free again."""
         if self.revision(subnet) == ABSENT:
             self._pool.free(subnet)
 

@@ -1,0 +1,401 @@
+"""The registry of nodes: coming and going, subnets, what operators say, what placement may know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skerry.control import nodes as registry
+from skerry.control.subnets import Pool
+from skerry.kit import jsonio
+from skerry.kit.clock import ManualClock
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Node
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.settings import FleetSettings
+from skerry.model.statuses import NodeStatus, Status
+from skerry.store.memory import MemoryStore
+from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on, instance_on
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
+    made = MemoryStore(clock)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
+    async with fleet_on(store, clock) as made:
+        yield made
+
+
+def why_not(fleet: Fleet, id: str) -> str:
+    standing = fleet.nodes.standing(NodeId(id))
+    assert standing is not None
+    assert standing.view.takes_work == (not standing.view.why_not)
+    return standing.view.why_not
+
+
+# coming
+
+
+async def test_a_new_node_is_ready_and_has_a_subnet_of_its_own(fleet):
+    node = await fleet.join("n1", name="edge")
+    assert node.status is NodeStatus.READY
+    assert node.subnet == "10.64.0.0/24"
+    assert (node.name, node.facts, node.room) == ("edge", FACTS, ROOM)
+    assert fleet.nodes.get("n1") == node
+    [told] = await fleet.events("node.registered")
+    assert told.subject == "node/n1"
+    assert told.data == {"name": "edge", "subnet": "10.64.0.0/24"}
+
+
+async def test_a_node_that_says_the_same_again_writes_nothing(fleet):
+    node = await fleet.join("n1")
+    before = await fleet.store.revision()
+    assert await fleet.join("n1") == node
+    assert await fleet.store.revision() == before
+
+
+async def test_a_node_with_other_facts_or_room_is_written_and_keeps_its_subnet(fleet):
+    before = await fleet.join("n1")
+    more = Room(Millicores(8000), ROOM.memory, ROOM.disk)
+    after = await fleet.nodes.register("n1", "machine-n1", replace(FACTS, kernel="6.2"), more, {})
+    assert (after.facts.kernel, after.room, after.subnet) == ("6.2", more, before.subnet)
+    assert len(await fleet.events("node.changed")) == 1
+
+
+async def test_labels_count_when_a_node_is_new_and_are_the_operators_from_then_on(fleet):
+    await fleet.nodes.register("n1", "a", FACTS, ROOM, {"zone": "edge"})
+    await fleet.nodes.relabel("n1", {"zone": "core", "disk": "fast"}, actor="test")
+    node = await fleet.nodes.register("n1", "a", FACTS, ROOM, {"zone": "edge"})
+    assert node.labels == {"zone": "core", "disk": "fast"}
+
+
+@pytest.mark.parametrize("id", ["", "a/b", "../x", "-", "x" * 129])
+async def test_an_id_that_is_none_is_refused(fleet, id):
+    with pytest.raises(errors.Invalid):
+        await fleet.join(id)
+    assert not fleet.nodes.list()
+
+
+async def test_bad_labels_and_names_are_refused_and_leave_nothing(fleet):
+    for name, labels in [("x\n", {}), ("x", {"a b": "c"}), ("x", {"a": "\0"}), ("x" * 300, {})]:
+        with pytest.raises(errors.Invalid):
+            await fleet.nodes.register("n1", name, FACTS, ROOM, labels)
+    assert not (await fleet.store.range("node/")).entries
+    assert not (await fleet.store.range("subnet/")).entries
+
+
+async def test_a_node_is_found_by_its_name_if_only_one_has_it(fleet):
+    node = await fleet.join("n1", name="edge")
+    assert fleet.nodes.get("edge") == node
+    await fleet.join("n2", name="edge")
+    with pytest.raises(errors.Refused, match="n1, n2"):
+        fleet.nodes.get("edge")
+    with pytest.raises(errors.NotFound, match="skerry node list"):
+        fleet.nodes.get("nowhere")
+
+
+# subnets
+
+
+async def test_each_node_gets_the_next_subnet_that_is_free(fleet):
+    assert [(await fleet.join(f"n{i}")).subnet for i in range(3)] == [
+        "10.64.0.0/24",
+        "10.64.1.0/24",
+        "10.64.2.0/24",
+    ]
+
+
+async def test_a_subnet_that_a_node_has_already_is_its_own_if_it_is_free(fleet):
+    assert (await fleet.join("n1", subnet="10.70.3.0/24")).subnet == "10.70.3.0/24"
+    assert (await fleet.join("n2", subnet="10.70.3.0/24")).subnet == "10.64.0.0/24"
+
+
+@pytest.mark.parametrize("proposal", ["10.1.0.0/24", "10.64.0.0/16", "10.64.0.0/25", "rubbish", "::/24"])
+async def test_a_proposal_that_is_not_of_the_pool_is_not_taken(fleet, proposal):
+    assert (await fleet.join("n1", subnet=proposal)).subnet == "10.64.0.0/24"
+
+
+async def test_many_nodes_at_once_get_different_subnets(fleet):
+    joined = await asyncio.gather(*(fleet.join(f"n{i}") for i in range(100)))
+    assert len({node.subnet for node in joined}) == 100
+
+
+async def test_two_servers_never_give_one_subnet_twice(store, clock):
+    async with fleet_on(store, clock) as one, fleet_on(store, clock, server="http://two") as two:
+        joined = await asyncio.gather(
+            *(server.join(f"n{i}-{number}") for number in range(20) for i, server in enumerate((one, two)))
+        )
+    assert len({node.subnet for node in joined}) == 40
+
+
+async def test_one_node_at_two_servers_at_once_is_one_node(store, clock):
+    async with fleet_on(store, clock) as one, fleet_on(store, clock, server="http://two") as two:
+        first, second = await asyncio.gather(one.join("n1"), two.join("n1"))
+    assert first.subnet == second.subnet
+    assert len((await store.range("subnet/")).entries) == 1
+
+
+async def test_when_all_subnets_are_taken_the_next_node_is_told_what_to_do(store, clock):
+    async with fleet_on(store, clock, FleetSettings(subnets="10.9.0.0/23")) as fleet:
+        await fleet.join("n1")
+        await fleet.join("n2")
+        with pytest.raises(errors.NoRoom, match=r"fleet\.subnets"):
+            await fleet.join("n3")
+        assert [node.id for node in fleet.nodes.list()] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("pool", ["10.0.0.0/24", "10.0.0.0/7", "10.0.0.1/16", "fe80::/16", "x"])
+def test_a_pool_that_is_none_is_refused(pool):
+    with pytest.raises(errors.Invalid):
+        Pool(pool, 0)
+
+
+def test_clouds_begin_at_different_places_of_the_pool():
+    assert Pool("10.64.0.0/10", 7).choose() == "10.64.7.0/24"
+    assert Pool("10.0.0.0/23", 3).choose() == "10.0.1.0/24"
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 9), max_size=60))
+def test_a_pool_gives_the_first_free_subnet_after_its_start(start, moves):
+    pool, model = Pool("10.0.0.0/21", start), list[str]()
+    order = [f"10.0.{(start + place) % 8}.0/24" for place in range(8)]
+    for move in moves:
+        if move < 5:
+            free = next((subnet for subnet in order if subnet not in model), None)
+            if free is None:
+                with pytest.raises(errors.NoRoom):
+                    pool.choose()
+                continue
+            assert pool.choose() == free
+            pool.take(free)
+            model.append(free)
+        elif model:
+            pool.free(model.pop(move % len(model)))
+    assert all(pool.is_free(subnet) == (subnet not in model) for subnet in order)
+
+
+# going
+
+
+async def test_a_node_that_left_is_gone_and_its_subnet_is_kept_for_a_while(fleet):
+    await fleet.join("n1")
+    await fleet.nodes.unregister("n1", actor="token:x")
+    assert not fleet.nodes.list()
+    [told] = await fleet.events("node.unregistered")
+    assert told.actor == "token:x"
+    assert (await fleet.join("n2")).subnet == "10.64.1.0/24"
+    await fleet.pass_time(registry.SUBNET_GRACE_S + 1)
+    await eventually(lambda: len(fleet.nodes.list()) == 1)
+    assert (await fleet.join("n3")).subnet == "10.64.0.0/24"
+
+
+async def test_a_node_that_comes_back_soon_has_the_same_subnet_for_good(fleet):
+    before = await fleet.join("n1")
+    await fleet.nodes.unregister("n1", actor="test")
+    assert (await fleet.join("n1")).subnet == before.subnet
+    await fleet.pass_time(registry.SUBNET_GRACE_S + 1)
+    assert (await fleet.join("n2")).subnet != before.subnet
+
+
+async def test_a_node_with_instances_is_not_unregistered_unless_forced(fleet):
+    await fleet.join("n1")
+    await fleet.bind(instance_on("n1", "i1"))
+    await fleet.bind(instance_on("n1", "i2", status=Status.FAILED))
+    with pytest.raises(errors.Refused, match=r"1 instances.*drain"):
+        await fleet.nodes.unregister("n1", actor="test")
+    assert fleet.nodes.list()
+    await fleet.nodes.unregister("n1", actor="test", force=True)
+    assert not fleet.nodes.list()
+    assert fleet.nodes.standing(NodeId("n1")) is None
+
+
+async def test_an_unknown_node_cannot_be_spoken_of(fleet):
+    for word in (
+        fleet.nodes.unregister("n1", actor="test"),
+        fleet.nodes.cordon("n1", actor="test"),
+        fleet.nodes.uncordon("n1", actor="test"),
+        fleet.nodes.drain("n1", actor="test"),
+        fleet.nodes.relabel("n1", {}, actor="test"),
+        fleet.nodes.report("n1", NodeStatus.READY),
+    ):
+        with pytest.raises(errors.NotFound):
+            await word
+
+
+# what operators say
+
+
+async def test_a_cordoned_node_takes_nothing_new(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    assert why_not(fleet, "n1") == ""
+    await fleet.nodes.cordon("n1", actor="token:x", reason="new disks")
+    assert why_not(fleet, "n1") == "is cordoned"
+    [told] = await fleet.events("node.cordoned")
+    assert (told.actor, told.reason) == ("token:x", "new disks")
+    await fleet.nodes.cordon("n1", actor="token:x")
+    assert len(await fleet.events("node.cordoned")) == 1
+    await fleet.nodes.uncordon("n1", actor="token:x")
+    assert why_not(fleet, "n1") == ""
+
+
+async def test_a_drain_ends_when_the_node_is_empty(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    await fleet.bind(instance_on("n1", "i1"))
+    node = await fleet.nodes.drain("n1", actor="test")
+    assert node.status is NodeStatus.DRAINING
+    assert node.drain_by == fleet.clock.now() + FleetSettings().drain_s
+    assert why_not(fleet, "n1") == "is draining"
+    await fleet.settle()
+    assert fleet.nodes.get("n1").status is NodeStatus.DRAINING
+    await fleet.bind(instance_on("n2", "i1"))
+    await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
+    assert why_not(fleet, "n1") == "is drained"
+    [told] = await fleet.events("node.drained")
+    assert told.reason == "it is empty"
+
+
+async def test_a_drain_ends_at_its_deadline_with_whatever_is_left(fleet):
+    await fleet.join("n1")
+    await fleet.bind(instance_on("n1", "i1"))
+    await fleet.nodes.drain("n1", actor="test", by=fleet.clock.now() + 5)
+    await fleet.hear("n1")
+    fleet.clock.advance(5)
+    await fleet.hear("n1")
+    await fleet.nodes.relabel("n1", {"a": "b"}, actor="test")
+    await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
+    assert (await fleet.events("node.drained"))[0].reason == "its time is up"
+    standing = fleet.nodes.standing(NodeId("n1"))
+    assert standing is not None
+    assert standing.drain_by is not None
+
+
+async def test_the_end_of_a_drain_needs_no_other_news(store, clock):
+    async with fleet_on(store, clock) as fleet:
+        await fleet.join("n1")
+        await fleet.bind(instance_on("n1", "i1"))
+        await fleet.nodes.drain("n1", actor="test", by=clock.now() + 0.05)
+        clock.advance(0.05)
+        await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
+
+
+async def test_a_drained_node_that_is_uncordoned_takes_instances_again(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    await fleet.nodes.drain("n1", actor="test")
+    await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
+    node = await fleet.nodes.uncordon("n1", actor="test")
+    assert (node.status, node.drain_by, node.is_cordoned, node.reason) == (NodeStatus.READY, None, False, "")
+    assert why_not(fleet, "n1") == ""
+    assert await fleet.nodes.uncordon("n1", actor="test") == node
+    assert len(await fleet.events("node.uncordoned")) == 1
+
+
+async def test_two_operators_at_two_servers_do_not_undo_each_other(store, clock):
+    async with fleet_on(store, clock) as one, fleet_on(store, clock, server="http://two") as two:
+        await one.join("n1")
+        await eventually(lambda: two.nodes.list())
+        await asyncio.gather(
+            one.nodes.cordon("n1", actor="a"), two.nodes.relabel("n1", {"zone": "edge"}, actor="b")
+        )
+        kept = jsonio.decode((await store.range("node/")).entries[0].value, Node)
+    assert kept.is_cordoned
+    assert kept.labels == {"zone": "edge"}
+
+
+# what placement may know
+
+
+async def test_the_reserve_is_not_offered(store, clock):
+    async with fleet_on(store, clock, FleetSettings(reserve_percent=10)) as fleet:
+        await fleet.join("n1")
+        [standing] = fleet.nodes.standings()
+    assert standing.view.room == Room(Millicores(3600), Megabytes(7200), Gigabytes(90))
+    assert standing.view.architecture == "amd64"
+
+
+async def test_whoever_listens_hears_of_every_change(fleet):
+    heard = list[str]()
+    stop = fleet.nodes.listen(heard.append)
+    await fleet.join("n1")
+    await fleet.join("n2")
+    await fleet.nodes.cordon("n2", actor="test")
+    assert heard == ["n1", "n2", "n2"]
+    stop()
+    await fleet.nodes.uncordon("n2", actor="test")
+    assert len(heard) == 3
+
+
+# nodes of third parties
+
+
+async def test_a_foreign_node_registers_reports_and_shows_up_but_takes_no_orders(fleet):
+    node = await fleet.join("kudo", foreign=True)
+    assert (node.status, node.is_foreign) == (NodeStatus.REGISTERING, True)
+    assert node.subnet
+    usage = Room(Millicores(10), Megabytes(20), Gigabytes(1))
+    node = await fleet.nodes.report("kudo", NodeStatus.READY, usage=usage, inventory=[InstanceId("x")])
+    assert node.status is NodeStatus.READY
+    assert fleet.nodes.get("kudo") == node
+    assert why_not(fleet, "kudo") == "takes no orders"
+    seen = fleet.nodes.seen(NodeId("kudo"))
+    assert seen is not None
+    assert (seen.usage, seen.inventory) == (usage, ("x",))
+    await eventually(lambda: fleet.nodes.alive(NodeId("kudo")))
+
+
+async def test_a_foreign_node_that_reports_the_same_writes_nothing_but_its_first_sign_of_life(fleet):
+    await fleet.join("kudo", foreign=True)
+    await fleet.nodes.report("kudo", NodeStatus.READY, room=ROOM)
+    await eventually(lambda: fleet.nodes.alive(NodeId("kudo")))
+    before = await fleet.store.revision()
+    for number in range(10):
+        await fleet.nodes.report("kudo", NodeStatus.READY, room=ROOM, reason=f"report {number}")
+    await fleet.nodes.pulse.beat()
+    assert await fleet.store.revision() == before
+
+
+async def test_nobody_reports_for_a_node_that_has_a_session(fleet):
+    await fleet.join("n1")
+    with pytest.raises(errors.Refused, match="its own session"):
+        await fleet.nodes.report("n1", NodeStatus.LOST)
+    assert fleet.nodes.get("n1").status is NodeStatus.READY
+
+
+async def test_nobody_takes_a_node_over_by_registering_as_the_other_kind(fleet):
+    await fleet.join("n1")
+    with pytest.raises(errors.AlreadyExists):
+        await fleet.join("n1", foreign=True)
+    await fleet.join("kudo", foreign=True)
+    with pytest.raises(errors.AlreadyExists):
+        await fleet.join("kudo")
+
+
+async def test_a_foreign_node_that_left_comes_back_by_registering(fleet):
+    await fleet.join("kudo", foreign=True)
+    await fleet.nodes.report("kudo", NodeStatus.LEFT)
+    assert (await fleet.join("kudo", foreign=True)).status is NodeStatus.REGISTERING
+
+
+async def test_a_foreign_node_is_not_drained(fleet):
+    await fleet.join("kudo", foreign=True)
+    with pytest.raises(errors.Refused):
+        await fleet.nodes.drain("kudo", actor="test")
