@@ -73,3 +73,18 @@ class Echo:
     async def Renew(self, stream: Stream[RenewRequest, RenewReply]) -> None:
         async for request in stream:
             await stream.send_message(RenewReply(certificate=caller_of(stream).name.encode() + request.csr))
+
+
+class Collector:
+    """Takes whatever comes, until the client ends."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def __mapping__(self) -> dict[str, const.Handler]:
+        return {RENEW: const.Handler(self.Renew, const.Cardinality.STREAM_UNARY, RenewRequest, RenewReply)}
+
+    async def Renew(self, stream: Stream[RenewRequest, RenewReply]) -> None:
+        async for request in stream:
+            self.taken.append(request.csr)
+        await stream.send_message(RenewReply())

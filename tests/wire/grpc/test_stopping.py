@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 
 import pytest
+from grpclib.client import StreamUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
 from skerry.wire.proto.identity_grpc import IdentityServiceStub
-from skerry.wire.proto.identity_pb2 import RenewRequest
+from skerry.wire.proto.identity_pb2 import RenewReply, RenewRequest
 from tests.support.waiting import eventually
-from tests.wire.grpc.fakes import CHECK, RENEW
+from tests.wire.grpc.fakes import CHECK, RENEW, Collector
 from tests.wire.grpc.raw import RawClient, framed
 
 
@@ -43,6 +44,20 @@ async def test_a_call_that_does_not_end_in_time_is_cancelled_and_its_client_told
         await call
     assert caught.value.status is Status.UNAVAILABLE
     assert served.identity.cancelled == 1
+
+
+async def test_a_call_that_streams_requests_is_told_at_once(serve):
+    collector = Collector()
+    served = await serve(services=[collector])
+    method = StreamUnaryMethod(served.channel(served.tls("node")), RENEW, RenewRequest, RenewReply)
+    with pytest.raises(GRPCError, match="server is stopping") as caught:
+        async with method.open() as stream:
+            await stream.send_message(RenewRequest(csr=b"x"))
+            await eventually(lambda: collector.taken == [b"x"])
+            stop = asyncio.create_task(served.server.stop(3600))
+            await stream.recv_message()
+    assert caught.value.status is Status.UNAVAILABLE
+    await stop
 
 
 async def test_a_call_that_streams_replies_is_told_at_once(serve):
