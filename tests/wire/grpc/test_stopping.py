@@ -50,14 +50,18 @@ async def test_a_call_that_streams_requests_is_told_at_once(serve):
     collector = Collector()
     served = await serve(services=[collector])
     method = StreamUnaryMethod(served.channel(served.tls("node")), RENEW, RenewRequest, RenewReply)
-    with pytest.raises(GRPCError, match="server is stopping") as caught:
+
+    async def send() -> None:
         async with method.open() as stream:
             await stream.send_message(RenewRequest(csr=b"x"))
-            await eventually(lambda: collector.taken == [b"x"])
-            stop = asyncio.create_task(served.server.stop(3600))
             await stream.recv_message()
+
+    call = asyncio.create_task(send())
+    await eventually(lambda: collector.taken == [b"x"])
+    await served.server.stop(3600)
+    with pytest.raises(GRPCError, match="server is stopping") as caught:
+        await call
     assert caught.value.status is Status.UNAVAILABLE
-    await stop
 
 
 async def test_a_call_that_streams_replies_is_told_at_once(serve):

@@ -99,7 +99,7 @@ class Calls:
         self._max_message_bytes = max_message_bytes
 
     def is_endless(self, headers: Headers) -> bool:
-        """True for a method that streams, be it only one way: it may go on for ever, and no stop waits for it."""
+        """True for a method that streams, be it one way: it may go on for ever, and no stop waits for it."""
         path = next((value for name, value in headers if name == ":path"), "")
         method = self._methods.get(path)
         return method is not None and method.handler.cardinality is not const.Cardinality.UNARY_UNARY
