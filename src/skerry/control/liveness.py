@@ -124,7 +124,7 @@ class Pulse:
             self._wake.clear()
 
     async def beat(self) -> None:
-        """Renew the lease; write the keys of those that are heard and have none; remove those of the silent."""
+        """Renew the lease, write the keys of those that are newly heard, remove those of the silent."""
         await self._renew()
         quiet = self._clock.monotonic() - self._silence_s
         fresh = [node for node, beat in self._beats.items() if not beat.revision and beat.heard_at > quiet]

@@ -1,0 +1,393 @@
+"""Sessions of nodes: what they are told, when, and what becomes of what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+
+import pytest
+from msgspec.structs import replace
+
+from skerry.control import sessions
+from skerry.control.census import Known, Mirror
+from skerry.control.reporting import Outcome, Weight
+from skerry.control.sessions import Session, Sessions
+from skerry.kit.clock import ManualClock
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.orders import Order, Report
+from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports
+from skerry.model.settings import FleetSettings
+from skerry.model.statuses import Desired, NodeStatus, Status
+from skerry.model.tunnels import LogsAsk
+from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Delete
+from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on, instance_on
+from tests.support.waiting import eventually
+
+HELLO = Hello("edge", FACTS, ROOM)
+
+
+class FakeInstances:
+    """Orders out of a real mirror; what is reported is only noted, when the test lets it."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self.reports: list[tuple[NodeId | None, tuple[Report, ...]]] = []
+        self.weights: dict[str, Weight] = {}
+        self.is_durable = asyncio.Event()
+        self.is_durable.set()
+
+    def orders(self, node: NodeId) -> Sequence[Order]:
+        return [Order.of(known.value) for known in self._mirror.census.on_node(node)]
+
+    async def caught_up(self) -> None:
+        await self._mirror.caught_up()
+
+    def listen(self, changed: Callable[[Known | None, Known | None], None]) -> Callable[[], None]:
+        return self._mirror.listen(changed)
+
+    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]:
+        await self.is_durable.wait()
+        self.reports.append((node, tuple(reports)))
+        return [
+            Outcome(report.instance, self.weights.get(report.instance, Weight.APPLIED)) for report in reports
+        ]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
+    made = MemoryStore(clock)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
+    async with fleet_on(store, clock) as made:
+        yield made
+
+
+@pytest.fixture
+def instances(fleet: Fleet) -> FakeInstances:
+    return FakeInstances(fleet.mirror)
+
+
+@pytest.fixture
+def served(fleet: Fleet, instances: FakeInstances) -> Sessions:
+    return Sessions(fleet.nodes, instances, FleetSettings())
+
+
+class Told:
+    """What a session has to say, one message at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self._messages = session.messages()
+
+    async def next(self) -> Down:
+        async with asyncio.timeout(10):
+            return await anext(self._messages)
+
+    async def orders(self) -> Orders:
+        message = await self.next()
+        assert isinstance(message, Orders)
+        return message
+
+    async def is_over(self) -> bool:
+        async with asyncio.timeout(10), aclosing(self._messages):
+            return [message async for message in self._messages] == []
+
+
+def report(instance: str, status: Status = Status.RUNNING) -> Report:
+    return Report(InstanceId(instance), 1, status, 1.0)
+
+
+# orders
+
+
+async def test_a_node_that_says_hello_is_registered_and_welcome(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        assert session.welcome.node == "n1"
+        assert session.welcome.subnet == fleet.nodes.get("n1").subnet
+        settings = FleetSettings()
+        assert session.welcome.report_s == settings.report_s
+        assert session.welcome.restart_cap_s == settings.restart_cap_s
+        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+
+
+async def test_a_node_is_told_all_its_orders_first_and_then_what_changes(fleet, served):
+    await fleet.bind(instance_on("n1", "i1"))
+    await fleet.bind(instance_on("n2", "other"))
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        whole = await told.orders()
+        assert (whole.sequence, whole.is_whole) == (1, True)
+        assert whole.orders == (Order.of(instance_on("n1", "i1")),)
+        await fleet.bind(instance_on("n1", "i2"))
+        change = await told.orders()
+        assert (change.sequence, change.is_whole) == (2, False)
+        assert [order.instance for order in change.orders] == ["i2"]
+        assert change.gone == ()
+
+
+async def test_a_node_without_instances_is_told_that_it_has_none(served):
+    async with served.connect("n1", HELLO) as session:
+        whole = await Told(session).orders()
+        assert whole.is_whole
+        assert whole.orders == ()
+
+
+async def test_an_instance_that_moves_is_gone_at_one_node_and_ordered_at_the_other(fleet, served):
+    await fleet.bind(instance_on("n1", "i1"))
+    async with served.connect("n1", HELLO) as first, served.connect("n2", HELLO) as second:
+        one, two = Told(first), Told(second)
+        await one.orders()
+        await two.orders()
+        moved = instance_on("n2", "i1", generation=2, status=Status.SCHEDULED)
+        await fleet.bind(moved)
+        assert (await one.orders()).gone == ("i1",)
+        assert (await two.orders()).orders == (Order.of(moved),)
+
+
+async def test_an_instance_that_is_unbound_or_purged_is_gone(fleet, served):
+    await fleet.bind(instance_on("n1", "i1"))
+    await fleet.bind(instance_on("n1", "i2"))
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await fleet.bind(instance_on(None, "i1", status=Status.SCHEDULING, generation=2))
+        assert (await told.orders()).gone == ("i1",)
+        await fleet.store.commit([Delete("instance/i2")])
+        assert (await told.orders()).gone == ("i2",)
+
+
+async def test_a_change_that_is_no_news_to_the_node_is_not_told(fleet, served):
+    await fleet.bind(instance_on("n1", "i1", status=Status.STARTING))
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await fleet.bind(instance_on("n1", "i1", status=Status.RUNNING))  # what the node itself reported
+        await fleet.bind(instance_on("n1", "i2"))
+        assert [order.instance for order in (await told.orders()).orders] == ["i2"]
+
+
+async def test_what_waits_is_what_is_so_now_and_not_all_that_happened(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        for generation in range(1, 50):
+            await fleet.bind(instance_on("n1", "i1", generation=generation))
+        await fleet.bind(instance_on("n1", "i2"))
+        await fleet.bind(instance_on(None, "i2", status=Status.SCHEDULING))
+        change = await told.orders()
+        assert [order.generation for order in change.orders] == [49]
+        assert change.gone == ("i2",)
+
+
+async def test_a_node_that_is_far_behind_is_told_everything_anew(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        for number in range(sessions._MAX_CHANGES + 20):
+            await fleet.bind(instance_on("n1", f"i{number}"))
+        assert len(session._changes) <= sessions._MAX_CHANGES
+        whole = await told.orders()
+        assert (whole.sequence, whole.is_whole) == (2, True)
+        assert len(whole.orders) == sessions._MAX_CHANGES + 20
+
+
+async def test_orders_of_a_wish_and_of_a_copy_that_leaves_are_told(fleet, served):
+    await fleet.bind(instance_on("n1", "i1"))
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await fleet.bind(instance_on("n1", "i1", desired=Desired.STOPPED))
+        [order] = (await told.orders()).orders
+        assert order.desired is Desired.STOPPED
+        leaving = instance_on("n1", "i1", generation=2)
+        await fleet.bind(replace(leaving, leaving=leaving.spec))
+        [order] = (await told.orders()).orders
+        assert (order.desired, order.generation) == (Desired.DESTROYED, 2)
+
+
+# reports
+
+
+async def test_reports_are_acknowledged_when_they_are_durable_and_not_before(served, instances):
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        instances.is_durable.clear()
+        batch = Reports(7, (report("i1"),))
+        taking = asyncio.ensure_future(served.reported(session, batch))
+        await asyncio.sleep(0)
+        assert session._acknowledged == 0
+        instances.is_durable.set()
+        await taking
+        assert await told.next() == Acknowledged(7)
+        assert instances.reports == [("n1", batch.reports)]
+
+
+async def test_a_node_is_told_to_remove_what_is_not_its_own(served, instances):
+    instances.weights["stale"] = Weight.STALE
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await served.reported(session, Reports(1, (report("stale"), report("fine"))))
+        assert await told.next() == Acknowledged(1)
+        assert (await told.orders()).gone == ("stale",)
+
+
+async def test_a_report_that_is_refused_is_acknowledged_all_the_same(served, instances):
+    instances.weights["i1"] = Weight.REFUSED
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await served.reported(session, Reports(1, (report("i1"),)))
+        assert await told.next() == Acknowledged(1)
+
+
+async def test_batches_that_go_backwards_or_are_too_large_are_refused(served, instances):
+    async with served.connect("n1", HELLO) as session:
+        await served.reported(session, Reports(2, ()))
+        for sequence in (2, 1, 0):
+            with pytest.raises(errors.Invalid):
+                await served.reported(session, Reports(sequence, (report("i1"),)))
+        with pytest.raises(errors.TooLarge):
+            await served.reported(session, Reports(3, (report("i1"),) * (sessions.MAX_REPORTS + 1)))
+        assert instances.reports == [("n1", ())]
+
+
+async def test_a_node_that_has_changed_is_registered_as_it_is(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        await served.changed(session, replace(HELLO, name="core"))
+        assert fleet.nodes.get("n1").name == "core"
+
+
+# one session per node
+
+
+async def test_a_newer_session_of_a_node_ends_the_older(served):
+    async with served.connect("n1", HELLO) as old:
+        async with served.connect("n1", HELLO) as new:
+            told = Told(old)
+            await told.orders()
+            message = await told.next()
+            assert isinstance(message, Goodbye)
+            assert "newer" in message.reason
+            assert await told.is_over()
+            assert not new.is_over
+        assert old.is_over
+
+
+async def test_the_end_of_an_old_session_does_not_end_the_new_one(fleet, served):
+    old = served.connect("n1", HELLO)
+    await old.__aenter__()
+    async with served.connect("n1", HELLO) as new:
+        await old.__aexit__(None, None, None)
+        told = Told(new)
+        await told.orders()
+        await fleet.bind(instance_on("n1", "i1"))
+        assert (await told.orders()).orders
+
+
+async def test_an_old_session_is_no_sign_of_life(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        session.end("test")
+        await fleet.pass_time(7.0)
+        served.heard(session)
+        await fleet.pass_time(1.0)
+        await eventually(lambda: fleet.nodes.alive(NodeId("n1")) is None)
+
+
+async def test_a_session_that_speaks_keeps_its_node_alive(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        for _ in range(10):
+            await fleet.pass_time(4.0)
+            served.heard(session)
+        assert fleet.nodes.alive(NodeId("n1"))
+        assert fleet.nodes.get("n1").status is NodeStatus.READY
+
+
+async def test_a_session_ends_when_its_node_is_unregistered(fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await fleet.nodes.unregister("n1", actor="test")
+        assert await told.next() == Goodbye("this node was unregistered")
+
+
+async def test_a_session_ends_when_its_node_connects_to_another_server(store, clock, fleet, served):
+    async with served.connect("n1", HELLO) as session:
+        await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+        async with fleet_on(store, clock, server="http://two") as two:
+            elsewhere = Sessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
+            async with elsewhere.connect("n1", HELLO) as new:
+                await eventually(lambda: session.is_over)
+                assert not new.is_over
+
+
+async def test_a_server_that_stops_sends_everybody_away_and_takes_nobody(served):
+    async with served.connect("n1", HELLO) as first, served.connect("n2", HELLO) as second:
+        served.close()
+        for session in (first, second):
+            told = Told(session)
+            await told.orders()
+            assert await told.next() == Goodbye("this server stops")
+        with pytest.raises(errors.Unavailable, match="connect to another"):
+            async with served.connect("n3", HELLO):
+                pass
+
+
+async def test_a_store_that_is_away_lets_nobody_connect(fleet, served, instances, monkeypatch):
+    """A whole set of orders that is out of date would make the node remove what is new."""
+    await fleet.join("n1", name="edge")
+
+    async def away() -> int:
+        raise errors.Unavailable("the store is away")
+
+    monkeypatch.setattr(fleet.store, "revision", away)
+    with pytest.raises(errors.Unavailable):
+        async with served.connect("n1", HELLO):
+            pass
+
+
+# tunnels
+
+
+async def test_a_tunnel_is_asked_for_on_the_session(served):
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        opening = served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogsAsk(follow=True))
+        entering = asyncio.ensure_future(opening.__aenter__())
+        asked = await told.next()
+        assert isinstance(asked, OpenTunnel)
+        assert (asked.instance, asked.ask) == ("i1", LogsAsk(follow=True))
+        async with served.tunnels.dialled(NodeId("n1"), asked.id) as theirs:
+            ours = await entering
+            await theirs.send(b"hello")
+            assert await ours.receive() == b"hello"
+            await opening.__aexit__(None, None, None)
+
+
+async def test_a_tunnel_to_a_node_that_is_not_connected_is_refused(fleet, served):
+    with pytest.raises(errors.Unavailable, match="not connected"):
+        served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogsAsk())
+
+
+async def test_a_tunnel_to_a_node_of_another_server_names_that_server(store, clock, fleet, served):
+    async with fleet_on(store, clock, server="http://two:8080") as two:
+        elsewhere = Sessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
+        async with elsewhere.connect("n1", HELLO):
+            await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
+            with pytest.raises(errors.Unavailable, match="http://two:8080; ask there"):
+                served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogsAsk())
