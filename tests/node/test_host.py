@@ -56,3 +56,12 @@ def test_time_that_cpus_work_adds_up(tmp_path: Path) -> None:
         pass
     # The kernel counts in hundredths of a second.
     assert host.measure(tmp_path).cpu_busy_s >= before.cpu_busy_s + 0.02
+
+
+def test_the_room_of_a_host_is_what_cells_can_have_in_the_units_of_room(tmp_path: Path) -> None:
+    described, used = host.describe(tmp_path, ""), host.measure(tmp_path)
+    room = host.room(tmp_path)
+    assert (room.cpu, room.memory) == (described.cpus * 1000, described.memory_bytes // 1024**2)
+    assert room.disk == pytest.approx(used.disk_free_bytes / 1024**3, abs=1.5)
+    more = host.room(tmp_path, held_bytes=100 * 1024**3)
+    assert more.disk == pytest.approx(room.disk + 100, abs=1)

@@ -45,7 +45,7 @@ class Tunnels:
         self._containers = containers
 
     async def serve(self, wanted: OpenTunnel, tunnel: Tunnel) -> None:
-        """Answer to the end; raises only what is wrong with the tunnel itself."""
+        """Answer to the end, and stay until the other side has it all. Raises if the tunnel breaks."""
         far_end = _FarEnd(tunnel)
         try:
             match wanted.ask:
@@ -54,10 +54,11 @@ class Tunnels:
                 case ExecAsk() as ask:
                     await self._exec(wanted.instance, ask, far_end)
         except errors.SkerryError as error:
-            with contextlib.suppress(errors.Unavailable):  # it is the tunnel that is gone
-                await tunnel.fail(error)
+            await tunnel.fail(error)
         else:
             await tunnel.end()
+        with contextlib.suppress(errors.Unavailable):  # that is how it hangs up
+            await _hear_out(tunnel)
 
     async def _show(self, instance: InstanceId, ask: LogsAsk, far_end: _FarEnd) -> None:
         """What the last run wrote; with `follow` that of every run, until there will be no more."""
@@ -156,11 +157,7 @@ class _FarEnd:
 async def _while_open(tunnel: Tunnel, work: Coroutine[Any, Any, None]) -> None:
     """Do `work`, and give it up if the tunnel breaks; it is not meant to carry anything this way."""
 
-    async def listen() -> None:
-        while await tunnel.receive() is not None:
-            pass
-
-    doing, listening = asyncio.ensure_future(work), asyncio.ensure_future(listen())
+    doing, listening = asyncio.ensure_future(work), asyncio.ensure_future(_hear_out(tunnel))
     try:
         await asyncio.wait({doing, listening}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -169,6 +166,11 @@ async def _while_open(tunnel: Tunnel, work: Coroutine[Any, Any, None]) -> None:
         doing.result()
     finally:
         await give_up([doing, listening])
+
+
+async def _hear_out(tunnel: Tunnel) -> None:
+    while await tunnel.receive() is not None:
+        pass
 
 
 def _streams_for(ask: ExecAsk) -> Streams:

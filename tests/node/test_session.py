@@ -1,0 +1,383 @@
+"""The node's session: what is said first, what is told when, and what becomes of it when nobody is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from msgspec.structs import replace
+
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import SystemClock
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.ids import InstanceId
+from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.statuses import Desired
+from skerry.model.tunnels import LogsAsk
+from skerry.node import host
+from skerry.node.instances.tunnels import Tunnels
+from skerry.node.session import Session, introduce
+from tests.node.instances.ground import Ground
+from tests.node.instances.worlds import ID, TERMS, order
+from tests.support.waiting import eventually
+
+HELLO = Hello("edge-1", subnet="10.64.7.0/24")
+WELCOME = replace(TERMS, report_s=0.02, subnet="10.64.7.0/24")
+
+
+class FakeTunnel:
+    """A tunnel of which the test is the other end."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.incoming: asyncio.Queue[bytes | errors.SkerryError | None] = asyncio.Queue()
+        self.failure: errors.SkerryError | None = None
+        self.is_ended = False
+        self.is_closed = False
+
+    async def receive(self) -> bytes | None:
+        frame = await self.incoming.get()
+        if isinstance(frame, errors.SkerryError):
+            raise frame
+        return frame
+
+    async def send(self, frame: bytes) -> None:
+        if self.is_ended:
+            raise AssertionError("nothing comes after the end")
+        self.sent.append(frame)
+
+    async def end(self) -> None:
+        self.is_ended = True
+
+    async def fail(self, error: errors.SkerryError) -> None:
+        self.failure, self.is_ended = error, True
+
+    def hang_up(self) -> None:
+        self.incoming.put_nowait(errors.Unavailable("the tunnel was closed at its other end"))
+
+
+class FakeConnection:
+    """A control plane of which the test says what it says."""
+
+    def __init__(self, welcome: Welcome = WELCOME) -> None:
+        self._welcome = welcome
+        self._down: asyncio.Queue[Down | errors.SkerryError | None] = asyncio.Queue()
+        self.hellos: list[Hello] = []
+        self.batches: list[Reports] = []
+        self.heartbeats = 0
+        self.tunnels: dict[str, FakeTunnel] = {}
+        self.is_closed = False
+
+    def say(self, *messages: Down | errors.SkerryError | None) -> None:
+        for message in messages:
+            self._down.put_nowait(message)
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(each.instance, str(each.status)) for batch in self.batches for each in batch.reports]
+
+    async def hello(self, hello: Hello) -> Welcome:
+        self.hellos.append(hello)
+        return self._welcome
+
+    async def changed(self, hello: Hello) -> None:
+        self.hellos.append(hello)
+
+    async def messages(self) -> AsyncIterator[Down]:
+        while (message := await self._down.get()) is not None:
+            if isinstance(message, errors.SkerryError):
+                raise message
+            yield message
+
+    async def report(self, batch: Reports) -> None:
+        self.batches.append(batch)
+
+    async def heartbeat(self) -> None:
+        self.heartbeats += 1
+
+    @contextlib.asynccontextmanager
+    async def tunnel(self, id: str) -> AsyncIterator[FakeTunnel]:
+        if id == "given up":
+            raise errors.NotFound("nobody waits for this tunnel")
+        tunnel = self.tunnels[id] = FakeTunnel()
+        try:
+            yield tunnel
+        finally:
+            tunnel.is_closed = True
+
+
+class FakeDialler:
+    """Leads to one connection after another, or to what is against it."""
+
+    def __init__(self) -> None:
+        self.connections: list[FakeConnection] = []
+        self.refusals: list[errors.SkerryError] = []
+        self.dialled = 0
+
+    @contextlib.asynccontextmanager
+    async def dial(self) -> AsyncIterator[FakeConnection]:
+        self.dialled += 1
+        if self.refusals:
+            raise self.refusals.pop(0)
+        connection = FakeConnection()
+        self.connections.append(connection)
+        try:
+            yield connection
+        finally:
+            connection.is_closed = True
+
+    async def connection(self, number: int = 1) -> FakeConnection:
+        await eventually(lambda: len(self.connections) >= number)
+        return self.connections[number - 1]
+
+    async def quiet_connection(self) -> FakeConnection:
+        """One over which everything that there was has been said."""
+        connection = await self.connection()
+        await eventually(lambda: connection.heartbeats)
+        return connection
+
+
+class Talk:
+    """A session that goes on in the background."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.dialler, self.other = FakeDialler(), FakeDialler()
+        self.hello = HELLO
+        self.slept: list[float] = []
+        self._tasks: list[asyncio.Future[None]] = []
+
+    def begin(self, *, diallers: int = 1, **more: Any) -> Session:
+        session = Session(
+            [self.dialler, self.other][:diallers],
+            self.ground.instances,
+            Tunnels(self.ground.instances, self.ground.containers),
+            lambda: self.hello,
+            SystemClock(),
+            backoff=Backoff(first_s=1.0, cap_s=8.0, jitter=0.0),
+            **({"sleep": self._sleep} | more),
+        )
+        self._tasks.append(asyncio.ensure_future(session.run()))
+        return session
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        await give_up(self._tasks)
+
+
+@pytest.fixture
+async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
+    ground = Ground(tmp_path)
+    await ground.open()
+    talk = Talk(ground)
+    yield talk
+    await talk.end()
+    await ground.leave()
+
+
+def whole(*orders: Any, sequence: int = 1) -> Orders:
+    return Orders(sequence, is_whole=True, orders=orders)
+
+
+class TestASession:
+    async def test_begins_with_a_hello_and_keeps_to_what_it_is_welcomed_with(self, talk: Talk) -> None:
+        session = talk.begin()
+        connection = await talk.dialler.connection()
+        await eventually(lambda: session.is_connected)
+        assert connection.hellos == [HELLO]
+        assert talk.ground.instances.terms == WELCOME
+
+    async def test_carries_orders_down_and_reports_up(self, talk: Talk) -> None:
+        talk.begin()
+        connection = await talk.dialler.quiet_connection()
+        connection.say(whole(order()))
+        await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
+        assert list(dict.fromkeys(status for _, status in connection.told())) == ["STARTING", "RUNNING"]
+        assert [batch.sequence for batch in connection.batches] == list(range(1, len(connection.batches) + 1))
+        connection.say(Orders(2, is_whole=False, gone=(InstanceId(ID),)))
+        await talk.ground.until_gone()
+
+    async def test_forgets_what_is_acknowledged_and_nothing_else(self, talk: Talk) -> None:
+        talk.begin()
+        connection = await talk.dialler.quiet_connection()
+        connection.say(whole(order()))
+        await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
+        *_, last_but_one, last = connection.batches
+        assert [len(batch.reports) for batch in (last_but_one, last)] == [1, 1]
+        connection.say(Acknowledged(last_but_one.sequence))
+        await eventually(lambda: talk.ground.statuses() == ["RUNNING"])
+        connection.say(Acknowledged(last.sequence))
+        await eventually(lambda: talk.ground.statuses() == [])
+
+    async def test_tells_again_what_was_not_acknowledged_when_it_is_back(self, talk: Talk) -> None:
+        talk.begin()
+        first = await talk.dialler.quiet_connection()
+        first.say(whole(order()))
+        await eventually(lambda: first.told()[-1:] == [(ID, "RUNNING")])
+        first.say(errors.Unavailable("the server is gone"))
+        second = await talk.dialler.connection(2)
+        await eventually(lambda: len(second.told()) >= 3)
+        # What it missed, in order; and then what everything is now.
+        assert second.told()[:3] == [(ID, "STARTING"), (ID, "RUNNING"), (ID, "RUNNING")]
+        assert second.batches[0].sequence == 1
+        assert first.is_closed
+
+    async def test_tells_all_there_is_though_all_was_acknowledged_before(self, talk: Talk) -> None:
+        await talk.ground.apply(order())
+        await talk.ground.until("RUNNING")
+        talk.ground.acknowledge()
+        talk.begin()
+        connection = await talk.dialler.connection()
+        await eventually(lambda: connection.told() == [(ID, "RUNNING")])
+
+    async def test_says_now_and_then_that_it_is_there(self, talk: Talk) -> None:
+        talk.begin()
+        connection = await talk.dialler.connection()
+        await eventually(lambda: connection.heartbeats > 3)
+        assert connection.batches == []
+
+    async def test_tells_what_is_used_together(self, talk: Talk) -> None:
+        talk.begin()
+        connection = await talk.dialler.connection()
+        connection.say(whole(order(), order(id="other")))
+        await eventually(lambda: len(connection.told()) >= 4)
+        for id in (ID, "other"):
+            await talk.ground.until("RUNNING", id)
+            layer = talk.ground.node.folder / f"i-{id}" / "layer"
+            talk.ground.machine.used[layer] = 5 * 1024**3
+        await talk.ground.instances.look()
+        await eventually(lambda: any(report.usage.disk for report in connection.batches[-1].reports))
+        assert {report.instance for report in connection.batches[-1].reports} == {ID, "other"}
+
+    async def test_says_hello_again_when_the_machine_has_changed(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("skerry.node.session._DESCRIBE_S", 0.0)
+        talk.begin()
+        connection = await talk.dialler.connection()
+        await eventually(lambda: connection.heartbeats > 1)
+        assert connection.hellos == [HELLO]
+        talk.hello = replace(HELLO, labels={"zone": "edge"})
+        await eventually(lambda: connection.hellos[1:] == [talk.hello])
+
+    async def test_that_ends_leaves_the_instances_running(self, talk: Talk) -> None:
+        talk.begin()
+        connection = await talk.dialler.connection()
+        connection.say(whole(order()))
+        await talk.ground.until("RUNNING")
+        await talk.end()
+        talk.ground.process().exit(code=1)
+        await eventually(lambda: talk.ground.copy().history.restarts == 1)
+
+
+class TestDiallingAgain:
+    async def test_comes_after_longer_and_longer_pauses(self, talk: Talk) -> None:
+        talk.dialler.refusals = [errors.Unavailable("no server")] * 6
+        talk.begin()
+        await talk.dialler.connection()
+        assert talk.slept == [1, 2, 4, 8, 8, 8]
+
+    async def test_goes_from_one_server_to_the_next(self, talk: Talk) -> None:
+        talk.dialler.refusals = [errors.Unavailable("no server")] * 2
+        talk.other.refusals = [errors.Unavailable("no server")]
+        talk.begin(diallers=2)
+        connection = await talk.other.connection()
+        assert talk.slept == [1, 1, 2]
+        connection.say(Goodbye("this server stops"))
+        await talk.dialler.connection()
+        assert connection.is_closed
+
+    async def test_tells_the_reason_once(self, talk: Talk) -> None:
+        talk.dialler.refusals = [
+            *[errors.Unavailable("no server")] * 5,
+            *[errors.TimedOut("no answer")] * 3,
+        ]
+        with structlog.testing.capture_logs() as logs:
+            talk.begin()
+            connection = await talk.dialler.connection()
+            await eventually(lambda: any(entry["event"] == "session.began" for entry in logs))
+            connection.say(errors.Unavailable("no server"))
+            await talk.dialler.connection(2)
+        lost = [entry["reason"] for entry in logs if entry["event"] == "session.lost"]
+        assert lost == ["no server", "no answer", "no server"]
+
+    @pytest.mark.parametrize("error", [errors.Unauthenticated, errors.Forbidden])
+    async def test_a_certificate_that_is_not_taken_says_what_to_do(
+        self, talk: Talk, error: type[errors.SkerryError]
+    ) -> None:
+        talk.dialler.refusals = [error("the certificate was revoked")] * 3
+        with structlog.testing.capture_logs() as logs:
+            talk.begin()
+            await talk.dialler.connection()  # it may be renewed meanwhile
+        (entry,) = [entry for entry in logs if entry["event"] == "session.rejected"]
+        assert entry["log_level"] == "error"
+        assert entry["reason"] == "the certificate was revoked"
+        assert "skerry token create --role node" in entry["hint"]
+
+    async def test_follows_an_end_without_a_word(self, talk: Talk) -> None:
+        session = talk.begin()
+        (await talk.dialler.connection()).say(None)
+        await talk.dialler.connection(2)
+        await eventually(lambda: session.is_connected)
+
+    async def test_another_subnet_than_the_present_one_is_told(self, talk: Talk) -> None:
+        talk.hello = replace(HELLO, subnet="10.64.9.0/24")
+        with structlog.testing.capture_logs() as logs:
+            talk.begin()
+            await eventually(lambda: any(entry["event"] == "session.other_subnet" for entry in logs))
+
+
+class TestTunnels:
+    async def ask(self, talk: Talk, id: str = "t1", instance: str = ID) -> FakeConnection:
+        talk.begin()
+        connection = await talk.dialler.connection()
+        connection.say(whole(order(Desired.STOPPED)))
+        await talk.ground.until("STOPPED")
+        connection.say(OpenTunnel(id, InstanceId(instance), LogsAsk()))
+        return connection
+
+    async def test_are_dialled_when_they_are_asked_for(self, talk: Talk) -> None:
+        connection = await self.ask(talk)
+        tunnel = await eventually(lambda: connection.tunnels.get("t1"))
+        await eventually(lambda: tunnel.is_ended)
+        assert (tunnel.sent, tunnel.failure, tunnel.is_closed) == ([], None, False)
+        tunnel.hang_up()
+        await eventually(lambda: tunnel.is_closed)
+
+    async def test_to_what_is_not_there_say_so(self, talk: Talk) -> None:
+        connection = await self.ask(talk, instance="unknown")
+        tunnel = await eventually(lambda: connection.tunnels.get("t1"))
+        await eventually(lambda: tunnel.failure)
+        assert isinstance(tunnel.failure, errors.NotFound)
+        tunnel.hang_up()
+
+    async def test_that_nobody_waits_for_disturb_nobody(self, talk: Talk) -> None:
+        connection = await self.ask(talk, "given up")
+        beats = connection.heartbeats
+        await eventually(lambda: connection.heartbeats > beats)
+        assert not connection.is_closed
+
+    async def test_end_with_the_connection(self, talk: Talk) -> None:
+        connection = await self.ask(talk)
+        tunnel = await eventually(lambda: connection.tunnels.get("t1"))
+        connection.say(None)
+        await eventually(lambda: tunnel.is_closed)
+
+
+async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:
+    hello = introduce(
+        "edge-1", tmp_path, talk.ground.instances, subnet="10.64.7.0/24", labels={"zone": "edge"}
+    )
+    assert (hello.name, hello.subnet, hello.labels) == ("edge-1", "10.64.7.0/24", {"zone": "edge"})
+    assert hello.facts.architecture == host.architecture()
+    assert hello.facts.version
+    assert hello.room.cpu >= 1000
+    assert hello.room.memory > 0
