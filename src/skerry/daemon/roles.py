@@ -140,7 +140,7 @@ async def _start_server(
     )
     services = [IdentityService(identity), *fleet.services]
     grpc = GrpcServer(standard.beside(services, checks), door, settings.grpc, clock=clock)
-    app = build_app(plane, door, lambda: _advertised(grpc_address, settings))
+    app = build_app(plane, door, lambda: _advertised(grpc_address, settings), fleet.kudo)
     http = HttpServer(app, settings.http)
 
     async def drain() -> None:

@@ -29,8 +29,11 @@ from skerry.store.memory import MemoryStore
 from skerry.wire.gate import Gate
 from skerry.wire.http.app import build_app
 from skerry.wire.http.server import HttpServer
+from skerry.wire.kudo.context import Kudo
+from skerry.wire.kudo.keeper import Tunnels
 from skerry.wire.peers import Peer
 from tests.support.clouds import following
+from tests.support.controls import Control, control_on
 from tests.wire.http.talking import Wire
 
 # The first loop of libuv opens a pipe for signals that stays for the life of the process.
@@ -54,6 +57,7 @@ class Site:
 
     server: HttpServer
     plane: Plane
+    control: Control
     scheme: str = "http"
     sessions: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -100,6 +104,8 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     checks: dict[str, Callable[[], Awaitable[None]]] | None = None,
     lacking: tuple[str, ...] = (),
+    tunnels: Tunnels | None = None,
+    leads: bool = False,
 ) -> AsyncIterator[Site]:
     """A server with everything behind it; with `app`, that is served instead of Skerry's own."""
     clock = SystemClock()
@@ -121,9 +127,11 @@ async def serving(
             checks=checks or {},
             lacking=lacking,
         )
-        built = app or build_app(plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052")
+        control = await undo.enter_async_context(control_on(store, log, clock, leads=leads))
+        kudo = Kudo(control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock)
+        built = app or build_app(plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052", kudo)
         server = HttpServer(built, settings.http)
-        site = Site(server, plane, "https" if tls else "http")
+        site = Site(server, plane, control, "https" if tls else "http")
         await server.start(socket.create_server(("127.0.0.1", 0)), tls)
         undo.push_async_callback(server.stop, 5.0)
         undo.push_async_callback(site.sessions.aclose)

@@ -8,7 +8,8 @@ from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
 from skerry.wire import access
 from skerry.wire.gate import Gate
 from skerry.wire.http.front import Front
-from skerry.wire.own.table import ENDPOINTS
+from skerry.wire.kudo import table as kudo_table
+from skerry.wire.own import table as own_table
 from skerry.wire.peers import Peer
 from tests.wire.http.conftest import Serve, StrangerGate
 
@@ -28,7 +29,9 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
     assert isinstance(app, Front)
     served = [f"{target.method} {target.template}" for target in app.targets()]
     assert sorted(served) == sorted(access.HTTP)
-    assert sorted(served) == sorted(endpoint.name for endpoint in ENDPOINTS)
+    assert sorted(served) == sorted(
+        endpoint.name for endpoint in (*own_table.ENDPOINTS, *kudo_table.ENDPOINTS)
+    )
     assert all(target.row is access.HTTP[f"{target.method} {target.template}"] for target in app.targets())
 
 

@@ -6,7 +6,8 @@ Called once by the daemon. Which endpoints there are is told by their rooms; wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from starlette.routing import Route
 
@@ -17,21 +18,23 @@ from skerry.wire.gate import Gate, allowed_hosts
 from skerry.wire.http.endpoints import Endpoint, Served
 from skerry.wire.http.front import Front, Target
 from skerry.wire.http.openapi import openapi_document
+from skerry.wire.kudo import table as kudo_table
+from skerry.wire.kudo.context import Kudo
 from skerry.wire.own import health
+from skerry.wire.own import table as own_table
 from skerry.wire.own.context import Own
-from skerry.wire.own.table import ENDPOINTS
 
 
-def build_app(plane: Plane, gate: Gate, grpc_address: Callable[[], str]) -> Front:
+def build_app(plane: Plane, gate: Gate, grpc_address: Callable[[], str], kudo: Kudo) -> Front:
     """The app that `HttpServer` serves; `grpc_address` is asked when a node joins."""
     own = Own.of(plane, grpc_address, jsonio.encode(openapi_document()))
     settings = plane.settings.http
 
-    def target(declared: Endpoint) -> Target:
+    def target(declared: Endpoint, context: Any) -> Target:
         return Target(
             method=declared.method,
             template=declared.path,
-            app=Served(declared, own),
+            app=Served(declared, context),
             row=access.HTTP[declared.name],
             max_body_bytes=min(declared.max_body_bytes, settings.max_body_bytes),
             timeout_s=None if declared.streams else settings.request_timeout_s,
@@ -42,7 +45,13 @@ def build_app(plane: Plane, gate: Gate, grpc_address: Callable[[], str]) -> Fron
         # The front takes the last slash off every path before it looks.
         return Route(found.template.rstrip("/") or "/", found.app, methods=[found.method])
 
-    behind = [target(declared) for declared in ENDPOINTS if declared is not health.healthz]
+    rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_table.ENDPOINTS, own), (kudo_table.ENDPOINTS, kudo)]
+    behind = [
+        target(declared, context)
+        for endpoints, context in rooms
+        for declared in endpoints
+        if declared is not health.healthz
+    ]
     return Front(
         bare={"/healthz": [health.bare()]},
         behind=[(route(found), found) for found in behind],

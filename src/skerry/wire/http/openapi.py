@@ -18,7 +18,8 @@ from skerry.wire import errors as tables
 from skerry.wire.http import answers
 from skerry.wire.http.answers import Problem
 from skerry.wire.http.endpoints import Duplex, Endpoint, Raw, Stream
-from skerry.wire.own.table import ENDPOINTS
+from skerry.wire.kudo import table as kudo_table
+from skerry.wire.own import table as own_table
 
 _DESCRIPTION = """\
 Skerry's own routes. Errors have one shape (`Problem`), with a `code` for programs and a sentence for \
@@ -39,7 +40,7 @@ _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 
 def openapi_document() -> dict[str, Any]:
     """The document for everything that this version serves."""
-    return describe(ENDPOINTS)
+    return describe([*own_table.ENDPOINTS, *kudo_table.ENDPOINTS])
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:

@@ -1,0 +1,301 @@
+"""`/instance/`: Kudo's instances over HTTP: list, one, create, change, delete.
+
+Only translation: what a wish leads to is decided by `skerry.control`. An answer says what the wish has become
+by the time it is sent, not what it will be.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from skerry.model import errors
+from skerry.model.ids import NodeId, WorkloadId
+from skerry.model.statuses import Desired, Status
+from skerry.model.workloads import Instance, Spec
+from skerry.wire.http.endpoints import Call, Reply, endpoint
+from skerry.wire.kudo import documents, rest_answers
+from skerry.wire.kudo.context import Kudo
+from skerry.wire.kudo.documents import InstanceDocument, InstanceInput
+from skerry.wire.kudo.images import check_image
+from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Namespace, Offset
+
+_WISHES = {Status.RUNNING: Desired.RUNNING, Status.STOPPED: Desired.STOPPED}
+_ONE_OF = "give a workload (`workload_id`, `workload_name`, `?workloadId=`) or a spec (`name`, `uri`, ...)"
+
+
+class InstancePath(msgspec.Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class InstanceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which instances; filters that are not given let all through."""
+
+    limit: Limit = 100
+    offset: Offset = 0
+    cursor: Cursor = ""
+    type: Annotated[str, Meta(description="`CONTAINER`")] = ""
+    state: Annotated[str, Meta(description="Statuses, with commas between, in any case")] = ""
+    status: Annotated[str, Meta(description="The same as `state`")] = ""
+    node: Annotated[str, Meta(description="Id of the node they are on")] = ""
+    workload: Annotated[str, Meta(description="Id of the workload they are of")] = ""
+    namespace: Namespace = ""
+
+
+class InstanceWish(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"workload": "workloadId"}
+):
+    """What an instance is made of, if not told in the body."""
+
+    workload: Annotated[str, Meta(description="Id of a workload")] = ""
+    namespace: Namespace = ""
+
+
+class InstanceList(msgspec.Struct, frozen=True):
+    """A page of instances, the oldest first; `count` is how many there are in all."""
+
+    count: int
+    instances: tuple[InstanceDocument, ...]
+    cursor: str | None
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """What is going; it is gone when it cannot be found any more."""
+
+    id: str
+    status: Status = Status.DESTROYING
+
+
+@endpoint(
+    "GET",
+    "/instance/",
+    summary="List instances",
+    raises=(errors.Invalid, errors.Unprocessable),
+    media_too={ENVELOPE: Envelopes[InstanceDocument]},
+)
+async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> InstanceList | Reply:
+    """In the order of their creation. `X-Total-Count` is the `count`, too."""
+    rest_answers.check_namespace(query.namespace)
+    found = kudo.instances.list(
+        limit=rest_answers.page_size(query.limit),
+        offset=query.offset,
+        cursor=query.cursor or None,
+        kind=documents.kind_of(query.type) if query.type else None,
+        states=_states(query),
+        node=NodeId(query.node) if query.node else None,
+        workload=WorkloadId(query.workload) if query.workload else None,
+    )
+    items = tuple(_document(kudo, instance) for instance in found.items)
+    return rest_answers.page(call, InstanceList(found.total, items, found.cursor), items)
+
+
+@endpoint(
+    "GET",
+    "/instance/{id}",
+    summary="Show an instance",
+    raises=(errors.Invalid, errors.NotFound),
+    media_too={ENVELOPE: Envelope[InstanceDocument]},
+)
+async def show(kudo: Kudo, call: Call, path: InstancePath) -> InstanceDocument | Reply:
+    """As it is known now. `ETag` changes whenever something of it is written, not with its `usage`."""
+    return _answer(kudo, call, kudo.instances.get(path.id))
+
+
+_CREATE_RAISES = (
+    errors.Invalid,
+    errors.NotFound,
+    errors.AlreadyExists,
+    errors.Unprocessable,
+    errors.Expired,
+    errors.TooLarge,
+    errors.Unavailable,
+)
+_CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-Key, with the same wish."}
+
+
+@endpoint(
+    "PUT",
+    "/instance/",
+    summary="Create an instance",
+    status=201,
+    also=_CREATE_ALSO,
+    raises=_CREATE_RAISES,
+    headers=rest_answers.RETRY_HEADER,
+    media_too={ENVELOPE: Envelope[InstanceDocument]},
+    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+)
+async def create(
+    kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None
+) -> InstanceDocument | Reply:
+    """Of a workload, by its id or name, or of a spec of its own.
+
+    It is durable when this is answered, and then waits for a node. With an `id` of your own, or an
+    `Idempotency-Key`, the same request can be sent again without making a second one; the same id with
+    something else is 409.
+    """
+    return await _create(kudo, call, query, body)
+
+
+@endpoint(
+    "POST",
+    "/instance/",
+    summary="Create an instance; the same as PUT",
+    status=201,
+    also=_CREATE_ALSO,
+    raises=_CREATE_RAISES,
+    headers=rest_answers.RETRY_HEADER,
+    media_too={ENVELOPE: Envelope[InstanceDocument]},
+    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+)
+async def create_by_post(
+    kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None
+) -> InstanceDocument | Reply:
+    """For clients that create with POST."""
+    return await _create(kudo, call, query, body)
+
+
+@endpoint(
+    "PATCH",
+    "/instance/{id}",
+    summary="Start, stop or change an instance",
+    raises=(
+        errors.Invalid,
+        errors.NotFound,
+        errors.Conflict,
+        errors.Refused,
+        errors.Unprocessable,
+        errors.TooLarge,
+        errors.Unavailable,
+    ),
+    headers=rest_answers.MATCH_HEADER,
+    media_too={ENVELOPE: Envelope[InstanceDocument]},
+    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+)
+async def change(kudo: Kudo, call: Call, path: InstancePath, body: InstanceInput) -> InstanceDocument | Reply:
+    """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
+
+    `{"status": "STOPPED"}` stops it and keeps its place, `{"status": "RUNNING"}` starts it. Any change of the
+    spec, or another `workload_id`, replaces the copy there is. `id` and `type` cannot change.
+    """
+    if body.id not in (UNSET, path.id):
+        raise errors.Invalid("the id of an instance cannot change", field="id")
+    _check_given_image(call, body)
+    instance = await kudo.instances.change(
+        path.id,
+        actor=call.caller.name,
+        desired=_desired(kudo, path.id, body.status),
+        merge=body.onto if body.says_something else None,
+        workload=_workload(kudo, body),
+        if_match=rest_answers.matched(call, lambda: kudo.instances.revision(path.id)),
+    )
+    return _answer(kudo, call, instance)
+
+
+@endpoint(
+    "DELETE",
+    "/instance/{id}",
+    summary="Delete an instance",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+    media_too={ENVELOPE: Envelope[Deleted]},
+)
+async def delete(kudo: Kudo, call: Call, path: InstancePath) -> Deleted | Reply:
+    """It is wished gone, and cannot be called back; it is 404 when its node has removed it."""
+    instance = await kudo.instances.destroy(path.id, actor=call.caller.name)
+    return rest_answers.one(call, Deleted(instance.id))
+
+
+async def _create(kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None) -> Reply:
+    rest_answers.check_namespace(query.namespace)
+    given = body or InstanceInput()
+    _check_given_image(call, given)
+    made, is_new = await kudo.instances.create(
+        _what(kudo, query, given),
+        actor=call.caller.name,
+        id=None if given.id is UNSET else given.id or None,
+        idempotency_key=rest_answers.idempotency_key(call),
+    )
+    return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/instance/{made.id}")
+
+
+def _what(kudo: Kudo, query: InstanceWish, given: InstanceInput) -> Spec | str:
+    named = _workload(kudo, given)
+    if named is not None and query.workload not in ("", named):
+        raise errors.Invalid(
+            f"the query and the body name different workloads; {_ONE_OF}", field="workloadId"
+        )
+    workload = named or query.workload
+    if not workload:
+        if not given.says_something:
+            raise errors.Invalid(f"this says nothing of what to run; {_ONE_OF}", field="uri")
+        return given.onto()
+    if given.says_something:
+        raise errors.Invalid(f"{_ONE_OF}, not both", field="workload_id")
+    return workload
+
+
+def _workload(kudo: Kudo, given: InstanceInput) -> str | None:
+    """The workload that is named, if one is."""
+    by_id, by_name = given.workload_id, given.workload_name
+    if isinstance(by_id, str) and isinstance(by_name, str):
+        raise errors.Invalid("give `workload_id` or `workload_name`, not both", field="workload_name")
+    if isinstance(by_name, str):
+        _check_no_other_has(kudo, by_name)
+        return by_name
+    return by_id if isinstance(by_id, str) else None
+
+
+def _check_no_other_has(kudo: Kudo, name: str) -> None:
+    """Ids go before names: one workload may have the name of another as its id, and is not meant then."""
+    try:
+        found = kudo.workloads.get(name)
+    except errors.NotFound:
+        return  # another server may have just made it; the control plane looks in the store
+    if found.spec.name != name:
+        raise errors.Invalid(
+            f"{name!r} is the id of a workload of another name; name the workload by its id",
+            field="workload_name",
+        )
+
+
+def _desired(kudo: Kudo, id: str, status: str | UnsetType) -> Desired | None:
+    if status is UNSET:
+        return None
+    wanted = documents.status_of(status, "status")
+    # What was read and comes back unchanged is no wish.
+    if wanted not in _WISHES and wanted is not kudo.instances.get(id).observed.status:
+        raise errors.Invalid(
+            f"status can be set to RUNNING or STOPPED, not to {wanted}; DELETE destroys an instance",
+            field="status",
+        )
+    return _WISHES.get(wanted)
+
+
+def _states(query: InstanceQuery) -> frozenset[Status]:
+    if query.state and query.status and query.state != query.status:
+        raise errors.Invalid("`state` and `status` mean the same and differ; give one of them", field="state")
+    field = "state" if query.state else "status"
+    text = query.state or query.status
+    return frozenset(documents.status_of(name, field) for name in text.split(",")) if text else frozenset()
+
+
+def _check_given_image(call: Call, given: InstanceInput) -> None:
+    if isinstance(given.uri, str):
+        check_image(given.uri, call.caller)
+
+
+def _answer(
+    kudo: Kudo, call: Call, instance: Instance, *, status: int | None = None, **headers: str
+) -> Reply:
+    try:
+        # The tag must be of what is shown, and what was written may have moved on since.
+        instance = kudo.instances.get(instance.id)
+        headers["etag"] = rest_answers.etag(kudo.instances.revision(instance.id))
+    except errors.NotFound:
+        pass  # over already, or made by another server a moment ago
+    return rest_answers.one(call, _document(kudo, instance), status=status, **headers)
+
+
+def _document(kudo: Kudo, instance: Instance) -> InstanceDocument:
+    return documents.instance_document(instance, kudo.instances.usage(instance.id))

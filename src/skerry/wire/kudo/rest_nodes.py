@@ -1,0 +1,213 @@
+"""`/node/`: the machines of this cloud, for those who look after them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.control import listing
+from skerry.model import errors
+from skerry.model.nodes import Facts, Liveness, Node
+from skerry.model.statuses import NodeStatus
+from skerry.wire.http.endpoints import Call, Reply, endpoint
+from skerry.wire.kudo import documents, rest_answers
+from skerry.wire.kudo.context import Kudo
+from skerry.wire.kudo.documents import ResourceDocument
+from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+
+_MAX_DRAIN_S = 30 * 86400
+
+_RAISES = (errors.Invalid, errors.NotFound, errors.Refused, errors.Unavailable)
+
+
+class NodePath(msgspec.Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=256, description="Its id, or a name only it has")]
+
+
+class NodeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which nodes."""
+
+    limit: Limit = 100
+    offset: Offset = 0
+    cursor: Cursor = ""
+
+
+class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of this cloud. Times are seconds since the epoch."""
+
+    id: str
+    name: str
+    status: NodeStatus
+    reason: Annotated[str, Meta(description="Why `status` is what it is, for people")]
+    liveness: Annotated[Liveness, Meta(description="Whether it is heard of now")]
+    is_cordoned: Annotated[bool, Meta(description="It takes nothing new, by somebody's word")]
+    drain_by: Annotated[float | None, Meta(description="By then it has given up all that it has")]
+    is_foreign: Annotated[bool, Meta(description="It speaks only Kudo's calls, and takes no orders")]
+    resources: Annotated[ResourceDocument, Meta(description="All that may be given away, used or not")]
+    labels: dict[str, str]
+    facts: Facts
+    subnet: str
+    registered_at: float
+    reported_at: Annotated[float, Meta(description="As of the last change that was written down")]
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """A page of nodes, by id; `count` is how many there are in all."""
+
+    count: int
+    nodes: tuple[NodeDocument, ...]
+    cursor: str | None
+
+
+class CordonWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why."""
+
+    reason: Annotated[str, Meta(max_length=256, description="For people")] = ""
+
+
+class DrainWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long it may take."""
+
+    within_s: Annotated[
+        float | None,
+        Meta(description="Seconds; what is left then is given up at once. Without it: `fleet.drain_s`"),
+    ] = None
+
+
+class LabelsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A merge patch: labels that are not named stay, those that are null go."""
+
+    labels: dict[str, str | None]
+
+
+class UnregisterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How."""
+
+    force: Annotated[bool, Meta(description="Although it has instances, which are then placed elsewhere")] = (
+        False
+    )
+
+
+@endpoint(
+    "GET",
+    "/node/",
+    summary="List nodes",
+    raises=(errors.Invalid,),
+    media_too={ENVELOPE: Envelopes[NodeDocument]},
+)
+async def list_nodes(kudo: Kudo, call: Call, query: NodeQuery) -> NodeList | Reply:
+    """By id. `X-Total-Count` is the `count`, too."""
+    there = sorted(kudo.nodes.list(), key=_place)
+    found = listing.cut(
+        lambda place: (node for node in there if place is None or _place(node) > place),
+        _place,
+        total=len(there),
+        limit=rest_answers.page_size(query.limit),
+        offset=query.offset,
+        cursor=query.cursor or None,
+    )
+    items = tuple(_document(kudo, node) for node in found.items)
+    return rest_answers.page(call, NodeList(found.total, items, found.cursor), items)
+
+
+@endpoint(
+    "GET",
+    "/node/{id}",
+    summary="Show a node",
+    raises=(errors.Invalid, errors.NotFound, errors.Refused),
+    media_too={ENVELOPE: Envelope[NodeDocument]},
+)
+async def show(kudo: Kudo, call: Call, path: NodePath) -> NodeDocument | Reply:
+    """By its id, or by its name if no other node has the same."""
+    return _answer(kudo, call, kudo.nodes.get(path.id))
+
+
+@endpoint(
+    "POST",
+    "/node/{id}/cordon",
+    summary="Give a node nothing new",
+    raises=_RAISES,
+    media_too={ENVELOPE: Envelope[NodeDocument]},
+)
+async def cordon(kudo: Kudo, call: Call, path: NodePath, body: CordonWish | None) -> NodeDocument | Reply:
+    """It keeps what it has."""
+    wish = body or CordonWish()
+    return _answer(kudo, call, await kudo.nodes.cordon(path.id, actor=call.caller.name, reason=wish.reason))
+
+
+@endpoint(
+    "POST",
+    "/node/{id}/uncordon",
+    summary="Let a node take instances again",
+    raises=_RAISES,
+    media_too={ENVELOPE: Envelope[NodeDocument]},
+)
+async def uncordon(kudo: Kudo, call: Call, path: NodePath) -> NodeDocument | Reply:
+    """Ends a drain, too."""
+    return _answer(kudo, call, await kudo.nodes.uncordon(path.id, actor=call.caller.name))
+
+
+@endpoint(
+    "POST",
+    "/node/{id}/drain",
+    summary="Take everything off a node",
+    raises=_RAISES,
+    media_too={ENVELOPE: Envelope[NodeDocument]},
+)
+async def drain(kudo: Kudo, call: Call, path: NodePath, body: DrainWish | None) -> NodeDocument | Reply:
+    """Its instances are stopped and placed elsewhere, and nothing new comes."""
+    within_s = body.within_s if body else None
+    if within_s is not None and not 0 <= within_s <= _MAX_DRAIN_S:
+        raise errors.Invalid(f"within_s must be 0 to {_MAX_DRAIN_S} seconds", field="within_s")
+    by = None if within_s is None else kudo.clock.now() + within_s
+    return _answer(kudo, call, await kudo.nodes.drain(path.id, actor=call.caller.name, by=by))
+
+
+@endpoint(
+    "PATCH",
+    "/node/{id}",
+    summary="Change the labels of a node",
+    raises=_RAISES,
+    media_too={ENVELOPE: Envelope[NodeDocument]},
+)
+async def relabel(kudo: Kudo, call: Call, path: NodePath, body: LabelsWish) -> NodeDocument | Reply:
+    """Constraints of workloads are about these. Who runs where does not change by it."""
+    node = kudo.nodes.get(path.id)
+    merged = {**node.labels, **body.labels}
+    labels = {key: value for key, value in merged.items() if value is not None}
+    return _answer(kudo, call, await kudo.nodes.relabel(node.id, labels, actor=call.caller.name))
+
+
+@endpoint("DELETE", "/node/{id}", summary="Unregister a node", status=204, raises=_RAISES)
+async def unregister(kudo: Kudo, call: Call, path: NodePath, query: UnregisterQuery) -> None:
+    """Refused while it has instances; drain it first. A machine that still runs Skerry comes back."""
+    await kudo.nodes.unregister(path.id, actor=call.caller.name, force=query.force)
+
+
+def _answer(kudo: Kudo, call: Call, node: Node) -> Reply:
+    return rest_answers.one(call, _document(kudo, node))
+
+
+def _document(kudo: Kudo, node: Node) -> NodeDocument:
+    return NodeDocument(
+        id=node.id,
+        name=node.name,
+        status=node.status,
+        reason=node.reason,
+        liveness=kudo.nodes.liveness(node.id),
+        is_cordoned=node.is_cordoned,
+        drain_by=node.drain_by,
+        is_foreign=node.is_foreign,
+        resources=documents.resource_document(node.room),
+        labels=node.labels,
+        facts=node.facts,
+        subnet=node.subnet,
+        registered_at=node.registered_at,
+        reported_at=node.reported_at,
+    )
+
+
+def _place(node: Node) -> str:
+    return f"node/{node.id}"
