@@ -47,7 +47,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     at: float
     usage: Room = NOTHING
-    inventory: tuple[InstanceId, ...] | None = None  # None: it said nothing of what it runs
+    inventory: tuple[InstanceId, ...] | None = None  # None: it never said what it runs
 
 
 class Nodes:
@@ -176,20 +176,25 @@ class Nodes:
         inventory: Sequence[InstanceId] | None = None,
     ) -> Node:
         """What a node of a third party says of itself: a sign of life, and written if it is news."""
+        node = self.get(id)
+        if not node.is_foreign:
+            raise errors.Refused(f"node {node.id} reports by its own session, and by nothing else")
+        self.pulse.heard(node.id)
+        if self.alive(node.id) is None:
+            await self.pulse.beat()  # before anything else is written: who is not heard is lost again at once
 
         def change(node: Node) -> Turn | None:
-            if not node.is_foreign:
-                raise errors.Refused(f"node {node.id} reports by its own session, and by nothing else")
             after = replace(node, status=status, room=node.room if room is None else room)
             if after == node:
                 return None
             after = replace(after, reason=ids.check_label(reason, "description"))
             return Turn(after, f"node.{status}", reason)
 
-        node = await self._change(id, change, actor=f"node/{id}")
+        node = await self._change(node.id, change, actor=f"node/{node.id}")
+        if inventory is None and (before := self._seen.get(node.id)) is not None:
+            inventory = before.inventory
         kept = None if inventory is None else tuple(inventory)
         self._seen[node.id] = Seen(self._clock.now(), usage, kept)
-        self.pulse.heard(node.id)
         return node
 
     async def unregister(self, id: str, *, actor: str, force: bool = False) -> None:
