@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 from grpclib.client import Channel, ServiceMethod, Stream
+from grpclib.exceptions import StreamTerminatedError
 
 from skerry.model import errors
 from skerry.model.sessions import Down, Hello, Reports, Welcome
@@ -56,7 +57,7 @@ class GrpcConnection:
 
     async def hello(self, hello: Hello) -> Welcome:
         await self._send(pb.FromNode(hello=messages.told_hello(hello)))
-        with translated(_AIM):
+        with _told(self._stream, _AIM):
             first = await self._stream.recv_message()
             if first is None:
                 await self._stream.recv_trailing_metadata()  # raises what the server has against us
@@ -70,7 +71,7 @@ class GrpcConnection:
     async def messages(self) -> AsyncIterator[Down]:
         reader = messages.Reader()
         while True:
-            with translated(_AIM):
+            with _told(self._stream, _AIM):
                 message = await self._stream.recv_message()
                 if message is None:
                     await self._stream.recv_trailing_metadata()
@@ -87,13 +88,13 @@ class GrpcConnection:
     @asynccontextmanager
     async def tunnel(self, id: str) -> AsyncIterator[GrpcTunnel]:
         async with _opened(NodeServiceStub(self._channel).Tunnel) as stream:
-            with translated("open the tunnel"):
+            with _told(stream, "open the tunnel"):
                 await stream.send_message(pb.Frame(open=id))
                 await stream.recv_initial_metadata()
             yield GrpcTunnel(stream)
 
     async def _send(self, message: pb.FromNode) -> None:
-        with translated(_AIM):
+        with _told(self._stream, _AIM):
             async with self._sending:
                 await self._stream.send_message(message)
 
@@ -109,7 +110,7 @@ class GrpcTunnel:
     async def receive(self) -> bytes | None:
         if self._is_ended:
             return None
-        with translated("read from the tunnel"):
+        with _told(self._stream, "read from the tunnel"):
             frame = await self._stream.recv_message()
             if frame is None:
                 await self._stream.recv_trailing_metadata()
@@ -135,9 +136,20 @@ class GrpcTunnel:
         await self._send(tunnels.told_failure(error))
 
     async def _send(self, frame: pb.Frame) -> None:
-        with translated("write to the tunnel"):
+        with _told(self._stream, "write to the tunnel"):
             async with self._sending:
                 await self._stream.send_message(frame)
+
+
+@contextmanager
+def _told(stream: Stream[S, R], aim: str) -> Iterator[None]:
+    """What goes wrong inside leaves as the server's word on it, if it had one."""
+    with translated(aim):
+        try:
+            yield
+        except StreamTerminatedError:
+            stream._maybe_raise()  # a server that ends a call early says why before it cuts it off
+            raise
 
 
 @asynccontextmanager

@@ -34,6 +34,8 @@ M = TypeVar("M")
 R = TypeVar("R")
 
 _FIRST_WORD_S: Final = 10.0
+# A call that ends here before it does there is cut off, and with it whatever the node has not read yet: after
+# its last word the node gets this long to hang up.
 _LAST_WORD_S: Final = 5.0
 _MESSAGES_PER_S: Final = 100.0
 
@@ -79,6 +81,9 @@ class NodeService(NodeServiceBase):
             ]
             try:
                 await asyncio.gather(*ways)
+                await asyncio.wait_for(stream.recv_message(), _LAST_WORD_S)  # until it hangs up
+            except TimeoutError:
+                pass
             finally:
                 await give_up(ways)
 
@@ -116,10 +121,11 @@ class NodeService(NodeServiceBase):
 
 
 async def _tell(stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session) -> None:
-    """Send what the node is to know, to the goodbye."""
+    """Send what the node is to know, to the goodbye, after which it is for the node to hang up."""
     async for message in session.messages():
         for part in messages.told(message):
             await stream.send_message(part)
+    await asyncio.sleep(_LAST_WORD_S)
 
 
 async def _let_go(session: sessions.Session) -> None:
@@ -129,13 +135,13 @@ async def _let_go(session: sessions.Session) -> None:
 
 
 async def _from_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    """Pass on what comes from the node, until it has no more."""
     while (frame := await stream.recv_message()) is not None:
         match frame.WhichOneof("frame"):
             case "data":
                 await end.send(frame.data)
             case "end":
-                await end.end()
-                return
+                break
             case "failure":
                 await end.fail(tunnels.failure_of(frame.failure))
                 return
@@ -145,11 +151,13 @@ async def _from_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
 
 
 async def _to_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    """Pass on what is for the node, until there is no more; after a failure it is for the node to hang up."""
     try:
         while (frame := await end.receive()) is not None:
             await stream.send_message(tunnels.told_data(frame))
     except errors.SkerryError as error:
         await stream.send_message(tunnels.told_failure(error))
+        await asyncio.sleep(_LAST_WORD_S)
         raise
     await stream.send_message(tunnels.END)
 

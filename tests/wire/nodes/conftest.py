@@ -1,0 +1,90 @@
+"""A server of nodes on loopback, with real TLS, over a store in memory; and nodes that dial it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from grpclib.client import Channel
+
+from skerry.control.sessions import Sessions
+from skerry.control.tunnels import Tunnels
+from skerry.kit.clock import ManualClock, SystemClock
+from skerry.model.settings import FleetSettings, GrpcSettings
+from skerry.store.memory import MemoryStore
+from skerry.wire.gate import Gate
+from skerry.wire.grpc import standard
+from skerry.wire.grpc.channel import dial
+from skerry.wire.grpc.server import GrpcServer
+from skerry.wire.nodes.client import GrpcConnection, GrpcDialler
+from skerry.wire.nodes.service import NodeService
+from tests.control.test_sessions import FakeInstances
+from tests.support.certificates import TestAuthority
+from tests.support.fleets import Fleet, fleet_on
+from tests.wire.grpc.fakes import FakeIdentity
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
+    return TestAuthority(tmp_path_factory.mktemp("ca"))
+
+
+class Served:
+    """A running server, and ways to it."""
+
+    def __init__(self, fleet: Fleet, instances: FakeInstances, authority: TestAuthority) -> None:
+        self.fleet = fleet
+        self.instances = instances
+        self.revoked: set[str] = set()
+        self.sessions = Sessions(fleet.nodes, instances, FleetSettings(), tunnels=Tunnels(patience_s=5.0))
+        service = NodeService(self.sessions, SystemClock(), counts=lambda serial: serial not in self.revoked)
+        self._server = GrpcServer(
+            standard.beside([service], {}), Gate(FakeIdentity(), os.getuid()), GrpcSettings()
+        )
+        self._authority = authority
+        self._stack = AsyncExitStack()
+        self.port = 0
+
+    async def start(self) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        await self._server.listen_tcp(listening, self._authority.server_context(), plaintext=True)
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+        await self._server.stop(5.0)
+
+    def dialler(self, node: str = "n1", role: str = "node") -> GrpcDialler:
+        tls = self._authority.client_context(self._authority.issue(node, role))
+        return GrpcDialler(f"127.0.0.1:{self.port}", tls)
+
+    async def connect(self, node: str = "n1", role: str = "node") -> GrpcConnection:
+        """A connection that ends with the test."""
+        return await self._stack.enter_async_context(self.dialler(node, role).dial())
+
+    def channel(self, node: str | None = "n1", role: str = "node") -> Channel:
+        """For tests that speak as no client of ours would; without a node, in plain text."""
+        tls = None
+        if node is not None:
+            tls = self._authority.client_context(self._authority.issue(node, role))
+        channel = dial(f"127.0.0.1:{self.port}", tls)
+        self._stack.callback(channel.close)
+        return channel
+
+
+@pytest.fixture
+async def served(authority: TestAuthority, tmp_path: Path) -> AsyncIterator[Served]:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    async with fleet_on(store, clock) as fleet:
+        server = Served(fleet, FakeInstances(fleet.mirror), authority)
+        await server.start()
+        yield server
+        await server.stop()
+    await store.close()
+    await asyncio.sleep(0)
