@@ -23,43 +23,13 @@ from skerry.model.tunnels import LogsAsk
 from skerry.node import host
 from skerry.node.instances.tunnels import Tunnels
 from skerry.node.session import Session, introduce
+from tests.node.instances.far_ends import FakeTunnel
 from tests.node.instances.ground import Ground
 from tests.node.instances.worlds import ID, TERMS, order
 from tests.support.waiting import eventually
 
 HELLO = Hello("edge-1", subnet="10.64.7.0/24")
 WELCOME = replace(TERMS, report_s=0.02, subnet="10.64.7.0/24")
-
-
-class FakeTunnel:
-    """A tunnel of which the test is the other end."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.incoming: asyncio.Queue[bytes | errors.SkerryError | None] = asyncio.Queue()
-        self.failure: errors.SkerryError | None = None
-        self.is_ended = False
-        self.is_closed = False
-
-    async def receive(self) -> bytes | None:
-        frame = await self.incoming.get()
-        if isinstance(frame, errors.SkerryError):
-            raise frame
-        return frame
-
-    async def send(self, frame: bytes) -> None:
-        if self.is_ended:
-            raise AssertionError("nothing comes after the end")
-        self.sent.append(frame)
-
-    async def end(self) -> None:
-        self.is_ended = True
-
-    async def fail(self, error: errors.SkerryError) -> None:
-        self.failure, self.is_ended = error, True
-
-    def hang_up(self) -> None:
-        self.incoming.put_nowait(errors.Unavailable("the tunnel was closed at its other end"))
 
 
 class FakeConnection:
@@ -208,13 +178,15 @@ class TestASession:
     async def test_forgets_what_is_acknowledged_and_nothing_else(self, talk: Talk) -> None:
         talk.begin()
         connection = await talk.dialler.quiet_connection()
+        talk.ground.node.images.gate = gate = asyncio.Event()
         connection.say(whole(order()))
+        await eventually(lambda: connection.told() and connection.batches[-1].reports[-1].reason)
+        starting = connection.batches[-1]
+        gate.set()
         await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
-        *_, last_but_one, last = connection.batches
-        assert [len(batch.reports) for batch in (last_but_one, last)] == [1, 1]
-        connection.say(Acknowledged(last_but_one.sequence))
+        connection.say(Acknowledged(starting.sequence))
         await eventually(lambda: talk.ground.statuses() == ["RUNNING"])
-        connection.say(Acknowledged(last.sequence))
+        connection.say(Acknowledged(connection.batches[-1].sequence))
         await eventually(lambda: talk.ground.statuses() == [])
 
     async def test_tells_again_what_was_not_acknowledged_when_it_is_back(self, talk: Talk) -> None:

@@ -1,0 +1,260 @@
+"""Instances as they run: real containers, their ports, their ends, their output and programs in them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.cells import Stream
+from skerry.model.ids import InstanceId
+from skerry.model.orders import Order, Report
+from skerry.model.ports import PortMapping
+from skerry.model.room import Megabytes, Room
+from skerry.model.sessions import OpenTunnel
+from skerry.model.statuses import Desired
+from skerry.model.tunnels import Ask, Channel, ExecAsk, LogsAsk
+from skerry.node.instances.instances import NodeInstances
+from skerry.node.instances.tunnels import Tunnels
+from tests.node.containers.conftest import busybox, ground
+from tests.node.containers.real import Agent, Ground, needs_root, needs_runc
+from tests.node.instances.driver import hurry, instances_of, reach
+from tests.node.instances.far_ends import FakeTunnel
+from tests.node.instances.worlds import ID, spec
+from tests.support.waiting import eventually
+
+__all__ = ["busybox", "ground"]
+pytestmark = [needs_root, needs_runc, pytest.mark.root]
+
+
+class Here:
+    """A node with an agent that is up."""
+
+    def __init__(self, agent: Agent, instances: NodeInstances) -> None:
+        self.containers = agent.containers
+        self.instances = instances
+        self._tunnels = Tunnels(instances, agent.containers)
+        self._serving: list[asyncio.Future[None]] = []
+
+    async def order(self, *arguments: str, desired: Desired = Desired.RUNNING, **more: Any) -> None:
+        wanted = spec(uri=Ground.reference, arguments=arguments or ("sleep", "1000"), **more)
+        await self.instances.apply([Order(InstanceId(ID), 1, wanted, desired)], is_whole=True)
+
+    def reports(self) -> list[Report]:
+        return [told.report for told in self.instances.reports(0, 1000)]
+
+    def ask(self, ask: Ask, instance: str = ID) -> FakeTunnel:
+        tunnel = FakeTunnel()
+        wanted = OpenTunnel("t1", InstanceId(instance), ask)
+        self._serving.append(asyncio.ensure_future(self._tunnels.serve(wanted, tunnel)))
+        return tunnel
+
+    async def leave(self) -> None:
+        await give_up(self._serving)
+        await self.instances.apply([], is_whole=True)
+        await eventually(lambda: not self.instances._drivers, within=60)
+
+
+@pytest.fixture
+async def here(ground: Ground) -> AsyncIterator[Here]:
+    hurry(ground)
+    async with ground.agent() as agent, instances_of(ground, agent) as instances:
+        here = Here(agent, instances)
+        yield here
+        await here.leave()
+
+
+async def test_an_instance_runs_is_reached_by_its_port_and_told_with_its_address(here: Here) -> None:
+    serve = "while :; do echo hello from $HOSTNAME | nc -l -p 80; done"
+    await here.order("sh", "-c", serve, name="web.1", ports=(PortMapping(8088, 80),))
+    await reach(here.instances, "RUNNING", 1)
+    assert here.reports()[-1].ip.startswith("10.98.0.")
+
+    async def asked() -> bytes:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", 8088)
+        except OSError:
+            return b""
+        said = await reader.read(100)
+        writer.close()
+        return said
+
+    assert await eventually(asked) == b"hello from web-1\n"
+
+
+async def test_what_crashes_is_started_again_until_its_budget_is_spent(here: Here) -> None:
+    await here.order("sh", "-c", "exit 3", budget=2)
+    await reach(here.instances, "FAILED", 1)
+    assert [str(report.status) for report in here.reports()] == [
+        "STARTING",
+        *["RUNNING", "CRASHED", "STARTING"] * 2,
+        *["RUNNING", "CRASHED", "FAILED"],
+    ]
+    assert here.reports()[-1].reason == "ended with code 3; after 2 restarts in a row"
+    assert here.reports()[-1].exit_code == 3
+
+
+async def test_work_that_is_done_stays_done_and_its_output_can_be_read(here: Here) -> None:
+    await here.order("echo", "done", restart="on-failure")
+    await reach(here.instances, "TERMINATED", 1)
+    tunnel = here.ask(LogsAsk())
+    await eventually(lambda: tunnel.is_ended)
+    assert tunnel.heard() == b"done\n"
+
+
+async def test_too_much_memory_is_told_as_that(here: Here) -> None:
+    greedy = "x=aaaaaaaaaaaaaaaa; while true; do x=$x$x; done"
+    await here.order("sh", "-c", greedy, restart="never", room=Room(memory=Megabytes(16)))
+    await reach(here.instances, "FAILED", 1)
+    assert "memory" in here.reports()[-1].reason
+
+
+async def test_what_cannot_be_run_was_never_started(here: Here) -> None:
+    await here.order("/unrunnable", restart="never")
+    await reach(here.instances, "FAILED", 1)
+    assert [str(report.status) for report in here.reports()] == ["STARTING", "FAILED"]
+    assert here.reports()[-1].reason.startswith("not started: ")
+
+
+async def test_what_is_used_is_measured(here: Here) -> None:
+    await here.order("sh", "-c", "while true; do :; done")
+    await reach(here.instances, "RUNNING", 1)
+
+    async def busy() -> list[Report]:
+        await here.instances.look()
+        return [report for report in here.instances.take_usage() if report.usage.cpu > 50]
+
+    await eventually(busy)
+
+
+class TestLogs:
+    async def test_are_of_both_streams_or_of_one_and_of_the_last_lines_alone_if_asked(
+        self, here: Here
+    ) -> None:
+        await here.order("sh", "-c", "echo 1; echo 2 >&2; echo 3; echo 4", restart="never")
+        await reach(here.instances, "TERMINATED", 1)
+        both, tail = here.ask(LogsAsk()), here.ask(LogsAsk(tail=2, stream=Stream.STDOUT))
+        errors_only = here.ask(LogsAsk(stream=Stream.STDERR))
+        await eventually(lambda: both.is_ended and tail.is_ended and errors_only.is_ended)
+        assert (both.heard(), both.heard(Channel.ERRORS)) == (b"1\n3\n4\n", b"2\n")
+        assert tail.heard() == b"3\n4\n"
+        assert (errors_only.heard(), errors_only.heard(Channel.ERRORS)) == (b"", b"2\n")
+
+    async def test_are_followed_over_restarts_to_the_end(self, here: Here) -> None:
+        await here.order("sh", "-c", "echo again; sleep 0.2; exit 1", budget=2)
+        tunnel = here.ask(LogsAsk(follow=True))  # also before it runs
+        await eventually(lambda: tunnel.is_ended, within=30)
+        assert tunnel.heard() == b"again\n" * 3
+        await reach(here.instances, "FAILED", 1)
+
+    async def test_are_followed_no_more_when_nobody_listens(self, here: Here) -> None:
+        await here.order("sh", "-c", "echo here; sleep 1000")
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(LogsAsk(follow=True))
+        await eventually(lambda: tunnel.heard() == b"here\n")
+        tunnel.hang_up()
+        await eventually(lambda: isinstance(tunnel.failure, errors.Unavailable))
+        tunnel.hang_up()
+        await asyncio.wait_for(here._serving[-1], 10)
+
+    async def test_that_were_overtaken_say_how_much_is_missing(self, here: Here) -> None:
+        flood = "i=0; while [ $i -lt 9000 ]; do echo $i; i=$((i+1)); done; echo end"
+        await here.order("sh", "-c", f"{flood}; dd if=/dev/zero bs=1000000 count=9", restart="never")
+        await reach(here.instances, "TERMINATED", 1)
+        tunnel = here.ask(LogsAsk())
+        await eventually(lambda: tunnel.is_ended, within=30)
+        stream, count = tunnel.heard(Channel.LOST).split()
+        assert (stream, int(count) > 0) == (b"stdout", True)
+
+
+class TestExec:
+    async def test_passes_streams_both_ways_and_the_code(self, here: Here) -> None:
+        await here.order()
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(ExecAsk(("sh", "-c", "cat; echo $A >&2; exit 4"), ("A=1",), takes_input=True))
+        tunnel.say(Channel.INPUT, b"so it ")
+        tunnel.say(Channel.INPUT, b"is")
+        tunnel.say(Channel.END_OF_INPUT)
+        await eventually(lambda: tunnel.is_ended, within=30)
+        assert tunnel.heard() == b"so it is"
+        assert tunnel.heard(Channel.ERRORS) == b"1\n"
+        assert tunnel.heard(Channel.EXIT) == b"4"
+
+    async def test_has_a_terminal_of_the_size_that_is_told(self, here: Here) -> None:
+        await here.order()
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(ExecAsk(("sh",), terminal=True, rows=20, columns=70))
+        tunnel.say(Channel.INPUT, b"stty size\n")
+        await eventually(lambda: b"20 70" in tunnel.heard(), within=30)
+        tunnel.say(Channel.SIZE, b"33 99")
+        tunnel.say(Channel.INPUT, b"sleep 0.1; stty size; exit\n")
+        await eventually(lambda: b"33 99" in tunnel.heard() and tunnel.is_ended, within=30)
+
+    async def test_passes_signals_on(self, here: Here) -> None:
+        await here.order()
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(
+            ExecAsk(("sh", "-c", "trap 'exit 9' TERM; echo up; while true; do sleep 0.05; done"))
+        )
+        await eventually(lambda: tunnel.heard() == b"up\n", within=30)
+        tunnel.say(Channel.SIGNAL, str(signal.SIGTERM.value).encode())
+        await eventually(lambda: tunnel.heard(Channel.EXIT) == b"9", within=30)
+
+    async def test_ends_when_nobody_is_there_any_more(self, here: Here) -> None:
+        await here.order()
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(ExecAsk(("sh", "-c", "echo up; sleep 1000")))
+        await eventually(lambda: tunnel.heard() == b"up\n", within=30)
+        before = here.containers.usage(f"i-{ID}").pids
+        tunnel.hang_up()
+        await eventually(lambda: here.containers.usage(f"i-{ID}").pids < before, within=30)
+
+    @pytest.mark.parametrize(
+        ("ask", "error"),
+        [
+            (ExecAsk(()), errors.Invalid),
+            (ExecAsk(("a\0b",)), errors.Invalid),
+            (ExecAsk(("true",), ("no variable",)), errors.Invalid),
+            (ExecAsk(("true",), folder="relative"), errors.Invalid),
+            (ExecAsk(("true",), terminal=True, rows=70_000), errors.Invalid),
+            (ExecAsk(("true",), user="nobody-knows"), errors.Invalid),
+        ],
+    )
+    async def test_of_what_cannot_be_says_why(
+        self, here: Here, ask: ExecAsk, error: type[errors.SkerryError]
+    ) -> None:
+        await here.order()
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(ask)
+        await eventually(lambda: tunnel.is_ended, within=30)
+        assert isinstance(tunnel.failure, error)
+
+    @pytest.mark.parametrize(
+        ("channel", "data"),
+        [
+            (Channel.SIZE, b"wide"),
+            (Channel.SIZE, b"1 70000"),
+            (Channel.SIGNAL, b"0"),
+            (Channel.SIGNAL, b"HUP"),
+            (Channel.OUTPUT, b"x"),
+        ],
+    )
+    async def test_ends_what_is_spoken_to_in_a_wrong_way(
+        self, here: Here, channel: Channel, data: bytes
+    ) -> None:
+        await here.order()
+        await reach(here.instances, "RUNNING", 1)
+        tunnel = here.ask(ExecAsk(("sleep", "1000")))
+        tunnel.say(channel, data)
+        await eventually(lambda: isinstance(tunnel.failure, errors.Invalid), within=30)
+
+    async def test_in_what_does_not_run_is_refused(self, here: Here) -> None:
+        await here.order("true", restart="never")
+        await reach(here.instances, "TERMINATED", 1)
+        tunnel = here.ask(ExecAsk(("true",)))
+        await eventually(lambda: isinstance(tunnel.failure, errors.Refused))
