@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from skerry.kit import jsonio
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import ManualClock, iso
-from skerry.kit.ids import new_id
+from skerry.kit.ids import new_id, new_id_after
 
 LATER = st.floats(min_value=0, max_value=2**47 / 1000)
 
@@ -32,6 +32,14 @@ def test_ids_are_safe_in_paths_and_names(now: float) -> None:
 
 def test_ten_thousand_ids_of_one_moment_are_all_different() -> None:
     assert len({new_id(1.0) for _ in range(10_000)}) == 10_000
+
+
+def test_ids_sort_as_they_were_made_if_that_is_asked_for() -> None:
+    made = [""]
+    for chance in (5, 3, 3, 2**80 - 1, 9):
+        made.append(new_id_after(made[-1], 1.0, lambda _, chance=chance: chance))
+    assert made == sorted(set(made))
+    assert new_id_after(made[-1], 2.0, lambda _: 0) == new_id(2.0, lambda _: 0)
 
 
 @given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))

@@ -51,12 +51,15 @@ class EventLog:
         self._store = store
         self._clock = clock
         self._keep = settings.keep
+        self._last_id = ""
 
     def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put:
         """The operation that writes the event, for the transaction of the change it tells of."""
         now = self._clock.now()
         event = Event(kind=kind, subject=subject, at=now, actor=actor, reason=reason, data=data)
-        return Put(PREFIX + ids.new_id(now), jsonio.encode(event))
+        # Events of one transaction are told in the order of their keys, which is to be that of their making.
+        self._last_id = ids.new_id_after(self._last_id, now)
+        return Put(PREFIX + self._last_id, jsonio.encode(event))
 
     async def record(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> None:
         """Write an event of something that changed nothing in the store."""

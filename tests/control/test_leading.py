@@ -1,0 +1,163 @@
+"""One leader at a time, another soon after it, and a fence against one that does not know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from skerry.control.events import EventLog
+from skerry.control.leading import KEY, Leader, LostLead
+from skerry.kit import tasks
+from skerry.kit.clock import SystemClock
+from skerry.model import errors
+from skerry.model.settings import EventSettings
+from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Expect, LeaseId, Put
+from tests.support.waiting import eventually
+
+
+class FlakyStore(MemoryStore):
+    """A store that does not hear of leases, as one behind a broken connection."""
+
+    is_away = False
+
+    async def keep(self, lease: LeaseId) -> None:
+        if self.is_away:
+            raise errors.Unavailable("away")
+        await super().keep(lease)
+
+    async def drop(self, lease: LeaseId) -> None:
+        if self.is_away:
+            raise errors.Unavailable("away")
+        await super().drop(lease)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[FlakyStore]:
+    made = FlakyStore(SystemClock())
+    yield made
+    await made.close()
+
+
+def candidate(store: MemoryStore, name: str, lease_s: int = 30) -> Leader:
+    clock = SystemClock()
+    return Leader(store, EventLog(store, clock, EventSettings()), clock, name=name, lease_s=lease_s)
+
+
+async def for_ever(fence: Expect) -> None:
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def running(
+    leader: Leader, lead: Callable[[Expect], Awaitable[None]] = for_ever
+) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.ensure_future(leader.run(lead))
+    try:
+        yield task
+    finally:
+        await tasks.give_up([task])
+
+
+async def who(store: MemoryStore) -> str | None:
+    entry = await store.get(KEY)
+    return entry.value.decode() if entry else None
+
+
+async def test_of_two_only_one_leads_and_the_other_follows_when_it_stops(store: FlakyStore) -> None:
+    one, two = candidate(store, "one"), candidate(store, "two")
+    async with running(two), running(one):
+        await eventually(lambda: two.is_leading)
+        assert not one.is_leading
+        await asyncio.sleep(0)
+        assert await who(store) == "two"
+    assert not two.is_leading
+    async with running(one):
+        await eventually(lambda: one.is_leading)
+        assert await who(store) == "one"
+
+
+async def test_a_leader_that_stops_in_good_order_is_followed_at_once(store: FlakyStore) -> None:
+    one, two = candidate(store, "one", lease_s=3600), candidate(store, "two", lease_s=3600)
+    async with running(one) as task:
+        await eventually(lambda: one.is_leading)
+        async with running(two):
+            await tasks.give_up([task])
+            await eventually(lambda: two.is_leading)
+
+
+async def test_a_leader_that_dies_is_followed_when_its_lease_is_over(store: FlakyStore) -> None:
+    lease = await store.grant(1)
+    await store.commit([Put(KEY, b"dead", lease)])
+    one = candidate(store, "one")
+    async with running(one):
+        assert await who(store) == "dead"
+        await eventually(lambda: one.is_leading)
+
+
+async def test_a_lost_lease_stops_the_work_and_the_lead_is_sought_again(store: FlakyStore) -> None:
+    fences: list[Expect] = []
+    stopped: list[Expect] = []
+
+    async def lead(fence: Expect) -> None:
+        fences.append(fence)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(fence)
+
+    one = candidate(store, "one", lease_s=1)
+    async with running(one, lead):
+        await eventually(lambda: one.is_leading)
+        entry = await store.get(KEY)
+        assert entry is not None
+        await store.drop(entry.lease)
+        await eventually(lambda: len(fences) == 2)
+        assert stopped == fences[:1]
+        with pytest.raises(errors.Conflict):
+            await store.commit([Put("x", b"")], [fences[0]])
+        await store.commit([Put("x", b"")], [fences[1]])
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_can_begin(store: FlakyStore) -> None:
+    one = candidate(store, "one", lease_s=1)
+    async with running(one):
+        await eventually(lambda: one.is_leading)
+        store.is_away = True
+        await eventually(lambda: not one.is_leading)
+        assert await who(store) == "one", "its lease is not over yet"
+        store.is_away = False
+        await eventually(lambda: one.is_leading)
+
+
+async def test_work_that_finds_itself_overtaken_seeks_the_lead_again(store: FlakyStore) -> None:
+    turns: list[Expect] = []
+
+    async def lead(fence: Expect) -> None:
+        turns.append(fence)
+        if len(turns) == 1:
+            raise LostLead("another server leads")
+        await asyncio.Event().wait()
+
+    async with running(candidate(store, "one"), lead):
+        await eventually(lambda: len(turns) == 2)
+
+
+async def test_work_that_fails_lets_the_lead_go(store: FlakyStore) -> None:
+    async def lead(fence: Expect) -> None:
+        raise ValueError("a fault of ours")
+
+    with pytest.raises(ValueError, match="fault"):
+        await candidate(store, "one").run(lead)
+    assert await who(store) is None
+
+
+async def test_who_leads_is_told(store: FlakyStore) -> None:
+    one = candidate(store, "one")
+    async with running(one):
+        await eventually(lambda: one.is_leading)
+    log = EventLog(store, SystemClock(), EventSettings())
+    assert [told.event.kind for told in await log.of("server/one")] == ["server.leads"]
