@@ -179,8 +179,9 @@ class Instances:
         states: frozenset[Status] = frozenset(),
         node: NodeId | None = None,
         workload: WorkloadId | None = None,
+        name: str | None = None,
     ) -> Page[Instance]:
-        """Instances by age and id; those of all kinds, states, nodes and workloads that are not named."""
+        """Instances by age and id; of all kinds, states, nodes, workloads and names, if none is given."""
 
         kinds = frozenset(Kind) if kind is None else frozenset({kind})
 
@@ -191,9 +192,10 @@ class Instances:
                 and (not states or one.observed.status in states)
                 and (node is None or one.node == node)
                 and (workload is None or one.workload == workload)
+                and (name is None or one.spec.name == name)
             )
 
-        is_filtered = bool(kind is not None or states or node or workload)
+        is_filtered = bool(kind is not None or states or node or workload or name)
 
         def behind(place: str | None) -> Iterator[Instance]:
             found = self._census.behind(place)

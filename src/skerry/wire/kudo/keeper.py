@@ -87,6 +87,7 @@ class Instances(Protocol):
         states: frozenset[Status] = frozenset(),
         node: NodeId | None = None,
         workload: WorkloadId | None = None,
+        name: str | None = None,
     ) -> Page[Instance]: ...
 
     async def events(self, id: str) -> Sequence[Told]: ...

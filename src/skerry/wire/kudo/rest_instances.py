@@ -41,6 +41,7 @@ class InstanceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Annotated[str, Meta(description="The same as `state`")] = ""
     node: Annotated[str, Meta(description="Id of the node they are on")] = ""
     workload: Annotated[str, Meta(description="Id of the workload they are of")] = ""
+    name: Annotated[str, Meta(description="What they are called; several may be called the same")] = ""
     namespace: Namespace = ""
 
 
@@ -86,6 +87,7 @@ async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> Instan
         states=_states(query),
         node=NodeId(query.node) if query.node else None,
         workload=WorkloadId(query.workload) if query.workload else None,
+        name=query.name or None,
     )
     items = tuple(_document(kudo, instance) for instance in found.items)
     return rest_answers.page(call, InstanceList(found.total, items, found.cursor), items)
