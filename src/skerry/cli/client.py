@@ -11,6 +11,7 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
@@ -23,6 +24,7 @@ from skerry.cli.options import together
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_REPLY = 64 * 1024 * 1024
+_PIECE = 64 * 1024
 
 
 class NoServer(click.ClickException):
@@ -49,6 +51,14 @@ class Target(NamedTuple):
     token: str | None
     ca: str | None
     found_by: str
+
+
+class WebSocketCall(NamedTuple):
+    """Where to, with which headers, and over which TLS."""
+
+    url: str
+    headers: dict[str, str]
+    tls: ssl.SSLContext | None
 
 
 _OPTIONS = together(
@@ -119,24 +129,57 @@ class Server:
     def post(self, *path: str, body: Any = None) -> Any:
         return self._call("POST", path, {}, body)
 
-    def delete(self, *path: str) -> Any:
-        return self._call("DELETE", path, {})
+    def put(self, *path: str, body: Any = None) -> Any:
+        return self._call("PUT", path, {}, body)
+
+    def patch(self, *path: str, body: Any, **query: str | None) -> Any:
+        return self._call("PATCH", path, query, body)
+
+    def delete(self, *path: str, **query: str | None) -> Any:
+        return self._call("DELETE", path, query)
 
     def stream(self, *path: str, headers: dict[str, str] | None = None, **query: str | None) -> Iterator[str]:
         """The lines of an endless answer, as they come."""
-        connection, response = self._send("GET", path, query, None, timeout=None, headers=headers or {})
-        try:
-            self._raise_for(response)
+        with self._open(path, query, headers) as response:
             for line in response:
                 yield line.decode("utf-8", "replace").rstrip("\r\n")
-        finally:
-            connection.close()
+
+    def output(self, *path: str, **query: str | None) -> Iterator[bytes]:
+        """An answer that may be endless, byte for byte as it comes; told if it breaks off."""
+        with self._open(path, query, {"Accept": "*/*"}) as response:
+            try:
+                while data := response.read1(_PIECE):
+                    yield data
+            except (OSError, http.client.HTTPException):
+                raise NoServer(
+                    "The answer of the server broke off, so this is not all. Is it still running? Try again."
+                ) from None
+
+    def websocket(self, *path: str, **query: Any) -> WebSocketCall:
+        """What a WebSocket client needs to call `path`; lists in `query` are repeated."""
+        scheme = "ws" if self._split.scheme == "http" else "wss"
+        return WebSocketCall(
+            f"{scheme}://{self._split.netloc}{self._target(path, query)}",
+            self._headers({}),
+            None if scheme == "ws" else self._tls(),
+        )
 
     def ask(self, *path: str) -> tuple[int, Any]:
         """Status and JSON of a GET, also when the status is an error: for health."""
         connection, response = self._send("GET", path, {}, None)
         try:
             return response.status, _json(response.read(_MAX_REPLY))
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _open(
+        self, path: tuple[str, ...], query: dict[str, str | None], headers: dict[str, str] | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection, response = self._send("GET", path, query, None, timeout=None, headers=headers)
+        try:
+            self._raise_for(response)
+            yield response
         finally:
             connection.close()
 
@@ -157,12 +200,8 @@ class Server:
         timeout: float | None = 60.0,
         headers: dict[str, str] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        where = "/" + "/".join(quote(part, safe="") for part in path)
-        given = {name: value for name, value in query.items() if value is not None}
-        target = f"{self._split.path.rstrip('/')}{where}{'?' + urlencode(given) if given else ''}"
-        sent = {"Accept": "application/json", **(headers or {})}
-        if self.target.token:
-            sent["Authorization"] = f"Bearer {self.target.token}"
+        target = self._target(path, query)
+        sent = self._headers({"Accept": "application/json", **(headers or {})})
         data = None
         if body is not None:
             data = json.dumps(body).encode()
@@ -173,36 +212,61 @@ class Server:
             return connection, connection.getresponse()
         except ssl.SSLCertVerificationError as error:
             connection.close()
-            raise NoServer(
-                f"{self.target.url} shows a certificate that cannot be verified ({error.verify_message}). "
-                "Give the server's CA with --ca."
-            ) from None
+            raise self.not_trusted(error) from None
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise NoServer(
-                f"Nothing answers at {self.target.url} (found by {self.target.found_by}): "
-                f"{error or type(error).__name__}. Is Skerry running there?"
-            ) from None
+            raise self.not_reached(error) from None
 
     def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
         assert self._split.hostname is not None
         if self._split.scheme == "http":
             return http.client.HTTPConnection(self._split.hostname, self._split.port or 80, timeout=timeout)
-        try:
-            context = ssl.create_default_context(cafile=self.target.ca)
-        except OSError as error:
-            raise click.UsageError(f"The CA file {self.target.ca} cannot be read: {error}") from None
         return http.client.HTTPSConnection(
-            self._split.hostname, self._split.port or 443, timeout=timeout, context=context
+            self._split.hostname, self._split.port or 443, timeout=timeout, context=self._tls()
         )
 
+    def _tls(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self.target.ca)
+        except OSError as error:
+            raise click.UsageError(f"The CA file {self.target.ca} cannot be read: {error}") from None
+
+    def _target(self, path: tuple[str, ...], query: dict[str, Any]) -> str:
+        where = "/" + "/".join(quote(part, safe="") for part in path)
+        given = {name: value for name, value in query.items() if value is not None}
+        asked = f"?{urlencode(given, doseq=True)}" if given else ""
+        return f"{self._split.path.rstrip('/')}{where}{asked}"
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        if self.target.token:
+            return {**more, "Authorization": f"Bearer {self.target.token}"}
+        return more
+
     def _raise_for(self, response: http.client.HTTPResponse) -> None:
-        if response.status < 400:
-            return
-        reply = _json(response.read(_MAX_REPLY))
-        said = reply if isinstance(reply, dict) else {}
-        message = str(said.get("error") or f"the server answered {response.status} {response.reason}")
-        raise ServerSaidNo(response.status, message, str(said.get("code", "")))
+        if response.status >= 400:
+            raise refusal(response.status, response.reason, response.read(_MAX_REPLY))
+
+    def not_reached(self, error: Exception) -> NoServer:
+        """What to say if nobody answers."""
+        return NoServer(
+            f"Nothing answers at {self.target.url} (found by {self.target.found_by}): "
+            f"{error or type(error).__name__}. Is Skerry running there?"
+        )
+
+    def not_trusted(self, error: ssl.SSLCertVerificationError) -> NoServer:
+        """What to say of a server whose certificate is none."""
+        return NoServer(
+            f"{self.target.url} shows a certificate that cannot be verified ({error.verify_message}). "
+            "Give the server's CA with --ca."
+        )
+
+
+def refusal(status: int, reason: str, body: bytes) -> ServerSaidNo:
+    """What an answer with an error says, in the server's own words if it has some."""
+    reply = _json(body)
+    said = reply if isinstance(reply, dict) else {}
+    message = str(said.get("error") or f"the server answered {status} {reason}")
+    return ServerSaidNo(status, message, str(said.get("code", "")))
 
 
 def _parsed(url: str) -> SplitResult:
