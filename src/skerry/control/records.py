@@ -1,7 +1,7 @@
 """Records of workloads and instances in the store: their keys, their bytes, the revision each stands at.
 
 One key holds all that is known of an instance, wish and observation together, so that every change is one
-compare-and-set on one revision (docs/adr/0015). What the records mean is `skerry.model.workloads`; what may
+compare-and-set on one revision (docs/adr/0017). What the records mean is `skerry.model.workloads`; what may
 become of an instance is `skerry.control.transitions`.
 """
 
