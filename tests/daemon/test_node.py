@@ -57,7 +57,14 @@ def test_a_machine_joins_once_and_renews_its_certificate_while_it_runs(server: S
     assert token not in node.said(), "the token stands in the log"
 
 
-def test_a_node_that_starts_again_is_the_same_node_and_needs_no_token(server: Skerry, machine: Path) -> None:
+def test_a_node_that_starts_again_is_the_same_node_and_needs_no_token(
+    tmp_path: Path, machine: Path
+) -> None:
+    with running(tmp_path, role="server") as server:
+        check_that_it_stays_the_same(server, machine)
+
+
+def check_that_it_stays_the_same(server: Skerry, machine: Path) -> None:
     with running(machine, "--join", server.ready["http"], "--token", join_token(server), role="node") as node:
         joined_as = node.ready["node"]
     with running(machine, role="node") as again:
