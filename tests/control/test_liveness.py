@@ -172,6 +172,10 @@ async def test_a_lost_node_that_registers_again_is_ready_at_once(fleet):
     await fleet.pass_time(30.0)
     await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.LOST)
     assert (await fleet.join("n1")).status is NodeStatus.READY
+    assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
+    await fleet.settle()
+    assert fleet.nodes.get("n1").status is NodeStatus.READY
+    assert len(await fleet.events("node.lost")) == 1
 
 
 async def test_a_node_that_was_lost_in_a_drain_goes_on_draining_when_it_is_back(fleet):

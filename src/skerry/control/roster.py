@@ -126,7 +126,8 @@ class Roster:
             node = NodeId(key.removeprefix(PREFIX))
             if after is None:
                 self._silences.heard(node)
-            elif before is None and self.alive(node) is None:
+            elif self.alive(node) is None and (before is None or _is_back(before.node, after.node)):
+                self._silences.heard(node)  # by the server that wrote this, whose key is on its way
                 self._silences.unheard(node, now)
                 self._silence_changed.set()
             is_draining = after is not None and after.node.status is NodeStatus.DRAINING
@@ -158,6 +159,10 @@ class Roster:
                     await self._silence_changed.wait()
             except TimeoutError:
                 pass
+
+
+def _is_back(before: Node, after: Node) -> bool:
+    return before.status is NodeStatus.LOST and after.status is not NodeStatus.LOST
 
 
 def unknown(id: str) -> errors.NotFound:

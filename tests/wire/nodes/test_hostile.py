@@ -71,8 +71,8 @@ async def test_the_user_who_runs_the_server_is_no_node(served):
 async def test_a_join_token_is_no_node_yet(served):
     session = NodeServiceStub(served.channel(None)).Session
     error = await refusal_by(session, hello(), metadata={"authorization": "Bearer node"})
-    assert error.status is GrpcStatus.PERMISSION_DENIED
-    assert "certificate" in (error.message or "")
+    assert error.status is GrpcStatus.FAILED_PRECONDITION
+    assert "join first" in (error.message or "")
 
 
 async def test_a_node_speaks_only_for_itself(served):

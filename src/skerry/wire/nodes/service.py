@@ -174,7 +174,7 @@ async def _first_of(stream: Stream[M, R]) -> M:
 
 
 def _node_of(caller: Caller) -> NodeId:
-    """Whose certificate made the connection; a join token is no node yet."""
+    """Whose certificate made the connection; who has a join token is no node yet."""
     if caller.origin is not Origin.CERTIFICATE or not caller.node:
-        raise errors.Forbidden("only a node connects here, and shows its certificate to do so")
+        raise errors.Refused("join first: a node shows the certificate that it gets for its token")
     return NodeId(caller.node)
