@@ -73,7 +73,7 @@ def test_a_clean_stop_does_not_wait_for_an_open_event_stream(folder: Path) -> No
         ) as follower,
     ):
         assert follower.stdout is not None
-        assert b"server.started" in b"".join(follower.stdout.readline() for _ in range(3))
+        assert any(b"server.started" in line for line in follower.stdout), "it ended before"
         assert skerry.stop() == 0
         # The server it followed is gone, which it says.
         assert follower.wait(20) == 3
