@@ -255,12 +255,14 @@ class Instances:
         """Call `changed(before, after)` with every change from now on; the result ends that."""
         return self._mirror.listen(changed)
 
-    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]:
+    async def reported(
+        self, node: NodeId | None, reports: Sequence[Report], *, actor: str = ""
+    ) -> Sequence[Outcome]:
         """Take what a node saw; one outcome per report, in their order.
 
-        `node` is None if it is not a node that says so; generation 0 is that of the present copy.
+        `node` is None if no node says so, but `actor`; generation 0 is that of the present copy.
         """
-        return await self._reporter.take(node, reports)
+        return await self._reporter.take(node, reports, actor=actor)
 
     async def _workload(self, id_or_name: str) -> Kept:
         try:

@@ -56,8 +56,10 @@ class Judged(NamedTuple):
     step: Step | None = None
 
 
-def judge(instance: Instance | None, node: NodeId | None, report: Report, now: float) -> Judged:
-    """What `report` by `node` means for `instance`; `node` is None if no node says so."""
+def judge(
+    instance: Instance | None, node: NodeId | None, report: Report, now: float, *, actor: str = ""
+) -> Judged:
+    """What `report` by `node` means for `instance`; `node` is None if no node says so, but `actor`."""
     id = report.instance
     if instance is None:
         return Judged(Outcome(id, Weight.STALE, "there is no such instance"))
@@ -66,7 +68,7 @@ def judge(instance: Instance | None, node: NodeId | None, report: Report, now: f
     if report.generation not in (0, instance.generation):
         message = f"generation {report.generation} is over; it is at {instance.generation}"
         return Judged(Outcome(id, Weight.OUTDATED, message))
-    actor = f"node/{node}" if node else "skerry"
+    actor = f"node/{node}" if node else actor or "skerry"
     is_to_go = instance.desired is Desired.DESTROYED or instance.leaving is not None
     if is_to_go:
         if report.status is not Status.TERMINATED:
@@ -104,17 +106,17 @@ class Reporter:
         """What the instance used when it was last reported to this server."""
         return self._usage.get(id, NOTHING)
 
-    async def take(self, node: NodeId | None, reports: Sequence[Report]) -> list[Outcome]:
+    async def take(self, node: NodeId | None, reports: Sequence[Report], *, actor: str = "") -> list[Outcome]:
         """Write what counts; one outcome per report, in their order."""
         outcomes: list[Outcome] = []
         for start in range(0, len(reports), STEPS_PER_COMMIT):
-            outcomes += await self._write(node, reports[start : start + STEPS_PER_COMMIT])
+            outcomes += await self._write(node, reports[start : start + STEPS_PER_COMMIT], actor)
         return outcomes
 
-    async def _write(self, node: NodeId | None, reports: Sequence[Report]) -> list[Outcome]:
+    async def _write(self, node: NodeId | None, reports: Sequence[Report], actor: str) -> list[Outcome]:
         known = {report.instance: self._census.get(report.instance) for report in reports}
         while True:
-            outcomes, steps = fold(known, node, reports, self._clock.now())
+            outcomes, steps = fold(known, node, reports, self._clock.now(), actor=actor)
             try:
                 if steps:
                     await self._writer.commit(
@@ -124,7 +126,10 @@ class Reporter:
                 if len(reports) == 1:
                     raise
                 half = len(reports) // 2
-                return [*await self._write(node, reports[:half]), *await self._write(node, reports[half:])]
+                return [
+                    *await self._write(node, reports[:half], actor),
+                    *await self._write(node, reports[half:], actor),
+                ]
             except errors.Conflict:
                 known = {id: await self._writer.read(id) for id in known}
                 continue
@@ -139,7 +144,12 @@ class Reporter:
 
 
 def fold(
-    known: Mapping[InstanceId, Known | None], node: NodeId | None, reports: Sequence[Report], now: float
+    known: Mapping[InstanceId, Known | None],
+    node: NodeId | None,
+    reports: Sequence[Report],
+    now: float,
+    *,
+    actor: str = "",
 ) -> tuple[list[Outcome], dict[InstanceId, Step]]:
     """What all of `reports`, one after the other, come to: their outcomes, and one step per instance."""
     outcomes: list[Outcome] = []
@@ -149,7 +159,7 @@ def fold(
         instance = held.value if held else None
         if earlier is not None:
             instance = None if earlier.is_purged else earlier.after
-        outcome, step = judge(instance, node, report, now)
+        outcome, step = judge(instance, node, report, now, actor=actor)
         outcomes.append(outcome)
         if step is not None:
             steps[report.instance] = step._replace(told=(*earlier.told, *step.told)) if earlier else step

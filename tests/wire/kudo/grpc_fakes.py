@@ -81,11 +81,13 @@ class FakeInstances:
             self._watches[id].discard(queue)
             self.watched -= 1
 
-    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]:
+    async def reported(
+        self, node: NodeId | None, reports: Sequence[Report], *, actor: str = ""
+    ) -> Sequence[Outcome]:
         self._maybe_fail()
         outcomes = []
         for report in reports:
-            outcome, step = reporting.judge(self.all.get(report.instance), node, report, NOW)
+            outcome, step = reporting.judge(self.all.get(report.instance), node, report, NOW, actor=actor)
             if outcome.weight in (Weight.APPLIED, Weight.REPEATED):
                 self.used[report.instance] = report.usage
             if step is not None:

@@ -203,6 +203,16 @@ async def test_an_image_from_a_path_on_the_node_takes_an_admin(served):
 # setInstanceStatus
 
 
+@pytest.mark.parametrize("steps", [[], [Status.SCHEDULED]])
+async def test_a_message_without_a_status_says_running_and_makes_nobody_run(channel, served, steps):
+    await served.instances.create(spec_of(WEB), actor="somebody", id="web-1")
+    served.instances.become("web-1", *steps)
+    with pytest.raises(GRPCError, match="cannot become RUNNING") as caught:
+        await SchedulerServiceStub(channel).setInstanceStatus(a.InstanceStatus(id="web-1"))
+    assert caught.value.status is Code.FAILED_PRECONDITION
+    assert served.instances.all["web-1"].observed.status is not Status.RUNNING
+
+
 async def test_a_repeat_is_taken_whatever_the_status_is(served, tell):
     await served.instances.create(spec_of(WEB), actor="somebody", id="web-1")
     await tell("SCHEDULING")
@@ -251,7 +261,7 @@ async def test_what_is_not_said_of_an_instance_stays(served, tell):
         before.node,
     )
     assert served.instances.usage("web-1") == used
-    assert after.observed.reason == "still well"
+    assert (after.observed.reason, after.observed.actor) == ("still well", f"uid:{os.getuid()}")
 
 
 async def test_what_is_said_of_use_and_exit_is_taken(served, tell):

@@ -39,8 +39,10 @@ class InstanceKeeper(Protocol):
         """The instance now and after each change; ends when it is over."""
         ...
 
-    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]:
-        """Take what was seen of instances on `node`, or on any if it is None."""
+    async def reported(
+        self, node: NodeId | None, reports: Sequence[Report], *, actor: str = ""
+    ) -> Sequence[Outcome]:
+        """Take what `node` saw of its instances or, if that is None, `actor` of any."""
         ...
 
 

@@ -61,7 +61,7 @@ class Reports:
             usage=self._instances.usage(said.id) if said.usage is None else said.usage,
         )
         node = NodeId(caller.node) if caller.role is Role.NODE else None
-        [outcome] = await self._instances.reported(node, [report])
+        [outcome] = await self._instances.reported(node, [report], actor=caller.name)
         if outcome.weight not in _TAKEN and self._instances.get(said.id).observed.status is not said.status:
             raise errors.Refused(outcome.message)
 
