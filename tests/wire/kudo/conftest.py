@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 from grpclib.client import Channel
 
+from skerry.kit import pki
+from skerry.kit.clock import SystemClock
 from skerry.wire.grpc.channel import dial
 from tests.support.certificates import TestAuthority
+from tests.wire.http.conftest import serving as serving_http
 from tests.wire.kudo.grpc_serving import Served, compile_documents, serving
+from tests.wire.kudo.rest_client import Rest
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +38,17 @@ async def channel(served: Served) -> AsyncIterator[Channel]:
     line = dial(f"127.0.0.1:{served.port}", None)
     yield line
     line.close()
+
+
+@pytest.fixture(scope="session")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
+    """The CA of the cloud that is served over HTTP."""
+    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+
+
+@pytest.fixture
+async def rest(cloud: pki.Authority) -> AsyncIterator[Rest]:
+    """Kudo's REST routes over the real control plane, in which nobody decides but the test."""
+    with structlog.testing.capture_logs():
+        async with serving_http(cloud) as site:
+            yield Rest(site, await site.session())
