@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,16 @@ def test_limits_are_there_before_anything_is_in_the_cell(cgroups: Backend) -> No
     held = cgroups.read_limits(A)
     assert (held.cpu_weight, held.cpu_quota, held.memory, held.pids) == (50, 200, 32, 20)
     assert cgroups.pids(A) == []
+
+
+def test_all_cells_together_weigh_a_process_for_each_processor(
+    hybrid: Backend, unified: Backend, fake: FakeCgroupfs, root: str
+) -> None:
+    shares = Path(places.MOUNTED.controllers["cpu"], root, "cpu.shares")
+    assert int(shares.read_text()) == 1024 * len(os.sched_getaffinity(0))
+    cpus = fake.read(f"{fake.mount}/{root}/cpuset.cpus.effective").strip()
+    assert cpus == "0-3"
+    assert fake.read(f"{fake.mount}/{root}/cpu.weight").strip() == "400"
 
 
 def test_a_cell_without_limits_has_none_of_its_own(cgroups: Backend) -> None:

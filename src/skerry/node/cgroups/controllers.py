@@ -51,6 +51,10 @@ class Controllers:
             if not cpuset.read("", file).strip():
                 cpuset.write("", file, self._files.read(f"{cpuset.mount}/{file}").strip())
         cpuset.write("", "cgroup.clone_children", "1")
+        # To the kernel all cells together are one group beside the machine's other processes, and each of
+        # those weighs as much: without this, one busy process would get half of a processor that they share.
+        cpus = len(translation.numbers(cpuset.read("", "cpuset.cpus")))
+        self._by_controller["cpu"].write("", "cpu.shares", str(translation.USUAL_SHARES * max(1, cpus)))
         # Before Linux 5.11 a group's memory is counted in its parent only if that was asked for.
         memory = self._by_controller["memory"]
         if memory.read_if_there("", "memory.use_hierarchy").strip() == "0":

@@ -18,6 +18,7 @@ from skerry.node.cgroups.limits import Read
 
 REQUIRED = ("cpu", "cpuset", "memory", "pids")
 _WELCOME = ("io",)
+_MOST_WEIGHT = 10_000
 
 
 class Unified:
@@ -30,6 +31,10 @@ class Unified:
         try:
             self._hand_down(self._hierarchy.mount)
             self._hand_down(self._hierarchy.path(""))
+            # To the kernel all cells together are one group beside the machine's other ones.
+            cpus = len(translation.numbers(self._read("")("cpuset.cpus.effective")))
+            weight = min(translation.USUAL_WEIGHT * max(1, cpus), _MOST_WEIGHT)
+            self._hierarchy.write("", "cpu.weight", str(weight))
         except OSError as error:
             raise errors.Unavailable(
                 f"cannot hand the controllers {', '.join(REQUIRED)} down to {self._hierarchy.path('')}: "
