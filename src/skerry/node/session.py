@@ -94,6 +94,8 @@ class Session:
                 await self._attend(dialler)
             except errors.SkerryError as error:
                 self._complain(error)
+            except OSError as error:  # of our own disk
+                self._complain(errors.Unavailable(f"this node cannot keep its state: {error.strerror}"))
             finally:
                 self.is_connected = False
             if self._clock.monotonic() - began >= _HEALTHY_S:

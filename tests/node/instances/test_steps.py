@@ -129,7 +129,7 @@ class TestRestarts:
         world.exit(1)
         world.settle()
         assert last(world).history.status is Status.FAILED
-        assert last(world).history.reason == "ended with code 1; after 9 restarts in a row"
+        assert last(world).history.reason == "ended with code 1; all 9 restarts are used up"
         assert last(world).history.restarts == 9
 
     def test_differ_by_chance(self) -> None:

@@ -24,7 +24,7 @@ from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
 from skerry.model.ids import InstanceId
 from skerry.model.images import PullProgress
 from skerry.model.sessions import Welcome
-from skerry.model.statuses import FINAL, Desired, Status
+from skerry.model.statuses import FINAL, Status
 from skerry.node.containers.containers import Containers
 from skerry.node.images.images import Images
 from skerry.node.instances import steps
@@ -59,7 +59,7 @@ class Means:
 
 
 class Driver:
-    """Drives one instance, and is the only one who writes its record."""
+    """Drives one instance, whose record nobody else writes from now on."""
 
     def __init__(self, means: Means, copy: Copy, *, is_durable: bool) -> None:
         self.copy = copy
@@ -108,6 +108,8 @@ class Driver:
             except (errors.SkerryError, OSError) as error:
                 # Of a stop, a removal or the disk: nothing is left but to try again.
                 log.warning("instance.trouble", instance=self.instance, error=str(error))
+                if self.copy.history.status is Status.STOPPING:
+                    self._remark(f"not stopped yet: {error}")
                 pause = self._means.trouble.delay(self._failures, self._means.chance)
                 self._failures += 1
                 await self._pause(self._means.clock.now() + pause)
@@ -191,18 +193,15 @@ class Driver:
 
     async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do what a start takes; if that fails, it is part of the history of the instance."""
+        order = self.copy.order
         try:
             await work()
         except errors.SkerryError as error:
             situation = self._situation()
-            if situation.runs or not self._is_wanted:  # somebody was quicker; or it does not matter any more
+            if situation.runs or self.copy.order is not order:  # somebody was quicker; or it is all different
                 return
             log.info("instance.not_started", instance=self.instance, error=error.message, detail=error.detail)
             await self._tell(steps.not_started(situation, error))
-
-    @property
-    def _is_wanted(self) -> bool:
-        return self.copy.order.desired is Desired.RUNNING
 
     async def _create(self) -> None:
         spec = container_spec(self.instance, self.copy.order.spec)
@@ -222,7 +221,7 @@ class Driver:
             images.release(owner)
 
     def _show_progress(self) -> Callable[[PullProgress], None]:
-        """Says now and then how far a pull has come. That is not for the disk: it is over with the agent."""
+        """Says now and then how far a pull has come."""
         told_at = float("-inf")
 
         def show(progress: PullProgress) -> None:
@@ -230,11 +229,15 @@ class Driver:
             now = self._means.clock.monotonic()
             if now - told_at >= _PROGRESS_S and self.copy.history.status is Status.STARTING:
                 told_at = now
-                history = replace(self.copy.history, reason=f"pulling: {progress.message}")
-                self.copy = self.copy.tell(history, self._means.number())
-                self._means.changed(self.copy)
+                self._remark(f"pulling: {progress.message}")
 
         return show
+
+    def _remark(self, reason: str) -> None:
+        """Say more of the status it has. That is not for the disk: it is over with the agent."""
+        history = replace(self.copy.history, reason=reason)
+        self.copy = self.copy.tell(history, self._means.number())
+        self._means.changed(self.copy)
 
     async def _start(self) -> None:
         order = self.copy.order

@@ -181,7 +181,7 @@ def _restart(situation: Situation) -> Step:
     if history.retry_at is None:
         restart = situation.copy.order.spec.restart
         is_spent = restart.is_wanted(1)
-        why = f"after {history.streak} restarts in a row" if is_spent else f"restart is {restart.when}"
+        why = f"all {restart.budget} restarts are used up" if is_spent else f"restart is {restart.when}"
         return Tell(
             history.become(
                 Status.FAILED, situation.now, f"{history.reason}; {why}", exit_code=history.exit_code
