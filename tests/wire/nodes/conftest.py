@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 from grpclib.client import Channel
@@ -34,14 +32,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
     return TestAuthority(tmp_path_factory.mktemp("ca"))
 
 
-class Served:
-    """A running server, and ways to it."""
+class Listening:
+    """A server of sessions, and ways to it."""
 
-    def __init__(self, fleet: Fleet, instances: FakeInstances, authority: TestAuthority) -> None:
-        self.fleet = fleet
-        self.instances = instances
+    def __init__(self, sessions: Sessions, authority: TestAuthority) -> None:
+        self.sessions = sessions
         self.revoked: set[str] = set()
-        self.sessions = Sessions(fleet.nodes, instances, FleetSettings(), tunnels=Tunnels(patience_s=5.0))
         service = NodeService(self.sessions, SystemClock(), counts=lambda serial: serial not in self.revoked)
         self._server = GrpcServer(
             standard.beside([service], {}), Gate(FakeIdentity(), os.getuid()), GrpcSettings()
@@ -77,8 +73,19 @@ class Served:
         return channel
 
 
+class Served(Listening):
+    """One over a fleet, with fake instances."""
+
+    def __init__(self, fleet: Fleet, instances: FakeInstances, authority: TestAuthority) -> None:
+        super().__init__(
+            Sessions(fleet.nodes, instances, FleetSettings(), tunnels=Tunnels(patience_s=5.0)), authority
+        )
+        self.fleet = fleet
+        self.instances = instances
+
+
 @pytest.fixture
-async def served(authority: TestAuthority, tmp_path: Path) -> AsyncIterator[Served]:
+async def served(authority: TestAuthority) -> AsyncIterator[Served]:
     clock = ManualClock()
     store = MemoryStore(clock)
     async with fleet_on(store, clock) as fleet:
@@ -87,4 +94,3 @@ async def served(authority: TestAuthority, tmp_path: Path) -> AsyncIterator[Serv
         yield server
         await server.stop()
     await store.close()
-    await asyncio.sleep(0)
