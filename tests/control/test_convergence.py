@@ -11,11 +11,12 @@ node that could take it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skerry.control import transitions
 from skerry.control.census import Census, Known
@@ -123,6 +124,16 @@ class Cluster(RuleBasedStateMachine):
     def see(self, name: NodeId) -> None:
         machine = self.machines.get(name)
         self.decider.see(name, machine.stand(name) if machine else None)
+
+    @initialize(sizes=st.lists(st.sampled_from([500, 1000]), max_size=3), asks=st.lists(CPU, max_size=4))
+    def begin(self, sizes: list[int], asks: list[int]) -> None:
+        """A cluster that has been going for a while."""
+        for cpu in sizes:
+            self.join(cpu)
+        for cpu in asks:
+            self.create(cpu)
+        for _ in range(3):
+            self.go_on(self.machines)
 
     # What people do
 
@@ -270,6 +281,22 @@ class Cluster(RuleBasedStateMachine):
         if current is not None and current.revision == before.revision:
             self.write(current, step)
         self.decider.done([id])
+
+    @precondition(lambda self: self.machines)
+    @rule(data=st.data(), rounds=st.integers(1, 3))
+    def go_on_without_one(self, data: st.DataObject, rounds: int) -> None:
+        """All goes well for a while, but that one node is slow."""
+        slow = self.draw_node(data)
+        for _ in range(rounds):
+            self.go_on(name for name in self.machines if name != slow)
+
+    def go_on(self, quick: Iterable[NodeId]) -> None:
+        self.under_way += self.decider.turn(self.now, 100).decided
+        while self.under_way:
+            self.land_one(self.under_way.pop())
+        for name in quick:
+            if self.machines[name].is_connected:
+                self.work_on(name)
 
     @rule()
     def be_replaced(self) -> None:
