@@ -110,7 +110,6 @@ async def _start_server(
         server=f"{scheme}://{_advertised(http_address, settings)}",
         loops=loops,
     )
-    undo.callback(fleet.sessions.close)
     await _first(fleet.ready(), loops.failed())
     lacking: tuple[str, ...] = ()
     engine = None
@@ -144,6 +143,7 @@ async def _start_server(
     http = HttpServer(app, settings.http)
 
     async def drain() -> None:
+        fleet.sessions.close()
         within_s = settings.stop_timeout_s * _DRAIN_SHARE
         await asyncio.gather(http.stop(within_s), grpc.stop(within_s))
 
