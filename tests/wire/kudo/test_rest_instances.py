@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from skerry.model import errors
 from skerry.model.identity import Role
+from skerry.model.room import Millicores, Room
 from skerry.model.statuses import Status
 from skerry.wire.kudo.rest_answers import ENVELOPE
 from tests.wire.http.conftest import StrangerGate, serving
@@ -339,6 +341,46 @@ async def test_a_bad_patch_changes_nothing(rest: Rest, body: Any, status: int, t
         assert answer.status == status
         assert text in answer.body["error"]
     assert await rest.stored() == before
+
+
+async def test_an_instance_cannot_be_taken_from_its_workload(rest: Rest) -> None:
+    await rest.make("/workload/", WEB)
+    made = await rest.make("/instance/", {"workload_name": "web"})
+    answer = await rest.ask("PATCH", f"/instance/{made['id']}", {"workload_id": None})
+    assert answer.error[:2] == (400, "invalid")
+    assert "cannot be taken from its workload" in answer.body["error"]
+    free = await rest.make("/instance/", {**WEB, "workload_id": None})
+    assert (await rest.ask("PATCH", f"/instance/{free['id']}", {"workload_id": None})).status == 200
+
+
+async def test_a_store_that_is_away_is_503_and_nothing_is_promised(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await rest.make("/instance/", WEB)
+
+    async def away(*args: object, **options: object) -> int:
+        raise errors.Unavailable("the store is away; try again")
+
+    monkeypatch.setattr(rest.site.plane.store, "commit", away)
+    for method, path, body in [
+        ("PUT", "/instance/", WEB),
+        ("PUT", "/workload/", WEB),
+        ("PATCH", f"/instance/{made['id']}", {"status": "STOPPED"}),
+        ("DELETE", f"/instance/{made['id']}", None),
+    ]:
+        answer = await rest.ask(method, path, body)
+        assert answer.error == (503, "unavailable", "the store is away; try again")
+    assert await rest.get("/instance/") == {"count": 1, "instances": [made], "cursor": None}
+
+
+async def test_a_report_without_resources_takes_none_away(rest: Rest) -> None:
+    id = await rest.running()
+    limit = {"cpu": 500, "memory": 64, "disk": 0}
+    await rest.site.control.report(id, Status.RUNNING, usage=Room(Millicores(7)))
+    assert (await rest.get(f"/instance/{id}"))["resources"]["usage"]["cpu"] == 7
+    await rest.site.control.report(id, Status.CRASHED)
+    shown = (await rest.get(f"/instance/{id}"))["resources"]
+    assert shown["max"] == shown["limit"] == limit
 
 
 async def test_what_is_over_cannot_be_started(rest: Rest) -> None:

@@ -183,6 +183,11 @@ async def change(kudo: Kudo, call: Call, path: InstancePath, body: InstanceInput
     """
     if body.id not in (UNSET, path.id):
         raise errors.Invalid("the id of an instance cannot change", field="id")
+    if body.workload_id is None and kudo.instances.get(path.id).workload is not None:
+        raise errors.Invalid(
+            "an instance cannot be taken from its workload; name another, or create one of its own",
+            field="workload_id",
+        )
     _check_given_image(call, body)
     instance = await kudo.instances.change(
         path.id,
