@@ -294,3 +294,13 @@ def test_explaining_does_not_move_anything() -> None:
     (verdict,) = desk.decider.explain(known.value)
     assert verdict.fits, "what it takes itself is not in its way"
     assert not desk.turn().decided
+
+
+def test_a_server_that_does_not_lead_remembers_nothing_of_what_is_gone() -> None:
+    desk = Desk()
+    desk.decider.see(NodeId("n"), standing("n"))
+    for number in range(100):
+        one = held(instance(f"i{number}"))
+        desk.change(None, one)
+        desk.change(one, None)
+    assert not desk.decider._dirty

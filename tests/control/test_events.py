@@ -226,3 +226,14 @@ async def test_two_servers_trim_the_same_log_without_harm(store: MemoryStore, lo
     async with trimming(log), trimming(other):
         await trimmed(store)
     assert kinds_of(await take(log, 100)) == newest
+
+
+async def test_events_of_one_subject_are_found_in_the_order_they_were_made(
+    store: MemoryStore, log: EventLog
+) -> None:
+    kinds = [f"instance.{name}" for name in ("scheduling", "scheduled", "starting", "running")]
+    await store.commit([log.put(kind, "instance/1", actor="test") for kind in kinds])
+    await log.record("instance.scheduling", "instance/10", actor="test", reason="not instance/1")
+    assert kinds_of(await log.of("instance/1")) == kinds
+    assert [told.id for told in await log.of("instance/10")] == ["2"]
+    assert await log.of("instance/2") == []

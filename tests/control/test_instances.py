@@ -15,7 +15,7 @@ from skerry.model.nodes import Liveness
 from skerry.model.orders import Order
 from skerry.model.statuses import Desired, Status
 from skerry.model.workloads import Instance, Spec
-from tests.control.worlds import Server, alone, spec, standing
+from tests.control.worlds import Server, Standings, alone, spec, standing
 from tests.support.waiting import eventually
 
 
@@ -311,3 +311,13 @@ async def test_a_change_that_crosses_another_is_made_on_what_is_there() -> None:
             )
         )
         assert sorted(server.instances.get(one.id).spec.environment) == [f"K{n}=1" for n in range(5)]
+
+
+async def test_who_waits_to_catch_up_sees_all_that_was_durable_before() -> None:
+    async with alone(leads=False) as (server, _):
+        other = Server(server.store, Standings(), server.clock, "b")
+        async with other.running(leads=False):
+            for _ in range(3):
+                one, _ = await server.instances.create(spec(), actor="me")
+                await asyncio.gather(*(other.instances.caught_up() for _ in range(20)))
+                assert other.instances.get(one.id) == one

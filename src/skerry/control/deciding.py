@@ -112,9 +112,15 @@ class Decider:
             self._homes.pop(id, None)
         elif before is not None and before.value.leaving is not None and before.value.node is not None:
             self._homes[id] = before.value.node
-        if id not in self._under_way:
-            self._account(id)
+        if id in self._under_way:
+            return
+        self._account(id)
+        if after is not None:
             self._dirty[id] = None
+        else:  # at once, since on a server that does not lead nobody looks
+            self._dirty.pop(id, None)
+            self._set_aside(id)
+            self._pending.discard(id)
 
     def see(self, node: NodeId, standing: Standing | None) -> None:
         """A node stands like this now; None: it is not registered."""
@@ -177,12 +183,17 @@ class Decider:
             id = next(iter(self._dirty))
             del self._dirty[id]
             known = self._census.get(id)
-            self._lost.pop(id, None)
-            self._stuck.pop(id, None)
+            self._set_aside(id)
             if known is None or known.value.node is not None:
                 self._pending.discard(id)
             if known is not None and id not in self._under_way:
                 self._look(plan, known, now)
+
+    def _set_aside(self, id: InstanceId) -> None:
+        """What it waited for, on a node, it waits for no more."""
+        self._lost.pop(id, None)
+        self._stuck.pop(id, None)
+        self._hopeful.pop(id, None)
 
     def _look(self, plan: Plan, known: Known, now: float) -> None:
         """File an instance under what it waits for, or decide at once."""
