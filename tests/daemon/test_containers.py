@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from skerry.daemon.runtime import group_root
 from tests.support import imagery
 from tests.support.etcd import free_port
 from tests.support.registry import Registry
+from tests.support.remains import left_of
 from tests.support.skerry import COMMAND, Skerry, environment, running
 from tests.support.waiting import eventually_sync
 
@@ -81,38 +81,9 @@ def nobody_listens(port: int) -> bool:
     return False
 
 
-def left_of(skerry: Skerry) -> list[str]:
-    """What is still on the machine of a Skerry that has ended, and of its containers."""
-    network = skerry.subnet.rpartition(".")[0] + "."
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    command = ["ip", "-json", "address"]
-    links = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    addresses = [each.get("local", "") for link in links for each in link.get("addr_info", ())]
-    rules = subprocess.run(["nft", "list", "ruleset"], check=True, capture_output=True, text=True).stdout
-    processes = [
-        line.decode(errors="replace")
-        for line in map(_command_line, Path("/proc").glob("[0-9]*"))
-        if str(skerry.data).encode() in line
-    ]
-    return [
-        *(mount for mount in mounts if mount.startswith(str(skerry.data))),
-        *(address for address in addresses if address.startswith(network)),
-        *(["rules"] if network in rules else []),
-        *processes,
-        *(str(each) for each in Path("/sys/fs/cgroup").glob(f"**/{group_root('skerry', skerry.data)}")),
-    ]
-
-
 def files_of(skerry: Skerry) -> set[Path]:
     """What is kept for containers, but not their images."""
     return {*(skerry.data / "containers").rglob("*"), *(skerry.data / "cells").rglob("*")}
-
-
-def _command_line(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""  # it has ended meanwhile
 
 
 def test_an_image_from_a_file_is_run_with_its_output_and_exit_code(skerry: Skerry, archive: str) -> None:

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,24 @@ COMMAND = [sys.executable, "-m", "skerry"]
 def environment(**more: str) -> dict[str, str]:
     """The environment without settings that a person may have exported."""
     return {k: v for k, v in os.environ.items() if not k.startswith("SKERRY_")} | more
+
+
+def ask(
+    connection: http.client.HTTPConnection,
+    verb: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, Any]:
+    """One HTTP request; status and JSON (or text)."""
+    data = None if body is None else json.dumps(body).encode()
+    connection.request(verb, path, body=data, headers=headers or {})
+    response = connection.getresponse()
+    text = response.read().decode()
+    try:
+        return response.status, json.loads(text)
+    except ValueError:
+        return response.status, text
 
 
 class Skerry:
@@ -74,23 +93,23 @@ class Skerry:
         self.process.kill()
         self.process.wait()
 
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection to its HTTP port, for `ask`; to be closed."""
+        split = urlsplit(self.ready["http"])
+        host, port = split.hostname or "", split.port
+        connection = http.client.HTTPConnection(host, port, timeout=30)
+        if split.scheme == "https":
+            context = ssl.create_default_context(cafile=self.ready["ca"])
+            connection = http.client.HTTPSConnection(host, port, timeout=30, context=context)
+        connection.connect()
+        return connection
+
     def call(
         self, verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
         """One HTTP request; status and JSON (or text)."""
-        split = urlsplit(self.ready["http"])
-        connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=30)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(verb, path, body=data, headers=headers or {})
-            response = connection.getresponse()
-            text = response.read().decode()
-        finally:
-            connection.close()
-        try:
-            return response.status, json.loads(text)
-        except ValueError:
-            return response.status, text
+        with contextlib.closing(self.connect()) as connection:
+            return ask(connection, verb, path, body, headers)
 
     def cli(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """A verb of the command line, pointed at this one."""

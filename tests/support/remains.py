@@ -1,0 +1,39 @@
+"""What is still on the machine of a Skerry that has ended, and of its containers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from skerry.daemon.runtime import group_root
+from tests.support.skerry import Skerry
+
+
+def left_of(skerry: Skerry) -> list[str]:
+    """Mounts, addresses, rules, processes and groups; of the network namespace that this is called in."""
+    network = skerry.subnet.rpartition(".")[0] + "."
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    command = ["ip", "-json", "address"]
+    links = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    addresses = [each.get("local", "") for link in links for each in link.get("addr_info", ())]
+    rules = subprocess.run(["nft", "list", "ruleset"], check=True, capture_output=True, text=True).stdout
+    processes = [
+        line.decode(errors="replace")
+        for line in map(_command_line, Path("/proc").glob("[0-9]*"))
+        if str(skerry.data).encode() in line
+    ]
+    return [
+        *(mount for mount in mounts if mount.startswith(str(skerry.data))),
+        *(address for address in addresses if address.startswith(network)),
+        *(["rules"] if network in rules else []),
+        *processes,
+        *(str(each) for each in Path("/sys/fs/cgroup").glob(f"**/{group_root('skerry', skerry.data)}")),
+    ]
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended meanwhile
