@@ -159,6 +159,7 @@ class Searches(RuleBasedStateMachine):
         for verdict in verdicts:
             assert verdict.free == self.model.free(verdict.node, ask)
             assert verdict.fits == self.model.fits(verdict.node, ask)
+            assert all(fleet.fits(verdict.node, ask) == verdict.fits for fleet in self.fleets)
         expected = self.model.place(ask, policy)
         if isinstance(answer, Placement):
             assert answer.node == expected
