@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import WSMsgType
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from skerry.kit import pki, tls
 from skerry.model import errors
 from skerry.wire.http import websocket
 from skerry.wire.http.answers import HttpError
@@ -254,3 +259,38 @@ async def test_a_connection_whose_upgrade_was_not_taken_is_closed_after_the_answ
     answer = await wire.answer()
     assert (answer.status, answer.headers["connection"]) == (200, "close")
     assert await wire.rest() == b""
+
+
+async def test_messages_go_both_ways_over_tls(serve: Serve, authority: pki.Authority, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
+    request = pki.Request.parse(pki.make_request(pki.load_or_create_key(key)))
+    issued = authority.issue(
+        request, name="server", role="server", lifetime_s=60, server=True, hosts=["127.0.0.1"]
+    )
+    certificate.write_bytes(issued.pem)
+    context = tls.https_server(authority.certificate_pem)
+    tls.load(context, certificate, key)
+    site = await serve(app=app_of(echo), tls=context)
+    trust = ssl.create_default_context(cadata=authority.certificate_pem.decode())
+    session = await site.session(connector=aiohttp.TCPConnector(ssl=trust))
+    async with session.ws_connect("/") as client:
+        await client.send_bytes(b"secret")
+        assert await client.receive_bytes() == b"secret"
+    assert client.close_code == 1000
+
+
+async def test_connections_are_probed_so_that_machines_that_are_gone_are_noticed(serve: Serve) -> None:
+    probed: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        number = scope["state"]["connection"].transport.get_extra_info("socket").fileno()
+        with socket.socket(fileno=os.dup(number)) as copy:
+            probed.append(copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            probed.append(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    session = await (await serve(app=app)).session()
+    async with session.get("/"):
+        pass
+    assert probed == [1, 60]

@@ -23,6 +23,14 @@ from skerry.wire.http.protocol import Connection
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
+# A client whose machine is gone says nothing, and a stream that has nothing to say would never find out.
+# What is accepted has these from the listener.
+_PROBES = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
 # Of the time to stop, what is kept for ending by force whoever did not end by itself.
 _FORCE_SHARE = 0.2
 
@@ -73,6 +81,8 @@ class HttpServer:
                 when_lost=self._note_lost,
             )
 
+        for level, option, value in _PROBES:
+            sock.setsockopt(level, option, value)
         name = sock.getsockname()
         self._address = (name[0], name[1])
         self._listener = await loop.create_server(
