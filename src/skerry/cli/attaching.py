@@ -1,7 +1,7 @@
-"""`skerry container exec`: a program in a container with our own standard streams, or with our terminal.
+"""A program that runs elsewhere, with our own standard streams or with our terminal.
 
-What we cannot write holds the program up, and what it does not read holds us up: nothing is kept in between.
-The program is killed when this command goes away, whichever way.
+Used by `exec` of containers and of instances; how the program is reached is in `lines`. What we cannot write
+holds the program up, and what it does not read holds us up: nothing is kept in between.
 """
 
 from __future__ import annotations
@@ -11,64 +11,110 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
-from skerry.cli import dialling, following, interrupts, terminals
+import click
+
+from skerry.cli import following, interrupts, specs, terminals
+from skerry.cli.options import gathered
 from skerry.kit.readiness import until_readable
-
-if TYPE_CHECKING:
-    from grpclib.client import Stream
-
-    from skerry.wire.proto.containers_pb2 import ExecReply, ExecRequest, ExecStart
 
 _INPUT: Final = 0
 _CHUNK: Final = 32 * 1024
 
-
-async def execute(door: dialling.Door, start: ExecStart) -> int:
-    """The exit code of the program that `start` describes."""
-    from skerry.wire.proto.containers_pb2 import ExecRequest
-
-    if start.terminal:
-        start.size.rows, start.size.columns = terminals.size(_INPUT)
-    has_our_terminal = start.terminal and start.takes_input
-    code = None
-    async with dialling.reached(door, dialling.containers) as stub:
-        with interrupts.Signals() as signals, dialling.plain_words(door):
-            try:
-                async with stub.Exec.open() as stream:
-                    attached = _Attached(stream)
-                    await attached.send(ExecRequest(start=start))
-                    with terminals.raw(_INPUT) if has_our_terminal else nullcontext():
-                        code = await attached.attend(start, signals)
-                    await stream.cancel()  # nobody listens to us any more
-            except Exception:
-                if code is None:
-                    raise
-    assert code is not None
-    return code
+OUTPUT: Final = 1
+ERRORS: Final = 2
 
 
-class _Attached:
-    """The program, as long as it runs."""
+class Piece(NamedTuple):
+    """Something that the program wrote, to its output or to its errors."""
 
-    def __init__(self, stream: Stream[ExecRequest, ExecReply]) -> None:
-        self._stream = stream
-        self._sending = asyncio.Lock()  # a message goes out whole
-        self._out, self._err = following.Sink(1), following.Sink(2)
+    descriptor: int
+    data: bytes
 
-    async def send(self, request: ExecRequest) -> None:
-        async with self._sending:
-            await self._stream.send_message(request)
 
-    async def attend(self, start: ExecStart, signals: interrupts.Signals) -> int:
-        """Carry everything both ways until the program has ended."""
-        beside = [asyncio.ensure_future(self._pass_signal(signals))]
-        if start.takes_input:
-            beside.append(asyncio.ensure_future(self._pass_input()))
-        if start.terminal:
-            beside.append(asyncio.ensure_future(self._pass_sizes()))
-        shown = asyncio.ensure_future(self._show())
+class Line(Protocol):
+    """The way to a program. Messages go out whole, whoever sends; one at a time waits for what comes."""
+
+    async def receive(self) -> Piece | int:
+        """What it wrote next, or its exit code, which comes last; told as `ClickException` if none can."""
+
+    async def put_in(self, data: bytes) -> None:
+        """More of its input."""
+
+    async def end_input(self) -> None: ...
+
+    async def resize(self, rows: int, columns: int) -> None: ...
+
+    async def signal(self, number: int) -> None: ...
+
+
+class Program(NamedTuple):
+    """What to run, and what it gets of ours."""
+
+    arguments: tuple[str, ...]
+    environment: list[str]
+    user: str
+    folder: str
+    terminal: bool
+    takes_input: bool
+
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of its terminal; 0 and 0 if it has none."""
+        return terminals.size(_INPUT) if self.terminal else (0, 0)
+
+
+def _program(
+    arguments: tuple[str, ...],
+    interactive: bool,
+    tty: bool,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
+    user: str,
+    workdir: str,
+) -> Program:
+    if tty and interactive and not os.isatty(_INPUT):
+        raise click.UsageError("Standard input is no terminal; leave out -t.")
+    return Program(
+        arguments,
+        specs.variables(env, env_file),
+        user,
+        workdir,
+        terminal=tty,
+        takes_input=interactive,
+    )
+
+
+# They arrive together as `program`.
+options = gathered(
+    "program",
+    _program,
+    click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),
+    click.option("-i", "--interactive", is_flag=True, help="Pass our standard input on."),
+    click.option("-t", "--tty", is_flag=True, help="Give it a terminal, of the size of ours."),
+    specs.environment,
+    click.option(
+        "-u", "--user", metavar="USER", default="", help="User to run as.  [default: the container's]"
+    ),
+    click.option(
+        "-w", "--workdir", metavar="DIR", default="", help="Where it starts.  [default: the container's]"
+    ),
+)
+
+
+async def attend(line: Line, program: Program, signals: interrupts.Signals) -> int:
+    """Carry everything both ways until the program has ended, and return its exit code.
+
+    The first signal is the program's to take; with the next this command ends.
+    """
+    has_our_terminal = program.terminal and program.takes_input
+    with terminals.raw(_INPUT) if has_our_terminal else nullcontext():
+        beside = [asyncio.ensure_future(_pass_signal(line, signals))]
+        if program.takes_input:
+            beside.append(asyncio.ensure_future(_pass_input(line)))
+        if program.terminal:
+            beside.append(asyncio.ensure_future(_pass_sizes(line)))
+        shown = asyncio.ensure_future(_show(line))
         pending: set[asyncio.Future[Any]] = {shown, *beside}
         try:
             while not shown.done():
@@ -82,43 +128,34 @@ class _Attached:
                 task.cancel()
             await asyncio.gather(shown, *beside, return_exceptions=True)
 
-    async def _show(self) -> int:
-        """Write out what comes, and return the exit code, which comes last."""
-        while (reply := await self._stream.recv_message()) is not None:
-            match reply.WhichOneof("message"):
-                case "output":
-                    await self._out.write(reply.output)
-                case "errors":
-                    await self._err.write(reply.errors)
-                case _:
-                    return reply.exit_code
-        raise dialling.NodeSaidNo("The node ended the call without an exit code; try again.", "UNKNOWN")
 
-    async def _pass_input(self) -> None:
-        from skerry.wire.proto.containers_pb2 import EndOfInput, ExecRequest
+async def _show(line: Line) -> int:
+    """Write out what comes, and return the exit code."""
+    sinks = {OUTPUT: following.Sink(OUTPUT), ERRORS: following.Sink(ERRORS)}
+    while not isinstance(said := await line.receive(), int):
+        await sinks[said.descriptor].write(said.data)
+    return said
 
+
+async def _pass_input(line: Line) -> None:
+    while True:
+        await until_readable(_INPUT)
+        if not (data := _read()):
+            break
+        await line.put_in(data)
+    await line.end_input()
+
+
+async def _pass_sizes(line: Line) -> None:
+    with _told_of_sizes() as changed:
         while True:
-            await until_readable(_INPUT)
-            if not (data := _read()):
-                break
-            await self.send(ExecRequest(input=data))
-        await self.send(ExecRequest(end_of_input=EndOfInput()))
+            await changed.wait()
+            changed.clear()
+            await line.resize(*terminals.size(_INPUT))
 
-    async def _pass_sizes(self) -> None:
-        from skerry.wire.proto.containers_pb2 import ExecRequest, TerminalSize
 
-        with _told_of_sizes() as changed:
-            while True:
-                await changed.wait()
-                changed.clear()
-                rows, columns = terminals.size(_INPUT)
-                await self.send(ExecRequest(resize=TerminalSize(rows=rows, columns=columns)))
-
-    async def _pass_signal(self, signals: interrupts.Signals) -> None:
-        """The first is the program's to take; with the next this command ends."""
-        from skerry.wire.proto.containers_pb2 import ExecRequest
-
-        await self.send(ExecRequest(signal=await signals.first))
+async def _pass_signal(line: Line, signals: interrupts.Signals) -> None:
+    await line.signal(await signals.first)
 
 
 def _read() -> bytes:

@@ -10,18 +10,17 @@ import http.client
 import json
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from types import TracebackType
+from typing import Any, NamedTuple, cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import click
 
 from skerry.cli import places
-from skerry.cli.options import together
-
-F = TypeVar("F", bound=Callable[..., Any])
+from skerry.cli.options import gathered
 
 _MAX_REPLY = 64 * 1024 * 1024
 _PIECE = 64 * 1024
@@ -44,6 +43,31 @@ class ServerSaidNo(click.ClickException):
         self.code = code
 
 
+class Failures:
+    """Of several things that are each tried: what goes wrong is told, and the exit code is 1 then."""
+
+    def __enter__(self) -> Failures:
+        self._is_any = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._is_any:
+            raise SystemExit(1)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """For one of them."""
+        try:
+            yield
+        except NoServer:
+            raise  # which nothing else would reach either
+        except click.ClickException as error:
+            error.show()
+            self._is_any = True
+
+
 class Target(NamedTuple):
     """Where a server is, and what proves to it who we are."""
 
@@ -59,29 +83,6 @@ class WebSocketCall(NamedTuple):
     url: str
     headers: dict[str, str]
     tls: ssl.SSLContext | None
-
-
-_OPTIONS = together(
-    click.option("--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]"),
-    click.option("--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"),
-    click.option(
-        "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
-    ),
-    click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]"),
-)
-
-
-def options(command: F) -> F:
-    """The options of every verb that talks to a server; they arrive together as `server`."""
-    command = _OPTIONS(command)
-
-    def wrapped(url: str | None, data: str | None, token: str | None, ca: str | None, **rest: Any) -> Any:
-        return command(server=Server(find(url, data, token, ca)), **rest)
-
-    wrapped.__name__ = command.__name__
-    wrapped.__doc__ = command.__doc__
-    wrapped.__click_params__ = command.__click_params__  # type: ignore[attr-defined]  # click keeps options there
-    return cast(F, wrapped)
 
 
 def find(url: str | None, data: str | None, token: str | None, ca: str | None) -> Target:
@@ -259,6 +260,23 @@ class Server:
             f"{self.target.url} shows a certificate that cannot be verified ({error.verify_message}). "
             "Give the server's CA with --ca."
         )
+
+
+def _server(url: str | None, data: str | None, token: str | None, ca: str | None) -> Server:
+    return Server(find(url, data, token, ca))
+
+
+# Of every verb that talks to a server; they arrive together as `server`.
+options = gathered(
+    "server",
+    _server,
+    click.option("--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]"),
+    click.option("--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"),
+    click.option(
+        "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
+    ),
+    click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]"),
+)
 
 
 def refusal(status: int, reason: str, body: bytes) -> ServerSaidNo:

@@ -1,19 +1,18 @@
 """`skerry container`: containers on this machine.
 
 The verbs talk to the node over its unix socket (`dialling`); `run` in the foreground is in `attending`,
-`exec` in `attaching`, what a container is to be in `specs`. gRPC is imported by the verbs when they run,
-never by this module.
+`exec` in `attaching` and `lines`, what a container is to be in `specs`. gRPC is imported by the verbs when
+they run, never by this module.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import attaching, attending, dialling, following, progress, shapes, specs
+from skerry.cli import attaching, attending, dialling, following, lines, progress, shapes, specs
 from skerry.cli import output as printing
 from skerry.cli.options import Aliases
 
@@ -108,7 +107,7 @@ def list_containers(door: dialling.Door, output: str) -> None:
                 _state_line(each),
                 each["address"] or "-",
                 " ".join(each["spec"]["ports"]) or "-",
-                printing.ago(each["created_at"]).removesuffix(" ago"),
+                printing.age(each["created_at"]),
             )
             for each in value["containers"]
         ],
@@ -182,26 +181,9 @@ def logs(
 
 @container.command(name="exec", context_settings={"allow_interspersed_args": False})
 @click.argument("name", metavar="NAME")
-@click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("-i", "--interactive", is_flag=True, help="Pass our standard input on.")
-@click.option("-t", "--tty", is_flag=True, help="Give it a terminal, of the size of ours.")
-@specs.environment
-@click.option("-u", "--user", metavar="USER", default="", help="User to run as.  [default: the container's]")
-@click.option(
-    "-w", "--workdir", metavar="DIR", default="", help="Where it starts.  [default: the container's]"
-)
+@attaching.options
 @dialling.options
-def exec_(
-    door: dialling.Door,
-    name: str,
-    arguments: tuple[str, ...],
-    interactive: bool,
-    tty: bool,
-    env: tuple[str, ...],
-    env_file: tuple[str, ...],
-    user: str,
-    workdir: str,
-) -> None:
+def exec_(door: dialling.Door, name: str, program: attaching.Program) -> None:
     """Run a COMMAND in a container that runs, and end with its exit code.
 
     125 is the exit code if it could not be run, 126 if it cannot be executed, 127 if it is not there. Ctrl-C
@@ -212,21 +194,8 @@ def exec_(
       skerry container exec web cat /etc/hosts
       echo 'select 1' | skerry container exec -i db psql
     """
-    from skerry.wire.proto.containers_pb2 import ExecStart
-
-    if tty and interactive and not os.isatty(0):
-        raise click.UsageError("Standard input is no terminal; leave out -t.")
-    begin = ExecStart(
-        container=name,
-        arguments=arguments,
-        environment=specs.variables(env, env_file),
-        user=user,
-        folder=workdir,
-        terminal=tty,
-        takes_input=interactive,
-    )
     with specs.failures_told_apart(), following.reader_may_go():
-        code = asyncio.run(attaching.execute(door, begin))
+        code = asyncio.run(lines.execute_in_container(door, name, program))
     raise SystemExit(code)
 
 

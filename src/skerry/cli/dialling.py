@@ -11,12 +11,12 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import click
 
 from skerry.cli import client, places
-from skerry.cli.options import together
+from skerry.cli.options import gathered
 
 if TYPE_CHECKING:
     from grpclib.client import Channel
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from skerry.wire.proto.cells_grpc import CellServiceStub
     from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
 
-F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -50,7 +49,20 @@ class Door(NamedTuple):
     key: str
 
 
-_OPTIONS = together(
+def find(data: str | None, socket: str | None) -> Door:
+    """The door of the Skerry that runs with this data folder."""
+    folder = places.data_folder(data)
+    ready = client.read_ready(folder)
+    lacks = [name for name in ("socket", "ca", "client_cert", "client_key") if not ready.get(name)]
+    if lacks and not (lacks == ["socket"] and socket):
+        raise client.NoServer(f"The Skerry of {folder} serves no socket; 'skerry up' does.")
+    return Door(socket or ready["socket"], ready["ca"], ready["client_cert"], ready["client_key"])
+
+
+# Of every verb that talks to the node; they arrive together as `door`.
+options = gathered(
+    "door",
+    find,
     click.option(
         "--data",
         metavar="DIR",
@@ -64,29 +76,6 @@ _OPTIONS = together(
         help="Its unix socket, if it is elsewhere. [env: SKERRY_GRPC_SOCKET]",
     ),
 )
-
-
-def options(command: F) -> F:
-    """The options of every verb that talks to the node; they arrive together as `door`."""
-    command = _OPTIONS(command)
-
-    def wrapped(data: str | None, socket: str | None, **rest: Any) -> Any:
-        return command(door=find(data, socket), **rest)
-
-    wrapped.__name__ = command.__name__
-    wrapped.__doc__ = command.__doc__
-    wrapped.__click_params__ = command.__click_params__  # type: ignore[attr-defined]  # click keeps options there
-    return cast(F, wrapped)
-
-
-def find(data: str | None, socket: str | None) -> Door:
-    """The door of the Skerry that runs with this data folder."""
-    folder = places.data_folder(data)
-    ready = client.read_ready(folder)
-    lacks = [name for name in ("socket", "ca", "client_cert", "client_key") if not ready.get(name)]
-    if lacks and not (lacks == ["socket"] and socket):
-        raise client.NoServer(f"The Skerry of {folder} serves no socket; 'skerry up' does.")
-    return Door(socket or ready["socket"], ready["ca"], ready["client_cert"], ready["client_key"])
 
 
 def cells(line: Channel) -> CellServiceStub:

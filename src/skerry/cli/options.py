@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -17,6 +18,24 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
         for option in reversed(options):
             command = option(command)
         return command
+
+    return decorate
+
+
+def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
+    """Give a command all of `options`; they arrive as one, `name`, which `make` makes of them."""
+    parts = tuple(inspect.signature(make).parameters)
+
+    def decorate(command: F) -> F:
+        command = together(*options)(command)
+
+        def wrapped(**given: Any) -> Any:
+            return command(**{name: make(**{part: given.pop(part) for part in parts})}, **given)
+
+        wrapped.__name__ = command.__name__
+        wrapped.__doc__ = command.__doc__
+        wrapped.__click_params__ = command.__click_params__  # type: ignore[attr-defined]  # click keeps options there
+        return cast(F, wrapped)
 
     return decorate
 

@@ -52,11 +52,7 @@ def as_json_line(value: Any) -> None:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Aligned columns with a header; plain text when the output is no terminal."""
     if not sys.stdout.isatty():
-        widths = [max(len(str(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
-        for row in (columns, *rows):
-            click.echo(
-                "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            )
+        Lines(columns).show(rows)
         return
     from rich import box
     from rich.console import Console
@@ -68,6 +64,29 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*(str(cell) for cell in row))
     Console().print(drawn)
+
+
+class Lines:
+    """A table that goes on: the first rows say how wide its columns are."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._widths: list[int] | None = None
+
+    def show(self, rows: Sequence[Sequence[str]]) -> None:
+        if self._widths is None:
+            self._widths = _widths(self._columns, rows)
+            rows = [self._columns, *rows]
+        for row in rows:
+            click.echo(_aligned(row, self._widths))
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(str(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def size(number: int) -> str:
@@ -85,6 +104,11 @@ def ago(seconds: float | None, now: float | None = None) -> str:
     distance = (time.time() if now is None else now) - seconds
     text = duration(abs(distance))
     return f"{text} ago" if distance >= 0 else f"in {text}"
+
+
+def age(since: float) -> str:
+    """How long ago that was, in a column that says so."""
+    return ago(since).removesuffix(" ago")
 
 
 def duration(seconds: float) -> str:

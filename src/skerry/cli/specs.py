@@ -1,6 +1,7 @@
 """What a container is to be, as options of `skerry container run` and `create`, and as the request for it.
 
-What is wrong with a value is the node's to say; here only what cannot be asked for is refused.
+`skerry run` has some of the options, too. What is wrong with a value is the node's to say; here only what
+cannot be asked for is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skerry.cli import dialling, images
+from skerry.cli import client, dialling, images
 from skerry.cli.options import together
 from skerry.kit import ids
 
@@ -42,7 +43,7 @@ arguments = together(
     click.argument("image", metavar="IMAGE"),
     click.argument("command", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED),
 )
-options = together(
+essentials = together(
     click.option(
         "--name", metavar="NAME", default="", help="What to call it.  [default: made from the image's name]"
     ),
@@ -52,7 +53,7 @@ options = together(
         "--publish",
         multiple=True,
         metavar="SRC:DST[/udp]",
-        help="A port of this machine that leads to one in the container; repeatable.",
+        help="A port of the machine that leads to one in the container; repeatable.",
     ),
     click.option(
         "--cpu",
@@ -62,6 +63,9 @@ options = together(
     ),
     click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory, at most."),
     click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="What it may write, at most."),
+)
+options = together(
+    essentials,
     click.option(
         "--pids",
         metavar="N",
@@ -186,17 +190,18 @@ def _lines(name: str) -> list[str]:
 
 @contextmanager
 def failures_told_apart() -> Iterator[None]:
-    """What the node refuses is no exit code of a program: 125, or 126 and 127 if the program is to blame."""
+    """What is refused is no exit code of a program: 125, or 126 and 127 if the program is to blame."""
     try:
         yield
-    except dialling.NodeSaidNo as error:
+    except (dialling.NodeSaidNo, client.ServerSaidNo) as error:
         error.show()
         raise SystemExit(_code_of(error)) from None
 
 
-def _code_of(error: dialling.NodeSaidNo) -> int:
+def _code_of(error: dialling.NodeSaidNo | client.ServerSaidNo) -> int:
     """Only the runtime knows why a program cannot be executed, and it has words for it and no code."""
-    if error.status == "FAILED_PRECONDITION":
+    is_refused = error.status == "FAILED_PRECONDITION" or getattr(error, "code", "") == "refused"
+    if is_refused:
         text = error.message.lower()
         if "executable file not found" in text or "no such file or directory" in text:
             return _NOT_THERE
