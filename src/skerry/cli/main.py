@@ -23,20 +23,39 @@ class Verb(NamedTuple):
     summary: str
 
 
-VERBS = {
-    "up": Verb("skerry.cli.serve", "Start everything on this machine."),
-    "server": Verb("skerry.cli.serve", "Start the control plane alone."),
-    "node": Verb("skerry.cli.serve", "Join this machine to a server as a node."),
-    "status": Verb("skerry.cli.status", "Show whether the server is up and what it lacks."),
-    "token": Verb("skerry.cli.tokens", "Make, list and revoke access tokens."),
-    "certificate": Verb("skerry.cli.certificates", "List and revoke certificates."),
-    "events": Verb("skerry.cli.events", "Show what happened, and follow it."),
-    "image": Verb("skerry.cli.images", "Fetch, list and remove images on this machine."),
-    "container": Verb("skerry.cli.containers", "Run images in containers on this machine."),
-    "cell": Verb("skerry.cli.cells", "Make cells on this machine and run programs in them."),
-    "aurae": Verb("skerry.cli.aurae", "Use clients of Aurae with the cells of this machine."),
-    "version": Verb("skerry.cli.status", "Show the version."),
+SECTIONS = {
+    "Start Skerry": {
+        "up": Verb("skerry.cli.serve", "Start everything on this machine."),
+        "server": Verb("skerry.cli.serve", "Start the control plane alone."),
+        "node": Verb("skerry.cli.nodes", "Join this machine to a server; or look after nodes."),
+    },
+    "Run things on any node": {
+        "run": Verb("skerry.cli.instances", "Run an image on whichever node has room."),
+        "apply": Verb("skerry.cli.applying", "Make workloads and instances as a file says."),
+        "get": Verb("skerry.cli.objects", "List instances, workloads or nodes, and watch them."),
+        "describe": Verb("skerry.cli.objects", "Show all that is known of one of them."),
+        "delete": Verb("skerry.cli.objects", "Delete instances or workloads."),
+        "start": Verb("skerry.cli.instances", "Start instances that were stopped."),
+        "stop": Verb("skerry.cli.instances", "Stop instances."),
+        "logs": Verb("skerry.cli.instances", "Show what an instance has written."),
+        "exec": Verb("skerry.cli.instances", "Run a command in an instance."),
+        "explain": Verb("skerry.cli.instances", "Show why an instance is not placed."),
+    },
+    "Run things on this machine": {
+        "image": Verb("skerry.cli.images", "Fetch, list and remove images on this machine."),
+        "container": Verb("skerry.cli.containers", "Run images in containers on this machine."),
+        "cell": Verb("skerry.cli.cells", "Make cells on this machine and run programs in them."),
+        "aurae": Verb("skerry.cli.aurae", "Use clients of Aurae with the cells of this machine."),
+    },
+    "Look after the server": {
+        "status": Verb("skerry.cli.status", "Show whether the server is up and what it lacks."),
+        "events": Verb("skerry.cli.events", "Show what happened, and follow it."),
+        "token": Verb("skerry.cli.tokens", "Make, list and revoke access tokens."),
+        "certificate": Verb("skerry.cli.certificates", "List and revoke certificates."),
+        "version": Verb("skerry.cli.status", "Show the version."),
+    },
 }
+VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}
 
 
 class LazyGroup(click.Group):
@@ -54,8 +73,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+        width = max(map(len, VERBS))
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), verb.summary) for name, verb in verbs.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,7 +93,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with 'skerry up' in one terminal and 'skerry status' in another. "
+    epilog="Start with 'skerry up' in one terminal and 'skerry run -p 8080:80 IMAGE' in another. "
     "Every verb has --help; those that print take --output json.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="skerry")

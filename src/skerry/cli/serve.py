@@ -1,6 +1,7 @@
-"""`skerry up`, `skerry server` and `skerry node`: the verbs that become a daemon.
+"""`skerry up`, `skerry server` and `skerry node --join`: the verbs that become a daemon.
 
-They read the settings, then hand over to `skerry.daemon`, which is imported only then.
+They read the settings, then hand over to `skerry.daemon`, which is imported only then. The verb `node` itself
+is in `skerry.cli.nodes`, with those that look after nodes.
 """
 
 from __future__ import annotations
@@ -76,23 +77,22 @@ def server(**given: Any) -> None:
     _run("server", given)
 
 
-@click.command()
-@click.option("--join", metavar="URL", help="The server to join.")
-@click.option(
-    "--token",
-    metavar="TEXT",
-    envvar="SKERRY_TOKEN",
-    help="Join token from 'skerry token create --role node'.",
+joining = together(
+    click.option("--join", metavar="URL", help="The server to join."),
+    click.option(
+        "--token",
+        metavar="TEXT",
+        envvar="SKERRY_TOKEN",
+        help="Join token from 'skerry token create --role node'.",
+    ),
+    click.option("--name", metavar="NAME", help="Name of this node for people. [default: the host name]"),
+    socket,
+    common,
 )
-@click.option("--name", metavar="NAME", help="Name of this node for people. [default: the host name]")
-@socket
-@common
-def node(token: str | None, **given: Any) -> None:
-    """Join this machine to a server, and stay a node of it.
 
-    The token is needed once; after that the node has its own certificate and renews it by itself. A token
-    given in SKERRY_TOKEN does not show in the list of processes.
-    """
+
+def join(token: str | None, **given: Any) -> None:
+    """Make this machine a node, for `skerry node`; `given` are the options of `joining`."""
     _run("node", given, token=token)
 
 

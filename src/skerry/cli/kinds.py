@@ -1,0 +1,186 @@
+"""What the server keeps, as people name and see it: instances, workloads and nodes.
+
+For each kind: how all of it are read, how one is found, and what its columns are. Used by every verb that
+looks at them; what a verb does with them is its own matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import click
+
+from skerry.cli import client
+from skerry.cli import output as printing
+
+Document = dict[str, Any]
+Row = tuple[str, ...]
+
+FINAL: Final = frozenset({"TERMINATED", "FAILED"})
+_GOING: Final = frozenset({*FINAL, "DESTROYING"})
+_ALL: Final = "0"  # as many to a page as the server gives
+
+
+class Names:
+    """Names of nodes, of which instances tell only the id; asked for when one is needed that is not known."""
+
+    def __init__(self, server: client.Server) -> None:
+        self._server = server
+        self._known: dict[str, str] = {}
+
+    def of(self, node: str | None) -> str:
+        if node is None:
+            return "-"
+        if node not in self._known:
+            self._known = {one["id"]: one["name"] for one in everything(self._server, NODE)}
+            self._known.setdefault(node, node)  # it has left
+        return self._known[node]
+
+
+class Kind(NamedTuple):
+    """One kind of thing: its word is its place on the server, too."""
+
+    word: str
+    columns: Row
+    row: Callable[[Document, Names], Row]
+
+    @property
+    def plural(self) -> str:
+        return f"{self.word}s"
+
+
+def _instance(one: Document, names: Names) -> Row:
+    return (
+        one["name"],
+        one["id"],
+        one["status"],
+        names.of(one["node_id"]),
+        one["ip"] or "-",
+        " ".join(one["ports"]) or "-",
+        str(one["restarts"]),
+        printing.age(one["created_at"]),
+        one["reason"],
+    )
+
+
+def _workload(one: Document, names: Names) -> Row:
+    return (
+        one["name"],
+        one["id"],
+        str(one["version"]),
+        one["uri"],
+        *amounts(one["resources"]),
+        " ".join(one["ports"]) or "-",
+        one["restart"],
+        printing.age(one["created_at"]),
+    )
+
+
+def _node(one: Document, names: Names) -> Row:
+    return (
+        one["name"],
+        one["id"],
+        standing(one),
+        *amounts(one["resources"]),
+        one["facts"]["architecture"] or "-",
+        labels(one) or "-",
+        printing.age(one["registered_at"]),
+        one["reason"],
+    )
+
+
+INSTANCE: Final = Kind(
+    "instance", ("name", "id", "status", "node", "address", "ports", "restarts", "age", "why"), _instance
+)
+WORKLOAD: Final = Kind(
+    "workload",
+    ("name", "id", "version", "image", "cpu", "memory", "disk", "ports", "restart", "age"),
+    _workload,
+)
+NODE: Final = Kind(
+    "node", ("name", "id", "status", "cpu", "memory", "disk", "machine", "labels", "age", "why"), _node
+)
+KINDS: Final = (INSTANCE, WORKLOAD, NODE)
+
+
+class KindName(click.ParamType[Kind, str]):
+    """`instance`, `workload` or `node`, or several of them."""
+
+    name = "kind"
+
+    def __init__(self, *kinds: Kind) -> None:
+        self._kinds = {word: kind for kind in kinds for word in (kind.word, kind.plural)}
+        self._words = " or ".join(kind.word for kind in kinds)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "KIND"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:
+        kind = self._kinds.get(str(value).lower())
+        if kind is None:
+            path = ctx.command_path if ctx else "skerry"
+            hint = f"write {self._words} before a name, as in '{path} {next(iter(self._kinds))} {value}'"
+            self.fail(f"'{value}' is no kind; {hint}", param, ctx)
+        return kind
+
+
+def everything(server: client.Server, kind: Kind, **filters: str | None) -> list[Document]:
+    """All that there are of a kind, page by page."""
+    found: list[Document] = []
+    cursor: str | None = None
+    while True:
+        page = server.get(kind.word, limit=_ALL, cursor=cursor, **filters)
+        found += page[kind.plural]
+        cursor = page["cursor"]
+        if cursor is None:
+            return found
+
+
+def find(server: client.Server, kind: Kind, text: str) -> Document:
+    """The one with that id, or else with that name."""
+    try:
+        found: Document = server.get(kind.word, text)
+        return found
+    except client.ServerSaidNo as error:
+        if error.status != 404 or kind is not INSTANCE:
+            raise  # the server knows the others by their names, too
+    return _called(text, everything(server, INSTANCE, name=text))
+
+
+def _called(name: str, called: list[Document]) -> Document:
+    """Several instances may be called the same; those that are over only count if no other does."""
+    live = [one for one in called if one["status"] not in _GOING]
+    match live or called:
+        case [one]:
+            return one
+        case []:
+            raise click.ClickException(
+                f"There is no instance '{name}'. 'skerry get instances' lists those there are."
+            )
+        case several:
+            told = ", ".join(f"{one['id']} ({one['status']})" for one in several)
+            raise click.ClickException(
+                f"{len(several)} instances are called '{name}'; name one by its id: {told}"
+            )
+
+
+def standing(node: Document) -> str:
+    """What a node does, and what keeps it from taking more."""
+    more = [
+        *(["cordoned"] if node["is_cordoned"] else []),
+        *([node["liveness"]] if node["liveness"] not in ("live", node["status"]) else []),
+        *(["foreign"] if node["is_foreign"] else []),
+    ]
+    return ", ".join([node["status"], *more])
+
+
+def labels(node: Document) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(node["labels"].items()))
+
+
+def amounts(resources: Document) -> tuple[str, str, str]:
+    """Room in a table: cpu, memory, disk; a dash where nothing is said."""
+    units = (("cpu", "m"), ("memory", "MB"), ("disk", "GB"))
+    cpu, memory, disk = (f"{resources[part]}{unit}" if resources[part] else "-" for part, unit in units)
+    return cpu, memory, disk

@@ -1,0 +1,241 @@
+"""The file that `skerry apply` reads: workloads and instances in YAML, checked before anything is sent.
+
+    workloads:
+      - name: web
+        image: docker.io/library/nginx:1.27
+        ports: ["8080:80"]
+    instances:
+      - workload: web         # of that workload,
+        count: 3              # as many
+      - name: cache           # or of its own
+        image: docker.io/library/redis:7
+
+What is said of a workload or an instance is what the server takes, checked by the same code; what is not said
+is the default. YAML is read by the core schema of its version 1.2: `8080:53` is a text and `no` is, too. The
+file is imported only by its verb, like the parser.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import IO, Any, Final, NamedTuple
+
+import click
+import msgspec
+import yaml
+
+from skerry.cli import images
+from skerry.model import errors
+from skerry.model.workloads import Spec
+from skerry.node.images import references
+from skerry.wire.kudo.documents import SpecInput
+
+_LISTS: Final = ("workloads", "instances")
+_PARTS: Final = ("cpu", "memory", "disk")
+_FIELDS: Final = (
+    "name",
+    "image",
+    "arguments",
+    "environment",
+    "resources",
+    "ports",
+    "restart",
+    "restart_budget",
+    "architecture",
+    "constraints",
+)
+_MAX_COUNT: Final = 10_000
+
+Body = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """A workload, or an instance of its own, as the file wants it: for the server, and as a spec."""
+
+    name: str
+    body: Body
+    spec: Spec
+
+
+class Copies(NamedTuple):
+    """So many instances of a workload."""
+
+    workload: str
+    number: int
+
+
+class Manifest(NamedTuple):
+    """All that a file wants, in its order."""
+
+    workloads: list[Wanted]
+    instances: list[Wanted | Copies]
+
+
+def read(file: IO[bytes]) -> Manifest:
+    """What is in the file; says what is wrong with it and where."""
+    try:
+        content = yaml.load(file, _Loader)  # noqa: S506 - it makes nothing but plain values
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise click.ClickException(f"{file.name}{line}: {error.problem or error.context}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise click.ClickException(f"{file.name} cannot be read as YAML: {_one_line(error)}") from None
+    try:
+        return _manifest(content)
+    except _Wrong as error:
+        raise click.ClickException(f"{file.name}: {error}") from None
+
+
+class _Wrong(Exception):
+    """What is wrong, with the place in the file."""
+
+
+def _manifest(content: Any) -> Manifest:
+    if not isinstance(content, dict) or not content:
+        raise _Wrong("it must have `workloads:` or `instances:`, with a list under it")
+    _check_keys("the file", content, _LISTS)
+    lists = {}
+    for name in _LISTS:
+        lists[name] = content.get(name) or []
+        if not isinstance(lists[name], list) or not all(isinstance(one, dict) for one in lists[name]):
+            raise _Wrong(f"`{name}:` must be a list, of which each has fields such as `name:`")
+    workloads = [_wanted(f"workloads[{n}]", one) for n, one in enumerate(lists["workloads"])]
+    instances = [
+        _copies(f"instances[{n}]", one) if "workload" in one else _wanted(f"instances[{n}]", one)
+        for n, one in enumerate(lists["instances"])
+    ]
+    _check_once("workload", (one.name for one in workloads))
+    _check_once("instance", (one.name for one in instances if isinstance(one, Wanted)))
+    _check_once("list of instances of", (one.workload for one in instances if isinstance(one, Copies)))
+    return Manifest(workloads, instances)
+
+
+def _copies(place: str, one: Mapping[str, Any]) -> Copies:
+    _check_keys(place, one, ("workload", "count"))
+    workload, count = one["workload"], one.get("count", 1)
+    if not isinstance(workload, str):
+        raise _Wrong(f"{place}: `workload` must be the name of a workload")
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_COUNT:
+        raise _Wrong(f"{place}: `count` must be a number from 0 to {_MAX_COUNT}")
+    return Copies(workload, count)
+
+
+def _wanted(place: str, one: Mapping[str, Any]) -> Wanted:
+    name = one.get("name")
+    place = f"{place} ({name})" if isinstance(name, str) else place
+    _check_keys(place, one, _FIELDS)
+    body: Body = {
+        # Null is the default, and so takes away what an earlier file said.
+        **dict.fromkeys(field for field in _FIELDS if field not in ("name", "image")),
+        **{field: value for field, value in one.items() if field != "image"},
+        "uri": _image(place, one.get("image")),
+        "environment": _environment(place, one.get("environment")),
+        "ports": _ports(one.get("ports")),
+        "resources": _resources(place, one.get("resources")),
+    }
+    return Wanted(str(name), body, _spec(place, body))
+
+
+def spec_of(document: Mapping[str, Any]) -> Spec:
+    """The spec of a workload or an instance as the server shows it."""
+    fields = {field: document[field] for field in SpecInput.__struct_fields__ if field in document}
+    del fields["port_mappings"]  # which are the ports once more
+    return msgspec.convert(fields, SpecInput).onto()
+
+
+def _spec(place: str, body: Body) -> Spec:
+    try:
+        return msgspec.convert(body, SpecInput).onto()
+    except msgspec.ValidationError as error:
+        raise _Wrong(f"{place}: {error}") from None
+    except errors.SkerryError as error:
+        raise _Wrong(f"{place}: {error.message}") from None
+
+
+def _image(place: str, image: Any) -> str:
+    if not isinstance(image, str):
+        raise _Wrong(f"{place}: `image` must name an image, such as docker.io/library/nginx")
+    uri = images.resolve(image)
+    try:
+        references.parse(uri)
+    except errors.Invalid as error:
+        raise _Wrong(f"{place}: {error.message}") from None
+    return uri
+
+
+def _environment(place: str, given: Any) -> Any:
+    """`KEY: value` for each, or a list as the server takes it."""
+    if not isinstance(given, dict):
+        return given
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise _Wrong(f"{place}: put the value of environment.{key} in quotes")
+    return [f"{key}={value}" for key, value in given.items()]
+
+
+def _ports(given: Any) -> Any:
+    return [str(port) if type(port) is int else port for port in given] if isinstance(given, list) else given
+
+
+def _resources(place: str, given: Any) -> Any:
+    """Every part by itself, so that one that is not said goes back to its default."""
+    if not isinstance(given, dict):
+        return given
+    _check_keys(f"{place}: resources", given, _PARTS)
+    return {**dict.fromkeys(_PARTS), **given}
+
+
+def _check_keys(place: str, given: Mapping[Any, Any], known: Iterable[str]) -> None:
+    known = tuple(known)
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
+            raise _Wrong(f"{place} has no `{key}`; {hint}")
+
+
+def _check_once(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise _Wrong(f"the {what} {json.dumps(name)} is there twice")
+        seen.add(name)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+class _Loader(yaml.CSafeLoader):
+    """Plain values by the core schema, and no key twice."""
+
+    yaml_implicit_resolvers: Final = {}  # type: ignore[misc]  # its own, not those of YAML 1.1
+
+
+def _no_key_twice(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | None):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a single word", key_node.start_mark
+            )
+        if key in made:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"`{key}` is there twice", key_node.start_mark
+            )
+        made[key] = loader.construct_object(value_node, deep=True)
+    return made
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _no_key_twice)
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)

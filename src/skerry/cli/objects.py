@@ -1,0 +1,210 @@
+"""`skerry get`, `describe` and `delete`: what the server keeps, of whichever kind."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from skerry.cli import client, instances, kinds, watching
+from skerry.cli import output as printing
+from skerry.cli.kinds import INSTANCE, KINDS, NODE, WORKLOAD, Document, Kind, KindName, Names
+
+_EVENTS: Final = "20"  # of an instance, the newest
+_GONE: Final[frozenset[str]] = frozenset()
+
+
+@click.command()
+@click.argument("kind", type=KindName(*KINDS))
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("-w", "--watch", is_flag=True, help="Go on and show what changes; end with Ctrl-C.")
+@click.option(
+    "--status", metavar="STATUS[,STATUS...]", help="Only instances that are this, such as SCHEDULING,CRASHED."
+)
+@client.options
+@printing.option
+def get(
+    server: client.Server, kind: Kind, name: str | None, watch: bool, status: str | None, output: str
+) -> None:
+    """List instances, workloads or nodes; with NAME, that one.
+
+    KIND is instance, workload or node, and NAME an id or a name. With --watch each change is a line, and with
+    --output json an object on a line.
+
+    \b
+      skerry get instances
+      skerry get instance web -o json
+      skerry get instances -w --status SCHEDULING,CRASHED
+      skerry get nodes
+    """
+    if status and kind is not INSTANCE:
+        raise click.UsageError("--status is about instances: 'skerry get instances --status RUNNING'.")
+    if status and name:
+        raise click.UsageError("--status is about many instances; leave it out, or the name.")
+    names = Names(server)
+    if watch:
+        watching.forever(kind, names, lambda: _found(server, kind, name, status), output)
+    elif output == "json":
+        found = _found(server, kind, name, status)
+        printing.as_json(found[0] if name else {"count": len(found), kind.plural: found})
+    else:
+        printing.table(kind.columns, [kind.row(one, names) for one in _found(server, kind, name, status)])
+
+
+@click.command()
+@click.argument("kind", type=KindName(*KINDS))
+@click.argument("name", metavar="NAME")
+@client.options
+@printing.option
+def describe(server: client.Server, kind: Kind, name: str, output: str) -> None:
+    """Show all that is known of an instance, a workload or a node, and what belongs to it.
+
+    Of an instance that is what happened to it and, while it waits for a node, what every node says; of the
+    others, their instances.
+
+    \b
+      skerry describe instance web
+      skerry describe node edge-1
+    """
+    one = kinds.find(server, kind, name)
+    names = Names(server)
+    known: Document = {kind.word: one}
+    if kind is INSTANCE:
+        known["events"] = server.get("instance", one["id"], "events", limit=_EVENTS)["events"]
+        if one["status"] == "SCHEDULING":
+            known["explanation"] = instances.explanation(server, one)
+    else:
+        known["instances"] = kinds.everything(server, INSTANCE, **{kind.word: one["id"]})
+    if output == "json":
+        printing.as_json(known)
+        return
+    printing.table(("what", "is"), [(key, text) for key, text in _facts(kind, one, names) if text])
+    _show_more(known, names)
+
+
+@click.command()
+@click.argument("kind", type=KindName(INSTANCE, WORKLOAD))
+@click.argument("given", metavar="NAME...", nargs=-1, required=True)
+@click.option("--keep-instances", is_flag=True, help="Refuse to delete a workload that has instances.")
+@watching.detach
+@client.options
+def delete(
+    server: client.Server, kind: Kind, given: tuple[str, ...], keep_instances: bool, detach: bool
+) -> None:
+    """Delete instances, or workloads with all their instances, and wait until they are gone.
+
+    It cannot be undone. To take a node away, see 'skerry node drain' and 'skerry node remove'.
+
+    \b
+      skerry delete instance web
+      skerry delete workload shop
+    """
+    if keep_instances and kind is INSTANCE:
+        raise click.UsageError("--keep-instances is about workloads.")
+    with client.Failures() as failures:
+        going = []
+        for name in given:
+            with failures.told():
+                one = kinds.find(server, kind, name)
+                going += [(one, _delete(server, kind, one, keep_instances))]
+        for one, its in going:
+            with failures.told():
+                for instance in () if detach else its:
+                    watching.until(server, instance, _GONE)
+                click.echo(f"{'deleting' if detach and its else 'deleted'} {kind.word} {one['name']}")
+
+
+def _delete(server: client.Server, kind: Kind, one: Document, keep_instances: bool) -> list[Document]:
+    """The instances that go with it."""
+    if kind is INSTANCE:
+        server.delete("instance", one["id"])
+        return [one]
+    its = kinds.everything(server, INSTANCE, workload=one["id"])
+    server.delete("workload", one["id"], cascade=str(not keep_instances).lower())
+    return its
+
+
+def _found(server: client.Server, kind: Kind, name: str | None, status: str | None) -> list[Document]:
+    return [kinds.find(server, kind, name)] if name else kinds.everything(server, kind, state=status)
+
+
+def _facts(kind: Kind, one: Document, names: Names) -> list[tuple[str, str]]:
+    if kind is NODE:
+        return _node(one)
+    resources = one["resources"].get("max", one["resources"])
+    return [
+        ("name", one["name"]),
+        ("id", one["id"]),
+        *(_instance(one, names) if kind is INSTANCE else [("version", str(one["version"]))]),
+        ("image", one["uri"]),
+        ("arguments", " ".join(one["arguments"])),
+        # Values may be secrets, and screens are seen; json has them.
+        ("environment", " ".join(each.partition("=")[0] for each in one["environment"])),
+        ("ports", " ".join(one["ports"])),
+        ("may use", _amounts(resources)),
+        ("restart", f"{one['restart']}, at most {one['restart_budget']} times in a row"),
+        ("architecture", one["architecture"]),
+        ("constraints", " ".join(one["constraints"])),
+        ("made", printing.ago(one["created_at"])),
+    ]
+
+
+def _instance(one: Document, names: Names) -> list[tuple[str, str]]:
+    return [
+        ("status", f"{watching.describe(one)} (since {printing.ago(one['since'])})"),
+        ("to be", one["desired"]),
+        ("exit code", "" if one["exit_code"] is None else str(one["exit_code"])),
+        ("restarts", str(one["restarts"])),
+        ("node", names.of(one["node_id"]) if one["node_id"] else ""),
+        ("address", one["ip"]),
+        ("uses", _amounts(one["resources"]["usage"])),
+        (
+            "workload",
+            f"{one['workload_id']}, version {one['workload_version']}" if one["workload_id"] else "",
+        ),
+    ]
+
+
+def _node(one: Document) -> list[tuple[str, str]]:
+    facts = one["facts"]
+    return [
+        ("name", one["name"]),
+        ("id", one["id"]),
+        ("status", ", ".join(part for part in (kinds.standing(one), one["reason"]) if part)),
+        ("drained by", printing.ago(one["drain_by"]) if one["drain_by"] is not None else ""),
+        ("may give away", _amounts(one["resources"])),
+        ("labels", kinds.labels(one)),
+        ("machine", ", ".join(facts[key] for key in ("architecture", "system", "kernel") if facts[key])),
+        ("skerry", facts["version"]),
+        ("subnet", one["subnet"]),
+        ("joined", printing.ago(one["registered_at"])),
+    ]
+
+
+def _amounts(resources: Document) -> str:
+    parts = zip(("cpu", "memory", "disk"), kinds.amounts(resources), strict=True)
+    return ", ".join(f"{amount} {part}" for part, amount in parts if amount != "-")
+
+
+def _show_more(known: Document, names: Names) -> None:
+    if explanation := known.get("explanation"):
+        click.echo("\nnodes:")
+        instances.show_verdicts(explanation, names)
+    if events := known.get("events"):
+        click.echo("\nevents:")
+        printing.table(
+            ("when", "what", "by", "why"),
+            [
+                (
+                    time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at"])),
+                    each["kind"].partition(".")[2],
+                    each["actor"],
+                    each["reason"],
+                )
+                for each in events
+            ],
+        )
+    if its := known.get("instances"):
+        click.echo("\ninstances:")
+        printing.table(INSTANCE.columns, [INSTANCE.row(each, names) for each in its])
