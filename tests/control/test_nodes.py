@@ -127,9 +127,15 @@ async def test_a_subnet_that_a_node_has_already_is_its_own_if_it_is_free(fleet):
     assert (await fleet.join("n2", subnet="10.70.3.0/24")).subnet == "10.64.0.0/24"
 
 
-@pytest.mark.parametrize("proposal", ["10.1.0.0/24", "10.64.0.0/16", "10.64.0.0/25", "rubbish", "::/24"])
-async def test_a_proposal_that_is_not_of_the_pool_is_not_taken(fleet, proposal):
+@pytest.mark.parametrize("proposal", ["8.8.8.0/24", "10.64.0.0/16", "10.64.0.0/25", "10.0.0.0/8", "rubbish", "::/24"])
+async def test_a_proposal_that_cannot_stand_beside_the_pool_is_not_taken(fleet, proposal):
     assert (await fleet.join("n1", subnet=proposal)).subnet == "10.64.0.0/24"
+
+
+async def test_a_subnet_of_a_nodes_own_settings_may_lie_outside_of_the_pool(fleet):
+    assert (await fleet.join("n1", subnet="192.168.7.0/25")).subnet == "192.168.7.0/25"
+    assert (await fleet.join("n2", subnet="192.168.7.64/26")).subnet == "10.64.0.0/24", "it is n1's"
+    assert (await fleet.join("n3", subnet="192.168.7.128/25")).subnet == "192.168.7.128/25"
 
 
 async def test_many_nodes_at_once_get_different_subnets(fleet):

@@ -197,3 +197,12 @@ async def test_a_rolling_change_reaches_every_instance_one_after_the_other() -> 
         await eventually(has_rolled)
         assert least >= 2
         assert all(server.instances.get(id).spec.environment == ("LEVEL0=1",) for id in ids)
+
+
+async def test_a_workload_that_is_going_may_be_deleted_again_by_its_id() -> None:
+    async with alone(leads=False) as (server, _):
+        made, _ = await server.workloads.create(spec(), actor="me")
+        await server.workloads.delete("web", actor="me")
+        assert (await server.workloads.delete(made.id, actor="me")).id == made.id
+        with pytest.raises(errors.NotFound):
+            await server.workloads.delete("web", actor="me")

@@ -21,6 +21,7 @@ from skerry.store.view import Moved, View
 
 PREFIX = "subnet/"
 _EACH = 24
+_TIGHTEST = 30  # of a node that brings its own
 _WIDEST, _NARROWEST = 8, 23
 
 
@@ -71,6 +72,9 @@ class Pool:
         number = (self._start + self._next) % self._size
         return str(IPv4Network((self._network.network_address + (number << 32 - _EACH), _EACH)))
 
+    def overlaps(self, network: IPv4Network) -> bool:
+        return network.overlaps(self._network)
+
     def take(self, subnet: str) -> None:
         """Somebody has it now; one of another pool, as after a change of the setting, is let be."""
         if (place := self._place(subnet)) is not None:
@@ -82,11 +86,8 @@ class Pool:
             self._next = min(self._next, place)
 
     def _place(self, subnet: str) -> int | None:
-        try:
-            network = IPv4Network(subnet)
-        except ValueError:
-            return None
-        if network.prefixlen != _EACH or not network.subnet_of(self._network):
+        network = _network(subnet)
+        if network is None or network.prefixlen != _EACH or not network.subnet_of(self._network):
             return None
         number = int(network.network_address) - int(self._network.network_address) >> 32 - _EACH
         return (number - self._start) % self._size
@@ -126,10 +127,23 @@ class Subnets:
         return ABSENT if held is None else held.revision
 
     def claim(self, proposal: str) -> str:
-        """A free one, `proposal` if it is; nobody else here is given it until it is let go."""
-        subnet = proposal if self._pool.is_free(proposal) else self._pool.choose()
+        """A free one, `proposal` if it is; nobody else here is given it until it is let go.
+
+        A node whose own settings say which subnet it has may have one that is nowhere near the pool.
+        """
+        is_free = self._pool.is_free(proposal) or self._is_apart(proposal)
+        subnet = proposal if is_free else self._pool.choose()
         self._pool.take(subnet)
         return subnet
+
+    def _is_apart(self, proposal: str) -> bool:
+        network = _network(proposal)
+        if network is None or not _WIDEST <= network.prefixlen <= _TIGHTEST or not network.is_private:
+            return False
+        held = (_network(_subnet_in(key)) for key, _ in self._view.items())
+        return not self._pool.overlaps(network) and not any(
+            network.overlaps(each) for each in held if each is not None
+        )
 
     def let_go(self, subnet: str) -> None:
         """The claim is over: what was not written is free again."""
@@ -146,6 +160,13 @@ class Subnets:
             else:
                 self._pool.take(subnet)
                 self._of[after.node] = subnet
+
+
+def _network(text: str) -> IPv4Network | None:
+    try:
+        return IPv4Network(text)
+    except ValueError:
+        return None
 
 
 def key_of(subnet: str) -> str:

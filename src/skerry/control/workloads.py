@@ -177,7 +177,13 @@ class Workloads:
             return after
 
     async def delete(self, id_or_name: str, *, actor: str, cascade: bool = True) -> Workload:
-        """Delete it, and all its instances; without `cascade`, `Conflict` while there are any."""
+        """Delete it, and all its instances; without `cascade`, `Conflict` while there are any.
+
+        One that is going already may be deleted again, by its id.
+        """
+        there = self._view.get(WORKLOADS + id_or_name)
+        if there is not None and there.value.is_going:
+            return there.value
         kept = self.find(id_or_name)
         while True:
             workload = kept.value

@@ -58,6 +58,10 @@ def introduce(
     )
 
 
+class _SentAway(errors.Unavailable):
+    """The server said goodbye, as one does that stops."""
+
+
 class Session:
     """Keeps this node in touch with its control plane."""
 
@@ -111,6 +115,8 @@ class Session:
         self._complaint = error.message
         if isinstance(error, _REJECTED):
             log.error("session.rejected", reason=error.message, hint=_JOIN_AGAIN)
+        elif isinstance(error, _SentAway):
+            log.info("session.ended", reason=error.message)
         else:
             log.warning("session.lost", reason=error.message, detail=error.detail)
 
@@ -186,7 +192,7 @@ class _Attendance:
                 case OpenTunnel():
                     self._begin_tunnel(message)
                 case Goodbye():
-                    raise errors.Unavailable(f"the control plane sent this node away: {message.reason}")
+                    raise _SentAway(f"the control plane sent this node away: {message.reason}")
         raise errors.Unavailable("the control plane ended the session")
 
     def _acknowledge(self, sequence: int) -> None:
