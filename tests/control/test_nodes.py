@@ -127,7 +127,9 @@ async def test_a_subnet_that_a_node_has_already_is_its_own_if_it_is_free(fleet):
     assert (await fleet.join("n2", subnet="10.70.3.0/24")).subnet == "10.64.0.0/24"
 
 
-@pytest.mark.parametrize("proposal", ["8.8.8.0/24", "10.64.0.0/16", "10.64.0.0/25", "10.0.0.0/8", "rubbish", "::/24"])
+@pytest.mark.parametrize(
+    "proposal", ["8.8.8.0/24", "10.64.0.0/16", "10.64.0.0/25", "10.0.0.0/8", "rubbish", "::/24"]
+)
 async def test_a_proposal_that_cannot_stand_beside_the_pool_is_not_taken(fleet, proposal):
     assert (await fleet.join("n1", subnet=proposal)).subnet == "10.64.0.0/24"
 
