@@ -1,117 +1,57 @@
-"""A cluster on this machine: a server and nodes, each process in a network namespace of its own.
+"""A cluster of real processes, as people use it over HTTP, and as it is found on this machine.
 
-    with cluster(folder, "north", "south") as cloud:
-        id = cloud.create(name="web", uri=..., ports=["8080:80"])
-        cloud.until(id, "RUNNING")
+    cluster = Cluster(server, {"north": node, ...})
+    id = cluster.create(name="web", uri=..., ports=["8080:80"])
+    cluster.until(id, "RUNNING")
+    assert cluster.copies() == cluster.places(id)
 
-The machines hang on one switch, which is where the server is. Nodes refuse whatever dials them, as they would
-behind NAT; ports that instances publish are let through. A cable can be cut and joined again. At the end all
-instances must go, and nothing may be left; if a test has failed, whatever is left is taken away by force.
+What is asked of the server must go well. What runs is counted by the processes that there are, whatever
+anybody says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import re
 import signal
 import subprocess
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skerry.daemon.runtime import group_root
-from tests.node.network.machines import Machine, inside
-from tests.support.remains import left_of
 from tests.support.skerry import Skerry, ask
 from tests.support.waiting import eventually_sync
 
 Document = dict[str, Any]
+WITHIN_S = 40.0
 
-_HUB = "192.0.2.1"
 _GROUPS = Path("/sys/fs/cgroup")
-# Silence is noticed soon, yet not so soon that a busy machine is taken for a lost one.
-_FLEET = {
-    "report_s": "0.5",
-    "suspect_after_s": "2.5",
-    "lost_after_s": "5",
-    "placement": "spread",
-    "restart_base_s": "0.3",
-    "subnets": "10.128.0.0/9",
-}
-_BEHIND_NAT = """
-table inet behind_nat {
-    chain input {
-        type filter hook input priority 0;
-        iifname "eth0" ct state new drop
-    }
-}
-"""
+# A cell has an init, which stays when what ran in it has ended.
+_COPY = r"^0::/{}/i-([0-9a-z]+)/(?!_init$)"
 
 
-class Resident(Skerry):
-    """A Skerry that lives on a machine of its own."""
+class Happened(NamedTuple):
+    """A status that an instance had."""
 
-    def __init__(self, folder: Path, machine: Machine, *flags: str, role: str) -> None:
-        self.machine = machine
-        folder.mkdir(exist_ok=True)
-        inside(machine.place, lambda: super(Resident, self).__init__(folder, *flags, role=role))
-
-    def connect(self) -> http.client.HTTPConnection:
-        return inside(self.machine.place, super().connect)
-
-    def cli(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return inside(self.machine.place, lambda: super(Resident, self).cli(*arguments, **more))
+    status: str
+    at: float  # when it began
+    reason: str
 
 
 class Cluster:
-    """A server and its nodes, by name."""
+    """A server and its nodes by name."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self._folder = folder
-        self._undo = contextlib.ExitStack()
-        self.hub = self._machine("hub")
-        self.hub.run("ip", "-batch", "-", text=f"link add br0 type bridge\naddress add {_HUB}/24 dev br0\n")
-        self.hub.run("ip", "link", "set", "br0", "up")
-        self.machines = {name: self._machine(name) for name in names}
-        self.addresses = {name: f"192.0.2.{number}" for number, name in enumerate(names, 11)}
-        for name, machine in self.machines.items():
-            self._plug_in(name, machine)
-        self.nodes: dict[str, Resident] = {}
-        self._start_server()
-
-    def join_all(self) -> None:
-        """Make every machine a node."""
-        for name, machine in self.machines.items():
-            done = self.server.cli("token", "create", "--role", "node")
-            assert done.returncode == 0, done.stderr
-            flags = ("--join", f"https://{_HUB}:1323", "--token", done.stdout.strip(), "--name", name)
-            grace = ("--set", "node.stop_grace_s=0.5")
-            self.nodes[name] = Resident(self._folder / name, machine, *flags, *grace, role="node")
-        for node in self.nodes.values():
-            node.wait_ready()
-        self.until_ready(*self.nodes)
-
-    def until_ready(self, *names: str, within: float = 30.0) -> None:
-        with self._line() as call:
-
-            def are_ready() -> bool:
-                found = {node["name"]: node for node in call("GET", "/node/")["nodes"]}
-                return all(
-                    found.get(name, {}).get("status") == "ready" and found[name]["liveness"] == "live"
-                    for name in names
-                )
-
-            eventually_sync(are_ready, within=within, what=f"{', '.join(names)} ready")
-
-    # What people do.
+    def __init__(self, server: Skerry, nodes: Mapping[str, Skerry]) -> None:
+        self.server = server
+        self.nodes = nodes
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
         """The answer to a request, which must go well."""
-        with self._line() as call:
-            return call(verb, path, body)
+        status, answer = self.server.call(verb, path, body, {"Content-Type": "application/json"})
+        assert status < 400, f"{verb} {path}: {status} {answer}"
+        return answer
 
     def create(self, **spec: Any) -> str:
         return str(self.call("PUT", "/instance/", spec)["id"])
@@ -119,169 +59,113 @@ class Cluster:
     def instance(self, id: str) -> Document:
         return dict(self.call("GET", f"/instance/{id}"))
 
-    def until(self, id: str, status: str, *, within: float = 30.0, **fields: Any) -> Document:
-        """The instance, when it has that status and these fields."""
-        seen: Document = {}
-        with self._line() as call:
-
-            def is_so() -> bool:
-                seen.update(call("GET", f"/instance/{id}"))
-                return seen["status"] == status and all(seen[key] == value for key, value in fields.items())
-
-            try:
-                eventually_sync(is_so, within=within, what=f"{status} {fields or ''}")
-            except AssertionError as error:
-                raise AssertionError(f"{error}; it is {seen}") from None
-        return seen
-
-    def history(self, id: str) -> list[str]:
-        """Which statuses an instance had, one after the other."""
-        told = self.call("GET", f"/instance/{id}/events")["events"]
-        return [event["kind"].removeprefix("instance.").upper() for event in told]
-
-    def delete(self, *ids: str, within: float = 30.0) -> None:
-        """Destroy instances and wait until they are gone."""
-        for id in ids:
-            self.call("DELETE", f"/instance/{id}")
-        with contextlib.closing(self.server.connect()) as connection:
-            for id in ids:
-                eventually_sync(
-                    lambda id=id: ask(connection, "GET", f"/instance/{id}")[0] == 404,
-                    within=within,
-                    what=f"{id} gone",
-                )
+    def instances(self) -> list[str]:
+        """The ids of all that there are."""
+        return [instance["id"] for instance in self.call("GET", "/instance/")["instances"]]
 
     def node_of(self, instance: Document) -> str:
         """The name of the node that an instance is on."""
         return next(name for name, node in self.nodes.items() if node.ready["node"] == instance["node_id"])
 
-    def page(self, source: str, target: str, port: int) -> str:
-        """What machine `source` is shown at a port of machine `target`, as soon as anything is."""
+    def history(self, id: str) -> list[Happened]:
+        """What was written down of an instance, the oldest first."""
+        told = self.call("GET", f"/instance/{id}/events")["events"]
+        return [
+            Happened(event["kind"].removeprefix("instance.").upper(), event["at"], event["reason"])
+            for event in told
+        ]
 
-        def get() -> str:
-            connection = http.client.HTTPConnection(self.addresses[target], port, timeout=5)
+    def destroy(self, *ids: str) -> None:
+        """Destroy instances and wait until they are gone."""
+        for id in ids:
+            self.call("DELETE", f"/instance/{id}")
+        self.until_gone(*ids)
+
+    def until(self, id: str, status: str, **fields: Any) -> Document:
+        """The instance, when it has that status and these fields."""
+        return self._until(f"/instance/{id}", {"status": status, **fields})
+
+    def until_node(self, name: str, **fields: Any) -> Document:
+        """The node, when it has these fields."""
+        return self._until(f"/node/{name}", fields)
+
+    def until_ready(self, *names: str) -> None:
+        for name in names:
+            self.until_node(name, status="ready", liveness="live")
+
+    def until_gone(self, *ids: str) -> None:
+        with self._asking() as ask:
+            for id in ids:
+                path = f"/instance/{id}"
+                eventually_sync(lambda path=path: ask(path)[0] == 404, within=WITHIN_S, what=f"{id} gone")
+
+    def _until(self, path: str, fields: Document) -> Document:
+        seen: Document = {}
+        with self._asking() as ask:
+
+            def is_so() -> bool:
+                _, answer = ask(path)
+                seen.update(answer)
+                return {key: answer.get(key) for key in fields} == fields
+
             try:
-                connection.request("GET", "/")
-                return connection.getresponse().read().decode()
-            except (OSError, http.client.HTTPException):
-                return ""
-            finally:
-                connection.close()
-
-        return str(eventually_sync(lambda: inside(self.machines[source].place, get), within=20))
-
-    # What is really there.
-
-    def copies(self) -> Counter[tuple[str, str]]:
-        """How many live containers there are of which instance on which node, by the processes there are."""
-        found: set[tuple[str, str, str]] = set()
-        for name, node in self.nodes.items():
-            group = re.compile(rf"/{group_root('skerry', node.data)}/.*?\bi-([0-9a-z]+)")
-            for path in Path("/proc").glob("[0-9]*/cgroup"):
-                with contextlib.suppress(OSError):
-                    if match := group.search(path.read_text()):
-                        found.add((name, match[1], match[0]))
-        return Counter((name, id) for name, id, _ in found)
-
-    # What goes wrong.
-
-    def cut(self, name: str) -> None:
-        self.hub.run("ip", "link", "set", f"to-{name}", "down")
-
-    def mend(self, name: str) -> None:
-        self.hub.run("ip", "link", "set", f"to-{name}", "up")
-
-    def kill_server(self) -> None:
-        self.server.kill()
-
-    def start_server_again(self) -> None:
-        self._start_server()
-
-    # The machines.
-
-    def close(self) -> None:
-        """Stop everything in good order; nothing may be left."""
-        left = [instance["id"] for instance in self.call("GET", "/instance/")["instances"]]
-        self.delete(*left)
-        for skerry in (*self.nodes.values(), self.server):
-            assert skerry.stop() == 0, skerry.said()
-            remains = inside(skerry.machine.place, lambda skerry=skerry: left_of(skerry))
-            assert remains == []
-
-    def clear(self) -> None:
-        """Take everything away, whatever state it is in."""
-        for skerry in (self.server, *self.nodes.values()):
-            if skerry.process.poll() is None:
-                skerry.kill()
-            _sweep(skerry)
-        self._undo.close()
-
-    def _machine(self, name: str) -> Machine:
-        machine = Machine(self._folder, f"{name}.net")
-        self._undo.callback(machine.end)
-        return machine
-
-    def _plug_in(self, name: str, machine: Machine) -> None:
-        machine.run(
-            "ip", "link", "add", "eth0", "type", "veth", "peer", f"to-{name}", "netns", str(self.hub.place)
-        )
-        machine.run("ip", "address", "add", f"{self.addresses[name]}/24", "dev", "eth0")
-        machine.run("ip", "link", "set", "eth0", "up")
-        machine.run("nft", "-f", "-", text=_BEHIND_NAT)
-        self.hub.run("ip", "link", "set", f"to-{name}", "master", "br0", "up")
-
-    def _start_server(self) -> None:
-        listen = ("--http", "0.0.0.0:1323", "--grpc", "0.0.0.0:50052", "--tls", "--set", f"http.names={_HUB}")
-        fleet = [word for key, value in _FLEET.items() for word in ("--set", f"fleet.{key}={value}")]
-        self.server = Resident(self._folder / "server", self.hub, *listen, *fleet, role="server")
-        self.server.wait_ready()
+                eventually_sync(is_so, within=WITHIN_S, what=f"{path} with {fields}")
+            except AssertionError as error:
+                raise AssertionError(f"{error}; it is {seen}") from None
+        return seen
 
     @contextlib.contextmanager
-    def _line(self) -> Iterator[Any]:
-        """For several requests in a row, each of which must go well."""
+    def _asking(self) -> Iterator[Callable[[str], tuple[int, Any]]]:
+        """For reading again and again, over one connection."""
         with contextlib.closing(self.server.connect()) as connection:
+            yield lambda path: ask(connection, "GET", path)
 
-            def call(verb: str, path: str, body: Any = None) -> Any:
-                headers = {} if body is None else {"Content-Type": "application/json"}
-                status, answer = ask(connection, verb, path, body, headers)
-                assert status < 400, f"{verb} {path}: {status} {answer}"
-                return answer
+    def places(self, *ids: str) -> list[tuple[str, str]]:
+        """On which node each of these instances is, as the server says."""
+        return sorted((id, self.node_of(self.instance(id))) for id in ids)
 
-            yield call
+    def copies(self, *ids: str) -> list[tuple[str, str]]:
+        """On which node there really is a live copy of which instance; of these alone, if any are named."""
+        return sorted((id, name) for id, name in self.processes() if not ids or id in ids)
+
+    def processes(self) -> dict[tuple[str, str], set[int]]:
+        """The processes of each instance on each node."""
+        found: dict[tuple[str, str], set[int]] = {}
+        groups = {
+            name: re.compile(_COPY.format(group_root("skerry", node.data)), re.MULTILINE)
+            for name, node in self.nodes.items()
+        }
+        for path in Path("/proc").glob("[0-9]*/cgroup"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                text = path.read_text()
+                for name, group in groups.items():
+                    if match := group.search(text):
+                        found.setdefault((match[1], name), set()).add(int(path.parent.name))
+        return found
 
 
-@contextlib.contextmanager
-def cluster(folder: Path, *names: str) -> Iterator[Cluster]:
-    """A server and nodes of these names, all ready."""
-    made = Cluster(folder, names)
-    try:
-        made.join_all()
-        yield made
-        made.close()
-    finally:
-        made.clear()
-
-
-def _sweep(skerry: Skerry) -> None:
-    """End the containers of a Skerry that was killed, and take away what they had."""
+def sweep(skerry: Skerry) -> None:
+    """Kill a Skerry and its containers, if a failed test has left them, and take away what they had."""
+    if skerry.process.poll() is None:
+        skerry.kill()
     groups = list(_GROUPS.glob(f"*/{group_root('skerry', skerry.data)}"))
 
-    def is_empty() -> bool:
+    def are_empty() -> bool:
         members = {
             int(pid)
-            for top in groups
-            for path in top.rglob("cgroup.procs")
+            for group in groups
+            for path in group.rglob("cgroup.procs")
             for pid in path.read_text().split()
         }
-        for pid in members - {0}:
+        for pid in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not members
 
-    eventually_sync(is_empty, what="the containers of a failed test end")
-    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for path in sorted((path for path in mounted if path.startswith(str(skerry.data))), reverse=True):
+    eventually_sync(are_empty)
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for path in sorted((path for path in mounts if path.startswith(str(skerry.data))), reverse=True):
         subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
-    for top in groups:
-        for folder in sorted((path.parent for path in top.rglob("cgroup.procs")), reverse=True):
+    for group in groups:
+        for folder in sorted((path.parent for path in group.rglob("cgroup.procs")), reverse=True):
             folder.rmdir()

@@ -1,0 +1,170 @@
+"""A cluster on a network of its own: a server and nodes, each process in a network namespace of its own.
+
+    with lan(folder, "north", "south") as cluster:
+        cluster.cut("north")
+
+The machines hang on one switch, which is where the server is. Nodes refuse whatever dials them, as they would
+behind NAT; only ports that instances publish are let through. A cable can be cut and mended. At the end there
+must be nothing left; if a test has failed, whatever there is is taken away by force.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.node.network.machines import Machine, inside
+from tests.support.clusters import Cluster, sweep
+from tests.support.remains import left_of
+from tests.support.skerry import Skerry
+from tests.support.waiting import eventually_sync
+
+_SERVER = "192.0.2.1"
+_HTTP, _GRPC = 1323, 50052  # free on a machine of its own, and the same after a restart
+# Silence is noticed soon, yet not so soon that a busy machine is taken for a lost one.
+_FLEET = {
+    "report_s": "0.5",
+    "suspect_after_s": "2.5",
+    "lost_after_s": "5",
+    "placement": "spread",
+    "restart_base_s": "0.3",
+    "subnets": "10.128.0.0/9",
+}
+_BEHIND_NAT = """
+table inet behind_nat {
+    chain input {
+        type filter hook input priority 0;
+        iifname "eth0" ct state new drop
+    }
+}
+"""
+
+
+class Resident(Skerry):
+    """A Skerry that lives on a machine of its own."""
+
+    def __init__(self, folder: Path, machine: Machine, *flags: str, role: str) -> None:
+        self.machine = machine
+        folder.mkdir(exist_ok=True)
+        inside(machine.place, lambda: super(Resident, self).__init__(folder, *flags, role=role))
+
+    def connect(self) -> http.client.HTTPConnection:
+        return inside(self.machine.place, super().connect)
+
+    def cli(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return inside(self.machine.place, lambda: super(Resident, self).cli(*arguments, **more))
+
+    def left(self) -> list[str]:
+        """What it has left behind."""
+        return inside(self.machine.place, lambda: left_of(self))
+
+
+class Lan(Cluster):
+    """The cluster and its network."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], undo: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self._undo = undo  # whatever happens
+        self._residents: dict[str, Resident] = {}
+        self._switch = self._machine("server")
+        self._switch.run("ip", "link", "add", "switch", "type", "bridge")
+        self._switch.run("ip", "address", "add", f"{_SERVER}/24", "dev", "switch")
+        self._switch.run("ip", "link", "set", "switch", "up")
+        self._addresses = {name: f"192.0.2.{number}" for number, name in enumerate(names, 11)}
+        self._machines = {name: self._plugged_in(name) for name in names}
+        super().__init__(self._start_server(), self._residents)
+        for name in names:
+            self._residents[name] = self._start_node(name)
+        for node in self._residents.values():
+            node.wait_ready()
+        self.until_ready(*names)
+
+    def page(self, source: str, target: str, port: int) -> str:
+        """What node `source` is shown at a port of node `target`, as soon as anything is."""
+
+        def get() -> str:
+            connection = http.client.HTTPConnection(self._addresses[target], port, timeout=5)
+            try:
+                connection.request("GET", "/")
+                return connection.getresponse().read().decode()
+            except (OSError, http.client.HTTPException):
+                return ""
+            finally:
+                connection.close()
+
+        return str(eventually_sync(lambda: inside(self._machines[source].place, get), within=20))
+
+    def cut(self, name: str) -> None:
+        """Take a node's cable away."""
+        self._switch.run("ip", "link", "set", f"to-{name}", "down")
+
+    def mend(self, name: str) -> None:
+        self._switch.run("ip", "link", "set", f"to-{name}", "up")
+
+    def restart_server(self) -> None:
+        self.server = self._start_server()
+
+    def tidy_up(self) -> None:
+        """Back to nodes that take everything and have nothing."""
+        for name in self.nodes:
+            self.mend(name)
+            self.call("POST", f"/node/{name}/uncordon")
+        self.until_ready(*self.nodes)
+        self.destroy(*self.instances())
+        assert self.copies() == [], "there are copies that the server does not know of"
+
+    def stop(self) -> None:
+        """In good order, after which nothing is left."""
+        for skerry in (*self._residents.values(), self.server):
+            assert skerry.stop() == 0, skerry.said()
+            assert isinstance(skerry, Resident)
+            assert skerry.left() == []
+
+    def _machine(self, name: str) -> Machine:
+        machine = Machine(self._folder, f"{name}.net")
+        self._undo.callback(machine.end)
+        return machine
+
+    def _plugged_in(self, name: str) -> Machine:
+        machine, cable = self._machine(name), f"to-{name}"
+        ends = ("eth0", "type", "veth", "peer", cable, "netns", str(self._switch.place))
+        machine.run("ip", "link", "add", *ends)
+        machine.run("ip", "address", "add", f"{self._addresses[name]}/24", "dev", "eth0")
+        machine.run("ip", "link", "set", "eth0", "up")
+        machine.run("nft", "-f", "-", text=_BEHIND_NAT)
+        self._switch.run("ip", "link", "set", cable, "master", "switch", "up")
+        return machine
+
+    def _start_server(self) -> Resident:
+        flags = ["--http", f"0.0.0.0:{_HTTP}", "--grpc", f"0.0.0.0:{_GRPC}", "--tls"]
+        settings = {"http.names": _SERVER, **{f"fleet.{key}": value for key, value in _FLEET.items()}}
+        for key, value in settings.items():
+            flags += ["--set", f"{key}={value}"]
+        server = self._start("server", self._switch, *flags)
+        server.wait_ready()
+        return server
+
+    def _start_node(self, name: str) -> Resident:
+        done = self.server.cli("token", "create", "--role", "node")
+        assert done.returncode == 0, done.stderr
+        flags = ("--join", f"https://{_SERVER}:{_HTTP}", "--token", done.stdout.strip(), "--name", name)
+        return self._start(name, self._machines[name], *flags, "--set", "node.stop_grace_s=0.5")
+
+    def _start(self, name: str, machine: Machine, *flags: str) -> Resident:
+        role = "server" if machine is self._switch else "node"
+        resident = Resident(self._folder / name, machine, *flags, role=role)
+        self._undo.callback(sweep, resident)
+        return resident
+
+
+@contextlib.contextmanager
+def lan(folder: Path, *names: str) -> Iterator[Lan]:
+    """A server and nodes of these names, all ready."""
+    with contextlib.ExitStack() as undo:
+        made = Lan(folder, names, undo)
+        yield made
+        made.tidy_up()
+        made.stop()
