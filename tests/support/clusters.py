@@ -29,7 +29,7 @@ WITHIN_S = 40.0
 
 _GROUPS = Path("/sys/fs/cgroup")
 # A cell has an init, which stays when what ran in it has ended.
-_COPY = r"^0::/{}/i-([0-9a-z]+)/(?!_init$)"
+_COPY = r"^0::.*/{}/i-([0-9a-z]+)/(?!_init$)"
 
 
 class Happened(NamedTuple):
@@ -148,7 +148,7 @@ def sweep(skerry: Skerry) -> None:
     """Kill a Skerry and its containers, if a failed test has left them, and take away what they had."""
     if skerry.process.poll() is None:
         skerry.kill()
-    groups = list(_GROUPS.glob(f"*/{group_root('skerry', skerry.data)}"))
+    groups = list(_GROUPS.glob(f"**/{group_root('skerry', skerry.data)}"))
 
     def are_empty() -> bool:
         members = {
