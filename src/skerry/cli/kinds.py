@@ -155,13 +155,15 @@ def _called(name: str, called: list[Document]) -> Document:
         case [one]:
             return one
         case []:
-            raise click.ClickException(
-                f"There is no instance '{name}'. 'skerry get instances' lists those there are."
+            raise client.ServerSaidNo(
+                404,
+                f"There is no instance '{name}'. 'skerry get instances' lists those there are.",
+                "not-found",
             )
         case several:
             told = ", ".join(f"{one['id']} ({one['status']})" for one in several)
-            raise click.ClickException(
-                f"{len(several)} instances are called '{name}'; name one by its id: {told}"
+            raise client.ServerSaidNo(
+                409, f"{len(several)} instances are called '{name}'; name one by its id: {told}", "conflict"
             )
 
 

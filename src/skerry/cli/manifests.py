@@ -77,16 +77,22 @@ class Manifest(NamedTuple):
 def read(file: IO[bytes]) -> Manifest:
     """What is in the file; says what is wrong with it and where."""
     try:
-        content = yaml.load(file, _Loader)  # noqa: S506 - it makes nothing but plain values
+        content = load(file.read())
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise click.ClickException(f"{file.name}{line}: {error.problem or error.context}") from None
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise click.ClickException(f"{file.name}{line}: {what}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise click.ClickException(f"{file.name} cannot be read as YAML: {_one_line(error)}") from None
     try:
         return _manifest(content)
     except _Wrong as error:
         raise click.ClickException(f"{file.name}: {error}") from None
+
+
+def load(data: bytes) -> Any:
+    """The plain values that are written there."""
+    return yaml.load(data, _Loader)  # noqa: S506 - it makes nothing else
 
 
 class _Wrong(Exception):
@@ -231,7 +237,12 @@ def _no_key_twice(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return made
 
 
+def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
+    return int(node.value)  # a leading zero means nothing
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _no_key_twice)
+_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
