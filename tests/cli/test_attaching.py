@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import signal
-import struct
 import subprocess
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import pytest
 from tests.support.certificates import TestAuthority
 from tests.support.containers import Execution, FakeContainers, container_server
 from tests.support.nodes import Command, Node
+from tests.support.screens import Screen
 from tests.support.waiting import eventually_sync
 
 
@@ -25,41 +22,6 @@ def node(tmp_path: Path, authority: TestAuthority) -> Iterator[Node]:
     with Node(tmp_path, authority, FakeContainers, container_server) as running:
         assert running.cli("container", "run", "-d", "--name", "web", "example.org/web:1").exit_code == 0
         yield running
-
-
-class Screen:
-    """A terminal that a command is given."""
-
-    def __init__(self) -> None:
-        self._ours, self.theirs = pty.openpty()
-        self._attributes = termios.tcgetattr(self.theirs)
-        self.resize(30, 90)
-        self.seen = b""
-
-    def __enter__(self) -> Screen:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._ours)
-        os.close(self.theirs)
-
-    @property
-    def is_as_before(self) -> bool:
-        return termios.tcgetattr(self.theirs) == self._attributes
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
-
-    def type(self, text: bytes) -> None:
-        os.write(self._ours, text)
-
-    def read_until(self, text: bytes) -> None:
-        while text not in self.seen:
-            self.seen += os.read(self._ours, 4096)
-
-    def command(self, node: Node, *arguments: str) -> Command:
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.theirs)
-        return Command(node, "container", "exec", *arguments, start_new_session=True, **streams)
 
 
 def test_output_errors_and_exit_code_are_the_programs(
@@ -153,7 +115,10 @@ def test_a_program_is_killed_with_us(node: Node) -> None:
 
 def test_a_terminal_is_passed_through_with_its_size_and_restored(node: Node) -> None:
     script = "stty size; read line; echo got $line; stty size; exit 5"
-    with Screen() as screen, screen.command(node, "-it", "web", "sh", "-c", script) as process:
+    with (
+        Screen() as screen,
+        screen.command(node, "container", "exec", "-it", "web", "sh", "-c", script) as process,
+    ):
         screen.read_until(b"30 90")
         assert not screen.is_as_before
         screen.resize(40, 100)
@@ -170,7 +135,10 @@ def test_a_terminal_is_passed_through_with_its_size_and_restored(node: Node) -> 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminal_is_restored_when_we_are_told_to_end(node: Node, number: int) -> None:
     script = "trap '' TERM HUP; echo on; sleep 600"
-    with Screen() as screen, screen.command(node, "-it", "web", "sh", "-c", script) as process:
+    with (
+        Screen() as screen,
+        screen.command(node, "container", "exec", "-it", "web", "sh", "-c", script) as process,
+    ):
         screen.read_until(b"on")
         process.send_signal(number)
         [session] = node.keeper.sessions
@@ -181,7 +149,10 @@ def test_a_terminal_is_restored_when_we_are_told_to_end(node: Node, number: int)
 
 
 def test_a_terminal_is_restored_when_the_node_goes_away(node: Node) -> None:
-    with Screen() as screen, screen.command(node, "-it", "web", "sh", "-c", "echo on; sleep 600") as process:
+    with (
+        Screen() as screen,
+        screen.command(node, "container", "exec", "-it", "web", "sh", "-c", "echo on; sleep 600") as process,
+    ):
         screen.read_until(b"on")
         node.restart()
         assert process.wait(10) != 0

@@ -185,10 +185,10 @@ class Server:
     async def obey(self, node: str) -> None:
         """Be a node that does at once what it is ordered."""
         for order in list(self.instances.orders(NodeId(node))):
-            await self.say(order.instance, *_deeds(order, self.status(order.instance)))
+            await self.say(order.instance, *deeds(order, self.status(order.instance)))
 
 
-def _deeds(order: Order, now: Status | None) -> list[Status]:
+def deeds(order: Order, now: Status | None) -> list[Status]:
     match order.desired, now:
         case Desired.DESTROYED, _:
             return [Status.TERMINATED]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +14,10 @@ import pytest
 
 from tests.support import imagery
 from tests.support.etcd import free_port
+from tests.support.pages import get, nobody_listens, served
 from tests.support.registry import Registry
 from tests.support.remains import left_of
 from tests.support.skerry import COMMAND, Skerry, environment, running
-from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
 
@@ -49,36 +47,6 @@ def cli(skerry: Skerry, *arguments: str) -> str:
 
 def shown(skerry: Skerry, name: str) -> dict[str, Any]:
     return dict(json.loads(cli(skerry, "container", "inspect", name)))
-
-
-def get(port: int) -> str:
-    """The page that is served there."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
-
-
-def served(port: int) -> str:
-    """The page, as soon as the container's server has got that far."""
-
-    def found() -> str:
-        try:
-            return get(port)
-        except (OSError, http.client.HTTPException):
-            return ""
-
-    return str(eventually_sync(found, within=20))
-
-
-def nobody_listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 def files_of(skerry: Skerry) -> set[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from skerry.model.tunnels import Channel, Frame
 from tests.support import imagery
 from tests.support.etcd import free_port
+from tests.support.pages import get
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually_sync
 
@@ -49,15 +49,6 @@ def shown(skerry: Skerry, id: str) -> dict[str, Any]:
     return dict(said)
 
 
-def page_at(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
-
-
 async def run(skerry: Skerry, id: str, script: str, *sent: Frame, **more: str) -> list[Frame]:
     """What a script in the instance says, to its end."""
     query = [("command", "sh"), ("command", "-c"), ("command", script), *more.items()]
@@ -84,7 +75,7 @@ def test_an_instance_serves_is_listened_to_and_spoken_to_and_goes(skerry: Skerry
     id = made["id"]
     eventually_sync(lambda: shown(skerry, id)["status"] == "RUNNING", within=30, what="a running instance")
     assert shown(skerry, id)["ip"]
-    eventually_sync(lambda: page_at(port) == PAGE, within=10, what="the page")
+    eventually_sync(lambda: get(port) == PAGE, within=10, what="the page")
 
     logs = skerry.call("GET", f"/instance/{id}/logs")
     assert (logs[0], set(logs[1].split())) == (200, {"serving", "quietly"})
@@ -106,4 +97,4 @@ def test_an_instance_serves_is_listened_to_and_spoken_to_and_goes(skerry: Skerry
     assert skerry.call("DELETE", f"/workload/{workload['id']}")[0] == 200
     eventually_sync(lambda: skerry.call("GET", f"/instance/{id}")[0] == 404, within=30, what="its end")
     with pytest.raises(OSError, match="refused"):
-        page_at(port)
+        get(port)

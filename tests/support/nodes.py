@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import structlog
 from click.testing import CliRunner, Result
@@ -97,10 +97,16 @@ class Node:
         return json.loads(result.stdout)
 
 
+class Running(Protocol):
+    """What a command is pointed at."""
+
+    data: Path
+
+
 class Command:
     """The command as a process of its own, ended if the test is not done with it."""
 
-    def __init__(self, node: Node, *arguments: str, **popen: Any) -> None:
+    def __init__(self, node: Running, *arguments: str, **popen: Any) -> None:
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self._process = subprocess.Popen(
             [*COMMAND, *arguments], env=environment(SKERRY_DATA=str(node.data)), **(streams | popen)
@@ -116,3 +122,14 @@ class Command:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def read_until(pipe: IO[bytes] | None, text: bytes) -> bytes:
+    """What comes through the pipe, up to the line with `text`."""
+    assert pipe is not None
+    said = b""
+    while text not in said:
+        line = pipe.readline()
+        assert line, f"it ended with {said!r}"
+        said += line
+    return said

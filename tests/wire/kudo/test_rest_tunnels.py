@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 import structlog
 from aiohttp import WSMsgType, WSServerHandshakeError
 
-from skerry.control.tunnels import End, Tunnels
+from skerry.control.tunnels import End
 from skerry.kit import pki
-from skerry.kit.tasks import give_up
 from skerry.model import errors
 from skerry.model.cells import Stream
 from skerry.model.identity import Role
-from skerry.model.ids import InstanceId, NodeId
-from skerry.model.tunnels import MAX_FRAME, Ask, Channel, ExecAsk, Frame, LogsAsk
+from skerry.model.tunnels import MAX_FRAME, Channel, ExecAsk, Frame, LogsAsk
 from skerry.wire.kudo import rest_tunnels
+from tests.support.far_nodes import FarNode, Play
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import Site, StrangerGate, serving
 from tests.wire.kudo.rest_client import WEB, Rest
-
-Play = Callable[[End], Awaitable[None]]
-
-
-class FarNode:
-    """The way to a node that does what `play` says with its end of each tunnel."""
-
-    def __init__(self, play: Play) -> None:
-        self.asked: list[Ask] = []
-        self.ended: list[str] = []
-        self._play = play
-        self._tunnels = Tunnels()
-        self._tasks: list[asyncio.Future[None]] = []
-
-    def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AbstractAsyncContextManager[End]:
-        assert node == "n1"
-        self.asked.append(ask)
-        return self._tunnels.open(node, lambda id: self._tasks.append(asyncio.ensure_future(self._dial(id))))
-
-    async def _dial(self, id: str) -> None:
-        async with self._tunnels.dialled(NodeId("n1"), id) as end:
-            try:
-                await self._play(end)
-                await end.end()
-            except errors.SkerryError as error:
-                await end.fail(error)
-                self.ended.append(error.slug)
-            else:
-                self.ended.append("well")
-
-    async def close(self) -> None:
-        await give_up(self._tasks)
 
 
 @asynccontextmanager

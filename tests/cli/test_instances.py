@@ -1,0 +1,167 @@
+"""`skerry run`, `start`, `stop`, `logs` and `explain`, on the real control plane and a node that obeys."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from skerry.control.tunnels import End
+from skerry.kit import pki
+from skerry.model import errors
+from skerry.model.cells import Stream
+from skerry.model.tunnels import Channel, Frame, LogsAsk
+from tests.support.nodes import Command, read_until
+from tests.support.sites import CloudServer
+
+IMAGE = "example.org/web:1"
+
+
+def test_run_tells_how_it_gets_on_and_prints_the_id_alone(cloud: CloudServer) -> None:
+    result = cloud.cli("run", "--name", "web", "-p", "8080:80", IMAGE)
+    assert result.exit_code == 0
+    [instance] = cloud.json("get", "instances")["instances"]
+    assert result.stdout == f"{instance['id']}\n"
+    assert instance["status"] == "RUNNING"
+    assert "web: RUNNING" in result.stderr
+    assert "web runs on machine-n1 at 10.64.0.2, ports 8080:80" in result.stderr
+
+
+def test_run_asks_for_all_that_its_options_say(cloud: CloudServer, tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("A=file\nB=2\n")
+    room = ("--cpu", "500", "--memory", "64", "--disk", "1")
+    variables = ("-e", "A=1", "--env-file", str(tmp_path / "env"))
+    rules = ("--restart", "on-failure", "--constraint", "zone!=far")
+    made = cloud.json("run", "-d", *room, IMAGE, *variables, *rules, "--", "sh", "-c", "echo -p")
+    assert made["name"].startswith("web-")
+    assert made["uri"] == IMAGE
+    assert made["arguments"] == ["sh", "-c", "echo -p"]
+    assert made["environment"] == ["A=1", "B=2"]
+    assert made["resources"]["max"] == {"cpu": 500, "memory": 64, "disk": 1}
+    assert made["restart"] == "on-failure"
+    assert made["constraints"] == ["zone!=far"]
+
+
+def test_an_image_from_a_path_is_named_by_its_whole_path(cloud: CloudServer) -> None:
+    made = cloud.json("run", "-d", "oci-archive:web.tar")
+    assert made["uri"] == f"oci-archive:{Path('web.tar').absolute()}"
+
+
+def test_run_of_what_fails_says_why_and_what_to_do(cloud: CloudServer) -> None:
+    result = cloud.cli("run", "--name", "broken", IMAGE)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    *_, last = result.stderr.splitlines()
+    assert "there is no such image" in last
+    assert "skerry delete instance" in last
+
+
+def test_what_the_server_refuses_is_told_in_one_line(cloud: CloudServer) -> None:
+    result = cloud.cli("run", "-p", "nonsense", IMAGE)
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "nonsense" in result.stderr
+
+
+def test_ctrl_c_leaves_an_instance_that_waits_for_room_and_says_so(cloud: CloudServer) -> None:
+    with Command(cloud, "run", "--name", "big", "--cpu", "5000", IMAGE) as process:
+        read_until(process.stderr, b"lacks 1200 milli-cores of cpu")
+        process.send_signal(signal.SIGINT)
+        _, errors_ = process.communicate(timeout=10)
+        assert process.returncode == 130
+    assert b"big goes on without this command" in errors_
+    assert cloud.json("get", "instance", "big")["status"] == "SCHEDULING"
+
+
+def test_reasons_are_shown_while_it_starts(cloud: CloudServer) -> None:
+    with Command(cloud, "run", "--name", "slow", IMAGE) as process:
+        read_until(process.stderr, b"slow: STARTING, pulling a large image")
+        cloud.hurry()
+        assert process.wait(10) == 0
+
+
+def test_stop_and_start_wait_until_it_is_done(cloud: CloudServer) -> None:
+    cloud.say("run", "--name", "web", IMAGE)
+    assert cloud.say("stop", "web") == "web is STOPPED\n"
+    assert cloud.json("get", "instance", "web")["status"] == "STOPPED"
+    assert cloud.say("start", "web") == "web is RUNNING\n"
+    assert cloud.say("start", "--detach", "web") == "web is RUNNING\n"
+
+
+def test_a_start_that_is_not_waited_for_says_what_is_wished(cloud: CloudServer) -> None:
+    cloud.say("run", "-d", "--name", "slow", IMAGE)
+    cloud.say("stop", "slow")
+    assert ", to be RUNNING" in cloud.say("start", "-d", "slow")
+
+
+def test_one_that_is_not_there_does_not_keep_the_others(cloud: CloudServer) -> None:
+    cloud.say("run", "--name", "web", IMAGE)
+    result = cloud.cli("stop", "nope", "web")
+    assert result.exit_code == 1
+    assert result.stdout == "web is STOPPED\n"
+    assert "There is no instance 'nope'. 'skerry get instances' lists" in result.stderr
+
+
+def test_a_name_that_several_have_is_not_guessed_at(cloud: CloudServer) -> None:
+    one, other = (cloud.say("run", "--name", "web", IMAGE).strip() for _ in range(2))
+    result = cloud.cli("stop", "web")
+    assert result.exit_code == 1
+    assert "2 instances are called 'web'" in result.stderr
+    assert one in result.stderr
+    cloud.say("stop", one)
+    assert cloud.json("get", "instance", other)["status"] == "RUNNING"
+
+
+def test_a_name_means_the_one_that_is_not_over(cloud: CloudServer) -> None:
+    assert cloud.cli("run", "--name", "broken", IMAGE).exit_code == 1
+    made = cloud.json("run", "-d", "--name", "broken", "--cpu", "5000", IMAGE)
+    assert cloud.json("get", "instance", "broken")["id"] == made["id"]
+
+
+def test_explain_says_what_every_node_lacks(cloud: CloudServer) -> None:
+    cloud.say("run", "-d", "--name", "big", "--cpu", "5000", "--constraint", "zone=edge", IMAGE)
+    text = cloud.say("explain", "big")
+    assert "big is SCHEDULING" in text
+    assert "0 of 1 nodes could take it now." in text
+    *_, last = text.splitlines()
+    assert last.split()[:2] == ["machine-n1", "no"]
+    assert "lacks 1200 milli-cores of cpu" in last
+    assert 'label zone is not set, "edge" is wanted' in last
+    [verdict] = cloud.json("explain", "big")["nodes"]
+    assert {refusal["filter"] for refusal in verdict["refusals"]} == {"room", "label"}
+
+
+async def writes(end: End) -> None:
+    await end.send(Frame(Channel.OUTPUT, b"out\xff\0\n").pack())
+    await end.send(Frame(Channel.ERRORS, b"err\n").pack())
+
+
+async def breaks_off(end: End) -> None:
+    await end.send(Frame(Channel.OUTPUT, b"some").pack())
+    raise errors.Unavailable("the node is gone")
+
+
+def test_logs_are_shown_byte_for_byte(tmp_path: Path, cloud_authority: pki.Authority) -> None:
+    with CloudServer(tmp_path, cloud_authority, writes) as cloud:
+        cloud.say("run", "--name", "web", IMAGE)
+        assert cloud.cli("logs", "web").stdout_bytes == b"out\xff\0\nerr\n"
+        cloud.say("logs", "-f", "--tail", "5", "--only", "stderr", "web")
+        assert cloud.far.asked == [LogsAsk(), LogsAsk(follow=True, tail=5, stream=Stream.STDERR)]
+
+
+def test_logs_that_break_off_are_not_taken_for_all(tmp_path: Path, cloud_authority: pki.Authority) -> None:
+    with CloudServer(tmp_path, cloud_authority, breaks_off) as cloud:
+        cloud.say("run", "--name", "web", IMAGE)
+        result = cloud.cli("logs", "web")
+        assert result.exit_code == 3
+        assert result.stdout == "some"
+        assert "broke off" in result.stderr
+
+
+@pytest.mark.parametrize("verb", [("logs",), ("exec", "big", "true")])
+def test_what_is_on_no_node_is_told_so(cloud: CloudServer, verb: tuple[str, ...]) -> None:
+    cloud.say("run", "-d", "--name", "big", "--cpu", "5000", IMAGE)
+    result = cloud.cli(*(verb if len(verb) > 1 else (*verb, "big")))
+    assert result.exit_code == (1 if verb == ("logs",) else 125)
+    assert "on no node" in result.stderr

@@ -1,0 +1,136 @@
+"""`skerry get`, `describe` and `delete`, on the real control plane and a node that obeys."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from skerry.cli import kinds
+from tests.support.nodes import Command, read_until
+from tests.support.sites import CloudServer
+from tests.support.waiting import eventually_sync
+
+IMAGE = "example.org/web:1"
+
+
+def workload(cloud: CloudServer, name: str, count: int = 0) -> str:
+    """The id of a workload with instances that run."""
+    made = f"workloads: [{{name: {name}, image: {IMAGE}}}]\ninstances: [{{workload: {name}, count: {count}}}]"
+    file = cloud.data / f"{name}.yaml"
+    file.write_text(made)
+    cloud.say("apply", "-f", str(file))
+    eventually_sync(lambda: cloud.json("get", "instances", "--status", "RUNNING")["count"] >= count)
+    return str(cloud.json("get", "workload", name)["id"])
+
+
+def test_get_lists_each_kind_in_columns_under_a_header(cloud: CloudServer) -> None:
+    workload(cloud, "shop", 1)
+    for kind in kinds.KINDS:
+        header, row = cloud.say("get", kind.plural).splitlines()
+        assert tuple(header.split()) == kind.columns
+        assert row.split()[0] == ("machine-n1" if kind is kinds.NODE else "shop")
+        assert cloud.say("get", kind.word).splitlines()[0] == header
+
+
+def test_get_of_one_takes_its_id_or_its_name(cloud: CloudServer) -> None:
+    id = workload(cloud, "shop")
+    assert cloud.json("get", "workload", "shop") == cloud.json("get", "workload", id)
+    assert cloud.json("get", "node", "machine-n1") == cloud.json("get", "node", "n1")
+    assert cloud.cli("get", "node", "nope").stderr.count("\n") == 1
+
+
+def test_get_reads_every_page(cloud: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [cloud.json("run", "-d", IMAGE)["id"] for _ in range(5)]
+    monkeypatch.setattr(kinds, "_ALL", "2")
+    found = cloud.json("get", "instances")
+    assert [one["id"] for one in found["instances"]] == made
+    assert found["count"] == 5
+
+
+def test_only_instances_of_a_status_are_shown_if_one_is_asked_for(cloud: CloudServer) -> None:
+    cloud.say("run", "-d", "--cpu", "5000", IMAGE)
+    runs = cloud.say("run", IMAGE).strip()
+    assert [one["id"] for one in cloud.json("get", "instances", "--status", "running")["instances"]] == [runs]
+    assert cloud.cli("get", "nodes", "--status", "RUNNING").exit_code == 2
+    assert "RUNNING" in cloud.cli("get", "instances", "--status", "nonsense").stderr
+
+
+def test_a_kind_that_is_none_is_answered_with_what_to_write(cloud: CloudServer) -> None:
+    result = cloud.cli("describe", "web", "web")
+    assert result.exit_code == 2
+    assert "write instance or workload or node before a name" in result.stderr
+
+
+def test_a_watch_shows_what_changes_and_what_goes(cloud: CloudServer) -> None:
+    id = cloud.say("run", "--name", "web", IMAGE).strip()
+    with Command(cloud, "get", "instances", "-w") as process:
+        assert b"RUNNING" in read_until(process.stdout, id.encode())
+        cloud.say("stop", "web")
+        assert b"RUNNING" not in read_until(process.stdout, b"STOPPED")
+        cloud.say("delete", "instance", "web")
+        read_until(process.stdout, b"gone")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_a_watch_for_scripts_is_an_object_on_each_line(cloud: CloudServer) -> None:
+    id = cloud.say("run", "--name", "web", IMAGE).strip()
+    with Command(cloud, "get", "instance", "web", "-w", "-o", "json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["id"] == id
+        cloud.say("stop", id)
+        seen = read_until(process.stdout, b'"STOPPED"')
+        assert {json.loads(line)["id"] for line in seen.splitlines()} == {id}
+
+
+def test_describe_of_an_instance_tells_what_happened_and_hides_values_of_its_environment(
+    cloud: CloudServer,
+) -> None:
+    cloud.say("run", "--name", "web", "-e", "PASSWORD=hunter2", "--memory", "64", IMAGE)
+    text = cloud.say("describe", "instance", "web")
+    facts = dict(line.split(maxsplit=1) for line in text.partition("\n\n")[0].splitlines())
+    assert facts["node"] == "machine-n1"
+    assert facts["environment"] == "PASSWORD"
+    assert facts["status"].startswith("RUNNING")
+    assert "hunter2" not in text
+    happened = [line.split()[2] for line in text.partition("events:\n")[2].splitlines()[1:]]
+    assert happened == ["scheduling", "scheduled", "starting", "running"]
+    assert cloud.json("describe", "instance", "web")["events"][-1]["kind"] == "instance.running"
+
+
+def test_describe_of_one_that_waits_tells_what_nodes_say(cloud: CloudServer) -> None:
+    cloud.say("run", "-d", "--name", "big", "--cpu", "5000", IMAGE)
+    assert "lacks 1200 milli-cores of cpu (free:" in cloud.say("describe", "instance", "big")
+
+
+def test_describe_of_a_workload_and_of_a_node_lists_their_instances(cloud: CloudServer) -> None:
+    workload(cloud, "shop", 2)
+    for text in (cloud.say("describe", "workload", "shop"), cloud.say("describe", "node", "n1")):
+        assert [line.split()[0] for line in text.partition("instances:\n")[2].splitlines()[1:]] == [
+            "shop"
+        ] * 2
+
+
+def test_delete_waits_until_instances_are_gone(cloud: CloudServer) -> None:
+    cloud.say("run", "--name", "web", IMAGE)
+    assert cloud.cli("run", "--name", "broken", IMAGE).exit_code == 1
+    result = cloud.cli("delete", "instance", "web", "nope", "broken")
+    assert result.exit_code == 1
+    assert result.stdout == "deleted instance web\ndeleted instance broken\n"
+    assert cloud.json("get", "instances")["instances"] == []
+
+
+def test_a_workload_is_deleted_with_its_instances_unless_they_are_to_be_kept(cloud: CloudServer) -> None:
+    workload(cloud, "shop", 2)
+    refused = cloud.cli("delete", "workload", "--keep-instances", "shop")
+    assert refused.exit_code == 1
+    assert cloud.json("get", "instances")["count"] == 2
+    assert cloud.say("delete", "workload", "shop") == "deleted workload shop\n"
+    assert cloud.json("get", "instances")["count"] == cloud.json("get", "workloads")["count"] == 0
+
+
+def test_a_delete_that_is_not_waited_for_says_so(cloud: CloudServer) -> None:
+    cloud.say("run", "--name", "web", IMAGE)
+    assert cloud.say("delete", "instance", "-d", "web") == "deleting instance web\n"

@@ -1,0 +1,45 @@
+"""A node that is played by a test: what it does with its end of each tunnel to an instance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from skerry.control.tunnels import End, Tunnels
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.tunnels import Ask
+
+Play = Callable[[End], Awaitable[None]]
+
+
+class FarNode:
+    """The way to a node that does what `play` says with its end of each tunnel."""
+
+    def __init__(self, play: Play) -> None:
+        self.asked: list[Ask] = []
+        self.ended: list[str] = []
+        self._play = play
+        self._tunnels = Tunnels()
+        self._tasks: list[asyncio.Future[None]] = []
+
+    def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AbstractAsyncContextManager[End]:
+        assert node == "n1"
+        self.asked.append(ask)
+        return self._tunnels.open(node, lambda id: self._tasks.append(asyncio.ensure_future(self._dial(id))))
+
+    async def _dial(self, id: str) -> None:
+        async with self._tunnels.dialled(NodeId("n1"), id) as end:
+            try:
+                await self._play(end)
+                await end.end()
+            except errors.SkerryError as error:
+                await end.fail(error)
+                self.ended.append(error.slug)
+            else:
+                self.ended.append("well")
+
+    async def close(self) -> None:
+        await give_up(self._tasks)
