@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
+from skerry.control import transitions
 from skerry.control.reporting import Weight, fold, judge
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import Report
@@ -17,8 +19,8 @@ from tests.control.worlds import alone, held, instance, room, spec, standing
 NODE = NodeId("n")
 
 
-def report(status: Status, *, generation: int = 1, **more: object) -> Report:
-    return Report(InstanceId("one"), generation, status, 5.0, **more)
+def report(status: Status, *, generation: int = 1, at: float = 5.0, **more: object) -> Report:
+    return Report(InstanceId("one"), generation, status, at, **more)
 
 
 def weigh(one: Instance | None, told: Report, node: NodeId | None = NODE) -> Weight:
@@ -43,12 +45,44 @@ def test_what_the_state_machine_allows_is_taken_with_its_time_reason_and_exit_co
     ]
 
 
-@pytest.mark.parametrize("now", [status for status in Status if status is not Status.DESTROYING])
-def test_a_report_is_taken_exactly_if_the_status_may_follow(now: Status) -> None:
+OBSERVED = [status for status in Status if status is not Status.DESTROYING]
+
+
+@pytest.mark.parametrize("now", OBSERVED)
+def test_a_report_by_others_is_taken_exactly_if_the_status_may_follow(now: Status) -> None:
     one = instance(status=now, node="n")
     for then in set(Status) - {now, Status.SCHEDULING, Status.SCHEDULED}:
-        is_taken = weigh(one, report(then)) is Weight.APPLIED
-        assert is_taken is (then in ALLOWED[now]), f"{now} -> {then}"
+        outcome, _ = judge(one, NODE, report(then), 9.0, actor="somebody")
+        assert (outcome.weight is Weight.APPLIED) is (then in ALLOWED[now]), f"{now} -> {then}"
+
+
+@pytest.mark.parametrize("now", sorted(set(OBSERVED) - FINAL))
+def test_a_node_that_forgot_what_it_had_to_tell_is_believed_and_the_way_there_is_told(now: Status) -> None:
+    """A machine that was set up anew begins at the beginning, and so does not speak in the right order."""
+    one = instance(status=now, node="n")
+    for then in set(Status) - {now, Status.SCHEDULING, Status.SCHEDULED}:
+        _, step = judge(one, NODE, report(then), 9.0)
+        assert step is not None, f"{now} -> {then}"
+        assert step.after.observed.status is then
+        told = [Status(telling.kind.upper()) for telling in step.told]
+        assert told[-1] is then
+        for before, after in itertools.pairwise([now, *told]):
+            assert after in ALLOWED[before], f"{now} -> {then} by {told}"
+
+
+def test_a_report_that_its_node_has_overtaken_does_not_count() -> None:
+    one = instance(status=Status.RUNNING, node="n")
+    _, stopping = judge(one, NODE, report(Status.STOPPING, at=20.0), 30.0)
+    assert stopping is not None
+    _, stopped = judge(stopping.after, NODE, report(Status.STOPPED, at=21.0), 30.0)
+    assert stopped is not None
+    assert weigh(stopped.after, report(Status.STARTING, at=10.0)) is Weight.OUTDATED
+    assert weigh(stopped.after, report(Status.STARTING, at=22.0)) is Weight.APPLIED
+
+
+def test_a_node_whose_clock_is_behind_that_of_the_server_is_believed_all_the_same() -> None:
+    one = transitions.bind(instance(), NODE, at=1000.0).after
+    assert weigh(one, report(Status.STARTING, at=5.0)) is Weight.APPLIED
 
 
 @pytest.mark.parametrize("status", [Status.SCHEDULING, Status.SCHEDULED])

@@ -111,3 +111,17 @@ def test_a_node_is_told_in_the_words_that_mean_something_of_nodes() -> None:
 def test_the_other_words_are_refused_of_nodes(status: Status) -> None:
     with pytest.raises(errors.Invalid, match=f"a node cannot be {status}"):
         statuses.of_node(status)
+
+
+def test_a_way_goes_by_what_may_follow_on_a_node_and_is_the_shortest() -> None:
+    assert statuses.way(Status.RUNNING, Status.CRASHED) == (Status.CRASHED,)
+    assert statuses.way(Status.RUNNING, Status.RUNNING) == (Status.RUNNING,)
+    assert statuses.way(Status.RUNNING, Status.STOPPED) == (Status.STOPPING, Status.STOPPED)
+    assert statuses.way(Status.STOPPING, Status.RUNNING) == (Status.STOPPED, Status.STARTING, Status.RUNNING)
+
+
+def test_there_is_no_way_back_from_the_end_nor_from_what_is_to_go() -> None:
+    with pytest.raises(errors.Refused, match="final"):
+        statuses.way(Status.FAILED, Status.STARTING)
+    with pytest.raises(errors.Refused, match="cannot become"):
+        statuses.way(Status.DESTROYING, Status.RUNNING)

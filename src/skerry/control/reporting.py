@@ -1,14 +1,16 @@
 """What nodes report of instances, judged and written: the observed half of an instance.
 
-Pure in `judge`: a report counts if it is of the copy that the instance has now, and if the state machine lets
-the status follow. `Reporter` writes many reports in few transactions. What an instance uses is not durable:
-it is kept in memory by the server that the node reports to.
+Pure in `judge`: a report counts if it is of the copy that the instance has now, if its node has not said
+something later, and if the state machine lets the status follow. A node of ours knows what is on it, so where
+the machine lets it follow only by a way around, that way was gone and not told: a node that was set up anew
+forgets what it had to tell. `Reporter` writes many reports in few transactions. What an instance uses is not
+durable: it is kept in memory by the server that the node reports to.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +21,7 @@ from skerry.control.census import Known, Mirror
 from skerry.control.transitions import Step, Telling
 from skerry.control.writing import STEPS_PER_COMMIT, Writer
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.model import errors, statuses
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import Report
 from skerry.model.room import NOTHING, Room
@@ -28,6 +30,7 @@ from skerry.model.workloads import Instance
 
 # What only the control plane says of an instance.
 _NOT_OF_NODES = frozenset({Status.SCHEDULING, Status.SCHEDULED})
+_UNTOLD = "its node did not say when"
 
 
 class Weight(enum.StrEnum):
@@ -59,7 +62,7 @@ class Judged(NamedTuple):
 def judge(
     instance: Instance | None, node: NodeId | None, report: Report, now: float, *, actor: str = ""
 ) -> Judged:
-    """What `report` by `node` means for `instance`; `node` is None if no node says so, but `actor`."""
+    """What `report` by `node` means for `instance`; with `actor`, it is not by the node's own session."""
     id = report.instance
     if instance is None:
         return Judged(Outcome(id, Weight.STALE, "there is no such instance"))
@@ -68,6 +71,7 @@ def judge(
     if report.generation not in (0, instance.generation):
         message = f"generation {report.generation} is over; it is at {instance.generation}"
         return Judged(Outcome(id, Weight.OUTDATED, message))
+    is_own_word = node is not None and not actor
     actor = f"node/{node}" if node else actor or "skerry"
     is_to_go = instance.desired is Desired.DESTROYED or instance.leaving is not None
     if is_to_go:
@@ -77,10 +81,14 @@ def judge(
         return Judged(
             Outcome(id, Weight.APPLIED), transitions.unbind(instance, at=now, reason=reason, actor=actor)
         )
+    if instance.observed.actor == actor and report.at < instance.observed.since:
+        # By way of a connection that was over, or of another server: the node has said more since.
+        return Judged(Outcome(id, Weight.OUTDATED, "it was overtaken by a later report"))
     try:
         if report.status in _NOT_OF_NODES:
             raise errors.Refused(f"{report.status} is for the control plane to say")
-        after = _observe(instance, report, actor)
+        way = statuses.way(instance.observed.status, report.status) if is_own_word else (report.status,)
+        after = _observe(instance, report, way, actor)
     except errors.Refused as error:
         return Judged(Outcome(id, Weight.REFUSED, error.message))
     if after == instance:
@@ -88,7 +96,7 @@ def judge(
     told: tuple[Telling, ...] = ()
     if after.observed.status is not instance.observed.status:
         data = {} if report.exit_code is None else {"exit_code": str(report.exit_code)}
-        told = (Telling(report.status.lower(), report.reason, data),)
+        told = (*_missed(way[:-1]), Telling(report.status.lower(), report.reason, data))
     return Judged(Outcome(id, Weight.APPLIED), Step(after, actor, told))
 
 
@@ -166,8 +174,14 @@ def fold(
     return outcomes, steps
 
 
-def _observe(instance: Instance, report: Report, actor: str) -> Instance:
+def _observe(instance: Instance, report: Report, way: Sequence[Status], actor: str) -> Instance:
+    for status in way[:-1]:
+        instance = instance.become(status, at=report.at, reason=_UNTOLD, actor=actor)
     after = instance.become(
         report.status, at=report.at, reason=report.reason, actor=actor, exit_code=report.exit_code
     )
     return replace(after, restarts=report.restarts, ip=report.ip)
+
+
+def _missed(way: Sequence[Status]) -> Iterator[Telling]:
+    return (Telling(status.lower(), _UNTOLD, {}) for status in way)

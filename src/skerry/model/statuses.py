@@ -9,6 +9,7 @@ spellings of a contract belong to `skerry.wire`.
 from __future__ import annotations
 
 import enum
+import functools
 
 from skerry.model import errors
 
@@ -109,6 +110,29 @@ def check(now: Status, then: Status) -> None:
         raise errors.Refused(f"it is {now}, which is final; create a new instance")
     possible = ", ".join(sorted(ALLOWED[now]))
     raise errors.Refused(f"it is {now} and cannot become {then}; from there it can become {possible}")
+
+
+# What only a node can know, and so may have failed to tell; the likelier first.
+_ON_NODES = (Status.STARTING, Status.RUNNING, Status.STOPPING, Status.STOPPED, Status.CRASHED)
+
+
+@functools.cache
+def way(now: Status, then: Status) -> tuple[Status, ...]:
+    """The shortest way from `now` to `then`, without `now`, by what may happen on a node and was not told.
+
+    Raises `Refused` if there is none.
+    """
+    ways: dict[Status, tuple[Status, ...]] = {now: ()}
+    reached = [now]
+    for status in reached:
+        if may_become(status, then):
+            return (*ways[status], then)
+        for following in _ON_NODES:
+            if following in ALLOWED[status] and following not in ways:
+                ways[following] = (*ways[status], following)
+                reached.append(following)
+    check(now, then)
+    raise AssertionError("what may follow has been found")
 
 
 class NodeStatus(enum.StrEnum):

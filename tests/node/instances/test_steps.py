@@ -42,6 +42,16 @@ def test_a_new_instance_is_created_and_started_and_told_with_its_address() -> No
     assert report.at == world.view.started_at
 
 
+def test_a_clock_that_is_set_back_does_not_turn_the_order_of_reports_around() -> None:
+    world = running()
+    world.now -= 3600
+    world.exit(1)
+    world.settle()
+    assert world.statuses[0] == "CRASHED"
+    times = [told.report.at for told in last(world).pending]
+    assert times == sorted(times)
+
+
 class TestAnEnd:
     @pytest.mark.parametrize(("restart", "budget"), [("never", 10), ("on-failure", 10), ("always", 0)])
     def test_with_code_0_is_the_end_of_one_that_need_not_run_again(self, restart: str, budget: int) -> None:

@@ -46,11 +46,15 @@ class History(msgspec.Struct, frozen=True):
         exit_code: int | None = None,
         retry_at: float | None = None,
     ) -> History:
-        """This, seen to be `status`; what is not given is over with the status before."""
+        """This, seen to be `status`; what is not given is over with the status before.
+
+        Never earlier than that: by their times the control plane tells reports that came out of order, so a
+        clock that was set back must not turn them around.
+        """
         return replace(
             self,
             status=status,
-            at=self.at if status is self.status else at,
+            at=self.at if status is self.status else max(self.at, at),
             reason=reason[:_MAX_REASON],
             exit_code=exit_code,
             ip="",
