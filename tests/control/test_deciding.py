@@ -208,6 +208,19 @@ def test_a_changed_spec_stays_where_it_was_if_it_fits_there() -> None:
     assert where(desk.turn().places) == {"one": "roomy"}, "binpack alone would have chosen the tight one"
 
 
+def test_a_copy_that_came_back_larger_unseen_takes_its_new_room() -> None:
+    """A server that does not lead may hear of two copies on one node without what was between them."""
+    before = on_node("one", "n", what=spec(cpu=100))
+    desk = Desk(before)
+    desk.decider.see(NodeId("n"), standing("n", cpu=1000))
+    desk.decider.begin()
+    desk.turn()
+    desk.change(before, held(replace(before.value, spec=spec(cpu=900), generation=3), 2))
+    two = held(instance("two", what=spec(cpu=200)))
+    desk.change(None, two)
+    assert where(desk.turn().places) == {}
+
+
 def test_who_waits_is_woken_by_capacity_that_could_hold_it_and_by_nothing_else() -> None:
     desk = Desk(held(instance("big", what=spec(cpu=800))))
     desk.decider.see(NodeId("n"), standing("n", cpu=500))

@@ -339,15 +339,16 @@ class Decider:
         """Bring the books in line with the census on one instance."""
         known = self._census.get(id)
         instance = None if known is None else known.value
-        node = None
-        if instance is not None and instance.observed.status not in FINAL:
-            node = instance.node
+        node = ask = None
+        if instance is not None and instance.node is not None and instance.observed.status not in FINAL:
+            node, ask = instance.node, Ask.of(id, instance.leaving or instance.spec)
         before = self._fleet.bound(id)
-        if node != before:
-            if node is None or instance is None:
+        # It may be where it was and be another copy: what was between the two need not have been heard.
+        if node != before or ask != self._fleet.ask(id):
+            if node is None or ask is None:
                 self._fleet.unbind(id)
             else:
-                self._fleet.bind(node, Ask.of(id, instance.leaving or instance.spec))
+                self._fleet.bind(node, ask)
             if before is not None:
                 self._grown.add(before)
         if id in self._reserved and not (instance is not None and _is_moving(instance)):

@@ -94,6 +94,11 @@ class Fleet:
         account = self._bound.get(instance)
         return None if account is None else account.node
 
+    def ask(self, instance: InstanceId) -> Ask | None:
+        """What an instance asks for where it is."""
+        account = self._bound.get(instance)
+        return None if account is None else account.asks[instance]
+
     def free(self, node: NodeId) -> Room:
         """What a node has left, whether or not it takes work."""
         account = self._accounts.get(node)
