@@ -359,13 +359,18 @@ class Nodes:
         while True:
             if held is None:
                 raise roster.unknown(id)
-            turn = change(held.node)
+            node, turn = held.node, change(held.node)
             if turn is None:
-                return held.node
+                # That nothing is to be done must be true of what is, not only of what we have heard of.
+                fresh = await self._read(node.id)
+                if fresh == held:
+                    return node
+                held = fresh
+                continue
             try:
                 return await self._write(held, turn, actor)
             except errors.Conflict:
-                held = await self._read(held.node.id)
+                held = await self._read(node.id)
 
     async def _write(self, held: Held, turn: Turn, actor: str) -> Node:
         node = replace(turn.node, reported_at=self._clock.now())

@@ -62,7 +62,12 @@ class Writer:
                 raise missing(id)
             step = decide(known)
             if step is None:
-                return None
+                # That nothing is to be done must be true of what is, not only of what we have heard of.
+                fresh = await self.read(id)
+                if fresh == known:
+                    return None
+                known = fresh
+                continue
             try:
                 await self.commit([(known, step)])
             except errors.Conflict:
