@@ -35,7 +35,7 @@ class Watchers:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.is_closed = False
-        self.open: set[Watch] = set()
+        self.open: dict[Watch, None] = {}  # woken in this order, so that a simulation repeats itself
 
     def publish(self, before: int, batches: Sequence[Batch]) -> None:
         """The tree has just moved on from revision `before` by `batches`: move or wake every watch."""
@@ -60,14 +60,14 @@ class Watch:
 
     async def __aenter__(self) -> AsyncIterator[Batch]:
         self._require_history()
-        self._watchers.open.add(self)
+        self._watchers.open[self] = None
         self.pass_over(self._watchers.tree.batches_after(self.place))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watchers.open.discard(self)
+        self._watchers.open.pop(self, None)
         self.wake()
 
     def __aiter__(self) -> AsyncIterator[Batch]:
