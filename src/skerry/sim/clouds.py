@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from skerry.model.workloads import Spec
 from skerry.sim import rest
 from skerry.sim.fates import Fates
 from skerry.sim.lines import Line
-from skerry.sim.links import Links
+from skerry.sim.links import Link, Links
 from skerry.sim.machines import Machine
 from skerry.sim.servers import Server
 from skerry.sim.weather import Weather
@@ -151,26 +151,39 @@ class Cloud:
     async def _wish(
         self, id: InstanceId, desired: Desired, work: Callable[[Server], Coroutine[Any, Any, Any]]
     ) -> None:
-        await self.ask(work)
-        await asyncio.sleep(0)
+        take_back = self.witness.asked(id, desired)
+        try:
+            await self.ask(work)
+        except errors.Refused:
+            take_back()
+            raise
         self.witness.acknowledged(id, desired)
 
     # The end
 
     async def calm_down(self) -> None:
-        """No more faults: the weather clears up, every node can be reached, and there is a server."""
+        """No more faults: the weather clears up, there is a server, every node is reached and takes work."""
         self.weather.clear_up()
-        for link in self.links:
-            self.links.mend(link.machine.id)
         if not self.servers:
             await self.add_server()
+        for link in self.links:
+            self.links.mend(link.machine.id)
+            with suppress(errors.NotFound):  # it registers again by itself
+                await self.servers[0].nodes.uncordon(link.machine.id, actor="sim")
 
     def unrest(self) -> list[str]:
         """What is not as it must be in the end, see `skerry.sim.rest`."""
         leader = self.leader
         if leader is None:
             return ["nobody leads"]
-        return list(rest.unrest(self.witness, self.machines(), leader.reconciler.explain))
+        away = [f"{link.machine.id} is not heard" for link in self.links if not self._is_heard(link, leader)]
+        return away + list(rest.unrest(self.witness, self.machines(), leader.reconciler.explain))
+
+    def _is_heard(self, link: Link, leader: Server) -> bool:
+        if link.connection is None:
+            return False
+        alive = leader.nodes.alive(link.machine.id)
+        return alive is not None and alive.server == link.connection.server.name
 
     async def come_to_rest(self, within_s: float) -> list[str]:
         """Wait until all is as it must be; what is not after `within_s`."""

@@ -21,23 +21,11 @@ Explain = Callable[[Instance], Sequence[Verdict]]
 def unrest(witness: Witness, machines: Iterable[Machine], explain: Explain) -> Iterator[str]:
     """Everything that is not yet as it must be in the end."""
     by_id = {machine.id: machine for machine in machines}
-    yield from _wishes(witness)
+    yield from witness.unfulfilled()
     for instance in witness.instances.values():
         yield from _instance(instance, by_id, explain)
     for machine in by_id.values():
         yield from _machine(machine, witness.instances)
-
-
-def _wishes(witness: Witness) -> Iterator[str]:
-    for id, wish in witness.wished().items():
-        instance = witness.instances.get(id)
-        if wish is Desired.DESTROYED:
-            if instance is not None:
-                yield f"{id} is to be gone, and is {instance.observed.status}"
-        elif instance is None:
-            yield f"{id} is to be {wish}, and is not there"
-        elif instance.desired is not wish:
-            yield f"{id} is to be {wish}, and is wished {instance.desired}"
 
 
 def _instance(instance: Instance, machines: dict[NodeId, Machine], explain: Explain) -> Iterator[str]:
@@ -76,6 +64,8 @@ def _machine(machine: Machine, instances: dict[InstanceId, Instance]) -> Iterato
             yield f"{machine.id} has another spec of {id} than is wished"
         elif resident.copy.pending:
             yield f"{machine.id} still has something to tell of {id}"
-        elif resident.copy.history.status is not instance.observed.status:
-            seen = resident.copy.history.status
+        elif resident.ends_at is not None:
+            yield f"{id} is about to end"
+        elif (seen := resident.copy.history.status) is not instance.observed.status not in FINAL:
+            # Of one that is over, a machine that was set up anew knows less.
             yield f"{id} is {seen} on {machine.id}, and known as {instance.observed.status}"

@@ -16,7 +16,7 @@ asked by `skerry.sim.rest`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from skerry.control import roster
 from skerry.control.records import INSTANCES
@@ -49,6 +49,7 @@ class Witness:
         self._bound: dict[NodeId, dict[InstanceId, Spec]] = {}
         self._given_up: dict[tuple[NodeId, InstanceId], int] = {}  # up to which generation
         self._wishes: dict[InstanceId, Desired] = {}
+        self._doubtful: dict[InstanceId, set[Desired]] = {}  # wishes that nobody knows the fate of
 
     async def run(self) -> None:
         """Follow the store from its beginning, for ever."""
@@ -70,16 +71,27 @@ class Witness:
                 else:
                     self.nodes[node] = jsonio.decode(change.entry.value, Node)
 
+    def asked(self, id: InstanceId, wish: Desired) -> Callable[[], None]:
+        """Somebody is about to wish this, and it may come true at any time; the result takes that back."""
+        doubtful = self._doubtful.setdefault(id, set())
+        if wish in doubtful:
+            return lambda: None  # an earlier one may still come true
+        doubtful.add(wish)
+        return lambda: doubtful.discard(wish)
+
     def acknowledged(self, id: InstanceId, wish: Desired) -> None:
         """A server has told its caller that this wish is durable."""
         self._wishes[id] = wish
-        instance = self.instances.get(id)
-        if wish is not Desired.DESTROYED and (instance is None or instance.desired is not wish):
-            self._object(f"the wish that {id} be {wish} was acknowledged and is not there")
+        if wish is not Desired.DESTROYED:
+            self._doubtful[id].discard(wish)
 
-    def wished(self) -> dict[InstanceId, Desired]:
-        """All wishes that were acknowledged."""
-        return self._wishes
+    def unfulfilled(self) -> Iterator[str]:
+        """Wishes that were acknowledged and do not stand, though nothing was wished since."""
+        for id, wish in self._wishes.items():
+            instance = self.instances.get(id)
+            found = Desired.DESTROYED if instance is None else instance.desired
+            if found is not wish and found not in self._doubtful[id]:
+                yield f"{id} is to be {wish}, and is {found if instance else 'not there'}"
 
     def began(self, machine: Machine, order: Order) -> None:
         """A run began."""
@@ -104,7 +116,7 @@ class Witness:
                 self._bound.get(before.node, {}).pop(id, None)
         if after is None:
             self.instances.pop(id, None)
-            if before is not None and before.desired is not Desired.DESTROYED:
+            if before is not None and not self._may_go(before):
                 self._object(f"{id} is gone, and nobody wished that")
         else:
             self.instances[id] = after
@@ -113,6 +125,11 @@ class Witness:
         if before is not None:
             self._check_step(before, after)
         self.binds += after is not None and after.node is not None and (not before or before.node is None)
+
+    def _may_go(self, instance: Instance) -> bool:
+        """True if somebody may have wished it gone; of those that are over, only some are kept anyway."""
+        wishes = self._doubtful.get(instance.id, set())
+        return Desired.DESTROYED in wishes or instance.observed.status in FINAL
 
     def _check_room(self, instance: Instance) -> None:
         node = instance.node
