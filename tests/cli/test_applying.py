@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 from typing import Any
 
@@ -11,6 +13,7 @@ from skerry.cli import manifests
 from tests.support.nodes import Command
 from tests.support.sites import CloudServer
 from tests.support.waiting import eventually_sync
+from tests.test_repo import ROOT
 
 SHOP = """
 workloads:
@@ -202,6 +205,15 @@ def test_a_file_can_come_by_standard_input(cloud: CloudServer) -> None:
     with Command(cloud, "apply", "-f", "-", stdin=subprocess.PIPE) as process:
         output, _ = process.communicate(SHOP.encode(), timeout=30)
     assert output == b"created workload shop\n"
+
+
+def test_the_file_that_the_docs_show_is_a_good_one() -> None:
+    [shown] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "running.md").read_text(), flags=re.S)
+    file = io.BytesIO(shown.encode())
+    file.name = "running.md"
+    wanted = manifests.read(file)
+    assert [one.name for one in wanted.workloads] == ["web"]
+    assert wanted.instances[0] == manifests.Copies("web", 3)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def test_only_instances_of_a_status_are_shown_if_one_is_asked_for(cloud: CloudSe
     cloud.say("run", "-d", "--cpu", "5000", IMAGE)
     runs = cloud.say("run", IMAGE).strip()
     assert [one["id"] for one in cloud.json("get", "instances", "--status", "running")["instances"]] == [runs]
-    assert cloud.cli("get", "nodes", "--status", "RUNNING").exit_code == 2
+    for wrong in (("nodes",), ("instance", runs), ("instances", "-w")):
+        assert cloud.cli("get", *wrong, "--status", "RUNNING").exit_code == 2
     assert "RUNNING" in cloud.cli("get", "instances", "--status", "nonsense").stderr
 
 

@@ -67,7 +67,6 @@ def apply(server: client.Server, file: IO[bytes], dry_run: bool, rollout: str, o
       workloads:
         - name: web
           image: docker.io/library/nginx:1.27
-          ports: ["8080:80"]                # of the node : in the instance
           environment: {MODE: fast}
           resources: {cpu: 500, memory: 256, disk: 1}    # thousandths of a core, MB, GB
           restart: on-failure               # or always, never
@@ -77,6 +76,7 @@ def apply(server: client.Server, file: IO[bytes], dry_run: bool, rollout: str, o
           count: 3
         - name: cache                       # or of its own
           image: docker.io/library/redis:7
+          ports: ["6379:6379"]              # of the node : in the instance
 
     \b
       skerry apply -f shop.yaml --dry-run

@@ -3,12 +3,12 @@
     workloads:
       - name: web
         image: docker.io/library/nginx:1.27
-        ports: ["8080:80"]
     instances:
       - workload: web         # of that workload,
         count: 3              # as many
       - name: cache           # or of its own
         image: docker.io/library/redis:7
+        ports: ["6379:6379"]
 
 What is said of a workload or an instance is what the server takes, checked by the same code; what is not said
 is the default. YAML is read by the core schema of its version 1.2: `8080:53` is a text and `no` is, too. The

@@ -35,13 +35,14 @@ def get(
     \b
       skerry get instances
       skerry get instance web -o json
-      skerry get instances -w --status SCHEDULING,CRASHED
+      skerry get instances --status SCHEDULING,CRASHED
+      skerry get instances -w
       skerry get nodes
     """
     if status and kind is not INSTANCE:
         raise click.UsageError("--status is about instances: 'skerry get instances --status RUNNING'.")
-    if status and name:
-        raise click.UsageError("--status is about many instances; leave it out, or the name.")
+    if status and (name or watch):
+        raise click.UsageError("--status is for a list; leave it out, or the name and --watch.")
     names = Names(server)
     if watch:
         watching.forever(kind, names, lambda: _found(server, kind, name, status), output)
