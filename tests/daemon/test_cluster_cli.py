@@ -35,7 +35,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def skerry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skerry]:
-    with running(tmp_path_factory.mktemp("cli")) as one:
+    with running(tmp_path_factory.mktemp("cli"), "--tls") as one:
         eventually_sync(lambda: [node["liveness"] for node in shown(one, "nodes")["nodes"]] == ["live"])
         yield one
         # Containers outlive a server, and a test that failed may have left some.
