@@ -52,6 +52,7 @@ SECTIONS = {
         "events": Verb("skerry.cli.events", "Show what happened, and follow it."),
         "token": Verb("skerry.cli.tokens", "Make, list and revoke access tokens."),
         "certificate": Verb("skerry.cli.certificates", "List and revoke certificates."),
+        "sim": Verb("skerry.cli.sim", "Try the control plane with nodes that only pretend."),
         "version": Verb("skerry.cli.status", "Show the version."),
     },
 }

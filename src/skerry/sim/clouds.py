@@ -56,7 +56,7 @@ class Cloud:
         self.weather = weather
         self.servers: list[Server] = []
         self.links = Links(clock, weather, lambda: [one for one in self.servers if one.is_open])
-        self.witness = Witness(store, self.machines, reserve_percent=settings.reserve_percent)
+        self.witness = Witness(store, self.machine, reserve_percent=settings.reserve_percent)
         self._fates = fates
         self._settings = settings
         self._events = events
@@ -65,6 +65,10 @@ class Cloud:
 
     def machines(self) -> list[Machine]:
         return [link.machine for link in self.links]
+
+    def machine(self, node: NodeId) -> Machine | None:
+        link = self.links.get(node)
+        return None if link is None else link.machine
 
     # Servers
 

@@ -86,6 +86,9 @@ class Links:
     def __getitem__(self, node: NodeId) -> Link:
         return self._links[node]
 
+    def get(self, node: NodeId) -> Link | None:
+        return self._links.get(node)
+
     def add(self, machine: Machine) -> None:
         """Another node, which dials at once."""
         link = self._links[machine.id] = Link(machine)

@@ -20,17 +20,21 @@ Explain = Callable[[Instance], Sequence[Verdict]]
 
 def unrest(witness: Witness, machines: Iterable[Machine], explain: Explain) -> Iterator[str]:
     """Everything that is not yet as it must be in the end."""
-    by_id = {machine.id: machine for machine in machines}
     yield from witness.unfulfilled()
+    runners: dict[InstanceId, list[NodeId]] = {}
+    bound: dict[NodeId | None, dict[InstanceId, Instance]] = {}
     for instance in witness.instances.values():
-        yield from _instance(instance, by_id, explain)
-    for machine in by_id.values():
-        yield from _machine(machine, witness.instances)
+        bound.setdefault(instance.node, {})[instance.id] = instance
+    for machine in machines:
+        yield from _machine(machine, bound.get(machine.id, {}))
+        for order in machine.running():
+            runners.setdefault(order.instance, []).append(machine.id)
+    for instance in witness.instances.values():
+        yield from _instance(instance, runners.get(instance.id, []), explain)
 
 
-def _instance(instance: Instance, machines: dict[NodeId, Machine], explain: Explain) -> Iterator[str]:
+def _instance(instance: Instance, runners: list[NodeId], explain: Explain) -> Iterator[str]:
     id, status = instance.id, instance.observed.status
-    runners = [m.id for m in machines.values() if (r := m.residents.get(id)) is not None and r.runs]
     if instance.leaving is not None:
         yield f"{id} is still leaving {instance.node}"
     if status in FINAL or instance.desired is not Desired.RUNNING:
@@ -50,8 +54,7 @@ def _instance(instance: Instance, machines: dict[NodeId, Machine], explain: Expl
         yield f"{id} is {status} on {instance.node}, and runs on {runners or 'no machine'}"
 
 
-def _machine(machine: Machine, instances: dict[InstanceId, Instance]) -> Iterator[str]:
-    bound = {instance.id: instance for instance in instances.values() if instance.node == machine.id}
+def _machine(machine: Machine, bound: dict[InstanceId, Instance]) -> Iterator[str]:
     if strangers := machine.residents.keys() - bound.keys():
         yield f"{machine.id} still has {sorted(strangers)[0]}, which is not bound to it"
     for id, instance in bound.items():

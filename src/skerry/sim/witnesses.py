@@ -16,7 +16,7 @@ asked by `skerry.sim.rest`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from skerry.control import roster
 from skerry.control.records import INSTANCES
@@ -28,18 +28,18 @@ from skerry.model.room import Room, total
 from skerry.model.statuses import FINAL, Desired, Status
 from skerry.model.workloads import Instance, Spec
 from skerry.schedule.asks import ADDRESSES
-from skerry.sim.machines import Machine
+from skerry.sim.machines import Machine, Resident
 from skerry.store.protocol import Batch, Store
 
 
 class Witness:
-    """Follows a store; `machines` are all that there are."""
+    """Follows a store; `machine` finds the machine of a node."""
 
     def __init__(
-        self, store: Store, machines: Callable[[], Iterable[Machine]], *, reserve_percent: int
+        self, store: Store, machine: Callable[[NodeId], Machine | None], *, reserve_percent: int
     ) -> None:
         self._store = store
-        self._machines = machines
+        self._machine = machine
         self._share = 100 - reserve_percent
         self.instances: dict[InstanceId, Instance] = {}
         self.nodes: dict[NodeId, Node] = {}
@@ -47,6 +47,7 @@ class Witness:
         self.binds = 0  # so far
         self.violations: list[str] = []
         self._bound: dict[NodeId, dict[InstanceId, Spec]] = {}
+        self._been_on: dict[InstanceId, set[NodeId]] = {}
         self._given_up: dict[tuple[NodeId, InstanceId], int] = {}  # up to which generation
         self._wishes: dict[InstanceId, Desired] = {}
         self._doubtful: dict[InstanceId, set[Desired]] = {}  # wishes that nobody knows the fate of
@@ -95,19 +96,22 @@ class Witness:
 
     def began(self, machine: Machine, order: Order) -> None:
         """A run began."""
-        for other in self._machines():
-            if other is machine:
-                continue
-            resident = other.residents.get(order.instance)
+        id = order.instance
+        if order.generation <= self._given_up.get((machine.id, id), 0):
+            return  # it is the stale one
+        for node in self._been_on.get(id, set()) - {machine.id}:
+            resident = self._resident(node, id)
             if resident is None or not resident.runs:
                 continue
-            theirs = resident.copy.order.generation
-            mine = self._given_up.get((machine.id, order.instance), 0)
-            if theirs > self._given_up.get((other.id, order.instance), 0) and order.generation > mine:
+            generation = resident.copy.order.generation
+            if generation > self._given_up.get((node, id), 0):
                 self._object(
-                    f"{order.instance} runs twice: generation {theirs} on {other.id}, "
-                    f"{order.generation} on {machine.id}"
+                    f"{id} runs twice: generation {generation} on {node}, {order.generation} on {machine.id}"
                 )
+
+    def _resident(self, node: NodeId, id: InstanceId) -> Resident | None:
+        machine = self._machine(node)
+        return None if machine is None else machine.residents.get(id)
 
     def _moved(self, id: InstanceId, before: Instance | None, after: Instance | None) -> None:
         if before is not None:
@@ -135,6 +139,7 @@ class Witness:
         node = instance.node
         if node is None or instance.observed.status in FINAL:
             return
+        self._been_on.setdefault(instance.id, set()).add(node)
         bound = self._bound.setdefault(node, {})
         bound[instance.id] = instance.leaving or instance.spec
         known = self.nodes.get(node)
@@ -163,7 +168,7 @@ class Witness:
             return
         # It has left its node: in good order if the node says so, by force otherwise.
         actor = after.observed.actor if after is not None else ""
-        resident = next((m.residents.get(id) for m in self._machines() if m.id == before.node), None)
+        resident = self._resident(before.node, id)
         if actor != f"node/{before.node}":
             self._given_up[before.node, id] = before.generation
         elif resident is not None and resident.runs and resident.copy.order.generation <= before.generation:

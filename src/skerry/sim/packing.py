@@ -1,0 +1,41 @@
+"""How well instances are packed, against a packing that is simple and known to be good: best fit.
+
+Best fit puts each into the node that has the least left after it, by the share of cpu and memory, in the
+order in which they come. Pure, and slow: it looks at every node for every instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from skerry.model.room import NOTHING, Room
+
+
+class Packing(NamedTuple):
+    """What came of it."""
+
+    nodes: int  # that have something
+    given: float  # the share of all cpu and memory that was given away
+
+
+def best_fit(rooms: Sequence[Room], asks: Iterable[Room]) -> Packing:
+    """Where best fit puts `asks`; those that fit nowhere are left out."""
+    free = list(rooms)
+    for ask in asks:
+        fitting = [number for number, room in enumerate(free) if room.fits(ask)]
+        if fitting:
+            best = min(fitting, key=lambda number: _left(free[number], ask, rooms[number]))
+            free[best] -= ask
+    return measure(rooms, [room - rest for room, rest in zip(rooms, free, strict=True)])
+
+
+def measure(rooms: Sequence[Room], used: Sequence[Room]) -> Packing:
+    """What it comes to if of each of `rooms` so much is used."""
+    cpu = sum(room.cpu for room in used) / max(1, sum(room.cpu for room in rooms))
+    memory = sum(room.memory for room in used) / max(1, sum(room.memory for room in rooms))
+    return Packing(sum(room != NOTHING for room in used), (cpu + memory) / 2)
+
+
+def _left(free: Room, ask: Room, room: Room) -> float:
+    return (free.cpu - ask.cpu) / max(1, room.cpu) + (free.memory - ask.memory) / max(1, room.memory)

@@ -1,0 +1,252 @@
+"""Whole simulations for people: so many nodes, so many instances, a good day or a bad one.
+
+A good day goes by in real time, on a SQLite store on this machine's disk, so that its rates are those of a
+server here. A bad day takes minutes until everything that went wrong is right again, so it goes by in
+simulated time, on a store in memory, and is the same again for the same seed. Either way the witness looks
+on. `skerry.cli.sim` shows what comes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from skerry.control.census import Known
+from skerry.kit.clock import SystemClock
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.ids import InstanceId
+from skerry.model.room import Room, total
+from skerry.model.settings import EventSettings, FleetSettings
+from skerry.model.statuses import Status
+from skerry.model.workloads import Spec
+from skerry.sim import clouds, demands, fates, packing, times
+from skerry.sim.clouds import Cloud
+from skerry.sim.mischief import Mischief
+from skerry.sim.weather import Weather
+from skerry.store.memory import MemoryStore
+from skerry.store.sqlite import SqliteStore
+
+_SHOW_S = 0.5
+_AT_ONCE = 128  # wishes under way
+_EVENTS = EventSettings(keep=10_000)
+# What is packed against best fit, at most: that one is slow.
+_PACKED = 2_000_000
+_REST_S = 1800.0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A cloud at one moment."""
+
+    at_s: float  # since the beginning; simulated, if the day is
+    nodes: int  # connected
+    counts: dict[str, int]  # instances by status
+    placed: int  # so far
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a day: what was measured, and what is wrong, if anything is."""
+
+    figures: list[tuple[str, str]]
+    wrong: list[str]
+
+
+Show = Callable[[Progress], None]
+
+
+@dataclass
+class Day:
+    """What is to be simulated."""
+
+    nodes: int
+    instances: int
+    seed: int
+    rooms: list[Room] = field(init=False)
+    specs: list[Spec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)  # noqa: S311 - a simulation
+        self.rooms = demands.draw_rooms(self.nodes, self.chance)
+        self.specs = demands.draw_specs(self.instances, self.chance)
+
+
+async def good_day(day: Day, folder: Path, show: Show) -> Outcome:
+    """Nodes join, instances are wished for and run. In real time, on a store in `folder`."""
+    clock, began = SystemClock(), time.process_time()
+    store = await SqliteStore.open(folder / "store.db", clock)
+    weather = Weather(day.chance)
+    try:
+        joining = clock.monotonic()
+        async with clouds.running(
+            store, clock, weather, fates.well(0.2), events=_EVENTS, rooms=day.rooms
+        ) as cloud:
+            joined_s = clock.monotonic() - joining
+            watch = _Stopwatch(cloud)
+            shown = asyncio.ensure_future(_show(cloud, show))
+            try:
+                wishing = clock.monotonic()
+                await _wish_for(cloud, day.specs)
+                wished_s = clock.monotonic() - wishing
+                unrest = await _rest(cloud)
+                rest_s = clock.monotonic() - wishing
+            finally:
+                await give_up([shown])
+            show(_progress(cloud, rest_s))
+            figures = [
+                ("nodes that joined", f"{day.nodes:,} in {joined_s:.1f} s"),
+                ("wishes made durable", f"{day.instances:,}, {day.instances / wished_s:,.0f} a second"),
+                ("placed", f"{cloud.witness.binds:,}, {watch.placed_per_s():,.0f} a second"),
+                ("from the wish to RUNNING", watch.latencies()),
+                *_state(cloud, day),
+                ("processor time", f"{time.process_time() - began:.1f} s"),
+            ]
+            return Outcome(figures, [*cloud.witness.violations, *unrest])
+    finally:
+        await store.close()
+
+
+def bad_day(day: Day, for_s: float, show: Show) -> Outcome:
+    """The same with everything that can go wrong, for so long; then it must come to rest."""
+    return times.run(_bad_day(day, for_s, show))
+
+
+async def _bad_day(day: Day, for_s: float, show: Show) -> Outcome:
+    clock, began = times.LoopClock(asyncio.get_running_loop()), time.monotonic()
+    store = MemoryStore(clock)
+    mixed = fates.Mixed(day.seed)
+    async with clouds.running(
+        store,
+        clock,
+        Weather(day.chance),
+        mixed,
+        settings=FleetSettings(replacements_per_s=max(20.0, day.instances / 100)),
+        events=_EVENTS,
+        servers=2,
+        rooms=day.rooms,
+    ) as cloud:
+        mischief = Mischief(cloud, day.chance)
+        shown = asyncio.ensure_future(_show(cloud, show, every_s=for_s / 20))
+        try:
+            await _wish_for(cloud, day.specs)
+            # The more there is, the more happens to it.
+            await mischief.go_on(for_s, every_s=min(2.0, 200.0 / (day.nodes + 1)))
+            await cloud.calm_down()
+            mixed.is_calm = True
+            calm_at = clock.monotonic()
+            unrest = await cloud.come_to_rest(_REST_S)
+        finally:
+            await give_up([shown])
+        rest_s = clock.monotonic() - calm_at
+        show(_progress(cloud, clock.monotonic()))
+        figures = [
+            *((f"times: {deed}", f"{count:,}") for deed, count in sorted(mischief.deeds.items())),
+            ("placed, with replacements", f"{cloud.witness.binds:,}"),
+            ("transactions", f"{await store.revision():,}"),
+            ("at rest, after the last fault", f"{rest_s:.0f} s" if not unrest else "never"),
+            *_state(cloud, day),
+            ("simulated", f"{clock.monotonic():,.0f} s in {time.monotonic() - began:.1f} s"),
+        ]
+        wrong = [*cloud.witness.violations, *unrest]
+    await store.close()
+    return Outcome(figures, wrong)
+
+
+async def _wish_for(cloud: Cloud, specs: Sequence[Spec]) -> None:
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def wish(number: int, spec: Spec) -> None:
+        async with turns:
+            try:
+                await cloud.create(f"i{number:06}", spec)
+            except errors.Unavailable:
+                pass  # whoever wished that does not know, and does not care
+
+    async with asyncio.TaskGroup() as group:
+        for number, spec in enumerate(specs):
+            group.create_task(wish(number, spec))
+
+
+async def _rest(cloud: Cloud) -> list[str]:
+    """Wait until nothing moves any more, and look closely only then."""
+    at_rest = {Status.RUNNING, Status.SCHEDULING}
+    quiet, before = 0, -1
+    while quiet < 2:
+        await asyncio.sleep(_SHOW_S)
+        revision = await cloud.store.revision()
+        moving = sum(count for status, count in cloud.witness.counts.items() if status not in at_rest)
+        quiet = quiet + 1 if not moving and revision == before else 0
+        before = revision
+    return await cloud.come_to_rest(60.0)
+
+
+async def _show(cloud: Cloud, show: Show, every_s: float = _SHOW_S) -> None:
+    began = cloud.clock.monotonic()
+    while True:
+        show(_progress(cloud, cloud.clock.monotonic() - began))
+        await asyncio.sleep(every_s)
+
+
+def _progress(cloud: Cloud, at_s: float) -> Progress:
+    connected = sum(link.connection is not None for link in cloud.links)
+    counts = {status.value: count for status, count in sorted(cloud.witness.counts.items()) if count}
+    return Progress(at_s, connected, counts, cloud.witness.binds)
+
+
+class _Stopwatch:
+    """How long instances take from the wish to RUNNING, as the first server sees it."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._clock = cloud.clock
+        self._made: dict[InstanceId, float] = {}
+        self._placed: list[float] = []
+        self._took: list[float] = []
+        cloud.servers[0].mirror.listen(self._moved)
+
+    def placed_per_s(self) -> float:
+        if len(self._placed) < 2:
+            return 0.0
+        return len(self._placed) / max(1e-9, self._placed[-1] - self._placed[0])
+
+    def latencies(self) -> str:
+        if len(self._took) < 2:
+            return "none ran"
+        p50, p99 = statistics.median(self._took), statistics.quantiles(self._took, n=100)[98]
+        return f"p50 {p50:.2f} s, p99 {p99:.2f} s"
+
+    def _moved(self, before: Known | None, after: Known | None) -> None:
+        if after is None:
+            return
+        instance, now = after.value, self._clock.now()
+        was = before.value.observed.status if before else None
+        if instance.observed.status is Status.SCHEDULED and was is Status.SCHEDULING:
+            self._placed.append(now)
+        elif instance.observed.status is Status.RUNNING and was is not Status.RUNNING:
+            self._took.append(now - instance.created_at)
+
+
+def _state(cloud: Cloud, day: Day) -> list[tuple[str, str]]:
+    """What there is in the end."""
+    witness = cloud.witness
+    counts = ", ".join(f"{count:,} {status}" for status, count in sorted(witness.counts.items()) if count)
+    instances = list(witness.instances.values())
+    used = {
+        link.machine.id: total(one.copy.order.spec.room for one in link.machine.residents.values())
+        for link in cloud.links
+    }
+    have = [link.machine.hello.room for link in cloud.links]
+    ours = packing.measure(have, list(used.values()))
+    figures = [
+        ("instances", counts or "none"),
+        ("room given away", f"{ours.given:.0%}, on {ours.nodes:,} of {day.nodes:,} nodes"),
+    ]
+    if day.nodes * len(instances) <= _PACKED:
+        best = packing.best_fit(have, [one.spec.room for one in instances])
+        figures.append(("the same by best fit", f"{best.given:.0%}, on {best.nodes:,} nodes"))
+    return figures
