@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import json
 import os
+import threading
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +19,7 @@ from skerry.model.room import Room
 from skerry.model.sessions import Welcome
 from skerry.model.statuses import Desired, Status, may_become
 from skerry.node.instances.histories import MAX_PENDING
+from skerry.node.instances.records import Records
 from skerry.node.instances.specs import container_name
 from tests.node.instances.ground import Ground
 from tests.node.instances.worlds import ID, TERMS, order
@@ -419,6 +422,33 @@ class TestReports:
         rest = ground.instances.reports(some[-1].number, 100)
         assert (len(some), len(rest)) == (3, 5)
         assert some[-1].number < rest[0].number
+
+    async def test_are_not_passed_over_when_the_disk_keeps_them_waiting(
+        self, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await run(ground, restart="never")
+        await run(ground, id="other")
+        ground.acknowledge()
+        disk, sync = threading.Event(), Records.sync
+
+        def sync_slowly(records: Records, instances: Sequence[InstanceId]) -> None:
+            assert ID not in instances or disk.wait(10)
+            sync(records, instances)
+
+        monkeypatch.setattr(Records, "sync", sync_slowly)
+        ground.process().exit(code=0)
+        await ground.until("TERMINATED")
+        ground.process("other").exit(code=1)
+        await eventually(lambda: ground.statuses()[:1] == ["CRASHED"])
+        latest = ground.instances.reports(0, 100)[-1].number
+        ground.instances.acknowledge(latest)
+        disk.set()
+
+        def is_told() -> bool:
+            later = (told.report for told in ground.instances.reports(latest, 100))
+            return any(report.instance == ID and report.status is Status.TERMINATED for report in later)
+
+        await eventually(is_told)
 
     async def test_wake_whoever_waits_for_them(self, ground: Ground) -> None:
         waiting = asyncio.ensure_future(ground.instances.news())

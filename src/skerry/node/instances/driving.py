@@ -162,7 +162,11 @@ class Driver:
     async def _tell(self, history: History) -> None:
         self._save(self.copy.tell(history, self._means.number()))
         if history.status in FINAL:  # it must not run again because the power failed
+            told = self.copy.pending[-1:]
             await asyncio.to_thread(self._means.records.sync, [self.instance])
+            # What others had to tell was told meanwhile, and nobody looks for numbers below theirs again.
+            if told and told == self.copy.pending[-1:]:
+                self._save(self.copy.tell(self.copy.history, self._means.number()))
         self._means.reached(f"told.{history.status.lower()}")
         log.info(
             "instance.status",
