@@ -23,6 +23,8 @@ from skerry.model.statuses import Desired
 from skerry.model.workloads import Spec
 from skerry.sim.clouds import Cloud
 
+_GREAT_S = 15.0  # between two deeds that concern everybody
+
 Deed = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -37,31 +39,37 @@ class Mischief:
         self._made = 0
 
     async def go_on(self, for_s: float, *, every_s: float) -> None:
-        """Do something about every `every_s`, for so long; what was begun is ended."""
-        end = self._cloud.clock.monotonic() + for_s
-        deeds: list[tuple[Deed, int]] = [
-            (self.cut_a_node, 6),
-            (self.reboot_a_node, 2),
-            (self.wipe_a_node, 1),
-            (self.kill_a_server, 2),
-            (self.storm, 2),
-            (self.cordon_a_node, 1),
-            (self.drain_a_node, 2),
-            (self.unregister_a_node, 1),
-            (self.change_a_mind, 20),
-            (self.change_a_spec, 2),
-        ]
-        choices, weights = zip(*deeds, strict=True)
+        """Do something to nodes and instances about every `every_s`, and to all at once more seldom."""
+        small: dict[Deed, int] = {
+            self.cut_a_node: 6,
+            self.reboot_a_node: 2,
+            self.wipe_a_node: 1,
+            self.cordon_a_node: 1,
+            self.drain_a_node: 2,
+            self.unregister_a_node: 1,
+            self.change_a_mind: 20,
+            self.change_a_spec: 2,
+        }
         try:
-            while self._cloud.clock.monotonic() < end:
-                await asyncio.sleep(self._chance.expovariate(1 / every_s))
-                [deed] = self._chance.choices(choices, weights)
-                self.deeds[deed.__name__.replace("_", " ")] += 1
-                # Who is refused, or finds nobody, has had bad luck: that is part of the day.
-                with suppress(errors.SkerryError):
-                    await deed()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_doing(small, for_s, every_s))
+                group.create_task(
+                    self._keep_doing({self.kill_a_server: 1, self.storm: 1}, for_s, max(every_s, _GREAT_S))
+                )
         finally:
             await give_up(list(self._later))
+
+    async def _keep_doing(self, deeds: dict[Deed, int], for_s: float, every_s: float) -> None:
+        end = self._cloud.clock.monotonic() + for_s
+        while True:
+            await asyncio.sleep(self._chance.expovariate(1 / every_s))
+            if self._cloud.clock.monotonic() > end:
+                return
+            [deed] = self._chance.choices(list(deeds), list(deeds.values()))
+            self.deeds[deed.__name__.replace("_", " ")] += 1
+            # Who is refused, or finds nobody, has had bad luck: that is part of the day.
+            with suppress(errors.SkerryError):
+                await deed()
 
     async def cut_a_node(self) -> None:
         """A node cannot be reached, for a moment or until long after it is lost."""
