@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,31 +94,24 @@ class Cluster:
             self.until_node(name, status="ready", liveness="live")
 
     def until_gone(self, *ids: str) -> None:
-        with self._asking() as ask:
-            for id in ids:
-                path = f"/instance/{id}"
-                eventually_sync(lambda path=path: ask(path)[0] == 404, within=WITHIN_S, what=f"{id} gone")
+        for id in ids:
+            self._until(f"/instance/{id}", {"code": "not-found"})
 
     def _until(self, path: str, fields: Document) -> Document:
+        """What is at `path`, when it has these fields."""
         seen: Document = {}
-        with self._asking() as ask:
+        with contextlib.closing(self.server.connect()) as connection:
 
             def is_so() -> bool:
-                _, answer = ask(path)
-                seen.update(answer)
-                return {key: answer.get(key) for key in fields} == fields
+                nonlocal seen
+                _, seen = ask(connection, "GET", path)
+                return {key: seen.get(key) for key in fields} == fields
 
             try:
                 eventually_sync(is_so, within=WITHIN_S, what=f"{path} with {fields}")
             except AssertionError as error:
                 raise AssertionError(f"{error}; it is {seen}") from None
         return seen
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[Callable[[str], tuple[int, Any]]]:
-        """For reading again and again, over one connection."""
-        with contextlib.closing(self.server.connect()) as connection:
-            yield lambda path: ask(connection, "GET", path)
 
     def places(self, *ids: str) -> list[tuple[str, str]]:
         """On which node each of these instances is, as the server says."""

@@ -95,8 +95,12 @@ async def test_an_agent_that_dies_after_a_step_is_followed_by_one_that_goes_on(
             check_told(instances)
             assert len(agent.containers.list()) == (call[0] != "DESTROYED")
             assert sum(view.pid is not None for view in agent.containers.list()) == (call[2] == "RUNNING")
-        instances.acknowledge(2**62)
-        await eventually(lambda: not instances._drivers)
+
+        def is_forgotten() -> bool:
+            instances.acknowledge(2**62)  # again, since what is on its way to the disk is not told yet
+            return not instances._drivers
+
+        await eventually(is_forgotten)
         assert list((ground.folder / "instances/copies").iterdir()) == []
 
 
