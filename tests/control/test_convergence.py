@@ -208,7 +208,9 @@ class Cluster(RuleBasedStateMachine):
     def cut_off(self, data: st.DataObject, liveness: Liveness) -> None:
         name = self.draw_node(data)
         self.machines[name].is_connected = False
-        self.machines[name].liveness = liveness
+        # Silence makes it seem worse and never better: for that it must be heard, and told what is its.
+        order = list(Liveness)
+        self.machines[name].liveness = max(liveness, self.machines[name].liveness, key=order.index)
         self.see(name)
 
     @precondition(lambda self: self.machines)
