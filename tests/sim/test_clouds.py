@@ -1,0 +1,194 @@
+"""Whole clouds in simulated time: the real control plane, two servers at times, and what befalls them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Liveness
+from skerry.model.statuses import Desired, Status
+from skerry.sim import times
+from skerry.sim.clouds import Cloud
+from skerry.sim.fates import Fate
+from tests.sim.making import cloud_of, settled, spec
+
+ONE = InstanceId("one")
+
+
+def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        times.run(test())
+
+    return run
+
+
+def node_of(cloud: Cloud, id: str = "one") -> NodeId:
+    node = cloud.witness.instances[InstanceId(id)].node
+    assert node is not None
+    return node
+
+
+@simulated
+async def test_instances_are_placed_and_run_and_then_nothing_happens_any_more() -> None:
+    async with cloud_of(1000, 1000, servers=2) as cloud:
+        for number in range(20):
+            await cloud.create(f"i{number}", spec(100))
+        await settled(cloud)
+        assert cloud.witness.counts[Status.RUNNING] == 20
+
+
+@simulated
+async def test_who_finds_no_room_waits_and_runs_when_there_is_some() -> None:
+    async with cloud_of(100) as cloud:
+        await cloud.create("one", spec(100))
+        await asyncio.sleep(5)
+        await cloud.create("two", spec(100))
+        await settled(cloud)
+        assert cloud.witness.instances[InstanceId("two")].observed.status is Status.SCHEDULING
+        await cloud.wish(ONE, Desired.DESTROYED)
+        await settled(cloud)
+        assert node_of(cloud, "two")
+
+
+@simulated
+async def test_a_lost_node_is_replaced_and_its_stale_copy_is_stopped_when_it_returns() -> None:
+    async with cloud_of(1000, 1000) as cloud:
+        await cloud.create("one", spec())
+        await settled(cloud)
+        lost = node_of(cloud)
+        cloud.links.cut(lost, in_silence=True)
+        await asyncio.sleep(20)
+        assert node_of(cloud) == lost, "it is only suspected"
+        await asyncio.sleep(40)
+        assert node_of(cloud) != lost
+        assert cloud.servers[0].nodes.liveness(lost) is Liveness.LOST
+        stale = cloud.links[lost].machine
+        assert [order.generation for order in stale.running()] == [1], "nobody could tell it"
+        cloud.links.mend(lost)
+        await settled(cloud)
+        assert stale.residents == {}
+        assert cloud.witness.instances[ONE].generation == 2
+
+
+@simulated
+async def test_a_node_that_returns_in_time_keeps_what_it_has_and_tells_what_happened() -> None:
+    def once_badly(run: object) -> Fate:
+        return Fate(runs_s=10.0, exit_code=1) if run.number == 1 else Fate()  # type: ignore[attr-defined] # a `Run`
+
+    async with cloud_of(1000, 1000, become=once_badly) as cloud:
+        await cloud.create("one", spec())
+        await asyncio.sleep(5)
+        node = node_of(cloud)
+        cloud.links.cut(node, in_silence=True)
+        await asyncio.sleep(15)
+        cloud.links.mend(node)
+        await settled(cloud)
+        one = cloud.witness.instances[ONE]
+        assert (one.node, one.generation, one.restarts) == (node, 1, 1)
+
+
+@simulated
+async def test_a_killed_leader_is_followed_and_nothing_is_placed_twice() -> None:
+    async with cloud_of(*[1000] * 5, servers=2) as cloud:
+        cloud.weather.store_delay_s = 0.2
+        wishes = [asyncio.ensure_future(cloud.create(f"i{number}", spec(100))) for number in range(50)]
+        while not 5 < cloud.witness.binds < 40:  # noqa: ASYNC110 - simulated time waits for nobody
+            await asyncio.sleep(0.01)
+        leader = cloud.leader
+        assert leader is not None
+        await cloud.kill(leader)
+        await asyncio.gather(*wishes, return_exceptions=True)
+        cloud.weather.clear_up()
+        await settled(cloud)
+        assert cloud.leader is not None
+        assert cloud.leader is not leader
+        assert cloud.witness.binds == len(cloud.witness.instances)
+
+
+@simulated
+async def test_while_no_server_is_there_nodes_go_on_and_are_known_again_after() -> None:
+    async with cloud_of(1000) as cloud:
+        await cloud.create("one", spec())
+        await settled(cloud)
+        machine = cloud.links[node_of(cloud)].machine
+        await cloud.kill(cloud.servers[0])
+        machine.reboot(cloud.clock.now())
+        cloud.links.minded(cloud.links[machine.id])
+        await asyncio.sleep(300)
+        assert [order.generation for order in machine.running()] == [1]
+        await cloud.add_server()
+        await settled(cloud)
+        one = cloud.witness.instances[ONE]
+        assert (one.generation, one.restarts) == (1, 1)
+
+
+@simulated
+async def test_a_wish_at_a_server_that_is_behind_is_not_taken_for_granted() -> None:
+    """Its mirror still shows what is wished now, though something else was wished in between, elsewhere."""
+    async with cloud_of(1000, servers=2) as cloud:
+        await cloud.create("one", spec())
+        await settled(cloud)
+        one, other = cloud.servers
+        cloud.weather.store_delay_s = 2.0
+        await one.serve(one.instances.stop(ONE, actor="me"))
+        await other.serve(other.instances.start(ONE, actor="me"))
+        assert cloud.witness.instances[ONE].desired is Desired.RUNNING
+        await one.serve(one.nodes.cordon("n00000", actor="me"))
+        await other.serve(other.nodes.uncordon("n00000", actor="me"))
+        assert not cloud.witness.nodes[NodeId("n00000")].is_cordoned
+
+
+@simulated
+async def test_a_report_that_arrives_after_the_node_has_gone_elsewhere_changes_nothing() -> None:
+    async with cloud_of(1000, servers=2) as cloud:
+        await cloud.create("one", spec())
+        await settled(cloud)
+        link = cloud.links[node_of(cloud)]
+        old = link.connection
+        assert old is not None
+        late = link.machine.inventory()
+        cloud.links.cut(link.machine.id, in_silence=True)
+        cloud.links.mend(link.machine.id)
+        await cloud.wish(ONE, Desired.STOPPED)
+        await settled(cloud)
+        await old.server.instances.reported(link.machine.id, late)
+        assert cloud.witness.instances[ONE].observed.status is Status.STOPPED
+
+
+@simulated
+async def test_a_machine_that_was_set_up_anew_is_brought_to_what_is_wished() -> None:
+    async with cloud_of(1000) as cloud:
+        for id in ("one", "two"):
+            await cloud.create(id, spec())
+        await settled(cloud)
+        machine = cloud.links[node_of(cloud)].machine
+        cloud.links.cut(machine.id, in_silence=True)
+        machine.wipe()
+        await cloud.wish(ONE, Desired.STOPPED)
+        cloud.links.mend(machine.id)
+        await settled(cloud)
+        assert cloud.witness.instances[ONE].observed.status is Status.STOPPED
+        assert [order.instance for order in machine.running()] == ["two"]
+
+
+@simulated
+async def test_replacements_are_as_many_as_the_rate_allows() -> None:
+    async with cloud_of(2000, 2000) as cloud:
+        for number in range(20):
+            await cloud.create(f"i{number}", spec(100))
+        await settled(cloud)
+        lost = node_of(cloud, "i0")
+        on_it = [one.id for one in cloud.witness.instances.values() if one.node == lost]
+        cloud.links.cut(lost, in_silence=False)
+        before = cloud.witness.binds
+        while cloud.witness.binds == before:  # noqa: ASYNC110 - simulated time waits for nobody
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.5)
+        assert 5 <= cloud.witness.binds - before <= 13, "five at once, and five a second"
+        cloud.links.mend(lost)
+        await settled(cloud)
+        assert len(on_it) == 20

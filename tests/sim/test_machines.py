@@ -1,0 +1,172 @@
+"""Simulated nodes: they obey, restart, refuse and report as real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from skerry.model.ids import InstanceId
+from skerry.model.orders import Order
+from skerry.model.statuses import Desired, Status
+from skerry.sim.fates import Fate, Fates, Run
+from skerry.sim.machines import Machine
+from tests.sim.making import machine, order
+
+ONE = InstanceId("one")
+
+
+class Life:
+    """A machine, the time, and what it has told."""
+
+    def __init__(self, become: Fates | None = None) -> None:
+        self.runs_begun = 0
+        self.machine: Machine = machine(become, began=self._began)
+        self.now = 100.0
+        self.told: list[str] = []
+        self._sent = 0
+
+    def order(self, *orders: Order, gone: Collection[InstanceId] = ()) -> Life:
+        self.machine.take(orders, self.now, is_whole=False, gone=gone)
+        return self.go_on()
+
+    def go_on(self, for_s: float = 0.0) -> Life:
+        end = self.now + for_s
+        while (at := self.machine.wakes_at) is not None and at <= end:
+            self.now = max(self.now, at)
+            self.machine.act(self.now)
+            self.hear()
+        self.now = end
+        self.hear()
+        return self
+
+    def hear(self) -> None:
+        news = self.machine.news(self._sent, 100)
+        self.told += [told.report.status for told in news]
+        self._sent = news[-1].number if news else self._sent
+
+    def _began(self, machine: Machine, order: Order) -> None:
+        self.runs_begun += 1
+
+    def runs(self) -> bool:
+        return any(True for _ in self.machine.running())
+
+
+def always(fate: Fate) -> Fates:
+    return lambda run: fate
+
+
+def by_turns(*fates: Fate) -> Fates:
+    def fate(run: Run) -> Fate:
+        return fates[min(run.number, len(fates)) - 1]
+
+    return fate
+
+
+def test_an_order_is_started_after_its_time_and_runs() -> None:
+    life = Life(always(Fate(start_s=2.0))).order(order())
+    assert life.told == [Status.STARTING]
+    assert not life.go_on(1.9).runs()
+    assert life.go_on(0.2).runs()
+    assert life.told == [Status.STARTING, Status.RUNNING]
+
+
+def test_a_stop_a_start_and_an_end_are_told_in_their_order() -> None:
+    life = Life().order(order()).go_on(1)
+    life.order(order(desired=Desired.STOPPED)).go_on(1)
+    assert not life.runs()
+    life.order(order()).go_on(1)
+    assert life.runs()
+    life.order(order(desired=Desired.DESTROYED)).go_on(1)
+    assert not life.runs()
+    assert life.told == [
+        *(Status.STARTING, Status.RUNNING),
+        *(Status.STOPPING, Status.STOPPED),
+        *(Status.STARTING, Status.RUNNING),
+        Status.TERMINATED,
+    ]
+    assert ONE in life.machine.residents, "what is not acknowledged is not forgotten"
+    life.machine.acknowledge(10**6, life.now)
+    life.go_on()
+    assert life.machine.residents == {}
+
+
+def test_what_crashes_is_restarted_until_its_budget_is_spent() -> None:
+    life = Life(always(Fate(start_s=0.1, runs_s=0.5, exit_code=1))).order(order()).go_on(60)
+    runs = [Status.STARTING, Status.RUNNING, Status.CRASHED]
+    assert life.told == [*runs, *runs, *runs, Status.FAILED]
+
+
+def test_a_crash_is_told_with_its_code_and_what_follows_may_go_well() -> None:
+    life = Life(by_turns(Fate(runs_s=1.0, exit_code=3), Fate())).order(order()).go_on(60)
+    reports = [told.report for told in life.machine.news(0, 100)]
+    assert [(report.status, report.exit_code) for report in reports if report.exit_code] == [
+        (Status.CRASHED, 3),
+        (Status.STARTING, 3),
+    ]
+    assert life.runs()
+
+
+def test_what_cannot_be_started_fails_and_says_why() -> None:
+    life = Life(always(Fate(refusal="there is no such image"))).order(order()).go_on(60)
+    assert life.told[-1] == Status.FAILED
+    assert "there is no such image" in life.machine.inventory()[0].reason
+
+
+def test_an_order_of_an_earlier_copy_is_refused() -> None:
+    life = Life().order(order(generation=3)).go_on(1)
+    life.order(order(generation=2, desired=Desired.DESTROYED)).go_on(1)
+    assert life.runs()
+    assert life.machine.residents[ONE].copy.order.generation == 3
+
+
+def test_what_is_not_in_a_whole_set_is_removed_and_not_told_of() -> None:
+    life = Life().order(order("one"), order("two")).go_on(1)
+    before = len(life.told)
+    life.machine.take([order("two")], life.now, is_whole=True)
+    life.go_on(1)
+    assert set(life.machine.residents) == {"two"}
+    assert len(life.told) == before
+
+
+def test_what_is_gone_is_removed() -> None:
+    life = Life().order(order()).go_on(1)
+    life.order(gone=[ONE]).go_on(1)
+    assert life.machine.residents == {}
+
+
+def test_a_reboot_ends_what_runs_and_starts_it_again() -> None:
+    life = Life().order(order()).go_on(1)
+    life.machine.reboot(life.now)
+    assert not life.runs()
+    life.go_on(10)
+    assert life.runs()
+    assert life.told[-3:] == [Status.CRASHED, Status.STARTING, Status.RUNNING]
+
+
+def test_a_machine_that_is_set_up_anew_knows_nothing() -> None:
+    life = Life().order(order()).go_on(1)
+    life.machine.wipe()
+    assert life.machine.inventory() == []
+    assert life.machine.news(0, 100) == []
+    assert life.machine.wakes_at is None
+
+
+def test_a_start_is_given_up_when_something_else_is_ordered() -> None:
+    life = Life(always(Fate(start_s=50.0))).order(order()).go_on(1)
+    life.order(order(desired=Desired.STOPPED)).go_on(1)
+    assert life.told == [Status.STARTING, Status.STOPPING, Status.STOPPED]
+    life.go_on(100)
+    assert not life.runs()
+
+
+def test_another_spec_is_made_anew() -> None:
+    life = Life().order(order(cpu=100)).go_on(1)
+    life.order(order(generation=2, cpu=200)).go_on(1)
+    resident = life.machine.residents[ONE]
+    assert resident.view is not None
+    assert resident.view.spec.room.cpu == 200
+    assert resident.runs
+
+
+def test_every_run_that_begins_is_told_to_who_wants_to_know() -> None:
+    life = Life(always(Fate(runs_s=1.0, exit_code=1))).order(order()).go_on(60)
+    assert life.runs_begun == 3

@@ -1,0 +1,181 @@
+"""The witness objects to everything that never may happen, and to nothing else."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from msgspec.structs import replace
+
+from skerry.control.records import INSTANCES
+from skerry.kit import jsonio
+from skerry.kit.clock import ManualClock
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Node
+from skerry.model.ports import parse
+from skerry.model.statuses import Desired, NodeStatus, Status
+from skerry.model.workloads import Instance, Observed
+from skerry.sim.machines import Machine
+from skerry.sim.witnesses import Witness
+from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Batch, Change, Entry
+from tests.sim.making import machine, order, room, spec
+
+ONE = InstanceId("one")
+
+
+class Court:
+    """A witness that is told what happened, one thing at a time."""
+
+    def __init__(self) -> None:
+        self.machines: dict[NodeId, Machine] = {}
+        self.witness = Witness(MemoryStore(ManualClock()), self.machines.get, reserve_percent=10)
+        self._revisions = count(1)
+        for name in ("a", "b"):
+            self.machines[NodeId(name)] = machine(name=name, began=self.witness.began)
+            self.write(f"node/{name}", Node(NodeId(name), name, 0.0, 0.0, NodeStatus.READY, room=room(1000)))
+
+    def write(self, key: str, value: object | None) -> None:
+        revision = next(self._revisions)
+        entry = None if value is None else Entry(key, jsonio.encode(value), revision, revision)
+        self.witness.see(Batch(revision, (Change(key, entry),)))
+
+    def put(self, instance: Instance) -> Instance:
+        self.write(INSTANCES + instance.id, instance)
+        return instance
+
+    def remove(self, id: str) -> None:
+        self.write(INSTANCES + id, None)
+
+    def run(self, name: str, generation: int = 1) -> None:
+        """Let a machine start what it is ordered."""
+        one = self.machines[NodeId(name)]
+        one.take([order(generation=generation)], 0.0, is_whole=False)
+        while (at := one.wakes_at) is not None:
+            one.act(at)
+
+    @property
+    def objections(self) -> str:
+        return "; ".join(self.witness.violations)
+
+
+@pytest.fixture
+def court() -> Court:
+    return Court()
+
+
+def bound(id: str = "one", node: str | None = "a", cpu: int = 100, **more: object) -> Instance:
+    status = more.pop("status", Status.RUNNING if node else Status.SCHEDULING)
+    actor = more.pop("actor", "skerry")
+    observed = Observed(status, 0.0, actor=actor)  # type: ignore[arg-type] # tests say what they mean
+    where = None if node is None else NodeId(node)
+    return Instance(InstanceId(id), spec(cpu), 0.0, observed, node=where, **more)  # type: ignore[arg-type] # the same
+
+
+def test_a_node_that_is_full_is_no_offence_and_one_that_is_over_its_room_is(court: Court) -> None:
+    court.put(bound("one", cpu=800))
+    court.put(bound("two", cpu=100))
+    assert court.objections == "", "a tenth of 1000 is left to the node itself"
+    court.put(bound("three", cpu=1))
+    assert "node a lacks 1 milli-cores of cpu" in court.objections
+
+
+def test_what_is_over_takes_no_room_and_what_leaves_takes_what_it_had(court: Court) -> None:
+    court.put(bound("one", cpu=900, status=Status.FAILED))
+    court.put(bound("two", cpu=800, leaving=spec(500)))
+    court.put(bound("three", cpu=400))
+    assert court.objections == ""
+
+
+def test_a_port_that_is_given_twice_is_an_offence(court: Court) -> None:
+    for id in ("one", "two"):
+        one = bound(id)
+        court.put(replace(one, spec=replace(one.spec, ports=(parse("8080:80"),))))
+    assert "port 8080/tcp of node a is given out twice" in court.objections
+
+
+def test_a_generation_that_goes_back_is_an_offence(court: Court) -> None:
+    court.put(bound(generation=3))
+    court.put(bound(generation=2))
+    assert "went back from generation 3 to 2" in court.objections
+
+
+def test_to_go_from_node_to_node_at_once_is_an_offence(court: Court) -> None:
+    court.put(bound(node="a"))
+    court.put(bound(node="b", generation=2))
+    assert "went from a to b at once" in court.objections
+
+
+def test_who_is_called_back_is_an_offence(court: Court) -> None:
+    court.put(bound(desired=Desired.DESTROYED))
+    court.put(bound(desired=Desired.RUNNING))
+    assert "was called back" in court.objections
+
+
+def test_two_copies_are_an_offence(court: Court) -> None:
+    court.put(bound(node="a"))
+    court.run("a")
+    court.write("instance/two", bound("two", node="b"))
+    court.put(bound(node=None, actor="node/a"))
+    assert "left a in good order, and runs there" in court.objections
+    court.put(bound(node="b", generation=2))
+    court.run("b", generation=2)
+    assert "runs twice: generation 1 on a, 2 on b" in court.objections
+
+
+def test_a_copy_that_was_given_up_may_run_beside_its_successor_until_it_is_told(court: Court) -> None:
+    court.put(bound(node="a"))
+    court.run("a")
+    court.put(bound(node=None, generation=2))
+    court.put(bound(node="b", generation=2))
+    court.run("b", generation=2)
+    assert court.objections == ""
+
+
+def test_a_successor_of_the_successor_may_not(court: Court) -> None:
+    court.put(bound(node="a"))
+    court.put(bound(node=None, generation=2))
+    court.put(bound(node="b", generation=2))
+    court.run("b", generation=2)
+    court.machines[NodeId("a")].wipe()
+    court.run("a", generation=3)
+    assert "runs twice" in court.objections
+
+
+def test_an_instance_that_is_gone_without_a_wish_is_an_offence_and_with_one_it_is_not(court: Court) -> None:
+    court.put(bound("one"))
+    court.put(bound("two"))
+    court.witness.asked(InstanceId("two"), Desired.DESTROYED)
+    court.remove("two")
+    assert court.objections == ""
+    court.remove("one")
+    assert "one is gone, and nobody wished that" in court.objections
+
+
+def test_a_wish_that_was_acknowledged_must_stand(court: Court) -> None:
+    court.put(bound(desired=Desired.RUNNING))
+    court.witness.asked(ONE, Desired.STOPPED)
+    court.witness.acknowledged(ONE, Desired.STOPPED)
+    assert list(court.witness.unfulfilled()) == ["one is to be STOPPED, and is RUNNING"]
+    court.put(bound(desired=Desired.STOPPED))
+    assert list(court.witness.unfulfilled()) == []
+
+
+def test_a_wish_of_which_nobody_knows_may_come_true_later(court: Court) -> None:
+    court.put(bound())
+    court.witness.asked(ONE, Desired.DESTROYED)
+    court.witness.asked(ONE, Desired.RUNNING)
+    court.witness.acknowledged(ONE, Desired.RUNNING)
+    court.remove("one")
+    assert list(court.witness.unfulfilled()) == []
+
+
+def test_a_wish_that_was_refused_may_not(court: Court) -> None:
+    court.put(bound())
+    court.witness.asked(ONE, Desired.RUNNING)
+    court.witness.acknowledged(ONE, Desired.RUNNING)
+    take_back = court.witness.asked(ONE, Desired.DESTROYED)
+    take_back()
+    court.remove("one")
+    assert list(court.witness.unfulfilled()) == ["one is to be RUNNING, and is not there"]
+    assert "nobody wished that" in court.objections
