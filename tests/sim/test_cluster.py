@@ -36,7 +36,7 @@ from tests.sim.making import cloud_of, settled, spec
 NODES = [NodeId(f"n{number:05}") for number in range(4)]
 INSTANCES = [InstanceId(f"i{number}") for number in range(8)]
 MOST_SERVERS = 3
-import os; EXAMPLES = int(os.environ.get('EX', '40'))
+EXAMPLES = 40
 
 nodes = st.sampled_from(NODES)
 instances = st.sampled_from(INSTANCES)

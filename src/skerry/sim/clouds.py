@@ -184,7 +184,7 @@ class Cloud:
         return away + list(rest.unrest(self.witness, self.machines(), leader.reconciler.explain))
 
     def _is_heard(self, link: Link, leader: Server) -> bool:
-        if link.connection is None:
+        if link.connection is None or link.machine.id not in self.witness.nodes:
             return False
         alive = leader.nodes.alive(link.machine.id)
         return alive is not None and alive.server == link.connection.server.name
