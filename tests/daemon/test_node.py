@@ -57,9 +57,7 @@ def test_a_machine_joins_once_and_renews_its_certificate_while_it_runs(server: S
     assert token not in node.said(), "the token stands in the log"
 
 
-def test_a_node_that_starts_again_is_the_same_node_and_needs_no_token(
-    tmp_path: Path, machine: Path
-) -> None:
+def test_a_node_that_starts_again_is_the_same_node_and_needs_no_token(tmp_path: Path, machine: Path) -> None:
     with running(tmp_path, role="server") as server:
         check_that_it_stays_the_same(server, machine)
 

@@ -28,9 +28,9 @@ CRASHED -> DESTROYING
 DESTROYING -> TERMINATED
 """
 
-# What its other rows need: FAILED is also what never ran; a lost node, or one that is drained, gives back what
-# it had; what ended well may be wanted again; and a wish to stop is answered in every state, not only while
-# running.
+# What its other rows need: FAILED is also what never ran; a lost node, or one that is drained, gives back
+# what it had; what ended well may be wanted again; and a wish to stop is answered in every state, not only
+# while running.
 BEYOND = """
 STARTING -> FAILED
 RUNNING -> STARTING SCHEDULING
