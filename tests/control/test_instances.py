@@ -41,6 +41,17 @@ async def test_the_same_id_and_spec_is_the_same_instance_and_another_spec_is_ref
         assert server.instances.list().total == 1
 
 
+async def test_an_id_that_is_used_again_begins_above_every_generation_there_was() -> None:
+    async with alone(leads=False) as (server, _):
+        one, _ = await server.instances.create(spec(), id="mine", actor="me")
+        for cpu in range(5):
+            one = await server.instances.change("mine", merge=lambda _, cpu=cpu: spec(cpu=cpu), actor="me")
+        await server.instances.destroy("mine", actor="me")
+        again, is_new = await server.instances.create(spec(), id="mine", actor="me")
+        assert is_new
+        assert again.generation > one.generation
+
+
 async def test_many_who_create_the_same_at_once_create_it_once() -> None:
     async with alone(leads=False) as (server, _):
         made = await asyncio.gather(

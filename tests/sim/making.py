@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from skerry.model.ids import InstanceId, NodeId
@@ -17,7 +17,7 @@ from skerry.model.workloads import RestartPolicy, Spec
 from skerry.sim import clouds, fates, times
 from skerry.sim.clouds import Cloud
 from skerry.sim.fates import Fates
-from skerry.sim.machines import Machine
+from skerry.sim.machines import Machine, Observer
 from skerry.sim.weather import Weather
 from skerry.store.memory import MemoryStore
 
@@ -40,13 +40,9 @@ def order(
     return Order(InstanceId(id), generation, spec(cpu), desired)
 
 
-def machine(
-    become: Fates | None = None,
-    name: str = "n",
-    began: Callable[[Machine, Order], None] = lambda machine, order: None,
-) -> Machine:
+def machine(become: Fates | None = None, name: str = "n", observer: Observer | None = None) -> Machine:
     hello = Hello(name, room=room(1000))
-    return Machine(NodeId(name), hello, become or fates.well(), TERMS, chance=lambda: 0.5, began=began)
+    return Machine(NodeId(name), hello, become or fates.well(), TERMS, chance=lambda: 0.5, observer=observer)
 
 
 @asynccontextmanager
@@ -76,8 +72,13 @@ async def cloud_of(
 
 async def settled(cloud: Cloud, within_s: float = 300.0) -> None:
     """Wait until all is as it must be, and see that nothing happens any more."""
-    assert await cloud.come_to_rest(within_s) == []
-    assert cloud.witness.violations == []
+    unrest = await cloud.come_to_rest(within_s)
+    assert unrest == [], unrest
+    assert cloud.witness.violations == [], cloud.witness.violations
     before = await cloud.store.revision()
     await asyncio.sleep(60.0)
-    assert await cloud.store.revision() == before, "something goes on though all is at rest"
+    goes_on = []
+    for _ in range(await cloud.store.revision() - before):
+        async with cloud.store.watch("", since=before + len(goes_on)) as batches:
+            goes_on.append([(change.key, change.entry) for change in (await anext(batches)).changes])
+    assert goes_on == [], f"something goes on though all is at rest: {goes_on}"

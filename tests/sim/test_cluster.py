@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -36,29 +35,50 @@ from tests.sim.making import cloud_of, settled, spec
 NODES = [NodeId(f"n{number:05}") for number in range(4)]
 INSTANCES = [InstanceId(f"i{number}") for number in range(8)]
 MOST_SERVERS = 3
-EXAMPLES = 40
+
+DESIRED = {"start": Desired.RUNNING, "stop": Desired.STOPPED, "destroy": Desired.DESTROYED}
 
 nodes = st.sampled_from(NODES)
-instances = st.sampled_from(INSTANCES)
-sizes = st.sampled_from([0, 100, 300, 600, 1000])
+sizes = st.sampled_from([0, 100, 300, 600, 900])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 2.0, 11.0, 45.0])
+ports = st.sampled_from(["", "", "", "8080:80"])
+
+# What callers wish: an instance, and what is to become of it.
+wishes = st.lists(
+    st.tuples(
+        st.sampled_from(INSTANCES),
+        st.sampled_from(["create", "create", "respecify", *DESIRED]),
+        sizes,
+        ports,
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
 class Cluster(RuleBasedStateMachine):
     """Few nodes and few instances, so that they get in each other's way."""
 
-    @initialize(seed=st.integers(0, 2**16), cpus=st.lists(sizes, min_size=4, max_size=4))
-    def begin(self, seed: int, cpus: list[int]) -> None:
+    @initialize(
+        seed=st.integers(0, 2**16),
+        rooms=st.lists(st.sampled_from([600, 1000, 2000]), min_size=4, max_size=4),
+        asks=st.lists(sizes, min_size=4, max_size=8),
+    )
+    def begin(self, seed: int, rooms: list[int], asks: list[int]) -> None:
         random.seed(seed)
         self.loop = SimulatedLoop()
         asyncio.set_event_loop(self.loop)
         self.stack = AsyncExitStack()
         self.fates = Mixed(seed, refused=0.05, crashed=0.2, ended=0.1)
-        entering = self.stack.enter_async_context(
-            cloud_of(*(cpu or 2000 for cpu in cpus), seed=seed, servers=2, become=self.fates)
+        self.cloud = self.loop.run_until_complete(
+            self.stack.enter_async_context(cloud_of(*rooms, seed=seed, servers=2, become=self.fates))
         )
-        self.cloud = self.loop.run_until_complete(entering)
         self.links = self.cloud.links
+        self.callers: set[asyncio.Task[None]] = set()
+        # Of two wishes at once nobody could say which is to stand: each instance has one caller.
+        self.turns = {id: asyncio.Lock() for id in INSTANCES}
+        for id, cpu in zip(INSTANCES, asks, strict=False):
+            self.do(self.cloud.create(id, spec(cpu)))
 
     def teardown(self) -> None:
         """Every story ends well."""
@@ -73,94 +93,70 @@ class Cluster(RuleBasedStateMachine):
             self.loop.close()
 
     def do(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something now; whoever asks may be refused, or find nobody."""
+        self.loop.run_until_complete(_patiently(work))
 
-        async def bounded() -> None:
-            # A caller waits for ever as little as anybody.
-            with suppress(errors.SkerryError, TimeoutError):
-                async with asyncio.timeout(30.0):
-                    await work
+    @rule(wished=wishes, is_awaited=st.booleans())
+    def call(self, wished: list[tuple[InstanceId, str, int, str]], is_awaited: bool) -> None:
+        """Callers wish something, all at once; other things may happen before they are answered."""
+        for one in wished:
+            task = self.loop.create_task(_patiently(self._wish(*one)))
+            self.callers.add(task)
+            task.add_done_callback(self.callers.discard)
+        self.go_on(0.0)
+        if is_awaited:
+            self._await_callers()
 
-        self.loop.run_until_complete(bounded())
-
-    # Callers
-
-    @rule(id=instances, cpu=sizes, port=st.sampled_from(["", "", "8080:80"]))
-    def create(self, id: InstanceId, cpu: int, port: str) -> None:
+    async def _wish(self, id: InstanceId, what: str, cpu: int, port: str) -> None:
         wanted = spec(cpu, ports=(parse(port),) if port else ())
-        self.do(self.cloud.create(id, wanted))
+        async with self.turns[id]:
+            match what:
+                case "create":
+                    await self.cloud.create(id, wanted)
+                case "respecify":
+                    changed = {"room": wanted.room, "ports": wanted.ports}
+                    await self.cloud.respecify(id, lambda old: replace(old, **changed))
+                case _:
+                    await self.cloud.wish(id, DESIRED[what])
 
-    @rule(id=instances, desired=st.sampled_from(Desired))
-    def wish(self, id: InstanceId, desired: Desired) -> None:
-        self.do(self.cloud.wish(id, desired))
+    @rule(node=nodes, what=st.sampled_from(["cut", "vanish", "mend", "reboot", "set up anew"]))
+    def befall(self, node: NodeId, what: str) -> None:
+        """Something happens to a machine."""
+        link = self.links[node]
+        match what:
+            case "mend":
+                self.links.mend(node)
+            case "reboot":
+                link.machine.reboot(self.cloud.clock.now())
+                self.links.minded(link)
+            case _:
+                self.links.cut(node, in_silence=what != "cut")
+                if what == "set up anew":
+                    link.machine.wipe()
 
-    @rule(id=instances, cpu=sizes)
-    def respecify(self, id: InstanceId, cpu: int) -> None:
-        self.do(self.cloud.respecify(id, lambda old: replace(old, room=spec(cpu).room)))
+    @rule(node=nodes, what=st.sampled_from(["cordon", "uncordon", "unregister", "drain"]), in_s=pauses)
+    def operate(self, node: NodeId, what: str, in_s: float) -> None:
+        """Somebody does something to a node; drains have a deadline."""
+        more: dict[str, Any] = {}
+        if what == "drain":
+            more = {"by": self.cloud.clock.now() + in_s}
+        elif what == "unregister":
+            more = {"force": True}
+        self.do(self.cloud.ask(lambda server: getattr(server.nodes, what)(node, actor="me", **more)))
 
-    # Nodes
-
-    @rule(node=nodes, in_silence=st.booleans())
-    def cut(self, node: NodeId, in_silence: bool) -> None:
-        self.links.cut(node, in_silence=in_silence)
-
-    @rule(node=nodes)
-    def mend(self, node: NodeId) -> None:
-        self.links.mend(node)
-
-    @rule(node=nodes)
-    def reboot(self, node: NodeId) -> None:
-        self.links[node].machine.reboot(self.cloud.clock.now())
-        self.links.minded(self.links[node])
-
-    @rule(node=nodes)
-    def set_up_anew(self, node: NodeId) -> None:
-        self.links.cut(node, in_silence=True)
-        self.links[node].machine.wipe()
-
-    # Operators
-
-    @rule(node=nodes)
-    def cordon(self, node: NodeId) -> None:
-        self.do(self.cloud.ask(lambda server: server.nodes.cordon(node, actor="me")))
-
-    @rule(node=nodes)
-    def uncordon(self, node: NodeId) -> None:
-        self.do(self.cloud.ask(lambda server: server.nodes.uncordon(node, actor="me")))
-
-    @rule(node=nodes, in_s=st.sampled_from([-1.0, 5.0, 100.0]))
-    def drain(self, node: NodeId, in_s: float) -> None:
-        by = self.cloud.clock.now() + in_s
-        self.do(self.cloud.ask(lambda server: server.nodes.drain(node, actor="me", by=by)))
-
-    @rule(node=nodes)
-    def unregister(self, node: NodeId) -> None:
-        self.do(self.cloud.ask(lambda server: server.nodes.unregister(node, actor="me", force=True)))
-
-    # Servers, the store and the network
-
-    @precondition(lambda self: self.cloud.servers)
-    @rule(whose=st.integers(0, MOST_SERVERS))
-    def kill(self, whose: int) -> None:
-        leader = self.cloud.leader
-        victims = self.cloud.servers if leader is None else [leader, *self.cloud.servers]
-        self.do(self.cloud.kill(victims[whose % len(victims)]))
-
-    @precondition(lambda self: len(self.cloud.servers) < MOST_SERVERS)
-    @rule()
-    def add_server(self) -> None:
-        self.cloud.weather.clear_up()  # one that cannot start is none
-        self.do(self.cloud.add_server())
-
-    @rule()
-    def storm(self) -> None:
-        self.cloud.weather.turn_bad()
-
-    @rule()
-    def clear_up(self) -> None:
-        self.cloud.weather.clear_up()
-
-    # Time
+    @rule(what=st.sampled_from(["storm", "clear up", "kill the leader", "kill any", "add a server"]))
+    def disturb(self, what: str) -> None:
+        """Something happens that concerns everybody."""
+        match what:
+            case "storm":
+                self.cloud.weather.turn_bad()
+            case "clear up":
+                self.cloud.weather.clear_up()
+            case "add a server" if len(self.cloud.servers) < MOST_SERVERS:
+                self.do(self.cloud.add_server())
+            case "kill the leader" if self.cloud.leader is not None:
+                self.do(self.cloud.kill(self.cloud.leader))
+            case "kill any" if self.cloud.servers:
+                self.do(self.cloud.kill(self.cloud.servers[-1]))
 
     @rule(seconds=pauses)
     def go_on(self, seconds: float) -> None:
@@ -170,8 +166,15 @@ class Cluster(RuleBasedStateMachine):
     def settle(self) -> None:
         self.fates.is_calm = True
         self.loop.run_until_complete(self.cloud.calm_down())
+        self._await_callers()
         self.loop.run_until_complete(settled(self.cloud, within_s=600.0))
         self.fates.is_calm = False
+
+    def _await_callers(self) -> None:
+        async def answered() -> None:
+            await asyncio.gather(*self.callers)
+
+        self.loop.run_until_complete(answered())
 
     @invariant()
     def nothing_happens_that_never_may(self) -> None:
@@ -179,12 +182,19 @@ class Cluster(RuleBasedStateMachine):
             assert self.cloud.witness.violations == []
 
 
+async def _patiently(work: Coroutine[Any, Any, Any]) -> None:
+    """Do it; whoever asks may be refused or find nobody, and does not wait for ever."""
+    with suppress(errors.SkerryError, TimeoutError):
+        async with asyncio.timeout(30.0):
+            await work
+
+
 def test_a_cluster_with_faults_in_any_order_never_does_what_it_must_not_and_always_converges() -> None:
     run_state_machine_as_test(
         Cluster,
         settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=40,
+            max_examples=40,
+            stateful_step_count=30,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )

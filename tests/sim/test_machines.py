@@ -19,7 +19,8 @@ class Life:
 
     def __init__(self, become: Fates | None = None) -> None:
         self.runs_begun = 0
-        self.machine: Machine = machine(become, began=self._began)
+        self.removed: list[str] = []
+        self.machine: Machine = machine(become, observer=self)
         self.now = 100.0
         self.told: list[str] = []
         self._sent = 0
@@ -43,8 +44,11 @@ class Life:
         self.told += [told.report.status for told in news]
         self._sent = news[-1].number if news else self._sent
 
-    def _began(self, machine: Machine, order: Order) -> None:
+    def began(self, machine: Machine, order: Order) -> None:
         self.runs_begun += 1
+
+    def disowned(self, machine: Machine, order: Order) -> None:
+        self.removed.append(order.instance)
 
     def runs(self) -> bool:
         return any(True for _ in self.machine.running())
@@ -131,6 +135,7 @@ def test_what_is_gone_is_removed() -> None:
     life = Life().order(order()).go_on(1)
     life.order(gone=[ONE]).go_on(1)
     assert life.machine.residents == {}
+    assert life.removed == [ONE]
 
 
 def test_a_reboot_ends_what_runs_and_starts_it_again() -> None:

@@ -32,7 +32,7 @@ class Court:
         self.witness = Witness(MemoryStore(ManualClock()), self.machines.get, reserve_percent=10)
         self._revisions = count(1)
         for name in ("a", "b"):
-            self.machines[NodeId(name)] = machine(name=name, began=self.witness.began)
+            self.machines[NodeId(name)] = machine(name=name, observer=self.witness)
             self.write(f"node/{name}", Node(NodeId(name), name, 0.0, 0.0, NodeStatus.READY, room=room(1000)))
 
     def write(self, key: str, value: object | None) -> None:
@@ -140,6 +140,19 @@ def test_a_successor_of_the_successor_may_not(court: Court) -> None:
     court.machines[NodeId("a")].wipe()
     court.run("a", generation=3)
     assert "runs twice" in court.objections
+
+
+def test_to_remove_what_is_bound_is_an_offence_and_to_remove_what_is_stale_is_not(court: Court) -> None:
+    court.put(bound(node="a"))
+    court.run("a")
+    court.put(bound(node=None, generation=2))
+    court.put(bound(node="a", generation=2))
+    court.machines[NodeId("a")].take([], 9.0, is_whole=True)
+    assert list(court.witness.in_vain()) == [], "it was another copy"
+    court.machines[NodeId("a")].wipe()
+    court.run("a", generation=2)
+    court.machines[NodeId("a")].take([], 9.0, is_whole=True)
+    assert list(court.witness.in_vain()) == ["a was told to remove one, which is bound to it"]
 
 
 def test_an_instance_that_is_gone_without_a_wish_is_an_offence_and_with_one_it_is_not(court: Court) -> None:

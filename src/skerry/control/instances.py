@@ -89,7 +89,7 @@ class Instances:
                 return again.value, False
             if id is not None and (there := await self._writer.read(ids.check_id(id))):
                 return _same(there.value, what, workload), False
-            instance = _new(id, what, workload, self._clock.now())
+            instance = _new(id, what, workload, self._clock.now(), await self._first_generation(id))
             key = self._mirror.records.key(instance.id)
             puts, expect = await self._memos.note(request, instance.id)
             expect.append(Expect(key, ABSENT))
@@ -264,6 +264,15 @@ class Instances:
         """
         return await self._reporter.take(node, reports, actor=actor)
 
+    async def _first_generation(self, id: str | None) -> int:
+        """That of a new instance's first copy.
+
+        An id that a caller chose may have been used before, and a node that was given up then may come back
+        with a copy of that time, which must be the older one. Every copy costs a transaction, so the number
+        of those is more than any generation there ever was.
+        """
+        return 1 if id is None else await self._store.revision() + 1
+
     async def _workload(self, id_or_name: str) -> Kept:
         try:
             return self._workloads.find(id_or_name)
@@ -331,7 +340,7 @@ class _Watch:
         return self._due.popleft()
 
 
-def _new(id: str | None, what: Spec | str, workload: Kept | None, now: float) -> Instance:
+def _new(id: str | None, what: Spec | str, workload: Kept | None, now: float, generation: int) -> Instance:
     spec = what if isinstance(what, Spec) else None
     if workload is not None:
         spec = workload.value.spec
@@ -343,6 +352,7 @@ def _new(id: str | None, what: Spec | str, workload: Kept | None, now: float) ->
         observed=Observed(Status.SCHEDULING, now, "waits for a node"),
         workload=workload.value.id if workload else None,
         version=workload.value.version if workload else 0,
+        generation=generation,
     )
 
 

@@ -60,7 +60,7 @@ class Cloud:
         self._fates = fates
         self._settings = settings
         self._events = events
-        self._lines: dict[Server, Line] = {}
+        self.lines: dict[Server, Line] = {}  # of all servers that ever were
         self._names = count(1)
 
     def machines(self) -> list[Machine]:
@@ -76,7 +76,7 @@ class Cloud:
         """Another server; returns when it serves."""
         line = Line(self.store, self.weather)
         server = Server(f"server-{next(self._names)}", line, self.clock, self._settings, self._events)
-        self._lines[server] = line
+        self.lines[server] = line
         self.servers.append(server)
         await server.start(leads=leads)
         return server
@@ -84,7 +84,7 @@ class Cloud:
     async def kill(self, server: Server) -> None:
         """As `kill -9` does: it tells nobody, and what it sent may still arrive."""
         self.servers.remove(server)
-        self._lines[server].cut()
+        self.lines[server].cut()
         self.links.leave(server)
         await server.stop()
 
@@ -110,7 +110,7 @@ class Cloud:
                 terms.restart_reset_s,
             ),
             chance=self.weather.chance.random,
-            began=self.witness.began,
+            observer=self.witness,
         )
         self.links.add(machine)
         return machine
@@ -129,16 +129,30 @@ class Cloud:
     # Wishes
 
     async def create(self, id: str, spec: Spec) -> None:
-        """Wish for an instance; whether that was taken shows, or `Unavailable` is raised and nobody knows."""
-        await self._wish(
-            InstanceId(id), Desired.RUNNING, lambda server: server.instances.create(spec, id=id, actor="sim")
-        )
+        """Wish for an instance; if it is there already, it stays as it is.
+
+        If `Unavailable` is raised, nobody knows whether it was taken.
+        """
+        known = InstanceId(id)
+        take_back = self.witness.asked(known, Desired.RUNNING)
+        try:
+            _, is_new = await self.ask(lambda server: server.instances.create(spec, id=id, actor="sim"))
+        except errors.AlreadyExists:
+            take_back()
+            raise
+        if is_new:
+            self.witness.acknowledged(known, Desired.RUNNING)
 
     async def wish(self, id: InstanceId, desired: Desired) -> None:
         """Wish otherwise. Raises what the control plane has against it."""
-        await self._wish(
-            id, desired, lambda server: server.instances.change(id, actor="sim", desired=desired)
-        )
+        verb = {Desired.RUNNING: "start", Desired.STOPPED: "stop", Desired.DESTROYED: "destroy"}[desired]
+        take_back = self.witness.asked(id, desired)
+        try:
+            await self.ask(lambda server: getattr(server.instances, verb)(id, actor="sim"))
+        except (errors.Refused, errors.NotFound):
+            take_back()
+            raise
+        self.witness.acknowledged(id, desired)
 
     async def respecify(self, id: InstanceId, change: Callable[[Spec], Spec]) -> None:
         """Give it another spec."""
@@ -152,22 +166,13 @@ class Cloud:
         server = self.weather.chance.choice(servers)
         return await server.serve(work(server))
 
-    async def _wish(
-        self, id: InstanceId, desired: Desired, work: Callable[[Server], Coroutine[Any, Any, Any]]
-    ) -> None:
-        take_back = self.witness.asked(id, desired)
-        try:
-            await self.ask(work)
-        except errors.Refused:
-            take_back()
-            raise
-        self.witness.acknowledged(id, desired)
-
     # The end
 
     async def calm_down(self) -> None:
         """No more faults: the weather clears up, there is a server, every node is reached and takes work."""
         self.weather.clear_up()
+        for line in self.lines.values():
+            await line.arrived()
         if not self.servers:
             await self.add_server()
         for link in self.links:
@@ -199,7 +204,7 @@ class Cloud:
     async def close(self) -> None:
         for server in list(self.servers):
             await server.stop()
-        for line in self._lines.values():
+        for line in self.lines.values():
             await line.close()
 
 

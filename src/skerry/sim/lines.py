@@ -21,7 +21,7 @@ class Line:
 
     def __init__(self, store: Store, weather: Weather) -> None:
         self._store = store
-        self._weather = weather
+        self.weather = weather
         self._is_cut = False
         self._stragglers: set[asyncio.Task[None]] = set()
 
@@ -85,17 +85,21 @@ class Line:
         await self._travel()
         return await self._store.revision()
 
-    async def close(self) -> None:
-        """Wait for what is still on its way; the store itself is others' too."""
-        self._is_cut = True
+    async def arrived(self) -> None:
+        """Wait for what is still on its way, though nobody waits for it any more."""
         await asyncio.gather(*self._stragglers)
+
+    async def close(self) -> None:
+        """Let go of the store, which is others' too."""
+        self._is_cut = True
+        await self.arrived()
 
     async def _travel(self) -> None:
         self._require_life()
-        if delay_s := self._weather.delay(self._weather.store_delay_s):
+        if delay_s := self.weather.delay(self.weather.store_delay_s):
             await asyncio.sleep(delay_s)
             self._require_life()
-        if self._weather.happens(self._weather.store_errors / 2):
+        if self.weather.happens(self.weather.store_errors / 2):
             raise errors.Unavailable("the store cannot be reached; nothing was changed")
 
     def _require_life(self) -> None:
@@ -103,18 +107,18 @@ class Line:
             raise errors.Unavailable("this server is dead")
 
     async def _return(self) -> None:
-        if delay_s := self._weather.delay(self._weather.store_delay_s):
+        if delay_s := self.weather.delay(self.weather.store_delay_s):
             await asyncio.sleep(delay_s)
-        if self._weather.happens(self._weather.store_errors / 2):
+        if self.weather.happens(self.weather.store_errors / 2):
             raise errors.Unavailable("the store cannot be reached; the transaction may have happened")
 
     def _straggle(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
         """Whoever sent this does not wait for it any more; it may arrive all the same, and late."""
-        if not self._weather.happens(0.5):
+        if not self.weather.happens(0.5):
             return
 
         async def arrive() -> None:
-            await asyncio.sleep(self._weather.delay(20.0))
+            await asyncio.sleep(self.weather.delay(20.0))
             with suppress(errors.SkerryError):
                 await self._store.commit(ops, expect)
 

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -51,8 +52,18 @@ class Resident:
         return self.view is not None and self.view.state is ContainerState.RUNNING
 
 
+class Observer(Protocol):
+    """Who wants to know what happens on machines."""
+
+    def began(self, machine: Machine, order: Order) -> None:
+        """A run began."""
+
+    def disowned(self, machine: Machine, order: Order) -> None:
+        """A copy is to go, as the control plane counts it no longer as this node's."""
+
+
 class Machine:
-    """One node. `began` is called with every run, as it begins."""
+    """One node."""
 
     def __init__(
         self,
@@ -62,7 +73,7 @@ class Machine:
         terms: Welcome,
         *,
         chance: Callable[[], float],
-        began: Callable[[Machine, Order], None] = lambda machine, order: None,
+        observer: Observer | None = None,
     ) -> None:
         self.id = id
         self.hello = hello
@@ -70,7 +81,7 @@ class Machine:
         self.residents: dict[InstanceId, Resident] = {}
         self._fates = fates
         self._chance = chance
-        self._began = began
+        self._observer = observer
         self._numbers = count(1)
         self._telling: dict[InstanceId, None] = {}
         self._agenda: list[tuple[float, InstanceId]] = []  # a heap; what is over is dropped on the way
@@ -87,9 +98,11 @@ class Machine:
             self._obey(order, now)
         for id in (*lost, *gone):
             resident = self.residents.get(id)
-            if resident is not None and not resident.copy.is_stale:
-                self._reorder(resident, histories.disown(resident.copy), now)
-                self._telling.pop(id, None)
+            if resident is None or resident.copy.is_stale:
+                continue
+            if self._observer is not None:
+                self._observer.disowned(self, resident.copy.order)
+            self._reorder(resident, histories.disown(resident.copy), now)
 
     def acknowledge(self, number: int, now: float) -> None:
         """The control plane has what was told up to `number`."""
@@ -254,7 +267,8 @@ class Machine:
         if resident.fate.runs_s is not None:
             resident.ends_at = now + resident.fate.runs_s
             heapq.heappush(self._agenda, (resident.ends_at, resident.copy.instance))
-        self._began(self, resident.copy.order)
+        if self._observer is not None:
+            self._observer.began(self, resident.copy.order)
 
     def _end(self, resident: Resident, at: float, code: int) -> None:
         assert resident.view is not None, "what ends was made"

@@ -21,6 +21,7 @@ Explain = Callable[[Instance], Sequence[Verdict]]
 def unrest(witness: Witness, machines: Iterable[Machine], explain: Explain) -> Iterator[str]:
     """Everything that is not yet as it must be in the end."""
     yield from witness.unfulfilled()
+    yield from witness.in_vain()
     runners: dict[InstanceId, list[NodeId]] = {}
     bound: dict[NodeId | None, dict[InstanceId, Instance]] = {}
     for instance in witness.instances.values():

@@ -7,6 +7,7 @@ The properties, by name:
   because its node is lost or gone, and that node has not been told yet;
 - never backwards: a generation does not go down, no instance goes from node to node without leaving first,
   and nobody is called back who is to be destroyed;
+- never in vain: no node is told to remove the very copy that is bound to it;
 - never a lost wish: what was acknowledged stands, until somebody wishes otherwise.
 
 A witness only looks. What it saw that must not be is in `violations`; what a cloud at rest must be like is
@@ -48,6 +49,7 @@ class Witness:
         self.violations: list[str] = []
         self._bound: dict[NodeId, dict[InstanceId, Spec]] = {}
         self._been_on: dict[InstanceId, set[NodeId]] = {}
+        self._removed: set[tuple[NodeId, InstanceId, int]] = set()
         self._given_up: dict[tuple[NodeId, InstanceId], int] = {}  # up to which generation
         self._wishes: dict[InstanceId, Desired] = {}
         self._doubtful: dict[InstanceId, set[Desired]] = {}  # wishes that nobody knows the fate of
@@ -108,6 +110,20 @@ class Witness:
                 self._object(
                     f"{id} runs twice: generation {generation} on {node}, {order.generation} on {machine.id}"
                 )
+
+    def disowned(self, machine: Machine, order: Order) -> None:
+        """A machine is to remove a copy."""
+        self._removed.add((machine.id, order.instance, order.generation))
+
+    def in_vain(self) -> Iterator[str]:
+        """Copies that were removed and are bound where they were, as if nothing had been.
+
+        Only those count that stay so: a machine may hear that one is not its own before we do.
+        """
+        for node, id, generation in sorted(self._removed):
+            instance = self.instances.get(id)
+            if instance is not None and (instance.node, instance.generation) == (node, generation):
+                yield f"{node} was told to remove {id}, which is bound to it"
 
     def _resident(self, node: NodeId, id: InstanceId) -> Resident | None:
         machine = self._machine(node)
