@@ -22,6 +22,13 @@ from tests.sim.making import cloud_of, settled, spec
 ONE = InstanceId("one")
 
 
+class Slowest(random.Random):
+    """Chance that makes everything take as long as it may."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
 def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
@@ -137,13 +144,31 @@ async def test_a_wish_at_a_server_that_is_behind_is_not_taken_for_granted() -> N
         await cloud.create("one", spec())
         await settled(cloud)
         one, other = cloud.servers
-        cloud.lines[other].weather = Weather(random.Random(1), store_delay_s=5.0)
+        cloud.lines[other].weather = Weather(Slowest(), store_delay_s=5.0)
         await one.serve(one.instances.stop(ONE, actor="me"))
         await other.serve(other.instances.start(ONE, actor="me"))
         assert cloud.witness.instances[ONE].desired is Desired.RUNNING
         await one.serve(one.nodes.cordon("n00000", actor="me"))
         await other.serve(other.nodes.uncordon("n00000", actor="me"))
         assert not cloud.witness.nodes[NodeId("n00000")].is_cordoned
+
+
+@simulated
+async def test_a_node_that_goes_to_a_server_that_is_behind_keeps_what_was_given_to_it_just_before() -> None:
+    """A node removes what is not among its orders; those of a while ago would be a reason to."""
+    async with cloud_of(1000, servers=2) as cloud:
+        link = cloud.links[NodeId("n00000")]
+        assert link.connection is not None
+        near = link.connection.server
+        [behind] = [server for server in cloud.servers if server is not near]
+        cloud.lines[behind].weather = Weather(Slowest(), store_delay_s=20.0)
+        await near.serve(near.instances.create(spec(), id="one", actor="me"))
+        while not list(link.machine.running()):  # noqa: ASYNC110 - simulated time waits for nobody
+            await asyncio.sleep(0.1)
+        await cloud.kill(near)
+        cloud.lines[behind].weather = cloud.weather
+        await settled(cloud)
+        assert link.machine.residents[ONE].tries == 1
 
 
 @simulated

@@ -74,7 +74,7 @@ class Nodes:
         self.pulse = Pulse(store, clock, settings, server=server)
         self._roster = Roster(store, clock, settings, self.pulse)
         self._seen: dict[NodeId, Seen] = {}
-        self._unsettled: set[NodeId] = set()
+        self._unsettled: dict[NodeId, None] = {}  # in the order in which something happened to them
         self._wake = asyncio.Event()
         self._roster.listen(self._changed)
         mirror.listen(self._instance_changed)
@@ -276,11 +276,12 @@ class Nodes:
         """
         while self._unsettled:
             some = list(islice(self._unsettled, _AT_ONCE))
-            self._unsettled.difference_update(some)  # first: it may happen to them again meanwhile
+            for node in some:
+                del self._unsettled[node]  # first: it may happen to them again meanwhile
             outcomes = await asyncio.gather(*map(self._settle, some), return_exceptions=True)
             for node, outcome in zip(some, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
-                    self._unsettled.add(node)
+                    self._unsettled[node] = None
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
@@ -299,7 +300,7 @@ class Nodes:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             except TimeoutError:
-                self._unsettled |= self._roster.draining
+                self._unsettled.update(dict.fromkeys(sorted(self._roster.draining)))
 
     async def _settle(self, node: NodeId) -> None:
         held = self._roster.held(node)
@@ -389,7 +390,7 @@ class Nodes:
         return sum(known.value.observed.status not in FINAL for known in self._census.on_node(node))
 
     def _changed(self, node: NodeId) -> None:
-        self._unsettled.add(node)
+        self._unsettled[node] = None
         self._wake.set()
         if self._roster.held(node) is None:
             self._seen.pop(node, None)
@@ -397,7 +398,7 @@ class Nodes:
     def _instance_changed(self, before: Known | None, after: Known | None) -> None:
         node = before.value.node if before is not None else None
         if node is not None and node in self._roster.draining:
-            self._unsettled.add(node)
+            self._unsettled[node] = None
             self._wake.set()
 
 

@@ -114,7 +114,7 @@ async def good_day(day: Day, folder: Path, show: Show) -> Outcome:
 
 def bad_day(day: Day, for_s: float, show: Show) -> Outcome:
     """The same with everything that can go wrong, for so long; then it must come to rest."""
-    return times.run(_bad_day(day, for_s, show))
+    return times.run(_bad_day(day, for_s, show), seed=day.seed)
 
 
 async def _bad_day(day: Day, for_s: float, show: Show) -> Outcome:

@@ -8,6 +8,7 @@ threads and sockets, since nothing of what those bring could be waited for.
 from __future__ import annotations
 
 import asyncio
+import random
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -65,7 +66,8 @@ class LoopClock:
         return self._loop.time()
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in simulated time."""
+def run(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
+    """`asyncio.run` in simulated time. Pauses before another try draw on `random`: it gets `seed`."""
+    random.seed(seed)
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(main)

@@ -1,0 +1,52 @@
+"""`skerry sim` as a person and as a script uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from skerry.cli import main
+from skerry.sim import runs
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+def test_a_good_day_is_shown_as_it_goes_and_summed_up() -> None:
+    result = CliRunner().invoke(main.cli, ["sim", "--nodes", "3", "--instances", "10"])
+    assert result.exit_code == 0, result.output
+    assert "3 nodes" in result.stderr
+    assert "10 RUNNING" in result.stdout
+    assert "from the wish to RUNNING" in result.stdout
+    assert "Nothing happened that never may" in result.stdout
+
+
+def test_a_bad_day_is_the_same_for_scripts() -> None:
+    arguments = ["sim", "--nodes", "3", "--instances", "6", "--faults", "--for", "30s", "-o", "json"]
+    result = CliRunner().invoke(main.cli, arguments)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["wrong"] == []
+    assert "at rest, after the last fault" in told["figures"]
+
+
+def test_what_never_may_happen_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = runs.Outcome([("instances", "none")], [f"i{number} runs twice" for number in range(30)])
+    monkeypatch.setattr(runs, "bad_day", lambda day, for_s, show: bad)
+    result = CliRunner().invoke(main.cli, ["sim", "--faults"])
+    assert result.exit_code == 1
+    assert "WRONG: i0 runs twice" in result.stderr
+    assert "and 10 more" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--nodes", "0"], ["--instances", "-1"], ["--for", "soon"]])
+def test_bad_numbers_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(main.cli, ["sim", *arguments]).exit_code == 2

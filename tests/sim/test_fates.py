@@ -1,0 +1,34 @@
+"""Fates: the same for the same seed and run, and as common as they are said to be."""
+
+from __future__ import annotations
+
+from skerry.model.ids import InstanceId
+from skerry.sim.fates import Mixed, Run, well
+
+
+def runs(count: int) -> list[Run]:
+    return [Run(InstanceId(f"i{number}"), 1, 1) for number in range(count)]
+
+
+def test_a_run_has_the_same_fate_again_and_other_runs_have_others() -> None:
+    one, again, other = Mixed(1), Mixed(1), Mixed(2)
+    assert [one(run) for run in runs(50)] == [again(run) for run in runs(50)]
+    assert [one(run) for run in runs(50)] != [other(run) for run in runs(50)]
+
+
+def test_shares_are_about_what_they_are_said_to_be() -> None:
+    fates = [Mixed(3, refused=0.1, crashed=0.2, ended=0.3)(run) for run in runs(4000)]
+    refused = sum(bool(fate.refusal) for fate in fates)
+    crashed = sum(fate.runs_s is not None and fate.exit_code != 0 for fate in fates)
+    ended = sum(fate.runs_s is not None and fate.exit_code == 0 for fate in fates)
+    assert [round(count / 4000, 1) for count in (refused, crashed, ended)] == [0.1, 0.2, 0.3]
+
+
+def test_in_calm_everything_starts_and_runs_for_ever() -> None:
+    calm = Mixed(3, refused=0.5, crashed=0.5, is_calm=True)
+    for fate in map(calm, runs(100)):
+        assert (fate.refusal, fate.runs_s) == ("", None)
+
+
+def test_well_takes_the_time_it_is_given() -> None:
+    assert well(3.0)(runs(1)[0]).start_s == 3.0
