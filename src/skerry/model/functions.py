@@ -9,12 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from skerry.model import errors, ids
+from skerry.model.containers import NetworkMode
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.room import MOST, Megabytes, Millicores
 from skerry.model.workloads import check_environment
 
 CUSTOM = "custom"  # the runtime of functions that bring an image of their own
 MAX_CONCURRENCY = 2**15 - 1
+MAX_TIMEOUT_S = 86_400
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -30,6 +32,9 @@ class Function(msgspec.Struct, frozen=True):
     code: Digest | None = None
     image: str = ""
     environment: tuple[str, ...] = ()
+    network: NetworkMode = NetworkMode.BRIDGE  # NONE: its workers reach nobody
+    timeout_s: float | None = None  # of each call; None: the node's setting
+    updated_at: float = 0.0
     version: int = 1  # goes up with every update; workers of older ones serve no new call
 
     def __post_init__(self) -> None:
@@ -43,6 +48,8 @@ class Function(msgspec.Struct, frozen=True):
             raise errors.Invalid(f"max_concurrency must be 1 to {MAX_CONCURRENCY}", field="max_concurrency")
         ids.check_label(self.handler, "handler")
         ids.check_label(self.image, "image")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise errors.Invalid(f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S}", field="timeout_s")
         if self.code is not None:
             ids.check_digest(self.code, "code")
         check_environment(self.environment)

@@ -225,6 +225,70 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_s: Annotated[float, Meta(gt=0, description="Time of a drain that names none")] = 300.0
 
 
+class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Functions on this node: what their workers may take, and the bounds of a call."""
+
+    memory_mb: Annotated[
+        int, Meta(ge=0, description="Memory of all workers together, MB; 0: a quarter of the machine's")
+    ] = 0
+    cpus: Annotated[float, Meta(ge=0, description="Cores of all busy workers together; 0: all there are")] = (
+        0.0
+    )
+    area: Annotated[str, Meta(description="Where this node is, as reports name it")] = "local"
+    keep_alive_s: Annotated[float, Meta(gt=0, description="An idle worker is kept this long")] = 600.0
+    call_timeout_s: Annotated[
+        float, Meta(gt=0, description="A call that names no time of its own is ended after this")
+    ] = 300.0
+    queue_length: Annotated[int, Meta(ge=0, description="Calls that may wait for a worker; more get 429")] = (
+        1024
+    )
+    queue_wait_s: Annotated[float, Meta(gt=0, description="A call waits at most this long for a worker")] = (
+        30.0
+    )
+    class_weights: Annotated[
+        tuple[int, ...],
+        Meta(min_length=1, description="Share of each QoS class, from class 0 on, when calls wait"),
+    ] = (1, 4, 16)
+    max_functions: Annotated[int, Meta(ge=1, description="Functions that may be registered")] = 100_000
+    max_code_bytes: Annotated[int, Meta(ge=1024, description="A function's archive, as it is sent")] = (
+        64 * 1024 * 1024
+    )
+    max_unpacked_bytes: Annotated[int, Meta(ge=1024, description="The same, unpacked")] = 512 * 1024 * 1024
+    max_params_bytes: Annotated[int, Meta(ge=1024, description="The body of a call")] = 16 * 1024 * 1024
+    max_result_bytes: Annotated[int, Meta(ge=1024, description="What a call may return")] = 16 * 1024 * 1024
+    max_output_bytes: Annotated[
+        int, Meta(ge=1024, description="What a call may print and have returned; the rest is in the logs")
+    ] = 1024 * 1024
+    log_bytes: Annotated[int, Meta(ge=64 * 1024, description="Output kept of each function")] = (
+        4 * 1024 * 1024
+    )
+    result_ttl_s: Annotated[
+        float, Meta(gt=0, description="The result of an async call is kept this long")
+    ] = 1800.0
+    max_pending: Annotated[int, Meta(ge=1, description="Async calls that wait or run at once")] = 10_000
+    result_bytes: Annotated[int, Meta(ge=1024, description="All kept results of async calls together")] = (
+        1024 * 1024 * 1024
+    )
+    preload: Annotated[
+        tuple[str, ...],
+        Meta(description="Python modules that every worker has imported when its function is loaded"),
+    ] = (
+        "asyncio",
+        "base64",
+        "collections",
+        "datetime",
+        "functools",
+        "json",
+        "logging",
+        "math",
+        "random",
+        "re",
+    )
+    spare_workers: Annotated[
+        int, Meta(ge=0, le=64, description="Prepared cells, and blank Node.js processes, kept ready")
+    ] = 2
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole tree."""
 
@@ -242,6 +306,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     images: ImageSettings = ImageSettings()
     network: NetworkSettings = NetworkSettings()
     fleet: FleetSettings = FleetSettings()
+    functions: FunctionSettings = FunctionSettings()
 
 
 class Knob(NamedTuple):

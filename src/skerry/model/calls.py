@@ -1,0 +1,102 @@
+"""Calls of functions: what is asked, what a worker answers, and the report that the caller gets.
+
+Parameters and results are JSON texts that nobody between the caller and the handler looks into: they are
+carried as bytes, so that no number changes on the way. Who runs a call is `skerry.functions`; what a contract
+calls each field is `skerry.wire`'s business.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.ids import FunctionName
+
+NULL = b"null"
+MOST_CLASS = 255
+
+
+class Failure(enum.StrEnum):
+    """Why a call has no result."""
+
+    HANDLER = "HandlerError"  # the handler raised
+    RESULT = "ResultError"  # it returned what JSON cannot hold, or too much
+    LOAD = "LoadError"  # its code could not be loaded
+    TIMEOUT = "Timeout"
+    MEMORY = "OutOfMemory"  # its worker was killed for memory
+    DIED = "WorkerDied"  # its worker ended in the middle of it
+    NO_ROOM = "NoRoom"  # no worker could be had in its time
+    GONE = "FunctionGone"  # the function was deleted while the call waited
+    INTERRUPTED = "Interrupted"  # the node was restarted in the middle of it
+    INTERNAL = "InternalError"
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One call."""
+
+    function: FunctionName
+    params: bytes = NULL  # JSON
+    qos_class: int = 0
+    max_response_s: float | None = None  # the caller is served by nothing that takes longer
+    can_offload: bool = True
+    wants_output: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.qos_class <= MOST_CLASS:
+            raise errors.Invalid(f"QoS class must be 0 to {MOST_CLASS}", field="qos_class")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a worker said to a call."""
+
+    duration_s: float  # in the handler
+    result: bytes = b""  # JSON, if it succeeded
+    output: str = ""
+    failure: Failure | None = None
+    error: str = ""  # what went wrong, with the traceback that the author of the function needs
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How a call went."""
+
+    answer: Answer
+    response_s: float  # from its arrival to its answer
+    is_warm: bool = False
+    init_s: float = 0.0  # of the worker, if it was made for this call
+    queueing_s: float = 0.0
+    offload_s: float = 0.0
+    action: str = ""  # what the scheduler did with it
+    area: str = ""
+    node: str = ""
+
+
+class CallState(enum.StrEnum):
+    """Where an async call is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class LoadFailed(errors.Unprocessable):
+    """A function's code could not be loaded; `output` is what it printed meanwhile."""
+
+    slug = "unprocessable"
+
+    def __init__(self, message: str, *, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class WorkerGone(Exception):
+    """A worker ended with calls in it."""
+
+    def __init__(self, failure: Failure, error: str, output: str = "") -> None:
+        super().__init__(error)
+        self.failure = failure
+        self.error = error
+        self.output = output
