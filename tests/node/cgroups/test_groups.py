@@ -46,6 +46,19 @@ def test_a_cell_without_limits_has_none_of_its_own(cgroups: Backend) -> None:
     assert cgroups.effective_limits(A) == Limits()
 
 
+def test_limits_of_a_cell_that_is_there_can_be_changed_and_those_not_given_stay(cgroups: Backend) -> None:
+    cgroups.create(A, Limits(memory=Megabytes(64), pids=32))
+    cgroups.change_limits(A, Limits(memory=Megabytes(128), cpu_quota=Millicores(500)))
+    assert cgroups.read_limits(A) == Limits(memory=Megabytes(128), pids=32, cpu_quota=Millicores(500))
+    cgroups.change_limits(A, Limits(memory=Megabytes(32)))
+    assert cgroups.read_limits(A).memory == 32
+
+
+def test_limits_of_a_cell_that_is_not_there_cannot_be_changed(cgroups: Backend) -> None:
+    with pytest.raises(errors.NotFound):
+        cgroups.change_limits(A, Limits(memory=Megabytes(64)))
+
+
 def test_cells_nest_and_are_listed_with_parents_first(cgroups: Backend) -> None:
     for cell in (D, A, AB, ABC):
         cgroups.create(cell, Limits())

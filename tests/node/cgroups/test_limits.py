@@ -130,6 +130,14 @@ def test_memory_is_without_swap_and_swap_may_be_unknown_to_the_kernel() -> None:
     ]
 
 
+def test_memory_that_is_raised_needs_room_below_the_limit_with_swap_first() -> None:
+    limits = Limits(memory=64)  # type: ignore[arg-type]
+    lowered = [each.file for each in translation.to_v1(limits, held_memory=str(96 << 20))]
+    raised = [each.file for each in translation.to_v1(limits, held_memory=str(32 << 20))]
+    assert lowered == ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+    assert raised == lowered[::-1]
+
+
 @given(st.dictionaries(st.sampled_from(sorted(FRESH_V1 | FRESH_V2)), st.integers().map(str), max_size=6))
 def test_whatever_numbers_others_wrote_are_read_as_limits(files: dict[str, str]) -> None:
     lists = {"cpuset.cpus": "0-3", "cpuset.mems": "0"}

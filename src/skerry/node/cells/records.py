@@ -118,6 +118,9 @@ class Records:
         os.mkdir(folder, 0o700)
         _write_new(f"{folder}/cell.json", record)
 
+    def change_cell(self, record: CellRecord) -> None:
+        _write(self.folder(record.cell.name) / "cell.json", record)
+
     def set_init(self, cell: CellName, record: InitRecord | None) -> None:
         path = self.folder(cell) / "init.json"
         if record is None:

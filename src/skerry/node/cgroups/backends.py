@@ -62,6 +62,8 @@ class Holder(Protocol):
 
     def make(self, cell: str, limits: Limits) -> None: ...
 
+    def change(self, cell: str, limits: Limits) -> None: ...
+
     def remove(self, place: str) -> None: ...
 
     def enter(self, cell: str) -> tuple[int, ...]: ...
@@ -116,6 +118,13 @@ class Backend:
             if isinstance(error, OSError):
                 raise _failure("make", cell, error) from error
             raise
+
+    def change_limits(self, cell: CellName, limits: Limits) -> None:
+        self._check_exists(cell)
+        try:
+            self._holder.change(cell, limits)
+        except OSError as error:
+            raise _failure("change", cell, error) from error
 
     def read_limits(self, cell: CellName) -> Limits:
         self._check_exists(cell)

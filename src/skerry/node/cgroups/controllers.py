@@ -65,11 +65,16 @@ class Controllers:
             for hierarchy in self._hierarchies:
                 self._make_group(hierarchy, cell)
                 undo.callback(hierarchy.remove, cell)
-            parent = self._read(cell.rpartition("/")[0])
-            writing.check_lists(limits, lambda: parent("cpuset.cpus"), lambda: parent("cpuset.mems"))
-            settings = translation.to_v1(self._within_parent(cell, limits))
-            writing.write(self._files, lambda file: self._path(cell, file), settings)
+            self.change(cell, limits)
             undo.pop_all()
+
+    def change(self, cell: str, limits: Limits) -> None:
+        parent = self._read(cell.rpartition("/")[0])
+        writing.check_lists(limits, lambda: parent("cpuset.cpus"), lambda: parent("cpuset.mems"))
+        settings = translation.to_v1(
+            self._within_parent(cell, limits), held_memory=self._read(cell)("memory.limit_in_bytes")
+        )
+        writing.write(self._files, lambda file: self._path(cell, file), settings)
 
     def _make_group(self, hierarchy: Hierarchy, cell: str) -> None:
         try:

@@ -90,8 +90,11 @@ def from_v2(read: Read) -> Limits:
     )
 
 
-def to_v1(limits: Limits) -> list[Setting]:
-    """In the order that the kernel wants: a period before its quota, memory before memory with swap."""
+def to_v1(limits: Limits, held_memory: str = "") -> list[Setting]:
+    """In the order that the kernel wants: a period before its quota, memory before memory with swap.
+
+    `held_memory` is the limit so far. To be raised, it needs room below the one with swap first.
+    """
     settings = []
     shares = shares_of(limits)
     if shares is not None:
@@ -104,8 +107,12 @@ def to_v1(limits: Limits) -> list[Setting]:
     settings += _lists(limits)
     if limits.memory is not None:
         size = str(limits.memory * MEGABYTE)
-        settings.append(Setting("memory.limit_in_bytes", size, "memory"))
-        settings.append(Setting("memory.memsw.limit_in_bytes", size, "memory", optional=True))
+        both = [
+            Setting("memory.limit_in_bytes", size, "memory"),
+            Setting("memory.memsw.limit_in_bytes", size, "memory", optional=True),
+        ]
+        held = _number(held_memory)
+        settings += reversed(both) if held is not None and held < int(size) else both
     if limits.pids is not None:
         settings.append(Setting("pids.max", str(limits.pids), "pids"))
     return settings

@@ -69,6 +69,14 @@ class Cgroups(Protocol):
         """
         ...
 
+    def change_limits(self, cell: CellName, limits: Limits) -> None:
+        """Hold the cell to those of `limits` that are given, written and read back; the others stay.
+
+        Raises NotFound, Invalid (naming the limit: what is in the cell may use more already). Some of them
+        may be changed then.
+        """
+        ...
+
     def read_limits(self, cell: CellName) -> Limits:
         """The limits of its own that the kernel holds for the cell."""
         ...

@@ -67,7 +67,10 @@ class Unified:
                 f"processes sit in the group of cell {parent} itself and not in its leaves, so that it can "
                 "have no child cells: somebody moved them there"
             ) from error
-        above = self._read(parent)
+        self.change(cell, limits)
+
+    def change(self, cell: str, limits: Limits) -> None:
+        above = self._read(cell.rpartition("/")[0])
         writing.check_lists(
             limits, lambda: above("cpuset.cpus.effective"), lambda: above("cpuset.mems.effective")
         )
