@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.cells import Sandbox
-from skerry.node.launcher import executables
 from skerry.node.launcher.executables import candidates
 from skerry.node.launching import StartSpec
 from tests.node.launcher.ground import LOG_BYTES, UID, Room, gone, needs_root
@@ -163,10 +161,3 @@ def test_a_program_is_looked_for_as_a_shell_does() -> None:
     assert candidates(b"/bin/sh", b"/usr/bin") == [b"/bin/sh"]
     assert candidates(b"./sh", b"/usr/bin") == [b"./sh"]
     assert candidates(b"sh", b"/usr/bin::/bin") == [b"/usr/bin/sh", b"./sh", b"/bin/sh"]
-
-
-def test_a_report_of_a_failure_carries_number_and_step() -> None:
-    assert executables.failure(b"") is None
-    failure = executables.failure(b"%d change folder" % errno.ENOENT)
-    assert failure is not None
-    assert (failure.errno, failure.step) == (errno.ENOENT, "change folder")

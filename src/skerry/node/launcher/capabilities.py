@@ -53,7 +53,11 @@ def bound_to_sets() -> None:
 
 def bound_to(mask: int) -> None:
     """No program that this process runs from now on can have more than `mask`."""
-    for number in _in_reach:
-        if not mask >> number & 1:
-            kernel.drop_from_bounding_set(number)
+    for number in out_of(mask):
+        kernel.drop_from_bounding_set(number)
     _in_reach[:] = [number for number in _in_reach if mask >> number & 1]
+
+
+def out_of(mask: int) -> list[int]:
+    """What programs that this process runs can have beyond `mask`."""
+    return [number for number in _in_reach if not mask >> number & 1]

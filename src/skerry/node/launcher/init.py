@@ -20,8 +20,9 @@ from collections import deque
 from typing import Any, Final, NoReturn
 
 from skerry.node.launcher import capabilities, executables, kernel, loops, messages, mounts
-from skerry.node.launcher.executables import Forked, Program
+from skerry.node.launcher.executables import Program
 from skerry.node.launcher.pumps import Pump
+from skerry.node.launcher.scripts import Stage
 
 # With no agent to read them, tidings of exits are dropped beyond this; the records on disk stay.
 _MOST_UNSENT: Final = 4096
@@ -37,6 +38,7 @@ def begin(
     own_end: int,
     procs: list[int],
     system_calls: kernel.Filter,
+    stage: Stage,
 ) -> NoReturn:
     """What the child of the launcher, of which `launcher` is a pidfd, does for the rest of its life."""
     step, telling = "enter cgroup", own_end
@@ -49,7 +51,8 @@ def begin(
         _keep_only(agent_end, own_end)
         telling = messages.OWN_END
         _set_up(spec)
-        init = Init(socket.socket(fileno=messages.OWN_END), system_calls, is_spare=spec["is_spare"])
+        own = socket.socket(fileno=messages.OWN_END)
+        init = Init(own, system_calls, stage, is_spare=spec["is_spare"])
     except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
         failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
         messages.send(socket.socket(fileno=telling), messages.encode(failure))
@@ -91,9 +94,9 @@ def _raise_loopback() -> None:
 
 
 class Running:
-    """One executable, from the fork until it has ended and its output is all in."""
+    """One executable, from its start until it has ended and its output is all in."""
 
-    __slots__ = ("folder", "forked", "has_ended", "is_settled", "key", "pid_file", "pumps", "request")
+    __slots__ = ("folder", "has_ended", "key", "pid", "pid_file", "pumps", "request")
 
     def __init__(self, key: str, request: int, folder: int, pumps: list[Pump], pid_file: str) -> None:
         self.key = key
@@ -101,16 +104,18 @@ class Running:
         self.folder = folder
         self.pumps = pumps
         self.pid_file = pid_file  # not empty: the process so far is a runtime's, and the executable comes
-        self.forked = Forked(0, -1, -1)
-        self.is_settled = False  # the program runs or never will
+        self.pid = 0  # as seen in the cell
         self.has_ended = False
 
 
 class Init:
     """The loop, and what it knows."""
 
-    def __init__(self, own: socket.socket, system_calls: kernel.Filter, *, is_spare: bool) -> None:
+    def __init__(
+        self, own: socket.socket, system_calls: kernel.Filter, stage: Stage, *, is_spare: bool
+    ) -> None:
         self._own = own
+        self._stage = stage
         self._is_spare = is_spare
         self._system_calls = system_calls
         self._loop = loops.Loop()
@@ -144,15 +149,17 @@ class Init:
             self._tell({"id": message.body.get("id"), "failed": "enter cell", "errno": errno.EPERM})
             message.close()
             return
+        failure: dict[str, Any] | None = None
         try:
             self._start(message)
         except OSError as error:
-            step = getattr(error, "step", "start")
-            self._tell({"id": message.body.get("id"), "failed": step, "errno": error.errno or errno.EIO})
+            failure = {"failed": getattr(error, "step", "start"), "errno": error.errno or errno.EIO}
         except (LookupError, TypeError, ValueError) as error:
-            self._tell({"id": message.body.get("id"), "failed": repr(error), "errno": errno.EINVAL})
+            failure = {"failed": repr(error), "errno": errno.EINVAL}
         finally:
             _close(*message.descriptors[1:])
+        if failure is not None:
+            self._tell({"id": message.body.get("id"), **failure})
 
     def _start(self, message: messages.Message) -> None:
         body = message.body
@@ -168,40 +175,24 @@ class Init:
                 reading.append(ends[0])
                 writing.append(ends[1])
                 os.set_blocking(ends[0], False)
-            # Before the fork, since nothing may fail after it.
+            # Before the start, since nothing may fail after it.
             pumps = [
                 Pump(pipe, folder, stream, body["log_bytes"])
                 for pipe, stream in zip(reading, ("stdout", "stderr"), strict=False)
             ]
             running = Running(body["key"], body["id"], folder, pumps, body["pid_file"])
-            running.forked = executables.fork(
-                program, self._system_calls, tuple(streams or writing), clone_into, entrance
-            )
+            script = executables.script(program, self._system_calls, tuple(streams or writing), entrance)
+            running.pid, pidfd = script.spawn(self._stage, clone_into)
         except BaseException:
             _close(folder, *reading)
             raise
         finally:
             _close(*writing)
-        self._running[running.forked.pid] = running
-        self._loop.watch(running.forked.status, lambda: self._settle(running))
-
-    def _settle(self, running: Running) -> None:
-        """The program runs, or never will: answer, unless the executable is still to come."""
-        pid, pidfd, status = running.forked
-        failure = executables.failure(os.read(status, 1024))
-        self._loop.forget(status)
-        os.close(status)
-        running.is_settled = True
-        if failure is not None:
-            os.waitpid(pid, 0)
-            del self._running[pid]
-            _close(running.folder, pidfd, *(pump.pipe for pump in running.pumps))
-            self._tell({"id": running.request, "failed": failure.step, "errno": failure.errno})
-            return
+        self._running[running.pid] = running
         if running.pid_file:
-            os.close(pidfd)
+            os.close(pidfd)  # the executable is still to come
         else:
-            self._tell({"id": running.request}, [pidfd], pid)
+            self._tell({"id": running.request}, [pidfd], running.pid)
         for pump in running.pumps:
             self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
 
@@ -235,10 +226,6 @@ class Init:
                 if any(each.pid_file for each in self._running.values()):
                     self._strays[ended.si_pid] = status
                 continue
-            if not running.is_settled:
-                self._settle(running)
-                if ended.si_pid not in self._running:
-                    continue
             _, status = os.waitpid(ended.si_pid, 0)
             code = os.waitstatus_to_exitcode(status)
             if running.pid_file:
@@ -248,7 +235,7 @@ class Init:
 
     def _take_over(self, running: Running, code: int) -> None:
         """A runtime has ended: what it started is our child now, and the executable. Or it failed."""
-        del self._running[running.forked.pid]
+        del self._running[running.pid]
         pid = _read_pid(running.pid_file) if code == 0 else 0
         running.pid_file = ""
         status = self._strays.pop(pid, None)
@@ -261,7 +248,7 @@ class Init:
             self._tidy(running)
             self._tell({"id": running.request, "failed": "runtime", "errno": 0, "code": code})
             return
-        running.forked = Forked(pid, -1, -1)
+        running.pid = pid
         self._running[pid] = running
         pidfd = [os.pidfd_open(pid)] if status is None else []
         self._tell({"id": running.request, "pid": pid}, pidfd)
@@ -269,7 +256,7 @@ class Init:
             self._end(running, os.waitstatus_to_exitcode(status))
 
     def _end(self, running: Running, code: int) -> None:
-        del self._running[running.forked.pid]
+        del self._running[running.pid]
         for pump in running.pumps:
             pump.drain()  # what it printed is kept before its end is
         record = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import struct
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 MACHINE: Final = os.uname().machine
@@ -46,8 +47,7 @@ MOUNT_ATTR_NODEV: Final = 0x4
 
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
-_CLOSE_RANGE_CLOEXEC: Final = 1 << 2
-_ALL: Final = 0xFFFFFFFF
+ALL: Final = 0xFFFFFFFF
 
 _RT_SIGACTION: Final = {"x86_64": 13, "aarch64": 134}
 _SIGACTION_BYTES: Final = 32  # all zero: the default action
@@ -56,13 +56,15 @@ _RESERVED_SIGNALS: Final = (32, 33)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
-_PR_SET_SECCOMP: Final = 22
-_PR_CAPBSET_DROP: Final = 24
+PR_SET_SECCOMP: Final = 22
+PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
-_PR_SET_NO_NEW_PRIVS: Final = 38
-_SECCOMP_MODE_FILTER: Final = 2
+PR_SET_NO_NEW_PRIVS: Final = 38
+SECCOMP_MODE_FILTER: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
+_PROT_READ: Final = 1
+_PROT_EXEC: Final = 4
 
 # PyDLL, not CDLL: the interpreter lock stays held across a clone, so that the child is born holding it.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -83,8 +85,7 @@ for _hook in (_before_fork, _after_fork_in_parent, _after_fork_in_child):
 _CLONE_ARGUMENTS = struct.Struct("=11Q")  # flags, pidfd, ..., the fifth: exit signal, the last: cgroup
 _pidfd = ctypes.c_int(-1)
 _pidfd_at = ctypes.addressof(_pidfd)
-_NO_SIGNALS = bytes(128)  # the C library's set, which is larger than the kernel's
-_CAPABILITY_HEADER = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+CAPABILITY_HEADER = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
 _CAPABILITIES = struct.Struct("=6I")  # effective, permitted, inheritable; low words first, then high words
 
 
@@ -109,10 +110,7 @@ def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
 
     Gives (pid, pidfd) to the parent and (0, -1) to the child.
     """
-    flags |= CLONE_PIDFD
-    if clone_into is not None:
-        flags |= CLONE_INTO_CGROUP
-    arguments = _CLONE_ARGUMENTS.pack(flags, _pidfd_at, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, clone_into or 0)
+    arguments = _clone_arguments(flags, clone_into)
     _before_fork()
     pid = _syscall(_long(_CLONE3), arguments, _long(len(arguments)))
     if pid == 0:
@@ -125,15 +123,37 @@ def clone(flags: int, clone_into: int | None = None) -> tuple[int, int]:
     return pid, _pidfd.value
 
 
-def close_on_exec_from(first: int) -> None:
-    """Let no descriptor from `first` on outlive an exec."""
-    if _syscall(_long(_CLOSE_RANGE), _ulong(first), _ulong(_ALL), _long(_CLOSE_RANGE_CLOEXEC)):
-        _fail("close descriptors")
+def clone_by(enter: Callable[[bytes], int], flags: int, clone_into: int | None) -> tuple[int, int]:
+    """The same with `enter` for the system call, whose child never comes back: no interpreter is forked."""
+    pid = enter(_clone_arguments(flags, clone_into))
+    if pid < 0:
+        raise StepFailed(-pid, "clone")
+    return pid, _pidfd.value
+
+
+def _clone_arguments(flags: int, clone_into: int | None) -> bytes:
+    flags |= CLONE_PIDFD
+    if clone_into is not None:
+        flags |= CLONE_INTO_CGROUP
+    return _CLONE_ARGUMENTS.pack(flags, _pidfd_at, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, clone_into or 0)
+
+
+def call(step: str, number: int, *arguments: int | bytes | tuple[bytes, ...]) -> None:
+    """The system call `number`. A text is passed by its address."""
+    passed = [_long(each) if isinstance(each, int) else each for each in arguments]
+    if _syscall(_long(number), *passed) < 0:
+        _fail(step)
+
+
+def make_executable(place: int, size: int) -> None:
+    """Pages that hold instructions from now on, and can be written no more."""
+    if _libc.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(size), _PROT_READ | _PROT_EXEC):
+        _fail("make instructions executable")
 
 
 def close_from(first: int) -> None:
     """Close every descriptor from `first` on."""
-    if _syscall(_long(_CLOSE_RANGE), _ulong(first), _ulong(_ALL), _long(0)):
+    if _syscall(_long(_CLOSE_RANGE), _ulong(first), _ulong(ALL), _long(0)):
         _fail("close descriptors")
 
 
@@ -204,12 +224,6 @@ def take_default_reserved_signals() -> None:
             _syscall(_long(number), _long(reserved), bytes(_SIGACTION_BYTES), None, _long(_SIGNAL_SET_BYTES))
 
 
-def unblock_signals() -> None:
-    """Before a program runs. Not by the signal module, which makes a set of names of what was blocked."""
-    if _libc.pthread_sigmask(signal.SIG_SETMASK, _NO_SIGNALS, None):
-        _fail("unblock signals")
-
-
 def set_parent_death_signal(number: int) -> None:
     """The signal that comes when the process that forked this one ends; 0 for none."""
     _prctl("set parent death signal", _PR_SET_PDEATHSIG, number)
@@ -224,7 +238,7 @@ def end_with(parent: int) -> None:
 
 
 def set_no_new_privileges() -> None:
-    _prctl("set no_new_privs", _PR_SET_NO_NEW_PRIVS, 1)
+    _prctl("set no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
 
 
 class Filter:
@@ -234,33 +248,38 @@ class Filter:
         self._program = ctypes.create_string_buffer(program, len(program))
         place = ctypes.addressof(self._program)
         self._loaded = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, place))
-        self._at = ctypes.addressof(self._loaded)
+        self.address = ctypes.addressof(self._loaded)  # as the kernel takes it
 
     def install(self) -> None:
         """Hold this process, and all that come of it, to the filter for ever."""
-        if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._at, 0, 0):
+        if _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.address, 0, 0):
             _fail("set seccomp filter")
 
 
 def drop_from_bounding_set(capability: int) -> None:
-    _prctl("drop a capability", _PR_CAPBSET_DROP, capability)
+    _prctl("drop a capability", PR_CAPBSET_DROP, capability)
 
 
 def clear_inheritable_capabilities() -> None:
     """Give no capability on to a program by inheritance; what this process has, it keeps."""
     held = ctypes.create_string_buffer(_CAPABILITIES.size)
-    if _libc.capget(_CAPABILITY_HEADER, held):
+    if _libc.capget(CAPABILITY_HEADER, held):
         _fail("read capabilities")
     low, also_low, _, high, also_high, _ = _CAPABILITIES.unpack(held.raw)
-    if _libc.capset(_CAPABILITY_HEADER, _CAPABILITIES.pack(low, also_low, 0, high, also_high, 0)):
+    if _libc.capset(CAPABILITY_HEADER, _CAPABILITIES.pack(low, also_low, 0, high, also_high, 0)):
         _fail("set capabilities")
 
 
 def set_capabilities(mask: int) -> None:
     """Have exactly the capabilities of `mask`, and give none on to a program by inheritance."""
-    low, high = mask & 0xFFFFFFFF, mask >> 32
-    if _libc.capset(_CAPABILITY_HEADER, _CAPABILITIES.pack(low, low, 0, high, high, 0)):
+    if _libc.capset(CAPABILITY_HEADER, capability_sets(mask)):
         _fail("set capabilities")
+
+
+def capability_sets(mask: int) -> bytes:
+    """`mask` as the kernel takes it: effective and permitted, not inheritable."""
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    return _CAPABILITIES.pack(low, low, 0, high, high, 0)
 
 
 def _prctl(step: str, option: int, value: int, other: int = 0) -> None:

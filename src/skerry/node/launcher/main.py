@@ -16,6 +16,7 @@ import sys
 from typing import NoReturn
 
 from skerry.node.launcher import capabilities, init, kernel, loops, messages, seccomp
+from skerry.node.launcher.scripts import Stage
 
 _OWN = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 
@@ -43,6 +44,7 @@ class Launcher:
     def __init__(self, agent: socket.socket, system_calls: kernel.Filter) -> None:
         self._agent = agent
         self._system_calls = system_calls
+        self._stage = Stage()
         self._self = os.pidfd_open(os.getpid())
         self._loop = loops.Loop()
         self._loop.watch(agent.fileno(), self._hear)
@@ -83,7 +85,7 @@ class Launcher:
             flags |= kernel.CLONE_NEWNET
         pid, pidfd = kernel.clone(flags, clone_into)
         if pid == 0:
-            init.begin(body, self._self, agent_end, own_end, entrance, self._system_calls)
+            init.begin(body, self._self, agent_end, own_end, entrance, self._system_calls, self._stage)
         try:
             self._answer({"id": body["id"], "pid": pid}, [pidfd])
         finally:
