@@ -1,0 +1,1 @@
+"""Serverledge: functions over HTTP, as its document and its program have them."""

@@ -1,0 +1,76 @@
+"""What this room needs of functions, so that it can be served and tested without any worker.
+
+`skerry.functions` keeps these promises; `Functions` here is its registry together with whoever has to hear of a
+change before it is acknowledged. Reads come from memory and wait for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from skerry.functions.asynchronous import Polled
+from skerry.functions.invoking import PoolStatus
+from skerry.functions.registry import NewFunction
+from skerry.model.calls import Ask, Report
+from skerry.model.functions import Function
+
+
+class Functions(Protocol):
+    """What is registered. A change is durable when it returns, and no call that starts later misses it."""
+
+    async def create(self, new: NewFunction, *, actor: str) -> Function:
+        """Raises `AlreadyExists`, `NotFound` for the runtime, and whatever else is wrong with it."""
+        ...
+
+    async def update(self, new: NewFunction, *, actor: str) -> Function:
+        """The next version, or the first if there is none."""
+        ...
+
+    async def delete(self, name: str, *, actor: str) -> Function:
+        """Raises `NotFound`."""
+        ...
+
+    def get(self, name: str) -> Function | None: ...
+
+    def names(self) -> Sequence[str]:
+        """All, in order."""
+        ...
+
+    def runs(self, function: Function) -> str:
+        """What really runs it, for people: `Python 3.11.2`."""
+        ...
+
+
+class Invoker(Protocol):
+    """Calls that are answered at once, and the workers for them."""
+
+    async def invoke(self, ask: Ask) -> Report:
+        """Raises `NotFound`, `Overloaded`, `Unavailable`; what the function does wrong is in the report."""
+        ...
+
+    async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int: ...
+
+    def status(self) -> PoolStatus: ...
+
+
+class Asynchronous(Protocol):
+    """Calls whose answer is fetched later."""
+
+    async def accept(self, ask: Ask) -> str:
+        """The id of a call that is durable and can be polled; it does not look whether there is the function."""
+        ...
+
+    async def poll(self, id: str) -> Polled | None:
+        """None if the id is not known."""
+        ...
+
+
+class Logs(Protocol):
+    """What functions have printed."""
+
+    def logs(
+        self, name: str, *, lines: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """Output as it was written, in the order of time; only the last `lines`; with `follow` also what comes."""
+        ...
