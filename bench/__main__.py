@@ -12,7 +12,7 @@ import time
 
 from bench.figures import Figure
 
-TOPICS = ("store", "schedule", "cells", "images", "containers", "cluster")
+TOPICS = ("store", "schedule", "cells", "images", "containers", "cluster", "functions")
 
 
 def line(figure: Figure) -> str:
