@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from skerry.kit import ids as fresh_ids
 from skerry.kit import jsonio
-from skerry.model import errors
-from skerry.model.ids import InstanceId, WorkloadId
+from skerry.model import errors, ids
+from skerry.model.ids import InstanceId, Namespace, WorkloadId
 from skerry.model.ports import PortMapping
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.model.statuses import Desired, Status
@@ -37,6 +42,35 @@ def test_nouns_survive_being_stored() -> None:
 def test_a_spec_needs_a_good_name(name: str) -> None:
     with pytest.raises(errors.Invalid, match="name"):
         Spec(name=name, uri="image")
+
+
+@pytest.mark.parametrize("name", ["default", "a", "shop-2", "x" * 63])
+def test_a_namespace_is_a_short_word_in_lower_case(name: str) -> None:
+    assert ids.check_namespace(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "*", "Shop", "2nd", "-a", "a-", "a b", "a/b", "a.b", "a_b", "é", "a\n", "x" * 64]
+)
+def test_what_is_no_namespace_is_refused_wherever_it_is_named(name: str) -> None:
+    with pytest.raises(errors.Invalid, match="must be 1 to 63 lower-case letters") as caught:
+        Workload(WorkloadId("w-1"), SPEC, 1.0, namespace=Namespace(name))
+    assert caught.value.field == "namespace"
+    with pytest.raises(errors.Invalid, match="namespace"):
+        replace(instance(), namespace=Namespace(name))
+
+
+@given(st.floats(0, 2**48 / 1000 - 1), st.integers(0, 2**80 - 1))
+def test_no_id_that_is_made_is_a_namespace(now: float, chance: int) -> None:
+    with pytest.raises(errors.Invalid):
+        ids.check_namespace(fresh_ids.new_id(now, lambda bits: chance))
+
+
+def test_nouns_that_were_stored_without_a_namespace_are_in_the_default_one() -> None:
+    for noun in (Workload(WorkloadId("w-1"), SPEC, created_at=1.0), instance()):
+        fields = msgspec.to_builtins(noun)
+        assert fields.pop("namespace") == "default"
+        assert jsonio.decode(jsonio.encode(fields), type(noun)) == noun
 
 
 @pytest.mark.parametrize("uri", ["", "two words", "a\nb", "x" * 2049])

@@ -7,12 +7,13 @@ listens. Reads of the control plane come from here. Nothing here decides or writ
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import TypeVar
 
 from skerry.control.records import INSTANCES, Held, Records
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.statuses import FINAL
 from skerry.model.workloads import Instance
 from skerry.store.keymap import KeyMap
@@ -30,7 +31,7 @@ class Census:
 
     def __init__(self, known: Iterable[Known] = ()) -> None:
         self._known: dict[InstanceId, Known] = {}
-        self._by_age: KeyMap[InstanceId] = KeyMap()
+        self._by_age: dict[Namespace, KeyMap[InstanceId]] = {}
         self._on_node: dict[NodeId, dict[InstanceId, None]] = {}
         self._of_workload: dict[WorkloadId, dict[InstanceId, None]] = {}
         self._over: dict[InstanceId, None] = {}  # in the order in which they ended
@@ -47,9 +48,20 @@ class Census:
     def get(self, id: str) -> Known | None:
         return self._known.get(InstanceId(id))
 
-    def behind(self, place: str | None) -> Iterator[Known]:
-        """Those that were made after the one at `place`, which `place_of` told."""
-        return (self._known[id] for _, id in self._by_age.scan("", place))
+    def behind(self, place: str | None, namespace: Namespace | None = None) -> Iterator[Known]:
+        """Those that were made after the one at `place`, as `place_of` tells; of one namespace or of all."""
+        found: Iterator[tuple[str, InstanceId]]
+        if namespace is None:
+            found = heapq.merge(*(some.scan("", place) for some in self._by_age.values()))
+        else:
+            found = self._by_age.get(namespace, KeyMap()).scan("", place)
+        return (self._known[id] for _, id in found)
+
+    def count(self, namespace: Namespace | None = None) -> int:
+        """How many there are, in one namespace or in all."""
+        if namespace is None:
+            return len(self._known)
+        return len(self._by_age.get(namespace, ()))
 
     def on_node(self, node: NodeId) -> list[Known]:
         return [self._known[id] for id in self._on_node.get(node, ())]
@@ -69,13 +81,13 @@ class Census:
         """One instance was `before` and is `after`; None: not there."""
         was = before.value if before else None
         now = after.value if after else None
-        if was is not None and now is None:
+        if after is not None:
+            self._known[after.value.id] = after
+        elif was is not None:
             del self._known[was.id]
-            self._by_age.remove(place_of(was))
-        elif now is not None and after is not None:
-            self._known[now.id] = after
-            if was is None:
-                self._by_age.put(place_of(now), now.id)
+        if was is None or now is None or (was.created_at, was.namespace) != (now.created_at, now.namespace):
+            self._forget_age(was)
+            self._note_age(now)
         one = now or was
         if one is None:
             return
@@ -85,6 +97,18 @@ class Census:
             self._over.setdefault(one.id)
         else:
             self._over.pop(one.id, None)
+
+    def _note_age(self, one: Instance | None) -> None:
+        if one is not None:
+            self._by_age.setdefault(one.namespace, KeyMap()).put(place_of(one), one.id)
+
+    def _forget_age(self, one: Instance | None) -> None:
+        if one is None:
+            return
+        of_its_namespace = self._by_age[one.namespace]
+        of_its_namespace.remove(place_of(one))
+        if not of_its_namespace:
+            del self._by_age[one.namespace]
 
 
 class Mirror:

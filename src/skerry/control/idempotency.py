@@ -1,7 +1,8 @@
 """Requests that may be sent twice: what an Idempotency-Key made, kept for a day.
 
 The memo of a key is written in the transaction that makes the thing, so there is never one without the other.
-It holds no part of the request but its digest. Keys of different callers are different keys.
+It holds no part of the request but its digest. Keys of different callers, or in different namespaces, are
+different keys.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from skerry.kit import jsonio
 from skerry.kit.clock import Clock
 from skerry.model import errors
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.store.protocol import ABSENT, NO_LEASE, Expect, LeaseId, Put, Store
 
 PREFIX = "idempotency/"
@@ -36,12 +38,14 @@ class Request(msgspec.Struct, frozen=True):
     digest: str
 
     @classmethod
-    def of(cls, idempotency_key: str, actor: str, *what: object) -> Request:
+    def of(cls, idempotency_key: str, actor: str, namespace: Namespace, *what: object) -> Request:
         if not 0 < len(idempotency_key) <= _MAX_KEY or not idempotency_key.isprintable():
             raise errors.Invalid(
                 f"an Idempotency-Key is 1 to {_MAX_KEY} printable characters", field="Idempotency-Key"
             )
-        name = hashlib.sha256(f"{actor}\0{idempotency_key}".encode()).hexdigest()
+        # In the default namespace a memo is kept where it was before there were others.
+        scope = (actor,) if namespace == DEFAULT_NAMESPACE else (actor, namespace)
+        name = hashlib.sha256("\0".join([*scope, idempotency_key]).encode()).hexdigest()
         return cls(PREFIX + name, hashlib.sha256(jsonio.encode_canonical(what)).hexdigest())
 
 

@@ -21,12 +21,12 @@ from skerry.control.listing import Page
 from skerry.control.reporting import Outcome, Reporter
 from skerry.control.standings import Standings
 from skerry.control.transitions import Step
-from skerry.control.workloads import Kept, Workloads, check_match, check_size
+from skerry.control.workloads import Kept, Workloads, check_match, check_shared, check_size, exists_elsewhere
 from skerry.control.writing import Writer
 from skerry.kit import ids as fresh_ids
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.nodes import Liveness
 from skerry.model.orders import Order, Report
 from skerry.model.room import Room
@@ -70,17 +70,26 @@ class Instances:
     # What callers want
 
     async def create(
-        self, what: Spec | str, *, actor: str, id: str | None = None, idempotency_key: str | None = None
+        self,
+        what: Spec | str,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> tuple[Instance, bool]:
         """An instance of a spec, or of the workload with that id or name; and whether it is new.
 
         The same id with the same spec or workload, or the same key with the same request, gives the one that
-        is there; the same id with another raises `AlreadyExists`.
+        is there; the same id with another raises `AlreadyExists`. Of a workload in another namespace none can
+        be made (`Unprocessable`).
         """
         if isinstance(what, Spec):
             check_size(what)
-        request = Request.of(idempotency_key, actor, "instance", what, id) if idempotency_key else None
-        workload = None if isinstance(what, Spec) else await self._workload(what)
+        request = (
+            Request.of(idempotency_key, actor, namespace, "instance", what, id) if idempotency_key else None
+        )
+        workload = None if isinstance(what, Spec) else await self._workloads.template(what, namespace)
         while True:
             if made := await self._memos.recall(request):
                 again = await self._writer.read(made)
@@ -88,8 +97,10 @@ class Instances:
                     raise idempotency.made_and_gone("instance", made)
                 return again.value, False
             if id is not None and (there := await self._writer.read(ids.check_id(id))):
-                return _same(there.value, what, workload), False
-            instance = _new(id, what, workload, self._clock.now(), await self._first_generation(id))
+                return _same(there.value, what, workload, namespace), False
+            instance = _new(
+                id, what, workload, namespace, self._clock.now(), await self._first_generation(id)
+            )
             key = self._mirror.records.key(instance.id)
             puts, expect = await self._memos.note(request, instance.id)
             expect.append(Expect(key, ABSENT))
@@ -100,7 +111,7 @@ class Instances:
                 await self._mirror.seen(await self._store.commit([*ops, *puts], expect))
             except errors.Conflict:
                 if workload is not None:
-                    workload = await self._workloads.read(workload.value.id)
+                    workload = await self._workloads.read(workload.value.id, namespace)
                 continue
             return instance, True
 
@@ -127,13 +138,17 @@ class Instances:
         if_match: int | None = None,
     ) -> Instance:
         """Another wish, another spec (made of the present one by `merge`) or another workload, at once."""
-        follow = None if workload is None else await self._workload(workload)
+        follow = None
+        if workload is not None:
+            namespace = (await self._known(id)).value.namespace
+            follow = await self._workloads.template(workload, namespace)
 
         def decide(known: Known) -> Step | None:
             check_match(known.revision, if_match)
             instance = known.value
             spec, of, version = instance.spec, instance.workload, instance.version
             if follow is not None:
+                check_shared(follow.value, instance.namespace)
                 spec, of, version = follow.value.spec, follow.value.id, follow.value.version
             if merge is not None:
                 spec = merge(spec)
@@ -158,6 +173,15 @@ class Instances:
             raise writing.missing(id)
         return self._shown(known)
 
+    async def check_in(self, namespace: Namespace, id: str) -> None:
+        """Raise `NotFound` unless it is in that namespace."""
+        try:
+            known = await self._known(id)
+        except errors.NotFound:
+            raise writing.missing(id, namespace) from None
+        if known.value.namespace != namespace:
+            raise writing.missing(id, namespace)
+
     def revision(self, id: str) -> int:
         """Changes with the instance: what an ETag is made of."""
         known = self._census.get(id)
@@ -180,8 +204,11 @@ class Instances:
         node: NodeId | None = None,
         workload: WorkloadId | None = None,
         name: str | None = None,
+        namespace: Namespace | None = None,
     ) -> Page[Instance]:
-        """Instances by age and id; of all kinds, states, nodes, workloads and names, if none is given."""
+        """Instances by age and id; of all kinds, states, nodes, workloads, names and namespaces, if none is
+        given.
+        """
 
         kinds = frozenset(Kind) if kind is None else frozenset({kind})
 
@@ -198,10 +225,14 @@ class Instances:
         is_filtered = bool(kind is not None or states or node or workload or name)
 
         def behind(place: str | None) -> Iterator[Instance]:
-            found = self._census.behind(place)
+            found = self._census.behind(place, namespace)
             return map(self._shown, filter(is_wanted, found) if is_filtered else found)
 
-        total = sum(map(is_wanted, self._census)) if is_filtered else len(self._census)
+        total = (
+            sum(map(is_wanted, self._census.behind(None, namespace)))
+            if is_filtered
+            else self._census.count(namespace)
+        )
         return listing.cut(behind, census.place_of, total=total, limit=limit, offset=offset, cursor=cursor)
 
     async def events(self, id: str) -> Sequence[Told]:
@@ -221,9 +252,7 @@ class Instances:
         Every status comes, in order; of several changes within one, the latest. Raises `Overloaded` for a
         reader that is too slow for that.
         """
-        known = self._census.get(id) or await self._writer.read(id)
-        if known is None:
-            raise writing.missing(id)
+        known = await self._known(id)
         watch = _Watch(known.value)
         watches = self._watches.setdefault(known.value.id, set())
         watches.add(watch)
@@ -273,11 +302,11 @@ class Instances:
         """
         return 1 if id is None else await self._store.revision() + 1
 
-    async def _workload(self, id_or_name: str) -> Kept:
-        try:
-            return self._workloads.find(id_or_name)
-        except errors.NotFound:
-            return await self._workloads.read(id_or_name)  # perhaps another server has just made it
+    async def _known(self, id: str) -> Known:
+        known = self._census.get(id) or await self._writer.read(id)  # perhaps another server has just made it
+        if known is None:
+            raise writing.missing(id)
+        return known
 
     async def _wish(self, id: str, desired: Desired, actor: str) -> Instance:
         return await self._change(
@@ -340,7 +369,14 @@ class _Watch:
         return self._due.popleft()
 
 
-def _new(id: str | None, what: Spec | str, workload: Kept | None, now: float, generation: int) -> Instance:
+def _new(
+    id: str | None,
+    what: Spec | str,
+    workload: Kept | None,
+    namespace: Namespace,
+    now: float,
+    generation: int,
+) -> Instance:
     spec = what if isinstance(what, Spec) else None
     if workload is not None:
         spec = workload.value.spec
@@ -353,11 +389,14 @@ def _new(id: str | None, what: Spec | str, workload: Kept | None, now: float, ge
         workload=workload.value.id if workload else None,
         version=workload.value.version if workload else 0,
         generation=generation,
+        namespace=namespace,
     )
 
 
-def _same(there: Instance, what: Spec | str, workload: Kept | None) -> Instance:
+def _same(there: Instance, what: Spec | str, workload: Kept | None, namespace: Namespace) -> Instance:
     """The one that is there, if it is what was asked for."""
+    if there.namespace != namespace:
+        raise exists_elsewhere("instance", there)
     is_same = there.workload == workload.value.id if workload else there.spec == what
     if not is_same:
         raise errors.AlreadyExists(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Generic, NamedTuple, TypeVar
 
 from skerry.kit import jsonio
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.workloads import Instance, Workload
 from skerry.store.protocol import Entry, Expect, Put
 
@@ -18,10 +19,19 @@ H = TypeVar("H")
 
 INSTANCES = "instance/"
 WORKLOADS = "workload/"
-NAMES = "workload-name/"
+_NAMES = "workload-name/"
 
 # Writes on their way to the mirror are at most as many as the transactions under way can hold.
 _REMEMBERED = 16_384
+
+
+def name_key(namespace: Namespace, name: str) -> str:
+    """Of a workload's name: which workload has it, in that namespace.
+
+    Names have no slash, so no two of these are the same; those of the default namespace are as they were
+    before there were others.
+    """
+    return _NAMES + (name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
 
 
 class Held(NamedTuple, Generic[H]):

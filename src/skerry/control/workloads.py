@@ -1,4 +1,4 @@
-"""Workloads: templates under unique names, in versions.
+"""Workloads: templates in versions, under names that are unique in their namespace.
 
 A name is a key of its own, written in the same transaction as the workload, so that two cannot have it. What
 a new version or a deletion means for instances is only written down here; `skerry.control.upkeep` does it, on
@@ -8,6 +8,7 @@ whichever server leads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -16,12 +17,12 @@ from skerry.control.census import Mirror, place_at
 from skerry.control.events import EventLog
 from skerry.control.idempotency import Memos, Request
 from skerry.control.listing import Page
-from skerry.control.records import NAMES, WORKLOADS, Held, Records
+from skerry.control.records import WORKLOADS, Held, Records, name_key
 from skerry.kit import ids as fresh_ids
 from skerry.kit import jsonio
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
-from skerry.model.ids import WorkloadId
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, WorkloadId
 from skerry.model.statuses import Desired
 from skerry.model.workloads import Instance, Rollout, Spec, Workload
 from skerry.store.protocol import ABSENT, Delete, Expect, Op, Put, Store
@@ -45,7 +46,7 @@ class Workloads:
         self._memos = Memos(store, clock)
         self.records: Records[Workload] = Records(WORKLOADS, Workload)
         self._view = View(store, WORKLOADS, self.records.read, changed=self._moved)
-        self._by_name: dict[str, WorkloadId] = {}
+        self._by_name: dict[tuple[Namespace, str], WorkloadId] = {}
         self._listeners: list[Listener] = []
 
     async def run(self) -> None:
@@ -56,7 +57,13 @@ class Workloads:
         await self._view.ready()
 
     async def create(
-        self, spec: Spec, *, actor: str, id: str | None = None, idempotency_key: str | None = None
+        self,
+        spec: Spec,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> tuple[Workload, bool]:
         """A workload of this spec, and whether it is new.
 
@@ -64,7 +71,10 @@ class Workloads:
         anything else that is taken, such as the name, raises `AlreadyExists`.
         """
         check_size(spec)
-        request = Request.of(idempotency_key, actor, "workload", spec, id) if idempotency_key else None
+        request = (
+            Request.of(idempotency_key, actor, namespace, "workload", spec, id) if idempotency_key else None
+        )
+        name = name_key(namespace, spec.name)
         while True:
             if made := await self._memos.recall(request):
                 again = await self._read(made)
@@ -72,62 +82,89 @@ class Workloads:
                     raise idempotency.made_and_gone("workload", made)
                 return again.value, False
             if id is not None and (there := await self._read(ids.check_id(id))):
+                if there.value.namespace != namespace:
+                    raise exists_elsewhere("workload", there.value)
                 if there.value.spec != spec or there.value.is_going:
                     raise errors.AlreadyExists(f"workload {id} exists with another spec; change it instead")
                 return there.value, False
-            if taken := await self._store.get(NAMES + spec.name):
+            if taken := await self._store.get(name):
                 raise errors.AlreadyExists(
                     f"the name {spec.name!r} belongs to workload {taken.value.decode()}; "
                     "change that, or choose another name"
                 )
             now = self._clock.now()
-            workload = Workload(WorkloadId(id or fresh_ids.new_id(now)), spec, now)
+            workload = Workload(WorkloadId(id or fresh_ids.new_id(now)), spec, now, namespace=namespace)
             puts, expect = await self._memos.note(request, workload.id)
             key = self.records.key(workload.id)
             try:
                 await self._commit(
                     [
                         self.records.put(workload),
-                        Put(NAMES + spec.name, workload.id.encode()),
-                        self._events.put("workload.created", key, actor=actor, name=spec.name),
+                        Put(name, workload.id.encode()),
+                        self._events.put(
+                            "workload.created", key, actor=actor, name=spec.name, namespace=namespace
+                        ),
                         *puts,
                     ],
-                    [Expect(key, ABSENT), Expect(NAMES + spec.name, ABSENT), *expect],
+                    [Expect(key, ABSENT), Expect(name, ABSENT), *expect],
                 )
             except errors.Conflict:
                 continue  # somebody was quicker with the id, the name or the key; reading again shows which
             return workload, True
 
-    def get(self, id_or_name: str) -> Workload:
-        return self.find(id_or_name).value
+    def get(self, id_or_name: str, namespace: Namespace | None = None) -> Workload:
+        return self.find(id_or_name, namespace).value
 
-    def revision(self, id: str) -> int:
+    def revision(self, id_or_name: str, namespace: Namespace | None = None) -> int:
         """Changes with the workload: what an ETag is made of."""
-        return self.find(id).revision
+        return self.find(id_or_name, namespace).revision
 
-    def find(self, id_or_name: str) -> Kept:
-        """The workload of that id, or else of that name."""
-        by_name = self._by_name.get(id_or_name, "")
-        kept = self._view.get(WORKLOADS + id_or_name) or self._view.get(WORKLOADS + by_name)
-        if kept is None or kept.value.is_going:
-            raise missing(id_or_name)
-        return kept
+    def find(self, id_or_name: str, namespace: Namespace | None = None) -> Kept:
+        """The workload of that id, or else of that name, in a namespace.
 
-    async def read(self, id_or_name: str) -> Kept:
+        Without one, an id is looked for in all and a name in the default one.
+        """
+        kept = self._view.get(WORKLOADS + id_or_name)
+        if kept is None or not _is_in(kept, namespace):
+            by_name = self._by_name.get((namespace or DEFAULT_NAMESPACE, id_or_name), "")
+            kept = self._view.get(WORKLOADS + by_name)
+        return _there(kept, id_or_name, namespace)
+
+    async def read(self, id_or_name: str, namespace: Namespace | None = None) -> Kept:
         """`find` in the store itself, for who was told by it that the mirror is behind."""
         kept = await self._read(ids.check_id(id_or_name, "workload"))
-        if kept is None and (name := await self._store.get(NAMES + id_or_name)):
-            kept = await self._read(name.value.decode())
-        if kept is None or kept.value.is_going:
-            raise missing(id_or_name)
+        if kept is None or not _is_in(kept, namespace):
+            name = await self._store.get(name_key(namespace or DEFAULT_NAMESPACE, id_or_name))
+            kept = await self._read(name.value.decode()) if name else None
+        return _there(kept, id_or_name, namespace)
+
+    async def template(self, id_or_name: str, namespace: Namespace) -> Kept:
+        """What instances in `namespace` are made from; `Unprocessable` if that is the id of one elsewhere."""
+        with suppress(errors.NotFound):
+            return self.find(id_or_name, namespace)
+        with suppress(errors.NotFound):
+            return await self.read(id_or_name, namespace)  # perhaps another server has just made it
+        kept = _there(await self._read(id_or_name), id_or_name, namespace)
+        check_shared(kept.value, namespace)
         return kept
 
     def known(self) -> Sequence[Kept]:
         """All, also those that are being deleted."""
         return [kept for _, kept in self._view.items()]
 
-    def list(self, *, limit: int = 100, offset: int = 0, cursor: str | None = None) -> Page[Workload]:
-        there = sorted((kept.value for kept in self.known() if not kept.value.is_going), key=_place)
+    def list(
+        self,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        cursor: str | None = None,
+        namespace: Namespace | None = None,
+    ) -> Page[Workload]:
+        """Workloads by age and id, of all namespaces if none is given."""
+        there = sorted(
+            (kept.value for kept in self.known() if not kept.value.is_going and _is_in(kept, namespace)),
+            key=_place,
+        )
         return listing.cut(
             lambda place: (one for one in there if place is None or _place(one) > place),
             _place,
@@ -143,11 +180,12 @@ class Workloads:
         merge: Callable[[Spec], Spec],
         *,
         actor: str,
+        namespace: Namespace | None = None,
         if_match: int | None = None,
         rollout: Rollout = Rollout.NONE,
     ) -> Workload:
         """The next version, with the spec that `merge` makes of this one; none if that is equal."""
-        kept = self.find(id_or_name)
+        kept = self.find(id_or_name, namespace)
         while True:
             check_match(kept.revision, if_match)
             before, spec = kept.value, merge(kept.value.spec)
@@ -165,9 +203,10 @@ class Workloads:
             ]
             expect = [self.records.expect(kept)]
             if spec.name != before.spec.name:
-                ops += [Delete(NAMES + before.spec.name), Put(NAMES + spec.name, before.id.encode())]
-                expect.append(Expect(NAMES + spec.name, ABSENT))
-                if await self._store.get(NAMES + spec.name):
+                old, new = (name_key(before.namespace, one.name) for one in (before.spec, spec))
+                ops += [Delete(old), Put(new, before.id.encode())]
+                expect.append(Expect(new, ABSENT))
+                if await self._store.get(new):
                     raise errors.AlreadyExists(f"the name {spec.name!r} is taken; choose another")
             try:
                 await self._commit(ops, expect)
@@ -176,15 +215,17 @@ class Workloads:
                 continue
             return after
 
-    async def delete(self, id_or_name: str, *, actor: str, cascade: bool = True) -> Workload:
+    async def delete(
+        self, id_or_name: str, *, actor: str, namespace: Namespace | None = None, cascade: bool = True
+    ) -> Workload:
         """Delete it, and all its instances; without `cascade`, `Conflict` while there are any.
 
         One that is going already may be deleted again, by its id.
         """
         there = self._view.get(WORKLOADS + id_or_name)
-        if there is not None and there.value.is_going:
+        if there is not None and there.value.is_going and _is_in(there, namespace):
             return there.value
-        kept = self.find(id_or_name)
+        kept = self.find(id_or_name, namespace)
         while True:
             workload = kept.value
             key = self.records.key(workload.id)
@@ -194,12 +235,13 @@ class Workloads:
                     f"{len(left)} instances of workload {workload.spec.name} are there; "
                     "delete them first, or delete it with them (cascade)"
                 )
-            told = self._events.put("workload.deleted", key, actor=actor, name=workload.spec.name)
+            told = self._events.put(
+                "workload.deleted", key, actor=actor, name=workload.spec.name, namespace=workload.namespace
+            )
             own = self.records.put(replace(workload, is_going=True)) if cascade else Delete(key)
+            name = name_key(workload.namespace, workload.spec.name)
             try:
-                await self._commit(
-                    [own, Delete(NAMES + workload.spec.name), told], [self.records.expect(kept)]
-                )
+                await self._commit([own, Delete(name), told], [self.records.expect(kept)])
             except errors.Conflict:
                 kept = await self.read(workload.id)
                 continue
@@ -223,10 +265,10 @@ class Workloads:
 
     def _moved(self, moves: Sequence[Moved[Kept]]) -> None:
         for _, before, after in moves:
-            if before is not None and self._by_name.get(before.value.spec.name) == before.value.id:
-                del self._by_name[before.value.spec.name]
+            if before is not None and self._by_name.get(_named(before)) == before.value.id:
+                del self._by_name[_named(before)]
             if after is not None and not after.value.is_going:
-                self._by_name[after.value.spec.name] = after.value.id
+                self._by_name[_named(after)] = after.value.id
         for changed in tuple(self._listeners):
             for _, before, after in moves:
                 changed(before, after)
@@ -242,10 +284,41 @@ def check_match(revision: int, if_match: int | None) -> None:
         raise errors.Refused("it has changed since you read it; read it again, then decide anew")
 
 
-def missing(id_or_name: str) -> errors.NotFound:
-    return errors.NotFound(
-        f"there is no workload {id_or_name[:128]!r}; `skerry get workloads` lists those there are"
+def check_shared(workload: Workload, namespace: Namespace) -> None:
+    """Raise unless instances in `namespace` can be made from it."""
+    if workload.namespace != namespace:
+        raise errors.Unprocessable(
+            f"workload {workload.id} is in the namespace {workload.namespace!r}, and its instances must be, "
+            f"too: make them there, or of a workload in {namespace!r}"
+        )
+
+
+def exists_elsewhere(noun: str, there: Workload | Instance) -> errors.AlreadyExists:
+    return errors.AlreadyExists(
+        f"{noun} {there.id} exists in the namespace {there.namespace!r}; an id is there once, choose another"
     )
+
+
+def missing(id_or_name: str, namespace: Namespace | None) -> errors.NotFound:
+    within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
+    return errors.NotFound(
+        f"there is no workload {id_or_name[:128]!r}{within}; "
+        f"`skerry get workloads{option}` lists those there are"
+    )
+
+
+def _there(kept: Kept | None, id_or_name: str, namespace: Namespace | None) -> Kept:
+    if kept is None or kept.value.is_going:
+        raise missing(id_or_name, namespace)
+    return kept
+
+
+def _is_in(kept: Kept, namespace: Namespace | None) -> bool:
+    return namespace in (None, kept.value.namespace)
+
+
+def _named(kept: Kept) -> tuple[Namespace, str]:
+    return kept.value.namespace, kept.value.spec.name
 
 
 def _is_wanted(held: Held[Instance]) -> bool:

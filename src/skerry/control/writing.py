@@ -12,6 +12,7 @@ from skerry.control.census import Known, Mirror
 from skerry.control.events import EventLog
 from skerry.control.transitions import Step
 from skerry.model import errors
+from skerry.model.ids import Namespace
 from skerry.store.protocol import MAX_OPS, Delete, Expect, Op, Store
 
 # The record and its events: a wish that goes over two statuses has three.
@@ -76,5 +77,8 @@ class Writer:
             return step
 
 
-def missing(id: str) -> errors.NotFound:
-    return errors.NotFound(f"there is no instance {id[:128]!r}; `skerry get instances` lists those there are")
+def missing(id: str, namespace: Namespace | None = None) -> errors.NotFound:
+    within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
+    return errors.NotFound(
+        f"there is no instance {id[:128]!r}{within}; `skerry get instances{option}` lists those there are"
+    )

@@ -23,10 +23,15 @@ FlavorId = NewType("FlavorId", str)
 HoldId = NewType("HoldId", str)
 ContractId = NewType("ContractId", str)
 TokenId = NewType("TokenId", str)
+Namespace = NewType("Namespace", str)  # of workloads and instances
 Digest = NewType("Digest", str)  # "sha256:" and 64 hex digits
 
 MAX_ID = 128
+MAX_NAMESPACE = 63
+NAMESPACE_PATTERN = r"[a-z](?:[a-z0-9-]*[a-z0-9])?"
+DEFAULT_NAMESPACE = Namespace("default")
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -39,6 +44,17 @@ def check_id(text: str, field: str = "id") -> str:
             field=field,
         )
     return text
+
+
+def check_namespace(text: str) -> Namespace:
+    """A name for what belongs together. It is no id of ours: those begin with a digit."""
+    if len(text) > MAX_NAMESPACE or not _NAMESPACE.fullmatch(text):
+        raise errors.Invalid(
+            f"namespace {text[:MAX_NAMESPACE]!r} must be 1 to {MAX_NAMESPACE} lower-case letters, digits or "
+            "'-', and begin with a letter and end with a letter or digit",
+            field="namespace",
+        )
+    return Namespace(text)
 
 
 def check_label(text: str, field: str) -> str:

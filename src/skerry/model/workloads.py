@@ -2,7 +2,8 @@
 
 A `Spec` says what to run. A workload names one and counts its versions; an instance holds the spec it was
 made with, what is wished of it and what was last seen of it. Instances change only by `wish` and `become`,
-which ask the state machine. Where an instance is placed is decided by `skerry.schedule`.
+which ask the state machine. Both live in a namespace, for ever in the one they were made in; a namespace is
+there by being named. Where an instance is placed is decided by `skerry.schedule`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from skerry.model import errors, ids, ports, statuses
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.ports import PortMapping
 from skerry.model.room import NOTHING, Room
 from skerry.model.statuses import Desired, Status
@@ -153,9 +154,11 @@ class Workload(msgspec.Struct, frozen=True):
     version: int = 1  # goes up with every change of the spec
     rollout: Rollout = Rollout.NONE  # of this version
     is_going: bool = False  # deleted: nothing is made from it, and it goes when its instances are told to
+    namespace: Namespace = DEFAULT_NAMESPACE  # in which its name is its own
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
+        ids.check_namespace(self.namespace)
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -183,9 +186,11 @@ class Instance(msgspec.Struct, frozen=True):
     restarts: int = 0
     generation: int = 1  # of the copy: goes up when it leaves a node or has to; nodes refuse older ones
     leaving: Spec | None = None  # of the copy that its node is to give up, before a new one is placed
+    namespace: Namespace = DEFAULT_NAMESPACE  # its workload's, if it has one
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
+        ids.check_namespace(self.namespace)
 
     def become(
         self, status: Status, *, at: float, reason: str, actor: str, exit_code: int | None = None

@@ -71,6 +71,12 @@ HTTP: dict[str, Access] = {
     "POST /node/{id}/uncordon": _ADMIN,
     "POST /node/{id}/drain": _ADMIN,
 }
+# What lives in a namespace is also served there, to the same callers.
+HTTP |= {
+    name.replace(" /", " /namespace/{namespace}/"): row
+    for name, row in HTTP.items()
+    if name.partition(" ")[2].startswith(("/instance/", "/workload/"))
+}
 
 GRPC: dict[str, Access] = {
     "/grpc.health.v1.Health/Check": OPEN,

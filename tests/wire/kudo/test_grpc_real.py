@@ -11,14 +11,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from grpclib import GRPCError
+from grpclib import Status as GRPCStatus
 from grpclib.client import Channel, Stream
 
 from skerry.control.instances import Instances
 from skerry.kit.clock import ManualClock
-from skerry.model.ids import NodeId
+from skerry.model.ids import Namespace, NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.room import Millicores, Room
 from skerry.model.statuses import NodeStatus, Status
+from skerry.model.workloads import Spec
 from skerry.store.memory import MemoryStore
 from skerry.wire.grpc.channel import dial
 from skerry.wire.proto import kudo_controller_pb2 as a
@@ -290,3 +293,21 @@ async def test_a_client_finds_its_instance_again_on_a_server_that_started_again(
             await after.tell("STOPPING")
             await until(stream, pb.STOPPING)
         assert after.instances.list().total == 1
+
+
+async def test_what_is_created_is_in_the_default_namespace_and_ids_reach_every_other(cloud: Cloud) -> None:
+    async with cloud.following() as stream:
+        await stream.recv_message()
+    assert cloud.instances.get("web-1").namespace == "default"
+    far, _ = await cloud.instances.create(
+        Spec("web", "example.org/web"), namespace=Namespace("shop"), id="far-1", actor="me"
+    )
+    with pytest.raises(GRPCError, match="exists in the namespace 'shop'") as refused:
+        await cloud.instance.Create(pb.Instance(id="far-1", name="web", uri="example.org/web"))
+    assert refused.value.status is GRPCStatus.ALREADY_EXISTS
+    await cloud.instance.Stop(pb.InstanceIdentifier(id="far-1"))
+    assert cloud.instances.get("far-1").desired == "STOPPED"
+    await cloud.instance.Start(pb.InstanceIdentifier(id="far-1"))
+    assert cloud.instances.get("far-1").desired == "RUNNING"
+    await cloud.instance.Destroy(pb.InstanceIdentifier(id="far-1"))
+    await cloud.server.becomes(far.id, None)

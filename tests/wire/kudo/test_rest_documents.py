@@ -185,6 +185,7 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "arguments": [],
         "architecture": "",
         "constraints": [],
+        "namespace": "default",
         "desired": "RUNNING",
         "since": 2.5,
         "reason": "exit code 3",

@@ -253,7 +253,7 @@ BAD_QUERIES = [
     ("state=RUNNING&status=FAILED", 400, "`state` and `status` mean the same and differ"),
     ("type=pod", 400, "'pod' is no type"),
     ("type=vm", 422, "virtual machines are not run here"),
-    ("namespace=other", 422, "one namespace here, 'default'"),
+    ("namespace=Other", 400, "namespace 'Other' must be 1 to 63 lower-case letters"),
     ("cursor=%21", 400, "this cursor is not one of ours"),
     ("cursor=YS9i&offset=1", 400, "a cursor or an offset, not both"),
     ("odd=1", 400, "odd"),

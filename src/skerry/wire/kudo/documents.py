@@ -26,6 +26,9 @@ _DEFAULTS = Spec(name="needed", uri="needed")  # for everything but these two
 
 Given: TypeAlias = T | UnsetType | None  # null is not the same as nothing
 Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+InNamespace: TypeAlias = (
+    Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
+)
 
 
 class Resource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,12 +115,14 @@ class WorkloadInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     """A workload. An `id` of your own makes it safe to send this twice."""
 
     id: str | UnsetType = UNSET
+    namespace: InNamespace = UNSET
 
 
 class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An instance: of a workload, or of a spec of its own."""
 
     id: str | UnsetType = UNSET
+    namespace: InNamespace = UNSET
     status: Annotated[str, Meta(description="`RUNNING` or `STOPPED`; not read on creation")] | UnsetType = (
         UNSET
     )
@@ -163,6 +168,7 @@ class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
     architecture: str
     constraints: tuple[str, ...]
+    namespace: Annotated[str, Meta(description="In which its name is its own")]
     version: Annotated[int, Meta(description="Goes up with every change")]
     rollout: Annotated[Rollout, Meta(description="What this version means for instances of older ones")]
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
@@ -185,6 +191,7 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
     architecture: str
     constraints: tuple[str, ...]
+    namespace: Annotated[str, Meta(description="Its workload's, if it has one")]
     desired: Annotated[Desired, Meta(description="What is wished of it")]
     since: Annotated[float, Meta(description="When `status` began, seconds since the epoch")]
     reason: Annotated[str, Meta(description="Why `status` is what it is, for people")]
@@ -206,6 +213,7 @@ def workload_document(workload: Workload) -> WorkloadDocument:
     return WorkloadDocument(
         id=workload.id,
         resources=resource_document(workload.spec.room),
+        namespace=workload.namespace,
         version=workload.version,
         rollout=workload.rollout,
         created_at=workload.created_at,
@@ -220,6 +228,7 @@ def instance_document(instance: Instance, usage: Room) -> InstanceDocument:
         id=instance.id,
         status=seen.status,
         resources=ClaimDocument(limit, limit, resource_document(usage)),
+        namespace=instance.namespace,
         desired=instance.desired,
         since=seen.since,
         reason=seen.reason,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from skerry.control.events import Told
 from skerry.control.listing import Page
-from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.nodes import Liveness, Node
 from skerry.model.room import Room
 from skerry.model.statuses import Desired, Status
@@ -22,17 +22,30 @@ from skerry.schedule.answers import Verdict
 
 
 class Workloads(Protocol):
-    """Templates, by id or by name."""
+    """Templates, by id or by name; without a namespace, by an id of any or a name of the default one."""
 
     async def create(
-        self, spec: Spec, *, actor: str, id: str | None = None, idempotency_key: str | None = None
+        self,
+        spec: Spec,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> tuple[Workload, bool]: ...
 
-    def get(self, id_or_name: str) -> Workload: ...
+    def get(self, id_or_name: str, namespace: Namespace | None = None) -> Workload: ...
 
-    def revision(self, id: str) -> int: ...
+    def revision(self, id_or_name: str, namespace: Namespace | None = None) -> int: ...
 
-    def list(self, *, limit: int = 100, offset: int = 0, cursor: str | None = None) -> Page[Workload]: ...
+    def list(
+        self,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        cursor: str | None = None,
+        namespace: Namespace | None = None,
+    ) -> Page[Workload]: ...
 
     async def change(
         self,
@@ -40,18 +53,27 @@ class Workloads(Protocol):
         merge: Callable[[Spec], Spec],
         *,
         actor: str,
+        namespace: Namespace | None = None,
         if_match: int | None = None,
         rollout: Rollout = Rollout.NONE,
     ) -> Workload: ...
 
-    async def delete(self, id_or_name: str, *, actor: str, cascade: bool = True) -> Workload: ...
+    async def delete(
+        self, id_or_name: str, *, actor: str, namespace: Namespace | None = None, cascade: bool = True
+    ) -> Workload: ...
 
 
 class Instances(Protocol):
     """Copies of workloads, or of specs of their own."""
 
     async def create(
-        self, what: Spec | str, *, actor: str, id: str | None = None, idempotency_key: str | None = None
+        self,
+        what: Spec | str,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> tuple[Instance, bool]: ...
 
     async def start(self, id: str, *, actor: str) -> Instance: ...
@@ -73,6 +95,8 @@ class Instances(Protocol):
 
     def get(self, id: str) -> Instance: ...
 
+    async def check_in(self, namespace: Namespace, id: str) -> None: ...
+
     def revision(self, id: str) -> int: ...
 
     def usage(self, id: str) -> Room: ...
@@ -88,6 +112,7 @@ class Instances(Protocol):
         node: NodeId | None = None,
         workload: WorkloadId | None = None,
         name: str | None = None,
+        namespace: Namespace | None = None,
     ) -> Page[Instance]: ...
 
     async def events(self, id: str) -> Sequence[Told]: ...

@@ -25,12 +25,10 @@ MATCH_HEADER = {IF_MATCH: "The `ETag` that was read: if it has changed since, no
 MAX_SPEC_BODY = 2 * 1024 * 1024
 
 _TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e\x80-\xff]*)"\s*')
-_DEFAULT_NAMESPACE = "default"
 
 Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE, description=f"0: as many as there can be, {MAX_PAGE}")]
 Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Cursor = Annotated[str, Meta(description="Of the page before; unlike an offset it neither skips nor repeats")]
-Namespace = Annotated[str, Meta(description="There is one, `default`")]
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,11 +80,6 @@ def _wants_envelope(call: Call) -> bool:
 
 def page_size(limit: int) -> int:
     return limit or MAX_PAGE
-
-
-def check_namespace(name: str) -> None:
-    if name not in ("", _DEFAULT_NAMESPACE):
-        raise errors.Unprocessable(f"there is one namespace here, {_DEFAULT_NAMESPACE!r}; leave it out")
 
 
 def idempotency_key(call: Call) -> str | None:

@@ -6,21 +6,23 @@ by the time it is sent, not what it will be.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from skerry.model import errors
-from skerry.model.ids import NodeId, WorkloadId
+from skerry.model.ids import Namespace, NodeId, WorkloadId
 from skerry.model.statuses import Desired, Status
 from skerry.model.workloads import Instance, Spec
 from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.kudo import documents, rest_answers
+from skerry.wire.kudo import documents, rest_answers, rest_namespaces
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.kudo.documents import InstanceDocument, InstanceInput
 from skerry.wire.kudo.images import check_image
-from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Namespace, Offset
+from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.kudo.rest_namespaces import Place, Scope, Spaces
 
 _WISHES = {Status.RUNNING: Desired.RUNNING, Status.STOPPED: Desired.STOPPED}
 _ONE_OF = "give a workload (`workload_id`, `workload_name`, `?workloadId=`) or a spec (`name`, `uri`, ...)"
@@ -30,7 +32,7 @@ class InstancePath(msgspec.Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class InstanceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class InstanceQuery(Spaces, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which instances; filters that are not given let all through."""
 
     limit: Limit = 100
@@ -42,16 +44,14 @@ class InstanceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: Annotated[str, Meta(description="Id of the node they are on")] = ""
     workload: Annotated[str, Meta(description="Id of the workload they are of")] = ""
     name: Annotated[str, Meta(description="What they are called; several may be called the same")] = ""
-    namespace: Namespace = ""
 
 
 class InstanceWish(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"workload": "workloadId"}
+    Place, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"workload": "workloadId"}
 ):
     """What an instance is made of, if not told in the body."""
 
     workload: Annotated[str, Meta(description="Id of a workload")] = ""
-    namespace: Namespace = ""
 
 
 class InstanceList(msgspec.Struct, frozen=True):
@@ -78,7 +78,6 @@ class Deleted(msgspec.Struct, frozen=True):
 )
 async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> InstanceList | Reply:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
-    rest_answers.check_namespace(query.namespace)
     found = kudo.instances.list(
         limit=rest_answers.page_size(query.limit),
         offset=query.offset,
@@ -88,6 +87,7 @@ async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> Instan
         node=NodeId(query.node) if query.node else None,
         workload=WorkloadId(query.workload) if query.workload else None,
         name=query.name or None,
+        namespace=rest_namespaces.listed(query),
     )
     items = tuple(_document(kudo, instance) for instance in found.items)
     return rest_answers.page(call, InstanceList(found.total, items, found.cursor), items)
@@ -100,8 +100,9 @@ async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> Instan
     raises=(errors.Invalid, errors.NotFound),
     media_too={ENVELOPE: Envelope[InstanceDocument]},
 )
-async def show(kudo: Kudo, call: Call, path: InstancePath) -> InstanceDocument | Reply:
+async def show(kudo: Kudo, call: Call, path: InstancePath, query: Scope) -> InstanceDocument | Reply:
     """As it is known now. `ETag` changes whenever something of it is written, not with its `usage`."""
+    await rest_namespaces.check_there(kudo, path.id, query)
     return _answer(kudo, call, kudo.instances.get(path.id))
 
 
@@ -131,7 +132,7 @@ _CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-
 async def create(
     kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None
 ) -> InstanceDocument | Reply:
-    """Of a workload, by its id or name, or of a spec of its own.
+    """Of a workload in the same namespace, by its id or name, or of a spec of its own.
 
     It is durable when this is answered, and then waits for a node. With an `id` of your own, or an
     `Idempotency-Key`, the same request can be sent again without making a second one; the same id with
@@ -175,12 +176,18 @@ async def create_by_post(
     media_too={ENVELOPE: Envelope[InstanceDocument]},
     max_body_bytes=rest_answers.MAX_SPEC_BODY,
 )
-async def change(kudo: Kudo, call: Call, path: InstancePath, body: InstanceInput) -> InstanceDocument | Reply:
+async def change(
+    kudo: Kudo, call: Call, path: InstancePath, query: Scope, body: InstanceInput
+) -> InstanceDocument | Reply:
     """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
 
     `{"status": "STOPPED"}` stops it and keeps its place, `{"status": "RUNNING"}` starts it. Any change of the
-    spec, or another `workload_id`, replaces the copy there is. `id` and `type` cannot change.
+    spec, or another `workload_id`, replaces the copy there is. `id`, `type` and `namespace` cannot change.
     """
+    await rest_namespaces.check_there(kudo, path.id, query)
+    if body.namespace is not UNSET:
+        present = kudo.instances.get(path.id).namespace
+        rest_namespaces.check_stays("an instance", query, body.namespace, present)
     if body.id not in (UNSET, path.id):
         raise errors.Invalid("the id of an instance cannot change", field="id")
     if body.workload_id is None and kudo.instances.get(path.id).workload is not None:
@@ -194,7 +201,7 @@ async def change(kudo: Kudo, call: Call, path: InstancePath, body: InstanceInput
         actor=call.caller.name,
         desired=_desired(kudo, path.id, body.status),
         merge=body.onto if body.says_something else None,
-        workload=_workload(kudo, body),
+        workload=_workload(kudo, body, lambda: kudo.instances.get(path.id).namespace),
         if_match=rest_answers.matched(call, lambda: kudo.instances.revision(path.id)),
     )
     return _answer(kudo, call, instance)
@@ -207,27 +214,29 @@ async def change(kudo: Kudo, call: Call, path: InstancePath, body: InstanceInput
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
     media_too={ENVELOPE: Envelope[Deleted]},
 )
-async def delete(kudo: Kudo, call: Call, path: InstancePath) -> Deleted | Reply:
+async def delete(kudo: Kudo, call: Call, path: InstancePath, query: Scope) -> Deleted | Reply:
     """It is wished gone, and cannot be called back; it is 404 when its node has removed it."""
+    await rest_namespaces.check_there(kudo, path.id, query)
     instance = await kudo.instances.destroy(path.id, actor=call.caller.name)
     return rest_answers.one(call, Deleted(instance.id))
 
 
 async def _create(kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None) -> Reply:
-    rest_answers.check_namespace(query.namespace)
     given = body or InstanceInput()
+    namespace = rest_namespaces.chosen(query, given.namespace)
     _check_given_image(call, given)
     made, is_new = await kudo.instances.create(
-        _what(kudo, query, given),
+        _what(kudo, query, given, namespace),
         actor=call.caller.name,
+        namespace=namespace,
         id=None if given.id is UNSET else given.id or None,
         idempotency_key=rest_answers.idempotency_key(call),
     )
     return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/instance/{made.id}")
 
 
-def _what(kudo: Kudo, query: InstanceWish, given: InstanceInput) -> Spec | str:
-    named = _workload(kudo, given)
+def _what(kudo: Kudo, query: InstanceWish, given: InstanceInput, namespace: Namespace) -> Spec | str:
+    named = _workload(kudo, given, lambda: namespace)
     if named is not None and query.workload not in ("", named):
         raise errors.Invalid(
             f"the query and the body name different workloads; {_ONE_OF}", field="workloadId"
@@ -242,21 +251,21 @@ def _what(kudo: Kudo, query: InstanceWish, given: InstanceInput) -> Spec | str:
     return workload
 
 
-def _workload(kudo: Kudo, given: InstanceInput) -> str | None:
-    """The workload that is named, if one is."""
+def _workload(kudo: Kudo, given: InstanceInput, namespace: Callable[[], Namespace]) -> str | None:
+    """The workload that is named, if one is; by its name it is one in `namespace`."""
     by_id, by_name = given.workload_id, given.workload_name
     if isinstance(by_id, str) and isinstance(by_name, str):
         raise errors.Invalid("give `workload_id` or `workload_name`, not both", field="workload_name")
     if isinstance(by_name, str):
-        _check_no_other_has(kudo, by_name)
+        _check_no_other_has(kudo, by_name, namespace())
         return by_name
     return by_id if isinstance(by_id, str) else None
 
 
-def _check_no_other_has(kudo: Kudo, name: str) -> None:
+def _check_no_other_has(kudo: Kudo, name: str, namespace: Namespace) -> None:
     """Ids go before names: one workload may have the name of another as its id, and is not meant then."""
     try:
-        found = kudo.workloads.get(name)
+        found = kudo.workloads.get(name, namespace)
     except errors.NotFound:
         return  # another server may have just made it; the control plane looks in the store
     if found.spec.name != name:

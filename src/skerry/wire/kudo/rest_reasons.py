@@ -12,14 +12,15 @@ from skerry.model.statuses import Status
 from skerry.schedule import explaining
 from skerry.schedule.answers import Refusal, Verdict
 from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.kudo import documents, rest_answers
+from skerry.wire.kudo import documents, rest_answers, rest_namespaces
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.kudo.documents import ResourceDocument
 from skerry.wire.kudo.rest_answers import Limit, Offset
 from skerry.wire.kudo.rest_instances import InstancePath
+from skerry.wire.kudo.rest_namespaces import Scope
 
 
-class EventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EventQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How many, of the newest."""
 
     limit: Limit = 100
@@ -43,7 +44,7 @@ class InstanceEvents(msgspec.Struct, frozen=True):
     events: tuple[EventDocument, ...]
 
 
-class ExplainQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExplainQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which nodes."""
 
     limit: Limit = 100
@@ -78,7 +79,11 @@ class Explanation(msgspec.Struct, frozen=True):
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def events(kudo: Kudo, call: Call, path: InstancePath, query: EventQuery) -> InstanceEvents | Reply:
-    """Every status it had, with the reason and who it came from, as far back as events are kept."""
+    """Every status it had, with the reason and who it came from, as far back as events are kept.
+
+    Without a namespace also of one that is gone, of which it is no longer known where it was.
+    """
+    await rest_namespaces.check_there(kudo, path.id, query)
     told = await kudo.instances.events(path.id)
     newest = told[-rest_answers.page_size(query.limit) :]
     return InstanceEvents(
@@ -100,6 +105,7 @@ async def events(kudo: Kudo, call: Call, path: InstancePath, query: EventQuery) 
 )
 async def explain(kudo: Kudo, call: Call, path: InstancePath, query: ExplainQuery) -> Explanation | Reply:
     """Asks every node as the scheduler does: which filter said no, and by how much."""
+    await rest_namespaces.check_there(kudo, path.id, query)
     instance = kudo.instances.get(path.id)
     verdicts = kudo.instances.explain(path.id)
     shown = verdicts[query.offset : query.offset + rest_answers.page_size(query.limit)]

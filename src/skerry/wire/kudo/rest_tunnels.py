@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from skerry.kit.tasks import give_up
@@ -24,9 +23,11 @@ from skerry.model.tunnels import MAX_FRAME, Ask, Channel, ExecAsk, Frame, LogsAs
 from skerry.wire.http.endpoints import Call, Duplex, Stream, endpoint
 from skerry.wire.http.streaming import Manner
 from skerry.wire.http.websocket import WebSocket
+from skerry.wire.kudo import rest_namespaces
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.kudo.keeper import Tunnel
 from skerry.wire.kudo.rest_instances import InstancePath
+from skerry.wire.kudo.rest_namespaces import Scope
 
 TEXT = "text/plain"
 _MAX_TAIL = 1_000_000
@@ -46,7 +47,7 @@ _RAISES = (
 )
 
 
-class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogsQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which output."""
 
     follow: Annotated[bool, Meta(description="Go on with what is written from now on")] = False
@@ -56,7 +57,7 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: Annotated[Output, Meta(description="`stdout` or `stderr`; without it both")] | None = None
 
 
-class ExecQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExecQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What to run, and how."""
 
     command: Annotated[
@@ -88,6 +89,7 @@ async def logs(kudo: Kudo, call: Call, path: InstancePath, query: LogsQuery) -> 
     Where output is no longer kept, a line of its own says so. With `follow` it goes on over restarts until
     the instance is over; an answer that breaks off is not complete.
     """
+    await rest_namespaces.check_there(kudo, path.id, query)
     ask = LogsAsk(follow=query.follow, tail=query.tail, stream=query.stream)
     async with AsyncExitStack() as undo:
         tunnel = await _opened(kudo, path.id, ask, undo)
@@ -116,6 +118,7 @@ async def execute(kudo: Kudo, call: Call, path: InstancePath, query: ExecQuery) 
     close has the code 1008 or 1011, and its reason is the error's code and sentence. Hanging up kills the
     program.
     """
+    await rest_namespaces.check_there(kudo, path.id, query)
     ask = ExecAsk(
         arguments=query.command,
         environment=query.environment,

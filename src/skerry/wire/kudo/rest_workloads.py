@@ -13,35 +13,29 @@ from msgspec import UNSET, Meta
 from skerry.model import errors
 from skerry.model.workloads import Rollout, Workload
 from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.kudo import documents, rest_answers
+from skerry.wire.kudo import documents, rest_answers, rest_namespaces
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.kudo.documents import WorkloadDocument, WorkloadInput
 from skerry.wire.kudo.images import check_image
-from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Namespace, Offset
+from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
 from skerry.wire.kudo.rest_instances import Deleted
+from skerry.wire.kudo.rest_namespaces import Place, Scope, Spaces
 
 
 class WorkloadPath(msgspec.Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=128, description="Its id, or its name")]
 
 
-class WorkloadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WorkloadQuery(Spaces, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which workloads."""
 
     limit: Limit = 100
     offset: Offset = 0
     cursor: Cursor = ""
     type: Annotated[str, Meta(description="`CONTAINER`")] = ""
-    namespace: Namespace = ""
 
 
-class WorkloadWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a workload is made."""
-
-    namespace: Namespace = ""
-
-
-class RolloutQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RolloutQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a new version means for the instances of older ones."""
 
     rollout: Annotated[
@@ -49,7 +43,7 @@ class RolloutQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = Rollout.NONE
 
 
-class CascadeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CascadeQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What becomes of the instances."""
 
     cascade: Annotated[bool, Meta(description="`false`: 409 if there are any")] = True
@@ -72,11 +66,13 @@ class WorkloadList(msgspec.Struct, frozen=True):
 )
 async def list_workloads(kudo: Kudo, call: Call, query: WorkloadQuery) -> WorkloadList | Reply:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
-    rest_answers.check_namespace(query.namespace)
     if query.type:
         documents.kind_of(query.type)  # there is one, so it lets all through
     found = kudo.workloads.list(
-        limit=rest_answers.page_size(query.limit), offset=query.offset, cursor=query.cursor or None
+        limit=rest_answers.page_size(query.limit),
+        offset=query.offset,
+        cursor=query.cursor or None,
+        namespace=rest_namespaces.listed(query),
     )
     items = tuple(map(documents.workload_document, found.items))
     return rest_answers.page(call, WorkloadList(found.total, items, found.cursor), items)
@@ -89,9 +85,9 @@ async def list_workloads(kudo: Kudo, call: Call, query: WorkloadQuery) -> Worklo
     raises=(errors.Invalid, errors.NotFound),
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
 )
-async def show(kudo: Kudo, call: Call, path: WorkloadPath) -> WorkloadDocument | Reply:
+async def show(kudo: Kudo, call: Call, path: WorkloadPath, query: Scope) -> WorkloadDocument | Reply:
     """By its id or its name. `ETag` changes with it."""
-    return _answer(kudo, call, kudo.workloads.get(path.id))
+    return _answer(kudo, call, kudo.workloads.get(path.id, rest_namespaces.meant(query)))
 
 
 _CREATE_RAISES = (
@@ -116,10 +112,8 @@ _CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
     max_body_bytes=rest_answers.MAX_SPEC_BODY,
 )
-async def create(
-    kudo: Kudo, call: Call, query: WorkloadWish, body: WorkloadInput
-) -> WorkloadDocument | Reply:
-    """Its name is its own: 409 if another workload has it.
+async def create(kudo: Kudo, call: Call, query: Place, body: WorkloadInput) -> WorkloadDocument | Reply:
+    """Its name is its own: 409 if another workload in the namespace has it.
 
     With an `id` of your own, or an `Idempotency-Key`, the same request can be sent again without harm.
     """
@@ -138,7 +132,7 @@ async def create(
     max_body_bytes=rest_answers.MAX_SPEC_BODY,
 )
 async def create_by_post(
-    kudo: Kudo, call: Call, query: WorkloadWish, body: WorkloadInput
+    kudo: Kudo, call: Call, query: Place, body: WorkloadInput
 ) -> WorkloadDocument | Reply:
     """For clients that create with POST."""
     return await _create(kudo, call, query, body)
@@ -166,16 +160,21 @@ async def change(
 ) -> WorkloadDocument | Reply:
     """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
 
-    It makes the next version, of which instances are made from now on. `id` and `type` cannot change.
+    It makes the next version, of which instances are made from now on. `id`, `type` and `namespace` cannot
+    change.
     """
-    if body.id not in (UNSET, path.id, kudo.workloads.get(path.id).id):
+    namespace = rest_namespaces.meant(query)
+    present = kudo.workloads.get(path.id, namespace)
+    if body.id not in (UNSET, path.id, present.id):
         raise errors.Invalid("the id of a workload cannot change", field="id")
+    rest_namespaces.check_stays("a workload", query, body.namespace, present.namespace)
     _check_given_image(call, body)
     workload = await kudo.workloads.change(
         path.id,
         body.onto,
         actor=call.caller.name,
-        if_match=rest_answers.matched(call, lambda: kudo.workloads.revision(path.id)),
+        namespace=namespace,
+        if_match=rest_answers.matched(call, lambda: kudo.workloads.revision(path.id, namespace)),
         rollout=query.rollout,
     )
     return _answer(kudo, call, workload)
@@ -190,16 +189,22 @@ async def change(
 )
 async def delete(kudo: Kudo, call: Call, path: WorkloadPath, query: CascadeQuery) -> Deleted | Reply:
     """It is gone at once, and its name free; its instances are destroyed."""
-    workload = await kudo.workloads.delete(path.id, actor=call.caller.name, cascade=query.cascade)
+    workload = await kudo.workloads.delete(
+        path.id,
+        actor=call.caller.name,
+        namespace=rest_namespaces.meant(query),
+        cascade=query.cascade,
+    )
     return rest_answers.one(call, Deleted(workload.id))
 
 
-async def _create(kudo: Kudo, call: Call, query: WorkloadWish, body: WorkloadInput) -> Reply:
-    rest_answers.check_namespace(query.namespace)
+async def _create(kudo: Kudo, call: Call, query: Place, body: WorkloadInput) -> Reply:
+    namespace = rest_namespaces.chosen(query, body.namespace)
     _check_given_image(call, body)
     made, is_new = await kudo.workloads.create(
         body.onto(),
         actor=call.caller.name,
+        namespace=namespace,
         id=None if body.id is UNSET else body.id or None,
         idempotency_key=rest_answers.idempotency_key(call),
     )

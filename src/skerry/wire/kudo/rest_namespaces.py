@@ -1,0 +1,147 @@
+"""Namespaces over HTTP: `?namespace=`, `namespace` in a body, and every route once more in a namespace.
+
+A route under `/namespace/{namespace}` is the same endpoint as without it, with what the path says laid into
+its query; there is no second handler. Ids are the cloud's, names are a namespace's: what is asked for without
+a namespace is found by its id wherever it is, and by its name in the default one. Who names a namespace gets
+nothing of another.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from skerry.model import errors, ids
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
+from skerry.wire.http.endpoints import Call, Endpoint
+from skerry.wire.kudo.context import Kudo
+
+PREFIX = "/namespace/{namespace}"
+EVERY = "*"
+
+_InPath = Annotated[
+    str,
+    Meta(
+        description="Lower-case letters, digits and `-`; begins with a letter",
+        # Only told: what does not fit is refused in our own words.
+        extra_json_schema={
+            "minLength": 1,
+            "maxLength": ids.MAX_NAMESPACE,
+            "pattern": f"^{ids.NAMESPACE_PATTERN}$",
+        },
+    ),
+]
+
+
+class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where to look."""
+
+    namespace: Annotated[
+        str,
+        Meta(
+            description=f"What is meant is there, or is 404. Without it an id is found wherever it is, and "
+            f"a name in `{DEFAULT_NAMESPACE}`"
+        ),
+    ] = ""
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where to make something."""
+
+    namespace: Annotated[str, Meta(description=f"Without it: `{DEFAULT_NAMESPACE}`")] = ""
+
+
+class Spaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of which namespace a list is."""
+
+    namespace: Annotated[
+        str, Meta(description=f"Without it: `{DEFAULT_NAMESPACE}`; `{EVERY}`: all there are")
+    ] = ""
+
+
+class NamespacePath(msgspec.Struct, frozen=True):
+    namespace: _InPath
+
+
+def meant(scope: Scope) -> Namespace | None:
+    """The namespace that is named, if one is."""
+    return ids.check_namespace(scope.namespace) if scope.namespace else None
+
+
+def listed(spaces: Spaces) -> Namespace | None:
+    """The namespace that a list is of; None: all."""
+    if spaces.namespace == EVERY:
+        return None
+    return ids.check_namespace(spaces.namespace or DEFAULT_NAMESPACE)
+
+
+def chosen(place: Place, told: str | UnsetType) -> Namespace:
+    """The namespace to make something in, of which the body may tell, too."""
+    if told is UNSET:
+        return ids.check_namespace(place.namespace or DEFAULT_NAMESPACE)
+    _check_agrees(place.namespace, told, "body")
+    return ids.check_namespace(told)
+
+
+def check_stays(noun: str, scope: Scope, told: str | UnsetType, present: Namespace) -> None:
+    """Raise if the body tells of another namespace than that which something is in."""
+    if told is UNSET:
+        return
+    _check_agrees(scope.namespace, told, "body")
+    if told != present:
+        raise errors.Invalid(
+            f"the namespace of {noun} cannot change; make another in {told[: ids.MAX_NAMESPACE]!r}",
+            field="namespace",
+        )
+
+
+async def check_there(kudo: Kudo, id: str, scope: Scope) -> None:
+    """Raise `NotFound` unless the instance is in the namespace that is named, if one is."""
+    if (namespace := meant(scope)) is not None:
+        await kudo.instances.check_in(namespace, id)
+
+
+def within(declared: Endpoint) -> Endpoint:
+    """The same endpoint under `/namespace/{namespace}`."""
+
+    @functools.wraps(declared.handle)
+    async def handle(kudo: Kudo, call: Call, *, path: Any, query: Any, **rest: Any) -> Any:
+        namespace = ids.check_namespace(path.namespace)
+        _check_agrees(namespace, query.namespace or namespace, "query")
+        if "path" in declared.inputs:
+            rest["path"] = path
+        return await declared.handle(
+            kudo, call, query=msgspec.structs.replace(query, namespace=namespace), **rest
+        )
+
+    handle.__name__ = f"{declared.handle.__name__}_in_namespace"
+    return replace(
+        declared,
+        path=PREFIX + declared.path,
+        summary=f"{declared.summary}, in a namespace",
+        handle=handle,
+        inputs={**declared.inputs, "path": _path_within(declared.inputs.get("path"))},
+        raises=tuple(dict.fromkeys([*declared.raises, errors.Unprocessable])),
+    )
+
+
+@functools.cache
+def _path_within(path: type[msgspec.Struct] | None) -> type[msgspec.Struct]:
+    """The struct of a path that has the namespace, too."""
+    if path is None:
+        return NamespacePath
+    return msgspec.defstruct(
+        f"{path.__name__}InNamespace", [("namespace", _InPath)], bases=(path,), frozen=True, module=__name__
+    )
+
+
+def _check_agrees(named: str, told: str, part: str) -> None:
+    if named and told != named:
+        raise errors.Unprocessable(
+            f"the {part} says the namespace {told[: ids.MAX_NAMESPACE]!r}, and the address "
+            f"{named[: ids.MAX_NAMESPACE]!r}; say the same, or say it once"
+        )
