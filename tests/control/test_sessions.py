@@ -17,7 +17,7 @@ from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import Order, Report
-from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports
+from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Servers
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import Desired, NodeStatus, Status
 from skerry.model.tunnels import LogsAsk
@@ -358,6 +358,38 @@ async def test_a_store_that_is_away_lets_nobody_connect(fleet, served, instances
     with pytest.raises(errors.Unavailable):
         async with served.connect("n1", HELLO):
             pass
+
+
+# servers
+
+
+class FakeServers:
+    """The test says where they are."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+        self.changed: Callable[[], None] = lambda: None
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+
+async def test_a_node_is_told_where_all_servers_are_and_again_when_that_changes(fleet, instances):
+    servers = FakeServers("one:1", "two:2")
+    served = Sessions(fleet.nodes, instances, FleetSettings(), servers=servers)
+    async with served.connect("n1", HELLO) as session:
+        told = Told(session)
+        assert await told.next() == Servers(("one:1", "two:2"))
+        assert (await told.orders()).is_whole
+        for servers.addresses in (("one:1",), ("one:1", "three:3")):
+            servers.changed()
+        assert await told.next() == Servers(("one:1", "three:3")), "what is so now, not all that happened"
+
+
+async def test_a_node_is_told_of_no_servers_while_none_are_known(fleet, instances):
+    served = Sessions(fleet.nodes, instances, FleetSettings(), servers=FakeServers())
+    async with served.connect("n1", HELLO) as session:
+        assert (await Told(session).orders()).is_whole
 
 
 # tunnels

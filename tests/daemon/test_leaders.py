@@ -72,8 +72,14 @@ class Site:
 
     def start_node(self) -> None:
         token = self.server.cli("token", "create", "--role", "node").stdout.strip()
-        flags = ("--join", self.server.ready["http"], "--token", token, "--name", self.name)
-        self.node = self._start("node", *flags, "--set", "node.stop_grace_s=0.5")
+        self._join("--join", self.server.ready["http"], "--token", token)
+
+    def restart_node(self) -> None:
+        """After it was killed; it has joined, and needs no server for that any more."""
+        self._join()
+
+    def _join(self, *flags: str) -> None:
+        self.node = self._start("node", *flags, "--name", self.name, "--set", "node.stop_grace_s=0.5")
 
     def _start(self, role: str, *flags: str) -> Skerry:
         started = Skerry(self.folder / role, *flags, role=role)
@@ -159,3 +165,42 @@ def test_when_the_leader_is_killed_or_freezes_the_other_takes_over_and_nothing_i
     ]
     cluster.destroy(*ids)
     assert cluster.copies() == []
+
+
+def test_when_the_server_that_a_node_joined_is_killed_the_node_goes_to_the_other_one(
+    sites: tuple[Site, Site], image: str
+) -> None:
+    first, second = sites
+    nodes = {site.name: site.node for site in sites}
+    cluster = Cluster(second.server, nodes)
+    cluster.until_ready(*nodes)
+    ids = create(cluster, image)
+    check_all_run_once(cluster, ids)
+    before = cluster.processes()
+    assert {name for _, name in before} == set(nodes), "both nodes have something to keep"
+
+    first.server.kill()
+    eventually_sync(lambda: is_at(first.node, second.server), within=30)
+    cluster.until_ready(*nodes)
+    ids += create(cluster, image)
+    check_all_run_once(cluster, ids)
+    after = cluster.processes()
+    assert {copy: after[copy] for copy in before} == before, "what ran went on"
+    assert {name for _, name in after.keys() - before.keys()} == set(nodes)
+
+    # It remembers where it was, though the server that it joined is still gone when it starts.
+    first.node.kill()
+    first.restart_node()
+    cluster = Cluster(second.server, {site.name: site.node for site in sites})
+    eventually_sync(lambda: is_at(first.node, second.server), within=30)
+    check_all_run_once(cluster, ids)
+    first.start_server()
+    cluster.destroy(*ids)
+    assert cluster.copies() == []
+
+
+def is_at(node: Skerry, server: Skerry) -> bool:
+    """True if the node has a session with that server, since it was started last."""
+    said = [json.loads(line) for line in node.said().splitlines()]
+    told = [line for line in said if line["event"] in ("node.joined", "node.joined-before", "session.began")]
+    return told[-1].get("server") == server.ready["grpc"]

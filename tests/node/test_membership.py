@@ -172,6 +172,26 @@ async def test_a_joined_machine_stays_the_same_node_and_needs_no_server_or_token
     assert again.context is not first.context
 
 
+async def test_of_several_servers_the_first_that_answers_is_joined(tmp_path: Path, cloud: Cloud) -> None:
+    token = await new_token(cloud)
+    with http_server(joining(cloud)) as url:
+        place = await Membership(tmp_path / "node", cloud.clock).join(
+            f"http://127.0.0.1:1, {url}", token, "edge-1"
+        )
+    assert place.url == url
+    with pytest.raises(errors.Unavailable, match=r"127\.0\.0\.1:2"):
+        await Membership(tmp_path / "other", cloud.clock).join(
+            "http://127.0.0.1:1,http://127.0.0.1:2", token, "edge-2"
+        )
+
+
+async def test_a_refusal_is_the_word_of_all_servers(tmp_path: Path, cloud: Cloud) -> None:
+    with http_server(joining(cloud)) as url, pytest.raises(errors.Unauthenticated):
+        await Membership(tmp_path / "node", cloud.clock).join(
+            f"{url},http://127.0.0.1:1", (await new_token(cloud))[:-1], "edge-1"
+        )
+
+
 async def test_a_token_of_another_cloud_does_not_move_a_joined_machine(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:

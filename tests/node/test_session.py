@@ -17,11 +17,23 @@ from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import give_up
 from skerry.model import errors
 from skerry.model.ids import InstanceId
-from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.sessions import (
+    Acknowledged,
+    Down,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    OpenTunnel,
+    Orders,
+    Reports,
+    Servers,
+    Welcome,
+)
 from skerry.model.statuses import Desired
 from skerry.model.tunnels import LogsAsk
 from skerry.node import host
 from skerry.node.instances.tunnels import Tunnels
+from skerry.node.servers import KnownServers
 from skerry.node.session import Session, introduce
 from tests.node.instances.far_ends import FakeTunnel
 from tests.node.instances.ground import Ground
@@ -85,6 +97,7 @@ class FakeDialler:
     """Leads to one connection after another, or to what is against it."""
 
     def __init__(self) -> None:
+        self.welcome = WELCOME
         self.connections: list[FakeConnection] = []
         self.refusals: list[errors.SkerryError] = []
         self.dialled = 0
@@ -94,7 +107,7 @@ class FakeDialler:
         self.dialled += 1
         if self.refusals:
             raise self.refusals.pop(0)
-        connection = FakeConnection()
+        connection = FakeConnection(self.welcome)
         self.connections.append(connection)
         try:
             yield connection
@@ -115,16 +128,23 @@ class FakeDialler:
 class Talk:
     """A session that goes on in the background."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, folder: Path) -> None:
         self.ground = ground
         self.dialler, self.other = FakeDialler(), FakeDialler()
+        self._file = folder / "servers.json"
         self.hello = HELLO
         self.slept: list[float] = []
         self._tasks: list[asyncio.Future[None]] = []
 
-    def begin(self, *, diallers: int = 1, **more: Any) -> Session:
+    @property
+    def servers(self) -> KnownServers:
+        """As a node that is started reads them."""
+        return KnownServers("joined:1", self._file)
+
+    def begin(self, **more: Any) -> Session:
         session = Session(
-            [self.dialler, self.other][:diallers],
+            self.servers,
+            {"joined:1": self.dialler, "other:2": self.other}.__getitem__,
             self.ground.instances,
             Tunnels(self.ground.instances, self.ground.containers),
             lambda: self.hello,
@@ -147,7 +167,7 @@ class Talk:
 async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
     ground = Ground(tmp_path)
     await ground.open()
-    talk = Talk(ground)
+    talk = Talk(ground, tmp_path)
     yield talk
     await talk.end()
     await ground.leave()
@@ -260,12 +280,58 @@ class TestDiallingAgain:
     async def test_goes_from_one_server_to_the_next(self, talk: Talk) -> None:
         talk.dialler.refusals = [errors.Unavailable("no server")] * 2
         talk.other.refusals = [errors.Unavailable("no server")]
-        talk.begin(diallers=2)
+        await talk.servers.learn(["other:2"])
+        talk.begin()
         connection = await talk.other.connection()
         assert talk.slept == [1, 1, 2]
         connection.say(Goodbye("this server stops"))
         await talk.dialler.connection()
         assert connection.is_closed
+
+    async def test_goes_on_with_the_servers_that_it_was_told_of(self, talk: Talk) -> None:
+        talk.begin()
+        first = await talk.dialler.connection()
+        first.say(Servers(("joined:1", "other:2")))
+        await eventually(lambda: talk.servers.addresses == ("joined:1", "other:2"))
+        talk.dialler.refusals = [errors.Unavailable("no server")] * 10
+        first.say(errors.Unavailable("the server is gone"))
+        second = await talk.other.connection()
+        # One that is gone for good is not asked any more, but the one that was joined always is.
+        second.say(Servers(("other:2",)))
+        await eventually(lambda: second.heartbeats)
+        assert talk.servers.addresses == ("joined:1", "other:2")
+
+    async def test_does_not_begin_with_the_one_that_was_lost(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("skerry.node.session._HEALTHY_S", 0.0)
+        await talk.servers.learn(["other:2"])
+        talk.begin()
+        for number in (1, 2):
+            for dialler in (talk.dialler, talk.other):
+                (await dialler.connection(number)).say(Goodbye("this server stops"))
+        await talk.dialler.connection(3)
+        assert talk.slept == [1, 1, 1, 1], "after a good connection it is the first pause again"
+
+    async def test_leaves_a_server_that_is_silent(self, talk: Talk) -> None:
+        await talk.servers.learn(["other:2"])
+        talk.dialler.welcome = replace(WELCOME, silence_s=0.05)
+        with structlog.testing.capture_logs() as logs:
+            talk.begin()
+            frozen = await talk.dialler.connection()
+            await talk.other.connection()
+        assert frozen.is_closed
+        assert [entry["reason"] for entry in logs if entry["event"] == "session.lost"] == [
+            "the control plane was silent for 0.05 s"
+        ]
+
+    async def test_stays_with_a_server_that_says_that_it_is_there(self, talk: Talk) -> None:
+        talk.dialler.welcome = replace(WELCOME, silence_s=3.0)
+        talk.begin()
+        connection = await talk.dialler.connection()
+        connection.say(Heartbeat(), Heartbeat(), whole(order()))
+        await talk.ground.until("RUNNING")
+        assert not connection.is_closed
 
     async def test_tells_the_reason_once(self, talk: Talk) -> None:
         talk.dialler.refusals = [

@@ -28,8 +28,9 @@ Document = dict[str, Any]
 WITHIN_S = 40.0
 
 _GROUPS = Path("/sys/fs/cgroup")
-# A cell has an init, which stays when what ran in it has ended.
-_COPY = r"^0::.*/{}/i-([0-9a-z]+)/(?!_init$)"
+# A cell has an init, which stays when what ran in it has ended; once its group is gone too, it is dead, and
+# only has to be waited for by its parent.
+_COPY = r"^0::.*/{}/i-([0-9a-z]+)/(?!_init( \(deleted\))?$)"
 
 
 class Happened(NamedTuple):

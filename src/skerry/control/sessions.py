@@ -24,7 +24,17 @@ from skerry.kit import metrics
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import Order, Report
-from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.sessions import (
+    Acknowledged,
+    Down,
+    Goodbye,
+    Hello,
+    OpenTunnel,
+    Orders,
+    Reports,
+    Servers,
+    Welcome,
+)
 from skerry.model.settings import FleetSettings
 from skerry.model.tunnels import Ask
 
@@ -49,6 +59,15 @@ class Ordering(Protocol):
     async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]: ...
 
 
+class Elsewhere(Protocol):
+    """The part of `skerry.control.servers.Servers` that is needed here."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+    def listen(self, changed: Callable[[], None]) -> None: ...
+
+
 class Session:
     """One connection of a node: `messages` is what to send, the other methods are what came."""
 
@@ -62,6 +81,7 @@ class Session:
         self._received = 0  # of the node's batches
         self._acknowledged = 0
         self._tunnels: deque[OpenTunnel] = deque()
+        self._servers: Servers | None = None  # to be told
         self._goodbye: Goodbye | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
@@ -82,6 +102,9 @@ class Session:
                 yield Acknowledged(acknowledged)
             while self._tunnels:
                 yield self._tunnels.popleft()
+            if self._servers is not None:
+                servers, self._servers = self._servers, None
+                yield servers
             if (orders := self._take_orders()) is not None:
                 yield orders
             if self._goodbye is not None:
@@ -103,6 +126,11 @@ class Session:
 
     def ask(self, tunnel: OpenTunnel) -> None:
         self._tunnels.append(tunnel)
+        self._wake.set()
+
+    def tell_servers(self, addresses: tuple[str, ...]) -> None:
+        """These are all the servers now."""
+        self._servers = Servers(addresses)
         self._wake.set()
 
     def end(self, reason: str) -> None:
@@ -150,16 +178,26 @@ class Sessions:
     """The nodes that are connected to this server."""
 
     def __init__(
-        self, nodes: Nodes, instances: Ordering, settings: FleetSettings, *, tunnels: Tunnels | None = None
+        self,
+        nodes: Nodes,
+        instances: Ordering,
+        settings: FleetSettings,
+        *,
+        tunnels: Tunnels | None = None,
+        servers: Elsewhere | None = None,
     ) -> None:
+        """Without `servers`, nodes are not told where else to go."""
         self._nodes = nodes
         self._instances = instances
         self._settings = settings
         self._sessions: dict[NodeId, Session] = {}
         self._closed = ""
+        self._servers = servers
         self.tunnels = tunnels or Tunnels()
         instances.listen(self._instance_changed)
         nodes.listen(self._node_changed)
+        if servers is not None:
+            servers.listen(self._servers_changed)
         nodes.pulse.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager
@@ -181,11 +219,13 @@ class Sessions:
                 self._settings.restart_base_s,
                 self._settings.restart_cap_s,
                 self._settings.restart_reset_s,
+                silence_s=self._settings.suspect_after_s,
             ),
             lambda: self._instances.orders(node.id),
         )
         self._end(node.id, "a newer session of this node began")
         self._sessions[node.id] = session
+        self._tell_servers(session)
         self._nodes.pulse.begin(node.id)
         CONNECTED.set(len(self._sessions))
         log.info("session.began", node=node.id, name=node.name)
@@ -249,6 +289,14 @@ class Sessions:
         session = self._sessions.pop(node, None)
         if session is not None:
             session.end(reason)
+
+    def _servers_changed(self) -> None:
+        for session in self._sessions.values():
+            self._tell_servers(session)
+
+    def _tell_servers(self, session: Session) -> None:
+        if self._servers is not None and (addresses := self._servers.addresses):
+            session.tell_servers(addresses)
 
     def _node_changed(self, node: NodeId) -> None:
         if node in self._sessions and self._nodes.standing(node) is None:

@@ -17,6 +17,7 @@ from skerry.kit.tasks import Keeper
 from skerry.node import session
 from skerry.node.instances.instances import NodeInstances
 from skerry.node.instances.tunnels import Tunnels
+from skerry.node.servers import KnownServers
 from skerry.wire.nodes.client import GrpcDialler
 
 
@@ -27,16 +28,17 @@ async def start(
     *,
     name: str,
     labels: Mapping[str, str],
-    server: str,
+    servers: KnownServers,
     tls: ssl.SSLContext,
     loops: Keeper,
     undo: AsyncExitStack,
 ) -> None:
-    """Go on with what was ordered, and stay in touch with the server at `server` (HOST:PORT)."""
+    """Go on with what was ordered, and stay in touch with one of `servers`."""
     instances = await NodeInstances.open(folder / "instances", engine.containers, engine.images, clock)
     undo.push_async_callback(instances.close)
     line = session.Session(
-        [GrpcDialler(server, tls)],
+        servers,
+        lambda address: GrpcDialler(address, tls),
         instances,
         Tunnels(instances, engine.containers),
         lambda: session.introduce(name, folder, instances, subnet=engine.network.subnet, labels=labels),

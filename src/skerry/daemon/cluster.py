@@ -6,6 +6,7 @@ them decides is settled by the lease of `skerry.control.leading`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from skerry.control.instances import Instances
 from skerry.control.leading import Leader
 from skerry.control.nodes import Nodes
 from skerry.control.reconciling import Reconciler
+from skerry.control.servers import Servers
 from skerry.control.sessions import Sessions
 from skerry.control.workloads import Workloads
 from skerry.kit.clock import Clock
@@ -48,9 +50,12 @@ def start(
     *,
     fingerprint: str,
     server: str,
+    grpc: str,
     loops: Keeper,
 ) -> Cluster:
-    """Begin to read what is in the store, and to act on it. `server` is where people reach this process."""
+    """Begin to read what is in the store, and to act on it. `server` is where people reach this process,
+    `grpc` (HOST:PORT) where nodes do.
+    """
     mirror = Mirror(store)
     workloads = Workloads(store, events, clock, mirror)
     nodes = Nodes(store, events, mirror, clock, settings, fingerprint=fingerprint, server=server)
@@ -66,11 +71,13 @@ def start(
         standings=nodes,
         explain=reconciler.explain,
     )
-    sessions = Sessions(nodes, instances, settings)
+    servers = Servers(store, name=server, address=grpc, lease_s=math.ceil(settings.suspect_after_s))
+    sessions = Sessions(nodes, instances, settings, servers=servers)
     leader = Leader(store, events, clock, name=server, lease_s=settings.leader_lease_s)
     loops.forever("instances", mirror.run, critical=True)
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
+    loops.forever("servers", servers.run)
     loops.forever("placing", lambda: reconciler.run(leader))
 
     async def ready() -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from skerry.model import errors, ids
 from skerry.model.settings import Settings
 from skerry.node.callers import CertificateCallers
 from skerry.node.membership import Membership
+from skerry.node.servers import KnownServers
 from skerry.store.opening import open_store
 from skerry.store.protocol import Store
 from skerry.wire import gate, peers
@@ -41,6 +42,7 @@ from skerry.wire.http.server import HttpServer
 
 # Of the time for a clean stop, what requests that are under way get; the rest is for the loops and the store.
 _DRAIN_SHARE = 0.7
+_SERVERS_FILE = "servers.json"  # in the data folder of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ async def _start_server(
         settings.fleet,
         fingerprint=authority.fingerprint,
         server=f"{scheme}://{_advertised(http_address, settings)}",
+        grpc=_advertised(grpc_address, settings),
         loops=loops,
     )
     await _first(fleet.ready(), loops.failed())
@@ -160,7 +163,7 @@ async def _start_server(
             clock,
             name=settings.node.name or _node_name(host_name),
             labels=_labels(settings.node.labels),
-            server=_dialable(grpc_address),
+            servers=KnownServers(_dialable(grpc_address), folder / _SERVERS_FILE),
             tls=own.node_context,
             loops=loops,
             undo=undo,
@@ -187,13 +190,14 @@ async def _start_node(
     membership = Membership(folder / "node", clock)
     name = settings.node.name or _node_name(socket.gethostname())
     place = await membership.join(settings.node.join, join_token or "", name)
+    servers = KnownServers(place.grpc, folder / _SERVERS_FILE)
 
     async def renew(request: bytes) -> bytes:
-        connection = channel.dial(place.grpc, membership.context)
-        try:
-            return await channel.renew(connection, request)
-        finally:
-            connection.close()
+        *others, last = servers.addresses
+        for address in others:
+            with suppress(errors.Unavailable, errors.TimedOut):
+                return await _renew_at(address, membership, request)
+        return await _renew_at(last, membership, request)
 
     loops = await undo.enter_async_context(Keeper("node", clock=clock))
     loops.forever("certificate", lambda: membership.run(renew))
@@ -215,7 +219,7 @@ async def _start_node(
             clock,
             name=name,
             labels=_labels(settings.node.labels),
-            server=place.grpc,
+            servers=servers,
             tls=membership.context,
             loops=loops,
             undo=undo,
@@ -230,6 +234,14 @@ async def _start_node(
         "lacking": node.lacking,
     }
     return told, lambda: _first(loops.failed(), node.failed())
+
+
+async def _renew_at(address: str, membership: Membership, request: bytes) -> bytes:
+    connection = channel.dial(address, membership.context)
+    try:
+        return await channel.renew(connection, request)
+    finally:
+        connection.close()
 
 
 def _store_answers(store: Store) -> Callable[[], Awaitable[None]]:

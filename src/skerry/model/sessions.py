@@ -1,8 +1,9 @@
 """What a node and the control plane say to each other on the node's one long connection.
 
-The node opens with `Hello` and is answered with `Welcome`; from then on orders, acknowledgements and requests
-for tunnels come down, and reports go up. How they travel is `skerry.wire.nodes`; what the control plane does
-with them is `skerry.control.sessions`, what the node does is `skerry.node.session`.
+The node opens with `Hello` and is answered with `Welcome`; from then on orders, acknowledgements, requests
+for tunnels and the whereabouts of servers come down, and reports go up. How they travel is
+`skerry.wire.nodes`; what the control plane does with them is `skerry.control.sessions`, what the node does is
+`skerry.node.session`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Welcome(msgspec.Struct, frozen=True):
     restart_base_s: float  # first pause before a restart; doubles
     restart_cap_s: float
     restart_reset_s: float  # a run that lasts this long begins a new count of restarts
+    silence_s: float = 0.0  # a server that says nothing for this long is left for another; 0: it never is
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -71,10 +73,20 @@ class OpenTunnel(msgspec.Struct, frozen=True):
     ask: Ask
 
 
+class Servers(msgspec.Struct, frozen=True):
+    """Where the servers of the cloud are now (HOST:PORT), this one among them; any of them will do."""
+
+    addresses: tuple[str, ...]
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The server has nothing to say, and is still there."""
+
+
 class Goodbye(msgspec.Struct, frozen=True):
     """The server lets go of the node, which is to connect again, to another server if it knows one."""
 
     reason: str
 
 
-Down = Orders | Acknowledged | OpenTunnel | Goodbye
+Down = Orders | Acknowledged | OpenTunnel | Servers | Heartbeat | Goodbye

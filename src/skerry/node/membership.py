@@ -87,16 +87,17 @@ class Membership:
     def key_file(self) -> Path:
         return self._key_file
 
-    async def join(self, url: str, token: str, name: str) -> Place:
-        """Become a node of the cloud at `url`; a machine that is one already stays it, with or without token.
+    async def join(self, urls: str, token: str, name: str) -> Place:
+        """Become a node of the cloud at `urls`; one that is a node already stays it, with or without token.
 
-        May be repeated after any failure, with the same token: the key stays, and a server that has already
-        used the token up for this key answers again.
+        Of several servers, with commas between them, the first that can be reached is asked. May be repeated
+        after any failure, with the same token: the key stays, and a server that has already used the token
+        up for this key answers again.
         """
         place = await asyncio.to_thread(self._find_place, token)
         if place is None:
-            place = await asyncio.to_thread(self._enrol, url, token, name)
-            log.info("node.joined", node=place.node, name=name, url=url)
+            place = await asyncio.to_thread(self._enrol_at_one, urls, token, name)
+            log.info("node.joined", node=place.node, name=name, url=place.url)
         else:
             log.info("node.joined-before", node=place.node, url=place.url)
         self._put_to_use()
@@ -144,6 +145,15 @@ class Membership:
                 f"use another data folder, or remove {self._folder} to leave the present one"
             )
         return place
+
+    def _enrol_at_one(self, urls: str, token: str, name: str) -> Place:
+        *others, last = [url.strip() for url in urls.split(",")]
+        for url in others:
+            try:
+                return self._enrol(url, token, name)
+            except (errors.Unavailable, errors.TimedOut) as error:
+                log.warning("node.not-joined", url=url, reason=error.message)
+        return self._enrol(last, token, name)
 
     def _enrol(self, url: str, token: str, name: str) -> Place:
         server = enrolment.Server.parse(url)

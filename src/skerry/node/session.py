@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import platform
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -25,17 +24,28 @@ from skerry.kit.tasks import give_up
 from skerry.model import errors
 from skerry.model.nodes import Facts
 from skerry.model.orders import Report
-from skerry.model.sessions import Acknowledged, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.sessions import (
+    Acknowledged,
+    Down,
+    Goodbye,
+    Hello,
+    OpenTunnel,
+    Orders,
+    Reports,
+    Servers,
+    Welcome,
+)
 from skerry.node import host
 from skerry.node.connection import Connection, Dialler
 from skerry.node.instances.instances import NodeInstances
 from skerry.node.instances.tunnels import Tunnels
+from skerry.node.servers import KnownServers
 
 log = structlog.get_logger(__name__)
 
 BACKOFF = Backoff(first_s=0.5, cap_s=30.0, jitter=0.5)
 _MOST_REPORTS = 500  # in one batch
-_WELCOME_S = 30.0
+_WELCOME_S = 10.0  # one that takes longer may be frozen, and there may be another
 _HEALTHY_S = 10.0  # a connection that held this long was a good one
 _DESCRIBE_S = 60.0  # between two looks at what this machine has
 _REJECTED = (errors.Unauthenticated, errors.Forbidden)
@@ -67,7 +77,8 @@ class Session:
 
     def __init__(
         self,
-        diallers: Sequence[Dialler],
+        servers: KnownServers,
+        dial: Callable[[str], Dialler],
         instances: NodeInstances,
         tunnels: Tunnels,
         describe: Callable[[], Hello],
@@ -77,8 +88,9 @@ class Session:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`diallers` lead to the servers of one cloud, any of which will do."""
-        self._diallers = diallers
+        """`dial` makes the way to one of `servers`, any of which will do."""
+        self._servers = servers
+        self._dial = dial
         self._instances = instances
         self._tunnels = tunnels
         self._describe = describe
@@ -91,54 +103,64 @@ class Session:
 
     async def run(self) -> None:
         """Be connected, to one server or another. For ever."""
-        failures = 0
-        for dialler in itertools.cycle(self._diallers):
+        failures, lost = 0, ""
+        while True:
+            # In turn, the one that was lost last; pauses grow from round to round.
+            servers = sorted(self._servers.addresses, key=lambda address: address == lost)
+            rounds, turn = divmod(failures, len(servers))
             began = self._clock.monotonic()
             try:
-                await self._attend(dialler)
+                await self._attend(servers[turn])
             except errors.SkerryError as error:
-                self._complain(error)
+                self._complain(servers[turn], error)
             except OSError as error:  # of our own disk
-                self._complain(errors.Unavailable(f"this node cannot keep its state: {error.strerror}"))
+                reason = f"this node cannot keep its state: {error.strerror}"
+                self._complain(servers[turn], errors.Unavailable(reason))
             finally:
                 self.is_connected = False
             if self._clock.monotonic() - began >= _HEALTHY_S:
-                failures = 0
-            rounds = failures // len(self._diallers)
-            failures += 1
+                failures, rounds, lost = 0, 0, servers[turn]
+            else:
+                failures += 1
             await self._sleep(self._backoff.delay(rounds, self._chance))
 
-    def _complain(self, error: errors.SkerryError) -> None:
+    def _complain(self, server: str, error: errors.SkerryError) -> None:
         """Log why there is no connection: once, and not again until there is another reason."""
         if error.message == self._complaint:
             return
         self._complaint = error.message
         if isinstance(error, _REJECTED):
-            log.error("session.rejected", reason=error.message, hint=_JOIN_AGAIN)
+            log.error("session.rejected", server=server, reason=error.message, hint=_JOIN_AGAIN)
         elif isinstance(error, _SentAway):
-            log.info("session.ended", reason=error.message)
+            log.info("session.ended", server=server, reason=error.message)
         else:
-            log.warning("session.lost", reason=error.message, detail=error.detail)
+            log.warning("session.lost", server=server, reason=error.message, detail=error.detail)
 
-    async def _attend(self, dialler: Dialler) -> None:
+    async def _attend(self, server: str) -> None:
         """One connection, until it ends; raises why."""
-        async with dialler.dial() as connection:
+        async with self._dial(server).dial() as connection:
             hello = self._describe()
             try:
                 async with asyncio.timeout(_WELCOME_S):
                     welcome = await connection.hello(hello)
             except TimeoutError:
                 raise errors.TimedOut("the control plane did not answer in time") from None
-            await self._welcomed(hello, welcome)
+            await self._welcomed(server, hello, welcome)
             attendance = _Attendance(
-                connection, self._instances, self._tunnels, self._describe, self._clock, hello=hello
+                connection,
+                self._servers,
+                self._instances,
+                self._tunnels,
+                self._describe,
+                self._clock,
+                hello=hello,
             )
-            await attendance.last(welcome.report_s)
+            await attendance.last(welcome)
 
-    async def _welcomed(self, hello: Hello, welcome: Welcome) -> None:
+    async def _welcomed(self, server: str, hello: Hello, welcome: Welcome) -> None:
         await self._instances.hold_to(welcome)
         self.is_connected, self._complaint = True, ""
-        log.info("session.began", node=welcome.node, subnet=welcome.subnet)
+        log.info("session.began", server=server, node=welcome.node, subnet=welcome.subnet)
         if hello.subnet and welcome.subnet != hello.subnet:
             log.warning(
                 "session.other_subnet",
@@ -154,6 +176,7 @@ class _Attendance:
     def __init__(
         self,
         connection: Connection,
+        servers: KnownServers,
         instances: NodeInstances,
         tunnels: Tunnels,
         describe: Callable[[], Hello],
@@ -162,6 +185,7 @@ class _Attendance:
         hello: Hello,
     ) -> None:
         self._connection = connection
+        self._servers = servers
         self._instances = instances
         self._tunnels = tunnels
         self._describe = describe
@@ -172,9 +196,12 @@ class _Attendance:
         self._unacknowledged: deque[tuple[int, int]] = deque()  # batches, and the last report in each
         self._open: set[asyncio.Task[None]] = set()
 
-    async def last(self, report_s: float) -> None:
-        """Until the connection ends, with a word at least every `report_s`; raises why it did."""
-        both = [asyncio.ensure_future(self._listen()), asyncio.ensure_future(self._talk(report_s))]
+    async def last(self, terms: Welcome) -> None:
+        """Until the connection ends, or the server falls silent; raises why."""
+        both = [
+            asyncio.ensure_future(self._listen(terms.silence_s)),
+            asyncio.ensure_future(self._talk(terms.report_s)),
+        ]
         try:
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -182,8 +209,9 @@ class _Attendance:
         finally:
             await give_up([*both, *self._open])
 
-    async def _listen(self) -> None:
-        async for message in self._connection.messages():
+    async def _listen(self, silence_s: float) -> None:
+        messages = self._connection.messages()
+        while (message := await self._next_of(messages, silence_s)) is not None:
             match message:
                 case Orders():
                     await self._instances.apply(message.orders, is_whole=message.is_whole, gone=message.gone)
@@ -191,9 +219,19 @@ class _Attendance:
                     self._acknowledge(message.sequence)
                 case OpenTunnel():
                     self._begin_tunnel(message)
+                case Servers():
+                    await self._servers.learn(message.addresses)
                 case Goodbye():
                     raise _SentAway(f"the control plane sent this node away: {message.reason}")
         raise errors.Unavailable("the control plane ended the session")
+
+    async def _next_of(self, messages: AsyncIterator[Down], silence_s: float) -> Down | None:
+        """What the server says next; None if that is nothing more. One that froze keeps its connections."""
+        try:
+            async with asyncio.timeout(silence_s or None):
+                return await anext(messages, None)
+        except TimeoutError:
+            raise errors.TimedOut(f"the control plane was silent for {silence_s:g} s") from None
 
     def _acknowledge(self, sequence: int) -> None:
         while self._unacknowledged and self._unacknowledged[0][0] <= sequence:

@@ -12,7 +12,17 @@ from skerry.model.nodes import Facts
 from skerry.model.orders import Order, Report
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
-from skerry.model.sessions import Acknowledged, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.sessions import (
+    Acknowledged,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    OpenTunnel,
+    Orders,
+    Reports,
+    Servers,
+    Welcome,
+)
 from skerry.model.statuses import Desired, Status
 from skerry.model.tunnels import ExecAsk, LogsAsk
 from skerry.model.workloads import Restart, RestartPolicy, Spec
@@ -105,7 +115,7 @@ def test_reports_come_out_as_they_went_in(sequence, batch):
 
 
 def test_a_welcome_comes_out_as_it_went_in():
-    welcome = Welcome(NodeId("n1"), "10.64.0.0/24", 2.0, 1.0, 60.0, 600.0)
+    welcome = Welcome(NodeId("n1"), "10.64.0.0/24", 2.0, 1.0, 60.0, 600.0, 8.0)
     told = pb.ToNode.FromString(messages.told_welcome(welcome).SerializeToString())
     assert messages.welcome_of(told.welcome) == welcome
 
@@ -135,6 +145,8 @@ def test_many_orders_go_in_parts_and_come_out_as_one_set():
     "message",
     [
         Acknowledged(7),
+        Servers(("server-1.example:8081", "[fd00::2]:8081")),
+        Heartbeat(),
         Goodbye("this server stops"),
         OpenTunnel("id", InstanceId("i1"), LogsAsk(tail=10)),
         OpenTunnel("id", InstanceId("i1"), ExecAsk(("sh",))),

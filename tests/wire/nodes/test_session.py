@@ -6,20 +6,26 @@ import asyncio
 
 import pytest
 
+from skerry.control.sessions import Sessions
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import Order, Report
-from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, Orders, Reports
+from skerry.model.sessions import Acknowledged, Down, Goodbye, Heartbeat, Hello, Orders, Reports
+from skerry.model.settings import FleetSettings
 from skerry.model.statuses import Status
 from tests.support.fleets import FACTS, ROOM, instance_on
 from tests.support.waiting import eventually
+from tests.wire.nodes.conftest import Listening
 
 HELLO = Hello("edge", FACTS, ROOM)
 
 
 async def next_of(messages) -> Down:
+    """What the server says next that is more than a sign of life."""
     async with asyncio.timeout(10):
-        return await anext(messages)
+        while True:
+            if (message := await anext(messages)) != Heartbeat():
+                return message
 
 
 async def test_a_node_is_welcome_ordered_and_acknowledged(served):
@@ -77,6 +83,20 @@ async def test_a_large_set_of_orders_comes_whole(served):
     assert whole.is_whole
     assert whole.orders == tuple(served.instances.orders(NodeId("n1")))
     assert len(whole.orders) == 60
+
+
+async def test_a_server_with_nothing_to_say_shows_that_it_is_there(served, authority):
+    settings = FleetSettings(report_s=0.01)
+    lively = Listening(Sessions(served.fleet.nodes, served.instances, settings), authority)
+    await lively.start()
+    node = await lively.connect("n1")
+    welcome = await node.hello(HELLO)
+    assert welcome.silence_s == settings.suspect_after_s
+    messages = node.messages()
+    assert isinstance(await next_of(messages), Orders)
+    async with asyncio.timeout(10):
+        assert [await anext(messages) for _ in range(3)] == [Heartbeat()] * 3
+    await lively.stop()
 
 
 async def test_a_newer_session_ends_the_older_with_a_goodbye(served):

@@ -16,7 +16,18 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Facts
 from skerry.model.orders import Order, Report
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Welcome
+from skerry.model.sessions import (
+    Acknowledged,
+    Down,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    OpenTunnel,
+    Orders,
+    Reports,
+    Servers,
+    Welcome,
+)
 from skerry.model.statuses import Desired, Status
 from skerry.model.workloads import Kind, Restart, RestartPolicy, Spec
 from skerry.wire.nodes import tunnels
@@ -35,6 +46,9 @@ _STATUS: dict[Status, pb.Status] = {status: getattr(pb, f"STATUS_{status.name}")
 _STATUS_OF = {number: status for status, number in _STATUS.items()}
 _DESIRED: dict[Desired, pb.Desired] = {desired: getattr(pb, f"DESIRED_{desired.name}") for desired in Desired}
 _DESIRED_OF = {number: desired for desired, number in _DESIRED.items()}
+
+
+HEARTBEAT = pb.ToNode(heartbeat=pb.Heartbeat())
 
 
 # What a node says
@@ -121,6 +135,7 @@ def told_welcome(welcome: Welcome) -> pb.ToNode:
             restart_base_s=welcome.restart_base_s,
             restart_cap_s=welcome.restart_cap_s,
             restart_reset_s=welcome.restart_reset_s,
+            silence_s=welcome.silence_s,
         )
     )
 
@@ -133,6 +148,7 @@ def welcome_of(message: pb.Welcome) -> Welcome:
         restart_base_s=message.restart_base_s,
         restart_cap_s=message.restart_cap_s,
         restart_reset_s=message.restart_reset_s,
+        silence_s=message.silence_s,
     )
 
 
@@ -146,6 +162,10 @@ def told(message: Down) -> Iterator[pb.ToNode]:
             yield pb.ToNode(acknowledged=pb.Acknowledged(sequence=message.sequence))
         case OpenTunnel():
             yield pb.ToNode(open_tunnel=tunnels.told_tunnel(message))
+        case Servers():
+            yield pb.ToNode(servers=pb.Servers(addresses=message.addresses))
+        case Heartbeat():
+            yield HEARTBEAT
         case Goodbye():
             yield pb.ToNode(goodbye=pb.Goodbye(reason=message.reason))
 
@@ -169,6 +189,12 @@ class Reader:
                 return Acknowledged(message.acknowledged.sequence)
             case "open_tunnel":
                 return tunnels.tunnel_of(message.open_tunnel)
+            case "servers":
+                return Servers(
+                    tuple(ids.check_label(text, "addresses") for text in message.servers.addresses)
+                )
+            case "heartbeat":
+                return Heartbeat()
             case "goodbye":
                 return Goodbye(message.goodbye.reason)
             case _:

@@ -56,9 +56,11 @@ class NodeService(NodeServiceBase):
             raise errors.Invalid("the first message of a session must be a hello", field="hello")
         async with self._sessions.connect(node, messages.hello_of(first.hello)) as session:
             await stream.send_message(messages.told_welcome(session.welcome))
+            sending = asyncio.Lock()  # a message goes out whole
             conversation = [
                 asyncio.ensure_future(self._listen(stream, session, caller)),
-                asyncio.ensure_future(_tell(stream, session)),
+                asyncio.ensure_future(_tell(stream, session, sending)),
+                asyncio.ensure_future(_beat(stream, session.welcome.report_s, sending)),
                 asyncio.ensure_future(_let_go(session)),
             ]
             try:
@@ -120,12 +122,23 @@ class NodeService(NodeServiceBase):
             await asyncio.sleep(max(0.0, pace.next_at() - now))
 
 
-async def _tell(stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session) -> None:
+async def _tell(
+    stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session, sending: asyncio.Lock
+) -> None:
     """Send what the node is to know, to the goodbye, after which it is for the node to hang up."""
     async for message in session.messages():
         for part in messages.told(message):
-            await stream.send_message(part)
+            async with sending:
+                await stream.send_message(part)
     await asyncio.sleep(_LAST_WORD_S)
+
+
+async def _beat(stream: Stream[pb.FromNode, pb.ToNode], every_s: float, sending: asyncio.Lock) -> None:
+    """Show the node that there is somebody, whatever the store is doing."""
+    while True:
+        await asyncio.sleep(every_s)
+        async with sending:
+            await stream.send_message(messages.HEARTBEAT)
 
 
 async def _let_go(session: sessions.Session) -> None:

@@ -54,18 +54,22 @@ class FromNode(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye")
+    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     OPEN_TUNNEL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     acknowledged: Acknowledged
     open_tunnel: OpenTunnel
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    servers: Servers
+    heartbeat: Heartbeat
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "facts", "room", "labels", "subnet")
@@ -111,20 +115,22 @@ class Room(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., disk_gb: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("node", "subnet", "report_s", "restart_base_s", "restart_cap_s", "restart_reset_s")
+    __slots__ = ("node", "subnet", "report_s", "restart_base_s", "restart_cap_s", "restart_reset_s", "silence_s")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SUBNET_FIELD_NUMBER: _ClassVar[int]
     REPORT_S_FIELD_NUMBER: _ClassVar[int]
     RESTART_BASE_S_FIELD_NUMBER: _ClassVar[int]
     RESTART_CAP_S_FIELD_NUMBER: _ClassVar[int]
     RESTART_RESET_S_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_S_FIELD_NUMBER: _ClassVar[int]
     node: str
     subnet: str
     report_s: float
     restart_base_s: float
     restart_cap_s: float
     restart_reset_s: float
-    def __init__(self, node: _Optional[str] = ..., subnet: _Optional[str] = ..., report_s: _Optional[float] = ..., restart_base_s: _Optional[float] = ..., restart_cap_s: _Optional[float] = ..., restart_reset_s: _Optional[float] = ...) -> None: ...
+    silence_s: float
+    def __init__(self, node: _Optional[str] = ..., subnet: _Optional[str] = ..., report_s: _Optional[float] = ..., restart_base_s: _Optional[float] = ..., restart_cap_s: _Optional[float] = ..., restart_reset_s: _Optional[float] = ..., silence_s: _Optional[float] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("sequence", "whole", "more", "orders", "gone")
@@ -259,6 +265,12 @@ class ExecAsk(_message.Message):
     rows: int
     columns: int
     def __init__(self, arguments: _Optional[_Iterable[str]] = ..., environment: _Optional[_Iterable[str]] = ..., user: _Optional[str] = ..., folder: _Optional[str] = ..., terminal: _Optional[bool] = ..., takes_input: _Optional[bool] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class Servers(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
