@@ -9,19 +9,33 @@ registered.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
+import structlog
 
+from skerry.functions import runtimes
+from skerry.functions.code import Code, digest_of
+from skerry.kit import jsonio, tasks
 from skerry.kit.clock import Clock
+from skerry.model import errors
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
-from skerry.model.ids import Digest
-from skerry.model.room import Millicores
+from skerry.model.ids import Digest, FunctionName
+from skerry.model.room import Megabytes, Millicores
 from skerry.model.settings import FunctionSettings
-from skerry.store.protocol import Put, Store
+from skerry.store.protocol import ABSENT, Delete, Entry, Expect, Op, Put, Store
+from skerry.store.view import Moved, View
+
+log = structlog.get_logger(__name__)
+
+PREFIX: Final = "function/"
+MAX_RECORD: Final = 256 * 1024
+_COLLECT_EVERY_S: Final = 10.0
 
 
 class NewFunction(msgspec.Struct, frozen=True):
@@ -50,8 +64,39 @@ class EventWriter(Protocol):
 Check = Callable[[Function, Path | None], Awaitable[object]]
 
 
+class _Held(NamedTuple):
+    """A function as the store holds it."""
+
+    value: Function
+    revision: int
+
+
 class Functions:
     """`await Functions.open(...)`, then `run` for ever; `ready` waits until there is something to read."""
+
+    def __init__(
+        self,
+        store: Store,
+        code: Code,
+        clock: Clock,
+        settings: FunctionSettings,
+        events: EventWriter,
+        *,
+        memory_mb: int,
+        cpus: float,
+        reached: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._code = code
+        self._clock = clock
+        self._settings = settings
+        self._events = events
+        self._memory_mb = memory_mb
+        self._cpu = int(cpus * 1000)
+        self._reached = reached
+        self._view = View(store, PREFIX, _read, changed=self._moved)
+        self._by_key: dict[str, Function] = {}  # by name in lower case: all that a call needs to look at
+        self._arriving = 0
 
     @classmethod
     async def open(
@@ -71,38 +116,203 @@ class Functions:
         `memory_mb` and `cpus` are what all workers may have together: a function that asks for more is
         refused. `reached` is told each step that is done, so that tests can end the process there.
         """
-        raise NotImplementedError
+        page = await store.range(PREFIX)
+        named = {function.code for function, _ in map(_read, page.entries) if function.code is not None}
+        code = Code(folder, settings, reached)
+        await tasks.finish(asyncio.to_thread(code.load, named))
+        return cls(store, code, clock, settings, events, memory_mb=memory_mb, cpus=cpus, reached=reached)
 
     async def run(self, in_use: Callable[[], Collection[Digest]]) -> None:
         """Follow the store and remove code that is neither registered nor `in_use`, for ever.
 
         `in_use` names the code of every worker that is alive, is being made, or is about to be.
         """
-        raise NotImplementedError
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._view.run())
+            await self.ready()
+            while True:
+                await self.collect(in_use())
+                await asyncio.sleep(_COLLECT_EVERY_S)
 
     async def ready(self) -> None:
-        raise NotImplementedError
+        await self._view.ready()
+
+    async def collect(self, in_use: Collection[Digest]) -> None:
+        """Remove the code that nobody needs; `run` does it from time to time."""
+        if removed := await self._code.collect(in_use):
+            log.info("code.collected", count=removed)
 
     async def create(self, new: NewFunction, *, actor: str, check: Check | None = None) -> Function:
         """Register it, durably. Raises `AlreadyExists`, `NotFound` for the runtime, `Unprocessable`, ..."""
-        raise NotImplementedError
+        if self.get(new.name) is not None:
+            raise _taken(new.name)
+        return await self._register(new, None, actor, check)
 
     async def update(self, new: NewFunction, *, actor: str, check: Check | None = None) -> Function:
         """The next version of it, or the first if there is none."""
-        raise NotImplementedError
+        before = await self._look_up(new.name)
+        while True:
+            try:
+                return await self._register(new, before, actor, check)
+            except (errors.Conflict, errors.AlreadyExists):
+                before = await self._look_up(new.name)  # somebody was quicker; theirs is the one to follow
 
     async def delete(self, name: str, *, actor: str) -> Function:
         """Forget it; what it was. Raises `NotFound`. Its code goes when no worker uses it."""
-        raise NotImplementedError
+        while True:
+            before = await self._look_up(name)
+            if before is None:
+                raise errors.NotFound("Unknown function.")
+            function, key = before.value, _key(name)
+            told = self._events.put("function.deleted", key, actor=actor, name=function.name)
+            try:
+                await self._commit([Delete(key), told], [Expect(key, before.revision)])
+            except errors.Conflict:
+                continue
+            return function
 
     def get(self, name: str) -> Function | None:
         """From memory, in whatever case it is written."""
-        raise NotImplementedError
+        return self._by_key.get(name.lower())
 
     def names(self) -> list[str]:
         """All, in order."""
-        raise NotImplementedError
+        return [held.value.name for _, held in self._view.items()]
 
     def code_folder(self, function: Function) -> Path | None:
         """Where its code is unpacked; None if it has none, or none on this node."""
-        raise NotImplementedError
+        return None if function.code is None else self._code.folder(function.code)
+
+    async def _register(
+        self, new: NewFunction, before: _Held | None, actor: str, check: Check | None
+    ) -> Function:
+        self._check(new)
+        function = await self._build(new, before)
+        key = _key(function.name)
+        record = jsonio.encode(function)
+        if len(record) > MAX_RECORD:
+            raise errors.TooLarge(
+                f"a function takes at most {MAX_RECORD // 1024} KiB; shorten its environment"
+            )
+        kind = "function.created" if before is None else "function.updated"
+        with self._counting(before is None):
+            async with self._keeping(new, function) as folder:
+                if check is not None:
+                    await check(function, folder)
+                self._reached("function.checked")
+                told = self._events.put(
+                    kind, key, actor=actor, name=function.name, version=str(function.version)
+                )
+                expect = Expect(key, ABSENT if before is None else before.revision)
+                try:
+                    await self._commit([Put(key, record), told], [expect])
+                except errors.Conflict:
+                    if before is None:
+                        raise _taken(new.name) from None
+                    raise
+                except errors.Unavailable:
+                    # It may be registered all the same, and then it needs its code. The next start will see.
+                    if function.code is not None:
+                        self._code.hold(function.code)
+                    raise
+                self._reached("function.registered")
+        return function
+
+    def _check(self, new: NewFunction) -> None:
+        """Raise for what can be seen at once, in the order in which Serverledge looks."""
+        runtime = runtimes.find(new.runtime)
+        if new.memory < 1:
+            raise errors.Unprocessable("Invalid memory limit")
+        if new.memory > self._memory_mb:
+            raise errors.Unprocessable(
+                f"{new.memory} MB can never be had: all workers together have {self._memory_mb} MB "
+                "(functions.memory_mb); ask for less"
+            )
+        if new.cpu is not None and new.cpu > self._cpu:
+            raise errors.Unprocessable(
+                f"{new.cpu / 1000:g} cores can never be had: all workers together have {self._cpu / 1000:g} "
+                "(functions.cpus); ask for less"
+            )
+        runtime.check_handler(new.handler)
+        self._code.check(new.code)
+
+    async def _build(self, new: NewFunction, before: _Held | None) -> Function:
+        digest = await tasks.finish(asyncio.to_thread(digest_of, new.code)) if new.code else None
+        now = self._clock.now()
+        return Function(
+            name=FunctionName(new.name) if before is None else before.value.name,
+            runtime=new.runtime,
+            memory=Megabytes(new.memory),
+            created_at=now if before is None else before.value.created_at,
+            cpu=new.cpu,
+            max_concurrency=new.max_concurrency,
+            handler=new.handler,
+            code=digest,
+            image=new.image,
+            environment=new.environment,
+            network=new.network,
+            timeout_s=new.timeout_s,
+            updated_at=now,
+            version=1 if before is None else before.value.version + 1,
+        )
+
+    @contextlib.contextmanager
+    def _counting(self, is_new: bool) -> Iterator[None]:
+        """Refuse one function too many, also if many are on their way at once."""
+        if is_new and len(self._by_key) + self._arriving >= self._settings.max_functions:
+            raise errors.TooLarge(
+                f"{self._settings.max_functions} functions are registered and no more are taken; "
+                "delete some, or raise functions.max_functions"
+            )
+        self._arriving += is_new
+        try:
+            yield
+        finally:
+            self._arriving -= is_new
+
+    @contextlib.asynccontextmanager
+    async def _keeping(self, new: NewFunction, function: Function) -> AsyncIterator[Path | None]:
+        if function.code is None:
+            yield None
+            return
+        async with self._code.keeping(new.code, function.code) as folder:
+            yield folder
+
+    async def _look_up(self, name: str) -> _Held | None:
+        """In the store itself: memory may be a moment behind."""
+        try:
+            entry = await self._store.get(_key(name))
+        except (errors.Invalid, errors.TooLarge):
+            return None  # no name that anything could have
+        return None if entry is None else _read(entry)
+
+    async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        """Durable, and in memory. Goes on if the caller is cancelled: what it holds is needed until then."""
+        await tasks.finish(self._commit_and_see(ops, expect))
+
+    async def _commit_and_see(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        await self._view.seen(await self._store.commit(ops, expect))
+
+    def _moved(self, moves: Sequence[Moved[_Held]]) -> None:
+        for key, before, after in moves:
+            # In this order: code that stays is at no moment without a name.
+            if after is None:
+                self._by_key.pop(key.removeprefix(PREFIX), None)
+            else:
+                self._by_key[key.removeprefix(PREFIX)] = after.value
+                if after.value.code is not None:
+                    self._code.name(after.value.code)
+            if before is not None and before.value.code is not None:
+                self._code.unname(before.value.code)
+
+
+def _key(name: str) -> str:
+    return PREFIX + name.lower()
+
+
+def _read(entry: Entry) -> _Held:
+    return _Held(jsonio.decode(entry.value, Function), entry.revision)
+
+
+def _taken(name: str) -> errors.AlreadyExists:
+    return errors.AlreadyExists(f"function {name!r} exists; update it, or choose another name")

@@ -40,14 +40,14 @@ class Runtime(msgspec.Struct, frozen=True):
 RUNTIMES: Final = (
     Runtime(
         PYTHON,
-        names=re.compile(r"python|python3[0-9]*(?:ml)?"),
+        names=re.compile(r"python(?:3(?:\.?[0-9]+)?)?(?:ml)?"),
         handlers=re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+"),
         handler_example="`module.function`, or `folder.module.function`",
     ),
     Runtime(
         NODEJS,
         names=re.compile(r"nodejs[0-9]*(?:ng)?"),
-        handlers=re.compile(r"(?!/)[\w./@-]+"),
+        handlers=re.compile(r"(?!/)(?!.*\.\.)[\w./@-]+"),
         handler_example="`module` or `module.function`",
     ),
     Runtime(
