@@ -12,7 +12,7 @@ import re
 
 import msgspec
 
-from skerry.model import errors, ids, ports, workloads
+from skerry.model import cells, errors, ids, ports, workloads
 from skerry.model.cells import Exit, Usage
 from skerry.model.images import ImageId
 from skerry.model.ports import PortMapping
@@ -51,6 +51,9 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     network: NetworkMode = NetworkMode.BRIDGE
     ports: tuple[PortMapping, ...] = ()
     read_only: bool = False  # no writable layer: the root cannot be changed
+    inside: str = (
+        ""  # the cell that its own is made in; empty: at the top. Of no contract: for this node's own use
+    )
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -80,6 +83,8 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             raise errors.Invalid("stop_grace_s must be 0 to 86400 seconds", field="stop_grace_s")
         if not 0 <= self.pids <= MOST:
             raise errors.Invalid(f"pids must be 0 to {MOST}", field="pids")
+        if self.inside:
+            cells.parse_name(self.inside)
         ports.check_all(self.ports)
         if self.ports and self.network is NetworkMode.NONE:
             raise errors.Invalid(

@@ -239,6 +239,9 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     call_timeout_s: Annotated[
         float, Meta(gt=0, description="A call that names no time of its own is ended after this")
     ] = 300.0
+    image_start_s: Annotated[
+        float, Meta(gt=0, description="The container of a `custom` function listens within this, or fails")
+    ] = 30.0
     queue_length: Annotated[int, Meta(ge=0, description="Calls that may wait for a worker; more get 429")] = (
         1024
     )

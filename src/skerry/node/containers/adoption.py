@@ -82,7 +82,7 @@ def plan(
     recorded = {each.name: each for each in found if each.record is not None}
     return Plan(
         kept=tuple(
-            _keep(each.record, each.run, cells.get(each.name), held, attached, boot)
+            _keep(each.record, each.run, cells.get(each.record.cell.name), held, attached, boot)
             for each in found
             if each.record is not None and not each.is_removing
         ),

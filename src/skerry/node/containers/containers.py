@@ -30,7 +30,7 @@ from skerry.node.containers.adoption import Adoption
 from skerry.node.containers.disks import Disks
 from skerry.node.containers.ending import Ending
 from skerry.node.containers.execs import Execs, ExecSession
-from skerry.node.containers.known import MAIN, Container, Means, cell_for, make_container
+from skerry.node.containers.known import MAIN, Container, Means, cell_for, cell_name, make_container
 from skerry.node.containers.overlays import Overlays
 from skerry.node.containers.records import ContainerRecord, Records, RunRecord
 from skerry.node.containers.removing import Removing
@@ -110,10 +110,10 @@ class Containers:
     ) -> ContainerView:
         """Make a container, with its image pulled if it is not here; durable when this returns. Raises
         AlreadyExists, Invalid, NoRoom, and what pulling raises."""
-        self._check_new(spec.name)
+        self._check_new(spec)
         turn = await self._turns.take(spec.name)
         try:
-            self._check_new(spec.name)
+            self._check_new(spec)
             image = await self._claim(spec, on_progress)
         except BaseException:
             turn.release()
@@ -163,14 +163,15 @@ class Containers:
         self._means.disks.make(container.place.layer, container.disk_limit)
         self._means.records.sync(container.name)
 
-    def _check_new(self, name: str) -> None:
+    def _check_new(self, spec: ContainerSpec) -> None:
+        name, cell = spec.name, cell_name(spec)
         if name in self._containers:
             raise errors.AlreadyExists(
                 f"container {name!r} exists already; remove it, or choose another name"
             )
-        if any(view.cell.name == name for view in self._means.cells.list()):
+        if any(view.cell.name == cell for view in self._means.cells.list()):
             raise errors.AlreadyExists(
-                f"there is a cell {name!r}, and a container is a cell; free it, or choose another name"
+                f"there is a cell {cell!r}, and a container is a cell; free it, or choose another name"
             )
 
     async def start(self, name: str) -> ContainerView:

@@ -115,10 +115,15 @@ def in_words(arguments: tuple[str, ...]) -> str:
     return shlex.join(arguments)[:MAX_COMMAND]
 
 
+def cell_name(spec: ContainerSpec) -> CellName:
+    """What the cell of a container is called."""
+    return CellName(f"{spec.inside}/{spec.name}" if spec.inside else spec.name)
+
+
 def cell_for(spec: ContainerSpec, settings: NodeSettings) -> Cell:
     """The cell that a container runs in. Namespaces are the runtime's to make."""
     return Cell(
-        name=CellName(spec.name),
+        name=cell_name(spec),
         limits=Limits(
             cpu_quota=spec.room.cpu or None,
             memory=spec.room.memory or None,

@@ -50,6 +50,12 @@ def enter_new_namespace() -> None:
         raise OSError(ctypes.get_errno(), "cannot make a network namespace")
 
 
+def enter_namespace(descriptor: int) -> None:
+    """Move the calling thread, and nothing else, to the network namespace that `descriptor` is open on."""
+    if _libc.setns(descriptor, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "cannot enter a network namespace")
+
+
 def keep_namespace(place: Path) -> None:
     """Let the calling thread's network namespace live on under the file `place`, which must exist."""
     if _libc.mount(b"/proc/thread-self/ns/net", os.fsencode(place), None, _MS_BIND, None):

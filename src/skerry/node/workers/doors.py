@@ -1,0 +1,146 @@
+"""The way into a container that is called: connections to one port of one process, kept between calls.
+
+A connection leads to that process or nowhere. As long as it lives its address is its own, so a connection is
+good if the process still lives after it was made; what a dead process had, somebody else may have by then. A
+container without a network is entered by its namespace. Knows nothing of containers or calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from pathlib import Path
+from typing import Final
+
+from skerry.kit.clock import Clock
+from skerry.node.network import kernel
+from skerry.node.workers.posts import Connection
+
+# Servers close connections that nobody uses, some after two seconds. One that is closed just as a call goes
+# out has that call fail, and nobody knows whether it was made: so ours are closed long before.
+_KEPT_S: Final = 1.0
+_CONNECT_S: Final = 5.0
+_LOOPBACK: Final = "127.0.0.1"
+_ENDED: Final = "its process has ended"
+
+
+class Shut(Exception):
+    """Nobody opens: the process has ended, or does not listen."""
+
+
+class Door:
+    """One port of one process."""
+
+    def __init__(self, process: int, host: str, port: int, clock: Clock, *, namespace: int = -1) -> None:
+        """`process` is a pidfd, and `namespace` one of a network, if `host` is not in ours; both are closed
+        with the door."""
+        self._process = process
+        self._namespace = namespace
+        self._host = host
+        self._port = port
+        self._clock = clock
+        self._idle: list[Connection] = []
+        self._used: set[Connection] = set()
+        self._poll = select.poll()
+        self._poll.register(process, select.POLLIN)
+        self._is_closed = False
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(process, self._end)
+
+    @classmethod
+    def to(cls, pid: int, address: str, port: int, clock: Clock, *, group: str) -> Door:
+        """To a process that was in the cgroup `group` when this began, and to no other that has its number
+        by now; without an address, by its own loopback. Raises Shut if it has ended."""
+        opened: list[int] = []
+        try:
+            opened.append(os.pidfd_open(pid))
+            if not address:
+                opened.append(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+            if f"/{group}/" not in Path(f"/proc/{pid}/cgroup").read_text():
+                raise ProcessLookupError
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise Shut(_ENDED) from None
+        process, namespace = (*opened, -1)[:2]
+        return cls(process, address or _LOOPBACK, port, clock, namespace=namespace)
+
+    @property
+    def has_ended(self) -> bool:
+        """True as soon as the process has, whether or not the loop has got to know it."""
+        return self._is_closed or self.ended.done() or bool(self._poll.poll(0))
+
+    async def enter(self) -> Connection:
+        """A connection, to be given back or closed. Raises Shut."""
+        self._check()
+        now = self._clock.monotonic()
+        while self._idle:
+            kept = self._idle.pop()
+            if kept.is_usable and now - kept.idle_since < _KEPT_S:
+                self._used.add(kept)
+                return kept
+            kept.close()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                connection = await Connection.open(self._make_socket(), self._host, self._port)
+        except TimeoutError:
+            raise Shut(f"port {self._port} takes no connection") from None
+        except OSError as error:
+            raise Shut(f"nothing listens on port {self._port}: {error.strerror}") from None
+        try:
+            self._check()
+        except Shut:
+            connection.close()
+            raise
+        self._used.add(connection)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """It is kept for the next, if it is good for more."""
+        self._used.discard(connection)
+        if connection.is_usable and not self.has_ended:
+            connection.idle_since = self._clock.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Cut every connection. Again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        asyncio.get_running_loop().remove_reader(self._process)
+        self._cut()
+        self.ended.cancel()
+        os.close(self._process)
+        if self._namespace >= 0:
+            os.close(self._namespace)
+
+    def _check(self) -> None:
+        if self.has_ended:
+            raise Shut(_ENDED)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process)
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self._cut()
+
+    def _cut(self) -> None:
+        for connection in (*self._idle, *self._used):
+            connection.close()
+        self._idle.clear()
+        self._used.clear()
+
+    def _make_socket(self) -> socket.socket:
+        if self._namespace < 0:
+            return socket.socket()
+
+        def enter_and_make() -> socket.socket:
+            kernel.enter_namespace(self._namespace)
+            return socket.socket()
+
+        return kernel.in_own_thread(enter_and_make)

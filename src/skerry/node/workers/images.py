@@ -1,0 +1,338 @@
+"""Workers that are containers: functions of runtime `custom`, which bring an image of their own.
+
+Beside `skerry.node.workers.workers`, to the same contract: `skerry.functions` knows both as its host. Such a
+worker is a container like any other (`skerry.node.containers`), made in the cell that holds all workers, and
+is called by a POST to port 8080 of itself: what is said in it is `invocations`', the way there is `doors`'.
+Containers outlive an agent and these must not: what an earlier one left is removed when this is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from skerry.kit import ids, tasks
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
+from skerry.model.cells import Exit, Stream
+from skerry.model.containers import ContainerSpec, ContainerView
+from skerry.model.functions import Function
+from skerry.model.ids import CellName
+from skerry.model.room import Millicores, Room
+from skerry.model.settings import FunctionSettings
+from skerry.node.containers.containers import Containers
+from skerry.node.containers.known import cell_name
+from skerry.node.images.images import Images
+from skerry.node.logs.readers import Record
+from skerry.node.workers import invocations
+from skerry.node.workers.doors import Door, Shut
+from skerry.node.workers.posts import Broken, TooMuch
+
+log = structlog.get_logger(__name__)
+
+PORT: Final = 8080
+_PATH: Final = "/invoke"
+_FIRST_LOOK_S: Final = 0.002  # at whether it listens; the pause doubles
+_SELDOM_S: Final = 0.05
+_AGAIN_S: Final = 1.0  # until a removal that failed is tried again
+_NOTICE_S: Final = 0.5  # from the end of a connection to that of its process, if that was why
+_EXIT_S: Final = 5.0  # from that to the word of how it ended
+_WORDS: Final = 64 * 1024  # what a container has printed last, for whoever must find out why it ended
+
+# Whatever else keeps an image from running, the function is to blame for.
+_PASSING: Final = (errors.Unavailable, errors.TimedOut, errors.Overloaded)
+
+
+class ImageWorkers:
+    """Makes workers of images."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        images: Images,
+        settings: FunctionSettings,
+        clock: Clock,
+        *,
+        inside: CellName,
+    ) -> None:
+        """`open` makes one."""
+        self._containers = containers
+        self._images = images
+        self._settings = settings
+        self._clock = clock
+        self._inside = inside
+        self._workers: set[ImageWorker] = set()
+
+    @classmethod
+    async def open(
+        cls,
+        containers: Containers,
+        images: Images,
+        settings: FunctionSettings,
+        clock: Clock,
+        *,
+        inside: CellName,
+    ) -> ImageWorkers:
+        """Remove what an earlier agent left, and begin. `inside` is the cell of all workers, which must be
+        there when one is made."""
+        left = [view.spec.name for view in containers.list() if view.spec.inside == inside]
+        await asyncio.gather(*(_remove(containers, name) for name in left))
+        if left:
+            log.info("image_workers.removed", count=len(left))
+        return cls(containers, images, settings, clock, inside=inside)
+
+    async def spawn(self, function: Function, code: Path | None) -> ImageWorker:
+        """A worker whose server listens. `code` is of no use to it. Raises LoadFailed, NoRoom, Unavailable;
+        whatever was begun is undone then, and also if the caller is cancelled."""
+        began = self._clock.monotonic()
+        spec = self._spec(function)
+        try:
+            with _blamed():
+                await self._images.ensure(spec.image)  # here a caller that goes away ends it
+                view = await tasks.finish(self._begin(spec))
+            worker = ImageWorker(self._containers, view, await self._door(view), self._settings, self._clock)
+        except BaseException:
+            await tasks.finish(_remove(self._containers, spec.name))
+            raise
+        self._workers.add(worker)
+        worker.on_closed = self._workers.discard
+        try:
+            await worker.listens()
+        except BaseException:
+            await tasks.finish(worker.close())
+            raise
+        worker.init_s = self._clock.monotonic() - began
+        return worker
+
+    async def _door(self, view: ContainerView) -> Door:
+        try:
+            return Door.to(view.pid or 0, view.address, PORT, self._clock, group=cell_name(view.spec))
+        except Shut:
+            raise await _not_listening(self._containers, view.spec.name) from None
+
+    async def prepare(self, function: Function, *, force: bool) -> None:
+        """Have the image here; with `force`, what its reference means now. Raises LoadFailed, NoRoom,
+        Unavailable."""
+        with _blamed():
+            await (self._images.pull if force else self._images.ensure)(function.image)
+
+    def describe(self, runtime_kind: str) -> str:
+        """What really runs."""
+        return "an OCI image of its own"
+
+    async def close(self) -> None:
+        """End every worker."""
+        await asyncio.gather(*(worker.close() for worker in list(self._workers)))
+
+    def _spec(self, function: Function) -> ContainerSpec:
+        return ContainerSpec(
+            name=f"fn-{ids.new_id(self._clock.now())}",
+            image=function.image,
+            environment=function.environment,
+            stop_grace_s=0.0,  # its room is wanted, and no call is in it
+            room=Room(cpu=function.cpu or Millicores(0), memory=function.memory),
+            network=function.network,
+            inside=self._inside,
+        )
+
+    async def _begin(self, spec: ContainerSpec) -> ContainerView:
+        await self._containers.create(spec)
+        return await self._containers.start(spec.name)
+
+
+class ImageWorker:
+    """One container that takes calls."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        view: ContainerView,
+        door: Door,
+        settings: FunctionSettings,
+        clock: Clock,
+    ) -> None:
+        self._containers = containers
+        self._door = door
+        self._settings = settings
+        self._clock = clock
+        self._closing: asyncio.Task[None] | None = None
+        self._tells: list[Callable[[], None]] = []
+        self._has_lost_its_server = False
+        self.id = view.spec.name
+        self.runtime = f"image {view.spec.image} ({view.image[:19]})"
+        self.init_s = 0.0
+        self.on_closed: Callable[[ImageWorker], None] = lambda worker: None
+        door.ended.add_done_callback(lambda ended: None if ended.cancelled() else self._tell())
+
+    @property
+    def is_alive(self) -> bool:
+        return self._closing is None and not self._has_lost_its_server and not self._door.has_ended
+
+    async def listens(self) -> None:
+        """Returns when its port takes connections. Raises LoadFailed if that takes too long, or it ends."""
+        pause, within_s = _FIRST_LOOK_S, self._settings.image_start_s
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    try:
+                        self._door.give_back(await self._door.enter())
+                        return
+                    except Shut:
+                        if self._door.has_ended:
+                            break
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _SELDOM_S)
+        except TimeoutError:
+            raise LoadFailed(
+                f"its container did not listen on port {PORT} in {within_s:g} s (functions.image_start_s)",
+                output=await _last_words(self._containers, self.id),
+            ) from None
+        raise await _not_listening(self._containers, self.id)
+
+    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Answer:
+        """One POST. What goes wrong inside the image is an answer; raises WorkerGone if it has ended."""
+        body = invocations.request(params, wants_output=wants_output)
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(within_s):
+                status, said = await self._exchange(body)
+        except TimeoutError:
+            return self._failed(began, Failure.TIMEOUT, f"it did not answer within {within_s:g} s")
+        except TooMuch:
+            return invocations.too_much(self._settings, self._clock.monotonic() - began)
+        except Shut as error:
+            self._has_lost_its_server = True
+            self._tell()
+            raise await self._gone(str(error)) from None
+        except Broken as error:
+            if await self._ends_soon():
+                raise await self._gone(str(error)) from None
+            return self._failed(began, Failure.HANDLER, f"it gave no answer: {error}")
+        duration_s = self._clock.monotonic() - began
+        return invocations.answer(
+            status, said, duration_s=duration_s, wants_output=wants_output, settings=self._settings
+        )
+
+    def on_end(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called once when it has ended without `close`, also if it has already."""
+        self._tells.append(tell)
+        if self._closing is None and not self.is_alive:
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    async def close(self) -> None:
+        """End it; nothing of it is left when this returns. Calls in it raise WorkerGone."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"end of {self.id}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._tells.clear()
+        self._door.close()
+        await _remove(self._containers, self.id)
+        self.on_closed(self)
+
+    async def _exchange(self, body: bytes) -> tuple[int, bytes]:
+        connection = await self._door.enter()
+        try:
+            return await connection.post(_PATH, body, most=invocations.max_reply(self._settings))
+        finally:
+            self._door.give_back(connection)
+
+    async def _ends_soon(self) -> bool:
+        """Whether it has ended: of a process that dies, connections end a little before it has."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_NOTICE_S):
+                await asyncio.wait([self._door.ended])
+        return self._closing is not None or self._door.has_ended
+
+    async def _gone(self, error: str) -> WorkerGone:
+        if self._closing is not None:
+            return WorkerGone(Failure.DIED, "its worker was ended")
+        failure = Failure.DIED
+        if self._door.has_ended:
+            how = await _how_it_ended(self._containers, self.id)
+            error = f"its container ended: {_in_words(how)}"
+            failure = Failure.MEMORY if how is not None and how.oom else Failure.DIED
+        return WorkerGone(failure, error, await _last_words(self._containers, self.id))
+
+    def _failed(self, began: float, failure: Failure, error: str) -> Answer:
+        return Answer(self._clock.monotonic() - began, failure=failure, error=error)
+
+    def _tell(self) -> None:
+        tells, self._tells = self._tells, []
+        for tell in tells:
+            tell()
+
+
+async def _remove(containers: Containers, name: str) -> None:
+    """Until it is gone, however long that takes: its room is nobody's until then."""
+    while True:
+        try:
+            await containers.remove(name, force=True)
+        except errors.NotFound:
+            return
+        except errors.SkerryError as error:
+            log.warning("image_worker.not_removed", container=name, error=error.message)
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _not_listening(containers: Containers, name: str) -> LoadFailed:
+    how = await _how_it_ended(containers, name)
+    return LoadFailed(
+        f"its container ended before it listened on port {PORT}: {_in_words(how)}",
+        output=await _last_words(containers, name),
+    )
+
+
+async def _how_it_ended(containers: Containers, name: str) -> Exit | None:
+    """None if nobody says so in time."""
+    try:
+        async with asyncio.timeout(_EXIT_S):
+            return await containers.wait(name)
+    except (TimeoutError, errors.SkerryError):
+        return None
+
+
+async def _last_words(containers: Containers, name: str) -> str:
+    """What it has printed last, errors after output."""
+    try:
+        readers = [containers.logs(name, stream) for stream in Stream]
+    except errors.NotFound:
+        return ""
+
+    def read() -> str:
+        words = b""
+        for reader in readers:
+            for item in reader.read():
+                if isinstance(item, Record):
+                    words = (words + item.data)[-_WORDS:]
+        return words.decode(errors="replace")
+
+    return await asyncio.to_thread(read)
+
+
+@contextlib.contextmanager
+def _blamed() -> Iterator[None]:
+    """What goes wrong with an image, told as the contract of hosts has it."""
+    try:
+        yield
+    except (LoadFailed, errors.NoRoom, errors.Unavailable):
+        raise
+    except _PASSING as error:
+        raise errors.Unavailable(error.message, detail=error.detail) from error
+    except errors.SkerryError as error:
+        raise LoadFailed(error.message) from error
+
+
+def _in_words(how: Exit | None) -> str:
+    if how is None:
+        return "nobody knows how"
+    if how.oom:
+        return "it was killed for memory; give the function more"
+    return f"by signal {how.signal}" if how.signal is not None else f"with exit code {how.code}"
