@@ -42,9 +42,10 @@ async def store() -> AsyncIterator[FlakyStore]:
     await made.close()
 
 
-def candidate(store: MemoryStore, name: str, lease_s: int = 30) -> Leader:
+def candidate(store: MemoryStore, name: str, lease_s: int = 30, *, is_alone: bool = False) -> Leader:
     clock = SystemClock()
-    return Leader(store, EventLog(store, clock, EventSettings()), clock, name=name, lease_s=lease_s)
+    events = EventLog(store, clock, EventSettings())
+    return Leader(store, events, clock, name=name, lease_s=lease_s, is_alone=is_alone)
 
 
 async def for_ever(fence: Expect) -> None:
@@ -96,6 +97,31 @@ async def test_a_leader_that_dies_is_followed_when_its_lease_is_over(store: Flak
     async with running(one):
         assert await who(store) == "dead"
         await eventually(lambda: one.is_leading)
+
+
+async def test_one_that_is_alone_leads_at_once_and_what_its_dead_process_began_is_fenced_off(
+    store: FlakyStore,
+) -> None:
+    lease = await store.grant(3600)
+    fence = Expect(KEY, await store.commit([Put(KEY, b"one", lease)]))
+    one = candidate(store, "one", is_alone=True)
+    async with running(one):
+        await eventually(lambda: one.is_leading)
+        with pytest.raises(errors.Conflict):
+            await store.commit([Put("x", b"")], [fence])
+        with pytest.raises(errors.NotFound):
+            await store.keep(lease)
+
+
+async def test_one_that_is_not_alone_leaves_the_lead_to_its_own_name_too(store: FlakyStore) -> None:
+    """The name is an address, and two servers may have been given the same."""
+    await store.commit([Put(KEY, b"one", await store.grant(3600))])
+    before = await store.revision()
+    one = candidate(store, "one")
+    async with running(one), store.watch("", since=before) as batches:
+        await store.commit([Put("x", b"")])
+        assert [change.key for change in (await anext(batches)).changes] == ["x"]
+        assert not one.is_leading
 
 
 async def test_a_lost_lease_stops_the_work_and_the_lead_is_sought_again(store: FlakyStore) -> None:

@@ -109,6 +109,18 @@ def test_what_was_acknowledged_is_there_after_kill_9(folder: Path) -> None:
         assert set(made) <= {token["id"] for token in listed["tokens"]}
 
 
+def test_a_lone_server_leads_again_at_once_after_kill_9(folder: Path) -> None:
+    flags = ("--set", "fleet.leader_lease_s=3600")
+    first = Skerry(folder, *flags, role="server")
+    try:
+        first.wait_ready()
+        eventually_sync(lambda: "leader.won" in first.said())
+    finally:
+        first.kill()
+    with running(folder, *flags, role="server") as second:
+        eventually_sync(lambda: second.said().count("leader.won") == 2)
+
+
 @pytest.mark.parametrize("lines", [1, 3, 5, 7])
 def test_kill_9_at_any_step_of_the_first_start_leaves_a_folder_that_starts(folder: Path, lines: int) -> None:
     """Killed after its first log line, while it makes its CA, its store, its certificates, its listeners."""

@@ -4,6 +4,9 @@ Leading is a licence to decide, not to write: every transaction of a leader also
 revision at which it got it, so one that does not know yet that it was replaced does no harm. One that cannot
 renew its lease stops at once, and another follows within the time of the lease; one that ends in good order
 drops it.
+
+A server whose store nobody else can open does not wait for a lease to end: who held it was an earlier process
+of this same server, which is dead, or the store would not have opened.
 """
 
 from __future__ import annotations
@@ -33,12 +36,23 @@ class LostLead(Exception):
 class Leader:
     """One candidate, under a name that tells it from others in events."""
 
-    def __init__(self, store: Store, events: EventLog, clock: Clock, *, name: str, lease_s: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        *,
+        name: str,
+        lease_s: int,
+        is_alone: bool = False,
+    ) -> None:
+        """`is_alone` if there can be no other candidate while we are here, in this process or another."""
         self._store = store
         self._events = events
         self._clock = clock
         self._name = name
         self._lease_s = lease_s
+        self._is_alone = is_alone
         self._is_leading = False
 
     @property
@@ -51,6 +65,8 @@ class Leader:
 
         `fence` goes into every transaction of the leader. `lead` may raise `LostLead`, and is not to return.
         """
+        if self._is_alone:
+            await self._end_last_term()
         while True:
             lease, fence = await self._win()
             self._is_leading = True
@@ -63,6 +79,14 @@ class Leader:
                 self._is_leading = False
                 with suppress(errors.NotFound, errors.Unavailable):
                     await self._store.drop(lease)
+
+    async def _end_last_term(self) -> None:
+        """End the lease that a dead process left, and with it the fence of whatever it wanted to write."""
+        held = await self._store.get(KEY)
+        if held is not None:
+            log.info("leader.left", name=held.value.decode())
+            with suppress(errors.NotFound):
+                await self._store.drop(held.lease)
 
     async def _win(self) -> tuple[LeaseId, Expect]:
         while True:

@@ -26,6 +26,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.model.settings import FleetSettings
 from skerry.store.protocol import Store
+from skerry.store.sqlite import SqliteStore
 from skerry.wire.kudo import grpc_services
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.nodes.service import NodeService
@@ -73,7 +74,15 @@ def start(
     )
     servers = Servers(store, name=server, address=grpc, lease_s=math.ceil(settings.suspect_after_s))
     sessions = Sessions(nodes, instances, settings, servers=servers)
-    leader = Leader(store, events, clock, name=server, lease_s=settings.leader_lease_s)
+    leader = Leader(
+        store,
+        events,
+        clock,
+        name=server,
+        lease_s=settings.leader_lease_s,
+        # Its file is locked for as long as it is open; in etcd there may be anybody.
+        is_alone=isinstance(store, SqliteStore),
+    )
     loops.forever("instances", mirror.run, critical=True)
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
