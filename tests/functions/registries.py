@@ -1,0 +1,75 @@
+"""A registry on a store in memory, with events that are only noted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from skerry.functions.registry import Functions, NewFunction
+from skerry.kit import jsonio, tasks
+from skerry.kit.clock import Clock, ManualClock
+from skerry.model.ids import Digest
+from skerry.model.settings import FunctionSettings
+from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Put, Store
+from tests.functions import tarballs
+
+HELLO = tarballs.of(hello=tarballs.HELLO)
+OTHER = tarballs.of(hello="def handler(params): return 'other'\n")
+
+
+class Events:
+    """Writes events as the event log does, and remembers them."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str, dict[str, str]]] = []
+
+    def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put:
+        self.told.append((kind, subject, actor, data))
+        return Put(f"event/{len(self.told)}", jsonio.encode([kind, subject, actor, data]))
+
+
+def hello(name: str = "hello", **fields: object) -> NewFunction:
+    given = {"runtime": "python310", "memory": 128, "handler": "hello.handler", "code": HELLO, **fields}
+    return NewFunction(name, **given)  # type: ignore[arg-type] - fields of whatever type a test tries
+
+
+class Ground:
+    """What outlives a registry: the store, the folder, and what workers use."""
+
+    def __init__(self, folder: Path, store: Store | None = None, clock: Clock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self.store = store or MemoryStore(self.clock)
+        self.folder = folder
+        self.events = Events()
+        self.in_use: set[Digest] = set()
+
+    @asynccontextmanager
+    async def registry(
+        self, reached: Callable[[str], None] = lambda step: None, **settings: int
+    ) -> AsyncIterator[Functions]:
+        functions = await Functions.open(
+            self.store,
+            self.folder,
+            self.clock,
+            FunctionSettings(**settings),  # type: ignore[arg-type] - only whole numbers are tried
+            self.events,
+            memory_mb=1024,
+            cpus=2.0,
+            reached=reached,
+        )
+        running = asyncio.create_task(functions.run(lambda: self.in_use))
+        await functions.ready()
+        try:
+            yield functions
+        finally:
+            await tasks.give_up([running])
+
+    def kept(self) -> set[str]:
+        """Digests of the code on disk."""
+        return {f"sha256:{path.name}" for path in (self.folder / "kept").iterdir()}
+
+    def left_over(self) -> list[str]:
+        return [path.name for part in ("drafts", "trash") for path in (self.folder / part).iterdir()]
