@@ -2,8 +2,8 @@
 
 This is the warm path: one system call each way, no task, no timer and no JSON of its own for a call. What is
 at the other end is the function's to ruin, so whatever is not exactly an answer that somebody waits for ends
-the conversation, and only this one. Why a worker ended is found out by whoever started it (`explain`); nothing
-here starts or kills a process.
+the conversation, and only this one. Why a worker ended is found out by whoever started it (`explain`);
+nothing here starts or kills a process.
 """
 
 from __future__ import annotations
