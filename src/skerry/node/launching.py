@@ -43,10 +43,10 @@ _ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
 }
 # Without site-packages, the environment and the user's folders: quick to start, and nothing foreign in it.
-_INTERPRETER: Final = (sys.executable, "-I", "-S", "-X", "utf8", "-c")
+_OPTIONS: Final = ("-I", "-S", "-X", "utf8", "-c")
 _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from skerry.node.launcher.main import main; main(int(sys.argv[2]))"
+    "from skerry.node.launcher.main import main; main(*sys.argv[2:])"
 )
 # Steps that fail for what was asked, not for what we are.
 _ASKED: Final = {
@@ -66,6 +66,16 @@ class InitSpec:
     hidden: tuple[str, ...] = ()  # existing paths that nothing in the cell may see
     tmp_mb: int = 64  # size of /tmp, of /var/tmp and of /dev/shm
     is_spare: bool = False  # made ahead for any cell; until it enters one it ends with the launcher
+    has_own_home: bool = False  # /home is empty but for the places of `InitHandle.mount`, and /root is hidden
+    network: int | None = None  # descriptor of the network namespace to be in, instead of a new one
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Where the output of an executable is kept, if not with its records."""
+
+    folder: Path
+    series: str  # its rings are called `<series>.stdout` and `<series>.stderr`
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,11 @@ class StartSpec:
     runtime: Runtime | None = None  # instead of the command: starts the executable and ends
     trusted: tuple[str, ...] = ()  # instead of the command: run as root, unconfined
     streams: tuple[int, ...] = ()  # descriptors for input, output and error; none: the last two are logged
+    socket: int | None = None  # a descriptor that it has as its number 3
+    is_fork: bool = (
+        False  # instead of the command: what the launcher's interpreter has ready, without an exec
+    )
+    logs: Logs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +185,33 @@ class InitHandle:
         step may still be under way.
         """
         body = _start_request(spec, has_clone_into=entrance.clone_into is not None)
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.ExitStack() as opened:
+            folders = [folder] if spec.logs is None else [folder, spec.logs.folder]
+            passed = [_open_folder(each, opened) for each in folders]
+            passed += [*spec.streams, *(() if spec.socket is None else (spec.socket,))]
+            answer = await self._ask(body, [*passed, *_descriptors(entrance)], within_s)
+        if "failed" in answer.body:
+            answer.close()
+            if "code" in answer.body:
+                raise RuntimeFailed(answer.body["code"])
+            raise _not_started(spec, answer.body["failed"], answer.body["errno"])
+        pidfd = answer.descriptors[0] if answer.descriptors else None
+        return Started(answer.body.get("pid", answer.process), pidfd)
+
+    async def mount(self, detached: int, place: str, *, within_s: float = WITHIN_S) -> None:
+        """Put a mount that is nowhere yet, open as `detached`, at `place` of the cell.
+
+        Raises Internal, TimedOut, Unavailable.
+        """
+        answer = await self._ask({"do": "mount", "place": place}, [detached], within_s)
+        answer.close()
+        if "failed" in answer.body:
+            raise _not_set_up(answer.body["failed"], answer.body["errno"])
+
+    async def _ask(self, body: messages.Body, descriptors: list[int], within_s: float) -> messages.Message:
         try:
             async with asyncio.timeout(within_s):
-                answer = await self._channel.ask(body, [opened, *spec.streams, *_descriptors(entrance)])
+                return await self._channel.ask(body, descriptors)
         except channels.Closed as error:
             raise errors.Unavailable("the cell's init is gone; free the cell and allocate it anew") from error
         except TimeoutError as error:
@@ -182,15 +220,6 @@ class InitHandle:
             raise errors.TooLarge(
                 f"command, arguments and environment are too long together: {error}"
             ) from error
-        finally:
-            os.close(opened)
-        if "failed" in answer.body:
-            answer.close()
-            if "code" in answer.body:
-                raise RuntimeFailed(answer.body["code"])
-            raise _not_started(spec, answer.body["failed"], answer.body["errno"])
-        pidfd = answer.descriptors[0] if answer.descriptors else None
-        return Started(answer.body.get("pid", answer.process), pidfd)
 
     async def exits(self) -> AsyncIterator[Exited]:
         """Executables that ended, as they do, until the init itself ends; for one listener."""
@@ -274,20 +303,33 @@ class InitHandle:
             self._ended.set_result(None)
 
 
+@dataclass(frozen=True, slots=True)
+class Zygote:
+    """What a launcher has ready, so that a process of a cell can be a fork of it and need no exec."""
+
+    interpreter: str  # of the same version as ours
+    entry: str  # `module:function` of ours that such a process runs, given the number of its socket
+    preload: tuple[str, ...] = ()  # modules that it has imported; those that cannot be had are passed over
+
+
 class Launcher:
     """The process that forks inits; one that died is replaced when it is needed again."""
 
-    def __init__(self, spawned: _Spawned, was_subreaper: bool) -> None:
+    def __init__(self, spawned: _Spawned, was_subreaper: bool, zygote: Zygote | None) -> None:
         self._spawned = spawned
         self._was_subreaper = was_subreaper
+        self._zygote = zygote
         self._spawning = asyncio.Lock()
 
     @classmethod
-    async def start(cls) -> Launcher:
-        """Start it. From now on orphaned descendants of this process become its children."""
+    async def start(cls, zygote: Zygote | None = None) -> Launcher:
+        """Start it. From now on orphaned descendants of this process become its children.
+
+        Stop several in the reverse order. Raises Unavailable.
+        """
         was_subreaper = kernel.set_subreaper(True)
         try:
-            return cls(await _spawn(), was_subreaper)
+            return cls(await _spawn(zygote), was_subreaper, zygote)
         except BaseException:
             kernel.set_subreaper(was_subreaper)
             raise
@@ -327,7 +369,7 @@ class Launcher:
             if not self._spawned.channel.is_open:
                 log.warning("launcher.died", pid=self.pid)
                 await self._spawned.stop()
-                self._spawned = await _spawn()
+                self._spawned = await _spawn(self._zygote)
             return self._spawned
 
 
@@ -355,15 +397,17 @@ class _Spawned:
         _reap_inits()
 
 
-async def _spawn() -> _Spawned:
+async def _spawn(zygote: Zygote | None) -> _Spawned:
     ours, theirs = messages.pair()
     with theirs:
         try:
             process = await asyncio.create_subprocess_exec(
-                *_INTERPRETER,
+                sys.executable if zygote is None else zygote.interpreter,
+                *_OPTIONS,
                 _PROGRAM,
                 str(Path(skerry.__file__).parent.parent),
                 str(theirs.fileno()),
+                *(() if zygote is None else (zygote.entry, *zygote.preload)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -397,12 +441,15 @@ async def _make_init(
         "hidden": spec.hidden,
         "tmp_mb": spec.tmp_mb,
         "is_spare": spec.is_spare,
+        "has_own_home": spec.has_own_home,
+        "network": spec.network is not None,
         "clone_into": entrance.clone_into is not None,
     }
     agent_end, init_end = messages.pair()
     try:
         with init_end:
-            descriptors = [agent_end.fileno(), init_end.fileno(), *_descriptors(entrance)]
+            descriptors = [agent_end.fileno(), init_end.fileno()]
+            descriptors += [*(() if spec.network is None else (spec.network,)), *_descriptors(entrance)]
             async with asyncio.timeout(within_s):
                 answer = await channel.ask(body, descriptors)
     except BaseException as error:
@@ -452,8 +499,17 @@ def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.Body:
         "clone_into": has_clone_into,
         "is_trusted": bool(trusted),
         "streams": len(spec.streams),
+        "has_socket": spec.socket is not None,
+        "is_fork": spec.is_fork,
+        "series": None if spec.logs is None else spec.logs.series,
         "pid_file": "" if spec.runtime is None else spec.runtime.pid_file,
     }
+
+
+def _open_folder(path: Path, opened: contextlib.ExitStack) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened.callback(os.close, descriptor)
+    return descriptor
 
 
 def _descriptors(entrance: Entrance) -> list[int]:

@@ -234,6 +234,9 @@ def request(room: Room, number: int, entrance: Entrance) -> messages.Body:
         "clone_into": entrance.clone_into is not None,
         "is_trusted": False,
         "streams": 0,
+        "has_socket": False,
+        "is_fork": False,
+        "series": None,
         "pid_file": "",
     }
 

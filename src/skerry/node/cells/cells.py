@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
+from msgspec import structs
 
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -22,6 +23,7 @@ from skerry.model.cells import (
     Executable,
     ExecutableState,
     Exit,
+    Limits,
     Runtime,
     Sandbox,
     Stream,
@@ -32,7 +34,7 @@ from skerry.model.cells import (
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells import adoption
-from skerry.node.cells.executables import Executables, Manner
+from skerry.node.cells.executables import Executables, Manner, Worker
 from skerry.node.cells.freeing import Freeing
 from skerry.node.cells.known import CellView, Home, Known, Means
 from skerry.node.cells.locks import Held, PathLocks
@@ -170,6 +172,22 @@ class Cells:
         await self._freeing.free(name, self._within(name), deadline)
         log.info("cell.freed", cell=name)
 
+    async def change_limits(self, name: CellName, limits: Limits) -> None:
+        """Hold the cell to those of `limits` that are given from now on; the others stay. Raises NotFound,
+        Refused, Invalid (what is in the cell may use more already)."""
+        self._home(name)
+        held = await self._hold(_ancestors(name), name)
+        await self._finish(held, self._change_limits(name, limits))
+
+    async def _change_limits(self, name: CellName, limits: Limits) -> None:
+        home = self._home(name)
+        self._check_stays(home)
+        self._means.groups.change_limits(name, limits)
+        given = {key: value for key, value in structs.asdict(limits).items() if value not in (None, "")}
+        cell = structs.replace(home.record.cell, limits=structs.replace(home.record.cell.limits, **given))
+        home.record = structs.replace(home.record, cell=cell)
+        self._means.records.change_cell(home.record)
+
     def _keep(self, home: Home) -> None:
         self._homes[home.name] = home
         self._uids.claim(home.record.uid)
@@ -199,6 +217,34 @@ class Cells:
         """Run a command of ours as root and unconfined, but to the cell's limits. `streams` are descriptors,
         which stay the caller's, for its input, output and error; nothing of these is kept."""
         return await self._begin(executable, Manner(trusted=arguments, streams=streams))
+
+    async def prepare(self, name: CellName, maker: Launcher, *, network: int | None = None) -> None:
+        """Have the cell's init made now, by `maker`, so that a worker can be a fork of it.
+
+        The cell has a /home of its own then, and `network`, the descriptor of a namespace that stays the
+        caller's, or an empty one. Raises NotFound, Refused, Internal, TimedOut, Unavailable.
+        """
+        held = await self._hold_executable(name, ExecutableName(""))
+        await self._finish(held, self._prepare(name, maker, network))
+
+    async def _prepare(self, name: CellName, maker: Launcher, network: int | None) -> None:
+        home = self._home(name)
+        self._check_stays(home)
+        await self._executables.inits.prepare(home, maker, network)
+
+    async def mount(self, name: CellName, detached: int, place: str) -> None:
+        """Put a mount that is nowhere yet at `place` of a cell that was prepared. Raises NotFound, Refused,
+        Internal, TimedOut, Unavailable."""
+        init = self._home(name).init
+        if init is None:
+            raise errors.Refused(f"cell {name!r} has no init; prepare it first")
+        await init.mount(detached, place)
+
+    async def start_worker(
+        self, executable: Executable, worker: Worker, sandbox: Sandbox | None = None
+    ) -> ExecutableState:
+        """Start what serves a function, in a cell that was prepared."""
+        return await self._begin(executable, Manner(sandbox or Sandbox(), worker=worker))
 
     async def _begin(self, executable: Executable, manner: Manner) -> ExecutableState:
         self._check_stays(self._home(executable.cell))

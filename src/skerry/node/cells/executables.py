@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from skerry.node.cells import stopping
 from skerry.node.cells.inits import Inits
 from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
 from skerry.node.cells.records import ExitRecord, StartedRecord
-from skerry.node.launching import InitHandle, RuntimeFailed, StartSpec
+from skerry.node.launching import InitHandle, Logs, RuntimeFailed, StartSpec
 from skerry.node.logs.readers import Record, RingReader
 
 log = structlog.get_logger(__name__)
@@ -33,6 +33,16 @@ _TOLD_BYTES = 500  # of what a runtime said when it failed
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """What an executable that works for a function has besides."""
+
+    socket: int  # its end of a conversation, which it has as descriptor 3
+    logs: Logs
+    log_bytes: int  # kept of each stream
+    is_fork: bool = False  # of the launcher that made its cell's init, instead of a program
+
+
+@dataclass(frozen=True, slots=True)
 class Manner:
     """How an executable is run; by default its command in a sandbox."""
 
@@ -41,6 +51,7 @@ class Manner:
     runtime: Callable[[str], Runtime] | None = None
     trusted: tuple[str, ...] = ()
     streams: tuple[int, ...] = ()
+    worker: Worker | None = None
 
 
 class Executables:
@@ -94,6 +105,14 @@ class Executables:
             trusted=manner.trusted,
             streams=manner.streams,
         )
+        if (worker := manner.worker) is not None:
+            request = replace(
+                request,
+                socket=worker.socket,
+                logs=worker.logs,
+                log_bytes=worker.log_bytes,
+                is_fork=worker.is_fork,
+            )
         at = means.clock.now()  # now, since by the time we are told it may have ended already
         with means.groups.entrance(home.name, leaf, from_within=True) as entrance:
             try:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -20,7 +21,7 @@ from skerry.node.cells.known import Home, Means
 from skerry.node.cells.records import InitRecord
 from skerry.node.cells.spares import Spares
 from skerry.node.cgroups.protocol import INIT_LEAF
-from skerry.node.launching import InitHandle, InitSpec
+from skerry.node.launching import InitHandle, InitSpec, Launcher
 
 log = structlog.get_logger(__name__)
 
@@ -70,9 +71,21 @@ class Inits:
         """The cell's init, made now if it has none."""
         async with home.making:
             if home.init is None:
-                self.keep(home, await self._make(home))
+                cell = home.record.cell
+                spec = self._spec(_host_name(home), cell.isolates_processes, cell.isolates_network)
+                spares = None if cell.isolates_network else self._spares[cell.isolates_processes]
+                self.keep(home, await self._make(home, self._means.launcher, spec, spares))
             assert home.init is not None
             return home.init
+
+    async def prepare(self, home: Home, maker: Launcher, network: int | None) -> None:
+        """Have the cell's init made now, by another launcher than the cells' own, with a home of its own."""
+        async with home.making:
+            if home.init is not None:
+                raise errors.Refused(f"cell {home.name!r} has its init already")
+            spec = self._spec(_host_name(home), isolates_processes=True, isolates_network=True)
+            spec = replace(spec, has_own_home=True, network=network)
+            self.keep(home, await self._make(home, maker, spec))
 
     def keep(self, home: Home, init: InitHandle) -> None:
         """From now on `init` is the cell's, and is listened to."""
@@ -115,26 +128,26 @@ class Inits:
                 raise errors.Unavailable(f"the last init of cell {home.name!r} does not die (process {pids})")
         groups.remove_leaf(home.name, INIT_LEAF)
 
-    async def _make(self, home: Home) -> InitHandle:
-        means, cell = self._means, home.record.cell
+    async def _make(
+        self, home: Home, maker: Launcher, spec: InitSpec, spares: Spares | None = None
+    ) -> InitHandle:
+        """One of `spares`, if they have one, or else a new one like `spec` by `maker`."""
+        means = self._means
         if home.had_init:
             await self.clear(home)
         home.had_init = True
-        host_name = cell.name.rpartition("/")[2]
-        init = None if cell.isolates_network else self._spares[cell.isolates_processes].take()
+        init = spares.take() if spares is not None else None
         try:
             if init is not None:
-                with means.groups.spare_way(cell.name) as way:
+                with means.groups.spare_way(home.name) as way:
                     # Recorded while it still ends with the launcher: it is never in a cell unknown.
                     self._record(home, init)
-                    init.enter(host_name if cell.isolates_processes else "", way)
+                    init.enter(spec.host_name if spec.isolates_processes else "", way)
             else:
-                means.groups.add_leaf(cell.name, INIT_LEAF)
+                means.groups.add_leaf(home.name, INIT_LEAF)
                 means.reached("init.group")
-                with means.groups.entrance(cell.name, INIT_LEAF) as entrance:
-                    init = await means.launcher.make_init(
-                        self._spec(host_name, cell.isolates_processes, cell.isolates_network), entrance
-                    )
+                with means.groups.entrance(home.name, INIT_LEAF) as entrance:
+                    init = await maker.make_init(spec, entrance)
                 means.reached("init.made")
                 self._record(home, init)
         except BaseException:
@@ -179,6 +192,10 @@ class Inits:
         except Exception as error:  # noqa: BLE001 - whoever runs us is told, and decides
             if not self._failure.done():
                 self._failure.set_exception(error)
+
+
+def _host_name(home: Home) -> str:
+    return home.name.rpartition("/")[2]
 
 
 def _existing(paths: tuple[str, ...]) -> tuple[str, ...]:

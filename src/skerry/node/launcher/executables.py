@@ -22,12 +22,13 @@ _DEFAULT_PATH: Final = b"/usr/local/bin:/usr/bin:/bin"
 _AT_FDCWD: Final = -100
 _LIMIT: Final = struct.Struct("=QQ")
 _NO_SIGNALS: Final = bytes(8)
+FIRST_KEPT: Final = 3
 
 
 class Program(NamedTuple):
     """What to run, and as whom."""
 
-    arguments: list[bytes]
+    arguments: list[bytes]  # none: the process goes on in Python
     environment: dict[bytes, bytes]
     folder: bytes
     uid: int
@@ -38,10 +39,15 @@ class Program(NamedTuple):
 
 
 def script(
-    program: Program, system_calls: kernel.Filter, streams: tuple[int, ...], procs: list[int]
+    program: Program,
+    system_calls: kernel.Filter,
+    streams: tuple[int, ...],
+    procs: list[int],
+    kept: list[int],
 ) -> Script:
     """Run `program` with `streams` as its standard input, output and error, or only the last two of these,
-    held to the filter `system_calls`, in the groups whose files are open as `procs`."""
+    held to the filter `system_calls`, in the groups whose files are open as `procs`. `kept`, each above
+    `FIRST_KEPT` and their count, are the only other descriptors it has, from that number on."""
     made = Script()
     for group in procs:
         made.call("enter cgroup", "write", group, b"0", 1)
@@ -50,19 +56,22 @@ def script(
         made.call("set up process", "dup3", stream, place, 0)
     if len(streams) == 3 and os.isatty(streams[0]):
         made.call("set up process", "ioctl", 0, termios.TIOCSCTTY, 0)  # to hear of changes of its size
-    made.call("set up process", "close_range", 3, kernel.ALL, 0)
+    for place, descriptor in enumerate(kept, start=FIRST_KEPT):
+        made.call("set up process", "dup3", descriptor, place, 0)
+    free = FIRST_KEPT + len(kept)
+    made.call("set up process", "close_range", free, kernel.ALL, 0)
     made.call("set up process", "umask", 0o022)
     if not program.is_trusted:
-        _confine(made, program, system_calls)
+        _confine(made, program, system_calls, free)
     made.call("set up process", "rt_sigprocmask", signal.SIG_SETMASK, _NO_SIGNALS, 0, len(_NO_SIGNALS))
-    paths = candidates(program.arguments[0], program.environment.get(b"PATH", _DEFAULT_PATH))
-    made.exec(paths, program.arguments, program.environment)
+    if program.arguments:
+        paths = candidates(program.arguments[0], program.environment.get(b"PATH", _DEFAULT_PATH))
+        made.exec(paths, program.arguments, program.environment)
     return made
 
 
-def _confine(made: Script, program: Program, system_calls: kernel.Filter) -> None:
-    # With all from 3 on closed, this is what an open gives.
-    score = 3
+def _confine(made: Script, program: Program, system_calls: kernel.Filter, score: int) -> None:
+    """`score` is the first number that no descriptor has, and so what an open gives."""
     made.call("set up process", "openat", _AT_FDCWD, b"/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     made.call("set up process", "write", score, _OOM_SCORE, len(_OOM_SCORE))
     made.call("set up process", "prlimit64", 0, resource.RLIMIT_CORE, _LIMIT.pack(0, 0), 0)

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from typing import Any, Final, NoReturn
 
-from skerry.node.launcher import capabilities, executables, kernel, loops, messages, mounts
+from skerry.node.launcher import capabilities, executables, kernel, loops, messages, mounts, zygotes
 from skerry.node.launcher.executables import Program
 from skerry.node.launcher.pumps import Pump
 from skerry.node.launcher.scripts import Stage
@@ -34,19 +34,24 @@ _ABOVE_OUR_ENDS: Final = 10
 def begin(
     spec: dict[str, Any],
     launcher: int,
-    agent_end: int,
-    own_end: int,
+    ends: tuple[int, int],
+    network: int | None,
     procs: list[int],
     system_calls: kernel.Filter,
     stage: Stage,
 ) -> NoReturn:
-    """What the child of the launcher, of which `launcher` is a pidfd, does for the rest of its life."""
+    """What the child of the launcher, of which `launcher` is a pidfd, does for the rest of its life. `ends`
+    are the agent's and its own, and `network` is a namespace to be in."""
+    agent_end, own_end = ends
     step, telling = "enter cgroup", own_end
     try:
         if spec["is_spare"]:  # nobody would ever find it again
             kernel.end_with(launcher)
         for group in procs:
             os.write(group, b"0")
+        step = "enter network"
+        if network is not None:
+            kernel.enter_namespace(network, kernel.CLONE_NEWNET)
         step = "set up the cell"
         _keep_only(agent_end, own_end)
         telling = messages.OWN_END
@@ -76,11 +81,16 @@ def _set_up(spec: dict[str, Any]) -> None:
     if spec["isolates_processes"]:
         capabilities.bound_to_sets()
         kernel.set_host_name(spec["host_name"])
-        mounts.set_up(spec["hidden"], spec["tmp_mb"], own_network=spec["isolates_network"])
+        mounts.set_up(
+            spec["hidden"],
+            spec["tmp_mb"],
+            own_network=spec["isolates_network"],
+            own_home=spec["has_own_home"],
+        )
     else:
         kernel.set_subreaper(True)
     os.umask(0o077)
-    if spec["isolates_network"]:
+    if spec["isolates_network"] and not spec["network"]:
         _raise_loopback()
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in range(3):
@@ -96,12 +106,12 @@ def _raise_loopback() -> None:
 class Running:
     """One executable, from its start until it has ended and its output is all in."""
 
-    __slots__ = ("folder", "has_ended", "key", "pid", "pid_file", "pumps", "request")
+    __slots__ = ("folders", "has_ended", "key", "pid", "pid_file", "pumps", "request")
 
-    def __init__(self, key: str, request: int, folder: int, pumps: list[Pump], pid_file: str) -> None:
+    def __init__(self, key: str, request: int, folders: list[int], pumps: list[Pump], pid_file: str) -> None:
         self.key = key
         self.request = request
-        self.folder = folder
+        self.folders = folders  # of its record, and of its output if that is another
         self.pumps = pumps
         self.pid_file = pid_file  # not empty: the process so far is a runtime's, and the executable comes
         self.pid = 0  # as seen in the cell
@@ -151,20 +161,30 @@ class Init:
             return
         failure: dict[str, Any] | None = None
         try:
-            self._start(message)
+            if message.body.get("do") == "mount":
+                self._mount(message)
+            else:
+                self._start(message)
         except OSError as error:
             failure = {"failed": getattr(error, "step", "start"), "errno": error.errno or errno.EIO}
         except (LookupError, TypeError, ValueError) as error:
             failure = {"failed": repr(error), "errno": errno.EINVAL}
         finally:
-            _close(*message.descriptors[1:])
+            message.close()
         if failure is not None:
             self._tell({"id": message.body.get("id"), **failure})
 
+    def _mount(self, message: messages.Message) -> None:
+        kernel.move_mount(message.descriptors[0], message.body["place"])
+        self._tell({"id": message.body["id"]})
+
     def _start(self, message: messages.Message) -> None:
         body = message.body
-        folder, *others = message.descriptors
-        streams, entrance = others[: body["streams"]], others[body["streams"] :]
+        # Closed with the message; an executable keeps its folders for longer.
+        folders, rest = _split(message.descriptors, 1 if body["series"] is None else 2)
+        streams, rest = _split(rest, body["streams"])
+        kept, entrance = _split(rest, int(body["has_socket"]))
+        folders = [fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, 0) for folder in folders]
         reading: list[int] = []
         writing: list[int] = []
         try:
@@ -176,15 +196,21 @@ class Init:
                 writing.append(ends[1])
                 os.set_blocking(ends[0], False)
             # Before the start, since nothing may fail after it.
+            series = "" if body["series"] is None else f"{body['series']}."
             pumps = [
-                Pump(pipe, folder, stream, body["log_bytes"])
+                Pump(pipe, folders[-1], f"{series}{stream}", body["log_bytes"])
                 for pipe, stream in zip(reading, ("stdout", "stderr"), strict=False)
             ]
-            running = Running(body["key"], body["id"], folder, pumps, body["pid_file"])
-            script = executables.script(program, self._system_calls, tuple(streams or writing), entrance)
-            running.pid, pidfd = script.spawn(self._stage, clone_into)
+            running = Running(body["key"], body["id"], folders, pumps, body["pid_file"])
+            made = functools.partial(
+                executables.script, program, self._system_calls, tuple(streams or writing), entrance
+            )
+            if body["is_fork"]:
+                running.pid, pidfd = zygotes.fork(made, kept, program.environment, clone_into)
+            else:
+                running.pid, pidfd = made(kept).spawn(self._stage, clone_into)
         except BaseException:
-            _close(folder, *reading)
+            _close(*folders, *reading)
             raise
         finally:
             _close(*writing)
@@ -207,7 +233,7 @@ class Init:
             os.close(pump.pipe)
             running.pumps.remove(pump)
         if running.has_ended and not running.pumps:
-            os.close(running.folder)
+            _close(*running.folders)
 
     # What ends
 
@@ -261,7 +287,7 @@ class Init:
             pump.drain()  # what it printed is kept before its end is
         record = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}
         ending = {**record, "at": time.time()}
-        _write_record(running.folder, ending)
+        _write_record(running.folders[0], ending)
         running.has_ended = True
         self._tidy(running)
         self._tell({"exited": running.key, **ending})
@@ -355,6 +381,10 @@ def _write_record(folder: int, record: dict[str, Any]) -> None:
             os.rename("exit.json.new", "exit.json", src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         pass
+
+
+def _split(descriptors: list[int], count: int) -> tuple[list[int], list[int]]:
+    return descriptors[:count], descriptors[count:]
 
 
 def _close(*descriptors: int) -> None:

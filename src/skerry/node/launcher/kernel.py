@@ -20,6 +20,8 @@ MACHINE: Final = os.uname().machine
 _CLONE3: Final = 435
 _CLOSE_RANGE: Final = 436
 _PIDFD_GETFD: Final = 438
+_OPEN_TREE: Final = 428
+_MOVE_MOUNT: Final = 429
 _MOUNT_SETATTR: Final = 442
 
 CLONE_PIDFD: Final = 0x00001000
@@ -47,6 +49,9 @@ MOUNT_ATTR_NODEV: Final = 0x4
 
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
+_AT_EMPTY_PATH: Final = 0x1000
+_OPEN_TREE_CLONE: Final = 1
+_MOVE_MOUNT_F_EMPTY_PATH: Final = 0x4
 ALL: Final = 0xFFFFFFFF
 
 _RT_SIGACTION: Final = {"x86_64": 13, "aarch64": 134}
@@ -172,17 +177,59 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
 
 def set_mount(target: str, attributes: int, *, recursive: bool, private: bool = False) -> None:
     """Add `attributes` to the mount at `target`, or to all below it too; `private` cuts propagation."""
-    wanted = _MountAttributes(set=attributes, propagation=MS_PRIVATE if private else 0)
     flags = _AT_RECURSIVE if recursive else 0
+    _set_mount(target, _AT_FDCWD, os.fsencode(target), flags, attributes, private=private)
+
+
+def _set_mount(name: str, at: int, path: bytes, flags: int, attributes: int, *, private: bool) -> None:
+    wanted = _MountAttributes(set=attributes, propagation=MS_PRIVATE if private else 0)
     if _syscall(
         _long(_MOUNT_SETATTR),
-        _long(_AT_FDCWD),
-        ctypes.c_char_p(os.fsencode(target)),
+        _long(at),
+        ctypes.c_char_p(path),
         _long(flags),
         ctypes.byref(wanted),
         _long(ctypes.sizeof(wanted)),
     ):
-        _fail(f"set up mount {target}")
+        _fail(f"set up mount {name}")
+
+
+def detached_mount(path: str, attributes: int) -> int:
+    """A mount of the folder or file `path` with `attributes`, as a descriptor: it is nowhere yet, and gone
+    with the descriptor unless `move_mount` puts it somewhere."""
+    detached: int = _syscall(
+        _long(_OPEN_TREE),
+        _long(_AT_FDCWD),
+        ctypes.c_char_p(os.fsencode(path)),
+        _long(_OPEN_TREE_CLONE | os.O_CLOEXEC),
+    )
+    if detached < 0:
+        _fail(f"mount {path}")
+    try:
+        _set_mount(path, detached, b"", _AT_EMPTY_PATH, attributes, private=True)
+    except BaseException:
+        os.close(detached)
+        raise
+    return detached
+
+
+def move_mount(detached: int, target: str) -> None:
+    """Put a mount that is nowhere yet at `target`."""
+    if _syscall(
+        _long(_MOVE_MOUNT),
+        _long(detached),
+        ctypes.c_char_p(b""),
+        _long(_AT_FDCWD),
+        ctypes.c_char_p(os.fsencode(target)),
+        _long(_MOVE_MOUNT_F_EMPTY_PATH),
+    ):
+        _fail(f"mount {target}")
+
+
+def enter_namespace(descriptor: int, kind: int) -> None:
+    """Be in the namespace that is open as `descriptor`."""
+    if _libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kind)):
+        _fail("enter a namespace")
 
 
 def unmount(target: str, flags: int = 0) -> None:

@@ -2,7 +2,8 @@
 
 The agent starts it, speaks to it over an inherited socket, and may start another one at any time: no cell
 depends on it. It ends when the agent does. Forking here and not in the agent keeps the agent's threads,
-sockets and secrets out of every cell, and costs no start of an interpreter per cell.
+sockets and secrets out of every cell, and costs no start of an interpreter per cell. One that is a zygote has
+imported what the workers of functions begin with, which are forks of it as the inits are.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import socket
 import sys
 from typing import NoReturn
 
-from skerry.node.launcher import capabilities, init, kernel, loops, messages, seccomp
+from skerry.node.launcher import capabilities, init, kernel, loops, messages, seccomp, zygotes
 from skerry.node.launcher.scripts import Stage
 
 _OWN = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 
 
-def main(descriptor: int) -> NoReturn:
-    """Serve the agent at the other end of the socket that was inherited as `descriptor`."""
+def main(descriptor: str, entry: str = "", *preload: str) -> NoReturn:
+    """Serve the agent at the other end of the socket that was inherited as `descriptor`; with an `entry`, as
+    a zygote."""
     gc.disable()
+    if entry:
+        zygotes.prepare(entry, preload)
     loops.take_default_signals()
     loops.block_signals()
     loops.listen_to_children()
@@ -33,7 +37,7 @@ def main(descriptor: int) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     capabilities.begin()
     os.setgroups(())
-    launcher = Launcher(socket.socket(fileno=descriptor), kernel.Filter(seccomp.default_filter()))
+    launcher = Launcher(socket.socket(fileno=int(descriptor)), kernel.Filter(seccomp.default_filter()))
     gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
     launcher.run()
 
@@ -79,13 +83,15 @@ class Launcher:
     def _make_init(self, message: messages.Message) -> None:
         body = message.body
         agent_end, own_end, *entrance = message.descriptors
+        network = entrance.pop(0) if body["network"] else None
         clone_into = entrance.pop(0) if body["clone_into"] else None
         flags = _OWN if body["isolates_processes"] else 0
-        if body["isolates_network"]:
+        if body["isolates_network"] and network is None:
             flags |= kernel.CLONE_NEWNET
         pid, pidfd = kernel.clone(flags, clone_into)
         if pid == 0:
-            init.begin(body, self._self, agent_end, own_end, entrance, self._system_calls, self._stage)
+            ends = agent_end, own_end
+            init.begin(body, self._self, ends, network, entrance, self._system_calls, self._stage)
         try:
             self._answer({"id": body["id"], "pid": pid}, [pidfd])
         finally:

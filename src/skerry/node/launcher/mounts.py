@@ -51,8 +51,14 @@ _MASKED: Final = (
 )
 
 
-def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool) -> None:
+# In a /home of its own: the places where `kernel.move_mount` may put something later.
+_HOMES: Final = ("function", "runtime")
+_RESOLVER: Final = "/etc/resolv.conf"  # likewise
+
+
+def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool, own_home: bool = False) -> None:
     """Make the view of a cell. `hidden` are paths that exist; each is covered by nothing at all."""
+    resolver = os.path.realpath(_RESOLVER)
     kernel.set_mount(
         "/",
         kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV,
@@ -73,7 +79,13 @@ def set_up(hidden: list[str], tmp_mb: int, *, own_network: bool) -> None:
     if own_network:
         # The host's /sys shows the host's interfaces, and in /run its services listen.
         kernel.mount("sysfs", "/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        _cover("/run")
+        if own_home and resolver.startswith("/run/"):
+            _own_run(resolver)
+        else:
+            _cover("/run")
+    if own_home:
+        _cover("/root")
+        _own_home()
     for path in _READ_ONLY:
         if os.path.exists(path):
             kernel.mount(path, path, "", MS_BIND)
@@ -110,6 +122,21 @@ def _cover(path: str) -> None:
 
 def _own_folder(path: str, size_mb: int) -> None:
     kernel.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size_mb}m,mode=1777")
+
+
+def _own_home() -> None:
+    kernel.mount("tmpfs", "/home", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64k,mode=755")
+    for name in _HOMES:
+        os.mkdir(f"/home/{name}", 0o755)
+    kernel.set_mount("/home", kernel.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def _own_run(file: str) -> None:
+    """Nothing in /run but `file`, empty: what it is to say is mounted over it later."""
+    kernel.mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64k,mode=755")
+    os.makedirs(os.path.dirname(file), 0o755, exist_ok=True)
+    os.close(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    kernel.set_mount("/run", kernel.MOUNT_ATTR_RDONLY, recursive=False)
 
 
 def _own_devices(shared_mb: int) -> None:
