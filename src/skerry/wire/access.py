@@ -30,6 +30,7 @@ _ADMIN = _only(Role.ADMIN)
 _READERS = _only(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)
 _PEOPLE = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
 _DEPLOYERS = _only(Role.DEPLOYER, Role.ADMIN)
+_INVOKERS = _only(Role.INVOKER, Role.DEPLOYER, Role.ADMIN)
 _NODES = _only(Role.NODE)
 _REPORTERS = _only(Role.NODE, Role.ADMIN)  # a node only for itself, which the handlers see to
 
@@ -70,6 +71,17 @@ HTTP: dict[str, Access] = {
     "POST /node/{id}/cordon": _ADMIN,
     "POST /node/{id}/uncordon": _ADMIN,
     "POST /node/{id}/drain": _ADMIN,
+    "POST /invoke/{function}": _INVOKERS,
+    "GET /poll/{id}": _INVOKERS,
+    "POST /create": _DEPLOYERS,
+    "POST /update": _DEPLOYERS,
+    "POST /delete": _DEPLOYERS,
+    "POST /prewarm": _DEPLOYERS,
+    "GET /status": _READERS,
+    "GET /function": _READERS,
+    "GET /functions": _READERS,
+    "GET /function/{name}": _READERS,
+    "GET /function/{name}/logs": _READERS,
 }
 # What lives in a namespace is also served there, to the same callers.
 HTTP |= {

@@ -24,7 +24,7 @@ from skerry.control.plane import Plane
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.model.identity import Caller, Role
-from skerry.model.settings import EventSettings, HttpSettings, Settings
+from skerry.model.settings import EventSettings, FunctionSettings, HttpSettings, Settings
 from skerry.store.memory import MemoryStore
 from skerry.wire.gate import Gate
 from skerry.wire.http.app import build_app
@@ -32,6 +32,7 @@ from skerry.wire.http.server import HttpServer
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.kudo.keeper import Tunnels
 from skerry.wire.peers import Peer
+from skerry.wire.serverledge.context import Serverledge
 from tests.support.clouds import following
 from tests.support.controls import Control, control_on
 from tests.wire.http.talking import Wire
@@ -99,17 +100,23 @@ async def serving(
     *,
     http: HttpSettings | None = None,
     events: EventSettings | None = None,
+    functions: FunctionSettings | None = None,
     gate: type[Gate] = Gate,
     app: ASGIApp | None = None,
     tls: ssl.SSLContext | None = None,
     checks: dict[str, Callable[[], Awaitable[None]]] | None = None,
     lacking: tuple[str, ...] = (),
     tunnels: Tunnels | None = None,
+    serverledge: Serverledge | None = None,
     leads: bool = False,
 ) -> AsyncIterator[Site]:
     """A server with everything behind it; with `app`, that is served instead of Skerry's own."""
     clock = SystemClock()
-    settings = Settings(http=http or HttpSettings(), events=events or EventSettings())
+    settings = Settings(
+        http=http or HttpSettings(),
+        events=events or EventSettings(),
+        functions=functions or FunctionSettings(),
+    )
     async with AsyncExitStack() as undo:
         store = MemoryStore(clock)
         undo.push_async_callback(store.close)
@@ -129,7 +136,9 @@ async def serving(
         )
         control = await undo.enter_async_context(control_on(store, log, clock, leads=leads))
         kudo = Kudo(control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock)
-        built = app or build_app(plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052", kudo)
+        built = app or build_app(
+            plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052", kudo, serverledge
+        )
         server = HttpServer(built, settings.http)
         site = Site(server, plane, control, "https" if tls else "http")
         await server.start(socket.create_server(("127.0.0.1", 0)), tls)

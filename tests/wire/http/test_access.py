@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from skerry.kit.clock import SystemClock
 from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
 from skerry.wire import access
 from skerry.wire.gate import Gate
@@ -11,7 +12,9 @@ from skerry.wire.http.front import Front
 from skerry.wire.kudo import table as kudo_table
 from skerry.wire.own import table as own_table
 from skerry.wire.peers import Peer
+from skerry.wire.serverledge import table as serverledge_table
 from tests.wire.http.conftest import Serve, StrangerGate
+from tests.wire.serverledge.fakes import Fakes
 
 
 class RoleGate(Gate):
@@ -29,15 +32,14 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
     assert isinstance(app, Front)
     served = [f"{target.method} {target.template}" for target in app.targets()]
     assert sorted(served) == sorted(access.HTTP)
-    assert sorted(served) == sorted(
-        endpoint.name for endpoint in (*own_table.ENDPOINTS, *kudo_table.ENDPOINTS)
-    )
+    rooms = (own_table, kudo_table, serverledge_table)
+    assert sorted(served) == sorted(endpoint.name for room in rooms for endpoint in room.ENDPOINTS)
     assert all(target.row is access.HTTP[f"{target.method} {target.template}"] for target in app.targets())
 
 
 @pytest.mark.parametrize("role", [None, *Role])
 async def test_a_role_reaches_exactly_the_routes_of_its_rows(serve: Serve, role: Role | None) -> None:
-    site = await serve(gate=RoleGate)
+    site = await serve(gate=RoleGate, serverledge=Fakes(SystemClock()).bundle)
     session = await site.session(headers={"Authorization": role} if role else {})
     got = {}
     wanted = {}

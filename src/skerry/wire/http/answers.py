@@ -53,21 +53,22 @@ def status_of(error: errors.SkerryError) -> int:
     return 500
 
 
+def outline(error: errors.SkerryError | HttpError) -> tuple[int, str, Headers]:
+    """Status, code and headers of an answer that tells of `error`, in whatever shape its body is."""
+    if isinstance(error, HttpError):
+        return error.status, error.code, list(error.headers)
+    headers: Headers = []
+    if isinstance(error, errors.Overloaded):
+        headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
+    elif isinstance(error, errors.Unauthenticated):
+        headers.append((b"www-authenticate", b'Bearer realm="skerry"'))
+    return status_of(error), error.slug, headers
+
+
 def of_error(error: errors.SkerryError | HttpError, request_id: str) -> tuple[int, Headers, bytes]:
     """Status, headers and body that tell the caller of `error`."""
-    headers: Headers = []
-    field = ""
-    if isinstance(error, HttpError):
-        status, code = error.status, error.code
-        headers.extend(error.headers)
-    else:
-        status, code = status_of(error), error.slug
-        if isinstance(error, errors.Invalid):
-            field = error.field
-        elif isinstance(error, errors.Overloaded):
-            headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
-        elif isinstance(error, errors.Unauthenticated):
-            headers.append((b"www-authenticate", b'Bearer realm="skerry"'))
+    status, code, headers = outline(error)
+    field = error.field if isinstance(error, errors.Invalid) else ""
     body = jsonio.encode(Problem(error=error.message, code=code, request_id=request_id, field=field))
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     return status, headers, body

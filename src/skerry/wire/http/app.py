@@ -23,10 +23,21 @@ from skerry.wire.kudo.context import Kudo
 from skerry.wire.own import health
 from skerry.wire.own import table as own_table
 from skerry.wire.own.context import Own
+from skerry.wire.serverledge import table as serverledge_table
+from skerry.wire.serverledge.context import Serverledge
 
 
-def build_app(plane: Plane, gate: Gate, grpc_address: Callable[[], str], kudo: Kudo) -> Front:
-    """The app that `HttpServer` serves; `grpc_address` is asked when a node joins."""
+def build_app(
+    plane: Plane,
+    gate: Gate,
+    grpc_address: Callable[[], str],
+    kudo: Kudo,
+    serverledge: Serverledge | None = None,
+) -> Front:
+    """The app that `HttpServer` serves; `grpc_address` is asked when a node joins.
+
+    Without `serverledge` this server has no functions, and says so where they are asked for.
+    """
     own = Own.of(plane, grpc_address, jsonio.encode(openapi_document()))
     settings = plane.settings.http
 
@@ -52,8 +63,9 @@ def build_app(plane: Plane, gate: Gate, grpc_address: Callable[[], str], kudo: K
         for declared in endpoints
         if declared is not health.healthz
     ]
+    behind.extend(serverledge_table.behind(serverledge, plane.settings))
     return Front(
-        bare={"/healthz": [health.bare()]},
+        bare={"/healthz": [health.bare()], **serverledge_table.bare(serverledge, plane.settings)},
         behind=[(route(found), found) for found in behind],
         guard=gate,
         hosts=allowed_hosts(settings.listen.rpartition(":")[0], settings.names),

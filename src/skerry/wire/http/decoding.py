@@ -73,7 +73,7 @@ def body(data: bytes, content_type: bytes | None, content_encoding: bytes | None
     try:
         value = jsonio.decode(data, as_type)
     except jsonio.Malformed as error:
-        raise _explained(str(error), "body") from None
+        raise explained(str(error), "body") from None
     _refuse_repeated_names(data)
     return value
 
@@ -93,10 +93,11 @@ def _convert(values: dict[str, Any], as_type: type[T], part: str) -> T:
     try:
         return jsonio.convert(values, as_type, strict=False)
     except jsonio.Malformed as error:
-        raise _explained(str(error), part) from None
+        raise explained(str(error), part) from None
 
 
-def _explained(problem: str, part: str) -> errors.Invalid:
+def explained(problem: str, part: str) -> errors.Invalid:
+    """The words of the JSON library about `part` of a request, as an error that names the place."""
     place = _PLACE.search(problem)
     if place is not None:
         field = place.group(1)

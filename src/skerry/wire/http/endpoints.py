@@ -94,6 +94,9 @@ class Endpoint:
     media: str = answers.JSON
     raises: tuple[type[errors.SkerryError], ...] = ()
     also: dict[int, str] = field(default_factory=dict)  # other statuses with the same reply, and when
+    texts: dict[int, str] = field(default_factory=dict)  # statuses answered in plain text, and when
+    alternatives: tuple[Any, ...] = ()  # other replies with the same status
+    problem: type[msgspec.Struct] = answers.Problem  # the shape of what it raises
     media_too: dict[str, Any] = field(default_factory=dict)  # by Accept, with the shape of their replies
     headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
     streams: bool = False
@@ -117,6 +120,9 @@ def endpoint(
     media: str = answers.JSON,
     raises: tuple[type[errors.SkerryError], ...] = (),
     also: dict[int, str] | None = None,
+    texts: dict[int, str] | None = None,
+    alternatives: tuple[Any, ...] = (),
+    problem: type[msgspec.Struct] = answers.Problem,
     media_too: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
     streams: bool = False,
@@ -146,6 +152,9 @@ def endpoint(
             media=media,
             raises=raises,
             also=also or {},
+            texts=texts or {},
+            alternatives=alternatives,
+            problem=problem,
             media_too=media_too or {},
             headers=headers or {},
             streams=streams,

@@ -41,6 +41,8 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,64}\Z")
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length"})
 _MAX_KNOWN_HOSTS = 256
 
+Told = tuple[int, answers.Headers, bytes]  # status, headers and body
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -53,6 +55,7 @@ class Target:
     max_body_bytes: int
     timeout_s: float | None  # None for what streams, or bounds itself
     is_quiet: bool = False  # logged at debug only
+    told: Callable[[errors.SkerryError | HttpError, str], Told] = answers.of_error  # errors, in its own shape
 
 
 class _Exchange:
@@ -75,7 +78,8 @@ class _Exchange:
         await self._send(message)
 
     async def tell(self, error: errors.SkerryError | HttpError) -> None:
-        status, headers, body = answers.of_error(error, self.request_id)
+        told = answers.of_error if self.target is None else self.target.told
+        status, headers, body = told(error, self.request_id)
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 

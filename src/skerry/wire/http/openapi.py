@@ -20,6 +20,7 @@ from skerry.wire.http.answers import Problem
 from skerry.wire.http.endpoints import Duplex, Endpoint, Raw, Stream
 from skerry.wire.kudo import table as kudo_table
 from skerry.wire.own import table as own_table
+from skerry.wire.serverledge import table as serverledge_table
 
 _DESCRIPTION = """\
 Skerry's own routes. Errors have one shape (`Problem`), with a `code` for programs and a sentence for \
@@ -40,7 +41,7 @@ _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
 
 def openapi_document() -> dict[str, Any]:
     """The document for everything that this version serves."""
-    return describe([*own_table.ENDPOINTS, *kudo_table.ENDPOINTS])
+    return describe([*own_table.ENDPOINTS, *kudo_table.ENDPOINTS, *serverledge_table.ENDPOINTS])
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -50,7 +51,9 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         structs.update(dict.fromkeys(endpoint.inputs.values()))
         if _is_described(endpoint.reply):
             structs[endpoint.reply] = None
-        structs.update(dict.fromkeys(endpoint.media_too.values()))
+        structs.update(
+            dict.fromkeys((*endpoint.media_too.values(), *endpoint.alternatives, endpoint.problem))
+        )
     schemas, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(structs, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -132,19 +135,26 @@ def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
         shape = "object" if endpoint.media == answers.JSON else "string"
         usual["content"] = {endpoint.media: {"schema": {"type": shape}}}
     elif _is_described(endpoint.reply):
-        usual["content"] = {endpoint.media: {"schema": schema_of[endpoint.reply]}}
+        shapes = [schema_of[reply] for reply in (endpoint.reply, *endpoint.alternatives)]
+        usual["content"] = {endpoint.media: {"schema": {"anyOf": shapes} if len(shapes) > 1 else shapes[0]}}
     for media, shape in endpoint.media_too.items():
         usual["content"][media] = {"schema": schema_of[shape]}
     responses = {str(endpoint.status): usual}
     for status, text in endpoint.also.items():
         responses[str(status)] = {**usual, "description": text}
-    problem = {answers.JSON: {"schema": schema_of[Problem]}}
+    problem = {answers.JSON: {"schema": schema_of[endpoint.problem]}}
     causes: dict[int, list[str]] = {}
     closed = () if access.HTTP[endpoint.name].anybody else (errors.Unauthenticated, errors.Forbidden)
     for kind in (*endpoint.raises, *closed):
         causes.setdefault(tables.HTTP[kind], []).append(f"`{kind.slug}`: {_first_sentence(kind)}")
     for status, texts in sorted(causes.items()):
         responses[str(status)] = {"description": " ".join(texts), "content": problem}
+    for status, text in sorted(endpoint.texts.items()):
+        said = responses.get(str(status), {"description": "", "content": {}})
+        responses[str(status)] = {
+            "description": f"{said['description']} {text}".strip(),
+            "content": {**said["content"], "text/plain": {"schema": {"type": "string"}}},
+        }
     responses["default"] = {"description": "Any other error; see `code`.", "content": problem}
     return responses
 

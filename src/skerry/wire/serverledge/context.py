@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from skerry.kit.clock import Clock
 from skerry.model.settings import FunctionSettings
 from skerry.wire.own.limits import Slots
 from skerry.wire.serverledge.keeper import Asynchronous, Functions, Invoker, Logs
+from skerry.wire.serverledge.standing import Standing
 
 # Streams of output under way through one server: each holds a connection.
 _MAX_STREAMS = 256
+# As images and Serverledge name them.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-def _architecture() -> str:
-    """As images and Serverledge name it."""
-    machine = platform.machine()
-    return _ARCHITECTURES.get(machine, machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,37 @@ class Serverledge:
     logs: Logs
     settings: FunctionSettings
     clock: Clock
-    node: str  # its name, as reports have it
-    url: str  # of this server, for `/status`
-    architecture: str = field(default_factory=_architecture)
-    load: Callable[[], tuple[float, float, float]] = os.getloadavg
-    streams: Slots = field(default_factory=lambda: Slots(_MAX_STREAMS, "streams of functions' output"))
+    url: str  # of this server
+    load: Callable[[], tuple[float, float, float]]
+    standing: Standing
+    streams: Slots
+
+    @classmethod
+    def of(
+        cls,
+        functions: Functions,
+        invoker: Invoker,
+        asynchronous: Asynchronous,
+        logs: Logs,
+        settings: FunctionSettings,
+        clock: Clock,
+        *,
+        node: str,
+        url: str,
+        load: Callable[[], tuple[float, float, float]] = os.getloadavg,
+    ) -> Serverledge:
+        """`node` is the name of this node, as reports have it."""
+        machine = platform.machine()
+        architecture = _ARCHITECTURES.get(machine, machine)
+        return cls(
+            functions=functions,
+            invoker=invoker,
+            asynchronous=asynchronous,
+            logs=logs,
+            settings=settings,
+            clock=clock,
+            url=url,
+            load=load,
+            standing=Standing(invoker, clock, node=node, architecture=architecture),
+            streams=Slots(_MAX_STREAMS, "streams of functions' output"),
+        )

@@ -1,7 +1,7 @@
 """What this room needs of functions, so that it can be served and tested without any worker.
 
-`skerry.functions` keeps these promises; `Functions` here is its registry together with whoever has to hear of a
-change before it is acknowledged. Reads come from memory and wait for nothing.
+`skerry.functions` keeps these promises; `Functions` here is its registry together with whoever has to hear of
+a change before it is acknowledged. Reads come from memory and wait for nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Asynchronous(Protocol):
     """Calls whose answer is fetched later."""
 
     async def accept(self, ask: Ask) -> str:
-        """The id of a call that is durable and can be polled; it does not look whether there is the function."""
+        """The id of a call that is durable and can be polled; whether there is the function is not looked."""
         ...
 
     async def poll(self, id: str) -> Polled | None:
@@ -72,5 +72,8 @@ class Logs(Protocol):
     def logs(
         self, name: str, *, lines: int | None = None, follow: bool = False
     ) -> AsyncGenerator[bytes, None]:
-        """Output as it was written, in the order of time; only the last `lines`; with `follow` also what comes."""
+        """Output as it was written, in the order of time, or the last `lines` of it.
+
+        With `follow` also what comes, until the function is gone.
+        """
         ...

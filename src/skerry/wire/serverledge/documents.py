@@ -1,0 +1,305 @@
+"""What comes in and goes out under Serverledge's names: bodies of requests, reports, status, descriptions.
+
+Pure translation to and from the nouns of `skerry.model`. Reports and status have the fields of the document
+and of the program, and behind them what Skerry adds.
+"""
+
+from __future__ import annotations
+
+import binascii
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from skerry.functions.invoking import PoolStatus
+from skerry.functions.registry import NewFunction
+from skerry.model import errors
+from skerry.model.calls import NULL, Answer, Ask, CallState, Failure, Report
+from skerry.model.containers import NetworkMode
+from skerry.model.functions import Function
+from skerry.model.ids import FunctionName
+from skerry.model.room import MOST, Millicores
+
+_MOST_CPUS: Final = MOST / 1000
+_NOTHING: Final = Answer(0.0)
+_NO_PARAMS: Final = msgspec.Raw(NULL)
+_OBJECT: Final = ord("{")
+
+
+class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
+    """A function to register. What is not given is zero or empty, as in the public program."""
+
+    name: str = ""
+    runtime: Annotated[str, Meta(description="`python310`, `nodejs17`, `custom`, ...")] = ""
+    memory_mb: Annotated[int, Meta(description="Of each worker; at least 1")] = field(
+        default=0, name="MemoryMB"
+    )
+    cpu_demand: Annotated[float, Meta(description="Cores of each worker; 0 or less: no cap")] = field(
+        default=0.0, name="CPUDemand"
+    )
+    max_concurrency: Annotated[int, Meta(description="Calls at once in one worker; 0 or less: 1")] = 1
+    handler: Annotated[str, Meta(description="`module.function`; none for `custom`")] = ""
+    tar_function_code: Annotated[str, Meta(description="A tar archive in base64; none for `custom`")] = ""
+    custom_image: Annotated[str, Meta(description="For `custom`: the image")] = ""
+    environment: Annotated[
+        dict[str, str] | list[str], Meta(description="`{KEY: VALUE}`, or `KEY=VALUE` each")
+    ] = field(default_factory=list)
+    network: Annotated[str, Meta(description="`none`: its workers reach nobody; otherwise `bridge`")] = ""
+    timeout_s: Annotated[float, Meta(description="Of each call; 0 or less: the node's setting")] = field(
+        default=0.0, name="TimeoutS"
+    )
+
+    def new_function(self) -> NewFunction:
+        """What the registry takes; `Invalid` for what cannot even be said to it."""
+        if self.cpu_demand > _MOST_CPUS:
+            raise errors.Invalid(f"CPUDemand must be at most {_MOST_CPUS:.0f} cores", field="CPUDemand")
+        return NewFunction(
+            name=self.name,
+            runtime=self.runtime,
+            memory=self.memory_mb,
+            cpu=Millicores(max(1, round(self.cpu_demand * 1000))) if self.cpu_demand > 0 else None,
+            max_concurrency=max(1, self.max_concurrency),
+            handler=self.handler,
+            code=_archive(self.tar_function_code),
+            image=self.custom_image,
+            environment=_variables(self.environment),
+            network=_network(self.network),
+            timeout_s=self.timeout_s if self.timeout_s > 0 else None,
+        )
+
+
+def _archive(text: str) -> bytes:
+    try:
+        # Line breaks in base64 are passed over, as Go does.
+        return binascii.a2b_base64(text.replace("\r", "").replace("\n", ""), strict_mode=True)
+    except (binascii.Error, ValueError) as error:
+        raise errors.Invalid(
+            f"TarFunctionCode is not base64 ({error}); send a tar archive in standard base64",
+            field="TarFunctionCode",
+        ) from None
+
+
+def _variables(given: dict[str, str] | list[str]) -> tuple[str, ...]:
+    if isinstance(given, dict):
+        for key in given:
+            if "=" in key:
+                raise errors.Invalid("a name in Environment must not hold `=`", field="Environment")
+        return tuple(f"{key}={value}" for key, value in given.items())
+    return tuple(given)
+
+
+def _network(given: str) -> NetworkMode:
+    try:
+        return NetworkMode(given.lower()) if given else NetworkMode.BRIDGE
+    except ValueError:
+        raise errors.Invalid("Network must be `none` or `bridge`", field="Network") from None
+
+
+class NameBody(msgspec.Struct, frozen=True, rename="pascal"):
+    """The function that is meant; the rest of it may be sent along and is not read."""
+
+    name: str = ""
+
+
+class PrewarmBody(msgspec.Struct, frozen=True, rename="pascal"):
+    """How many workers to have ready."""
+
+    function: str = ""
+    instances: Annotated[int, Meta(description="0: only fetch what a start would need")] = 0
+    force_image_pull: Annotated[bool, Meta(description="Look for a newer image")] = False
+
+
+class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
+    """A call."""
+
+    params: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["object", "null"]})] = field(
+        default_factory=lambda: _NO_PARAMS
+    )
+    qos_class: Annotated[int, Meta(ge=0, le=255)] = field(default=0, name="QoSClass")
+    qos_max_resp_t: Annotated[
+        float, Meta(description="Seconds until the answer must be there; 0 or less: the node's setting")
+    ] = field(default=0.0, name="QoSMaxRespT")
+    can_do_offloading: bool = True
+    is_async: bool = field(default=False, name="Async")
+    return_output: bool = False
+
+    def ask(self, function: str) -> Ask:
+        """The call; `Invalid` if its parameters are no object."""
+        params = bytes(self.params)
+        if params[0] != _OBJECT and params != NULL:
+            raise errors.Invalid('body: `Params` must be an object, such as {"n": 1}', field="Params")
+        return Ask(
+            function=FunctionName(function),
+            params=params,
+            qos_class=self.qos_class,
+            max_response_s=self.qos_max_resp_t if self.qos_max_resp_t > 0 else None,
+            can_offload=self.can_do_offloading,
+            wants_output=self.return_output,
+        )
+
+
+class FunctionCreated(msgspec.Struct, frozen=True, rename="pascal"):
+    """Its name, and what Skerry adds: what really runs it, and which version it is."""
+
+    created: str
+    runtime: Annotated[str, Meta(description="What really runs it: `Python 3.11.2`")]
+    version: int
+
+
+class FunctionDeleted(msgspec.Struct, frozen=True, rename="pascal"):
+    """Its name."""
+
+    deleted: str
+
+
+class Prewarmed(msgspec.Struct, frozen=True, rename="pascal"):
+    """How many workers it became; fewer than asked for if there is no room for more."""
+
+    prewarmed: int
+
+
+class Accepted(msgspec.Struct, frozen=True, rename="pascal"):
+    """The id of an async call, for `/poll/`."""
+
+    req_id: str
+
+
+class ReportDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """How a call went. Times are in seconds."""
+
+    success: bool
+    result: Annotated[str, Meta(description="What the function returned, as JSON text")]
+    response_time: float
+    is_warm_start: bool
+    init_time: float
+    queueing_time: float
+    offload_latency: float
+    duration: Annotated[float, Meta(description="In the function itself")]
+    sched_action: str
+    output: Annotated[str, Meta(description="What it printed, if that was asked for or it failed")]
+    execution_area: str
+    execution_node: str
+    error: Annotated[str, Meta(description="What went wrong, with the traceback")]
+    error_type: Annotated[str, Meta(description="A word for programs; empty if nothing went wrong")]
+    state: CallState
+    timed_out: bool
+
+
+def report_document(report: Report, state: CallState | None = None) -> ReportDocument:
+    """`state` is where an async call is; without it the report is the end of the matter."""
+    answer = report.answer
+    failure = answer.failure
+    return ReportDocument(
+        failure is None,
+        answer.result.decode("utf-8", "replace"),
+        report.response_s,
+        report.is_warm,
+        report.init_s,
+        report.queueing_s,
+        report.offload_s,
+        answer.duration_s,
+        report.action,
+        answer.output,
+        report.area,
+        report.node,
+        answer.error,
+        "" if failure is None else failure.value,
+        state or (CallState.DONE if failure is None else CallState.FAILED),
+        failure is Failure.TIMEOUT,
+    )
+
+
+def unfinished(state: CallState, error: str = "") -> ReportDocument:
+    """The document of a call that has no report (yet)."""
+    document = report_document(Report(_NOTHING, 0.0), state)
+    return msgspec.structs.replace(document, success=False, error=error)
+
+
+class Coordinates(msgspec.Struct, frozen=True, rename="pascal"):
+    """Where the node is among others."""
+
+    vec: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    error: float = 1.5
+    height: float = 0.00001
+
+
+class StatusDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """What the node has and holds: the fields of the document and those of the program."""
+
+    url: str
+    available_warm_containers: Annotated[dict[str, int], Meta(description="Idle workers by function")]
+    available_mem_mb: int = field(name="AvailableMemMB")
+    available_cpus: float = field(name="AvailableCPUs")
+    total_memory: Annotated[int, Meta(description="Of all workers together, MB")]
+    available_memory: Annotated[int, Meta(description="Without that of busy workers")]
+    free_memory: Annotated[int, Meta(description="Also without that of idle workers")]
+    total_cpu: float = field(name="TotalCPU")
+    used_cpu: float = field(name="UsedCPU")
+    coordinates: Coordinates
+    load_avg: tuple[float, float, float]
+    last_update_time: Annotated[int, Meta(description="Seconds since the epoch")]
+    workers: Annotated[int, Meta(description="Of any state")]
+    queue_length: Annotated[int, Meta(description="Calls that wait for a worker")]
+
+
+def status_document(
+    pool: PoolStatus, *, url: str, load: tuple[float, float, float], now: float
+) -> StatusDocument:
+    return StatusDocument(
+        url=url,
+        available_warm_containers={str(name): idle for name, idle in pool.warm.items()},
+        available_mem_mb=pool.available_memory_mb,
+        available_cpus=pool.total_cpus - pool.used_cpus,
+        total_memory=pool.total_memory_mb,
+        available_memory=pool.available_memory_mb,
+        free_memory=pool.free_memory_mb,
+        total_cpu=pool.total_cpus,
+        used_cpu=pool.used_cpus,
+        coordinates=Coordinates(),
+        load_avg=load,
+        last_update_time=int(now),
+        workers=pool.workers,
+        queue_length=pool.queue_length,
+    )
+
+
+class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """A function as it is registered, but for its code."""
+
+    name: str
+    runtime: Annotated[str, Meta(description="As it was asked for")]
+    runs: Annotated[str, Meta(description="What really runs it: `Python 3.11.2`")]
+    memory_mb: int = field(name="MemoryMB")
+    cpu_demand: Annotated[float, Meta(description="-1: no cap")] = field(name="CPUDemand")
+    max_concurrency: int
+    handler: str
+    custom_image: str
+    code: Annotated[str | None, Meta(description="The digest of its archive")]
+    environment: tuple[str, ...]
+    network: NetworkMode
+    timeout_s: Annotated[float, Meta(description="Of each call")] = field(name="TimeoutS")
+    version: Annotated[int, Meta(description="Goes up with every update")]
+    created_at: Annotated[float, Meta(description="Seconds since the epoch")]
+    updated_at: float
+
+
+def function_document(function: Function, runs: str, timeout_s: float) -> FunctionDocument:
+    """`timeout_s` is that of functions which name none."""
+    return FunctionDocument(
+        name=function.name,
+        runtime=function.runtime,
+        runs=runs,
+        memory_mb=function.memory,
+        cpu_demand=-1.0 if function.cpu is None else function.cpu / 1000,
+        max_concurrency=function.max_concurrency,
+        handler=function.handler,
+        custom_image=function.image,
+        code=function.code,
+        environment=function.environment,
+        network=function.network,
+        timeout_s=timeout_s if function.timeout_s is None else function.timeout_s,
+        version=function.version,
+        created_at=function.created_at,
+        updated_at=function.updated_at or function.created_at,
+    )

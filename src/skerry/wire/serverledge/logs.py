@@ -1,0 +1,51 @@
+"""`/function/{name}/logs`: what the workers of a function have printed, as `/instance/{id}/logs` tells it."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.model import errors
+from skerry.wire.http.endpoints import Call, Stream, endpoint
+from skerry.wire.http.streaming import Manner
+from skerry.wire.serverledge import functions
+from skerry.wire.serverledge.context import Serverledge
+from skerry.wire.serverledge.functions import NamePath
+from skerry.wire.serverledge.refusals import TEXT, Message
+
+_MAX_TAIL = 1_000_000
+
+
+class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which output."""
+
+    follow: Annotated[bool, Meta(description="Go on with what is printed from now on")] = False
+    tail: (
+        Annotated[int, Meta(ge=0, le=_MAX_TAIL, description="Only that many lines of what is there")] | None
+    ) = None
+
+
+@endpoint(
+    "GET",
+    "/function/{name}/logs",
+    summary="What a function printed",
+    media="text/plain",
+    raises=(errors.Invalid, errors.Unavailable),
+    problem=Message,
+    texts={404: "`Unknown function.`", 429: "Too many follow output; no text."},
+    streams=True,
+)
+async def logs(room: Serverledge, call: Call, path: NamePath, query: LogsQuery) -> Stream:
+    """What all its workers wrote, both streams, in the order of time; calls that returned it are here too.
+
+    Where output is no longer kept, a line of its own says so. With `follow` it goes on until the function is
+    deleted; an answer that breaks off is not complete.
+    """
+    function = functions.known(room, path.name)
+    async with AsyncExitStack() as undo:
+        undo.enter_context(room.streams.take())
+        parts = room.logs.logs(function.name, lines=query.tail, follow=query.follow)
+        return Stream(parts, Manner(TEXT), undo.pop_all())

@@ -1,0 +1,208 @@
+"""Functions that nobody runs: what was asked is kept, and the answer is what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+
+from skerry.functions import runtimes
+from skerry.functions.asynchronous import Polled
+from skerry.functions.invoking import PoolStatus
+from skerry.functions.registry import NewFunction
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import Answer, Ask, CallState, Report
+from skerry.model.functions import Function
+from skerry.model.ids import Digest, FunctionName
+from skerry.model.room import Megabytes
+from skerry.model.settings import FunctionSettings
+from skerry.wire.serverledge.context import Serverledge
+
+DIGEST = Digest("sha256:" + "0" * 64)
+DONE = Report(
+    Answer(0.003, b'{"IsPrime": false}'),
+    response_s=0.75,
+    is_warm=True,
+    queueing_s=0.25,
+    area="local",
+    node="n1",
+)
+POOL = PoolStatus(
+    warm={FunctionName("isprime"): 1},
+    total_memory_mb=4096,
+    available_memory_mb=3072,
+    free_memory_mb=2944,
+    total_cpus=8.0,
+    used_cpus=1.5,
+    workers=3,
+    queue_length=0,
+)
+
+
+class FakeFunctions:
+    """A registry in memory."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Function] = {}
+        self.asked: list[NewFunction] = []
+        self.failing: errors.SkerryError | None = None
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            self._put(NewFunction(name, "python310", 128, handler="m.f", code=b"tar"), 1)
+
+    async def create(self, new: NewFunction, *, actor: str) -> Function:
+        if self.get(new.name) is not None:
+            raise errors.AlreadyExists("there is one")
+        return self._register(new, 1)
+
+    async def update(self, new: NewFunction, *, actor: str) -> Function:
+        old = self.get(new.name)
+        return self._register(new, old.version + 1 if old else 1)
+
+    async def delete(self, name: str, *, actor: str) -> Function:
+        if (function := self.known.pop(name.lower(), None)) is None:
+            raise errors.NotFound(f"there is no function {name!r}")
+        return function
+
+    def get(self, name: str) -> Function | None:
+        return self.known.get(name.lower())
+
+    def names(self) -> list[str]:
+        return sorted(function.name for function in self.known.values())
+
+    def runs(self, function: Function) -> str:
+        return "Python 3.11.2"
+
+    def _register(self, new: NewFunction, version: int) -> Function:
+        if self.failing is not None:
+            raise self.failing
+        self.asked.append(new)
+        runtimes.find(new.runtime)
+        return self._put(new, version)
+
+    def _put(self, new: NewFunction, version: int) -> Function:
+        function = Function(
+            name=FunctionName(new.name),
+            runtime=new.runtime,
+            memory=Megabytes(new.memory),
+            created_at=1_700_000_000.0,
+            cpu=new.cpu,
+            max_concurrency=new.max_concurrency,
+            handler=new.handler,
+            code=DIGEST if new.code else None,
+            image=new.image,
+            environment=new.environment,
+            network=new.network,
+            timeout_s=new.timeout_s,
+            version=version,
+        )
+        self.known[new.name.lower()] = function
+        return function
+
+
+class FakeInvoker:
+    """Answers every call with `report`, or raises what it is told to."""
+
+    def __init__(self, functions: FakeFunctions) -> None:
+        self._functions = functions
+        self.asked: list[Ask] = []
+        self.prewarmed: list[tuple[str, int, bool]] = []
+        self.report: Callable[[Ask], Report] = lambda ask: DONE
+        self.failing: errors.SkerryError | None = None
+        self.pool = POOL
+        self.measured = 0
+
+    async def invoke(self, ask: Ask) -> Report:
+        if self._functions.get(ask.function) is None:
+            raise errors.NotFound("Function unknown.")
+        if self.failing is not None:
+            raise self.failing
+        self.asked.append(ask)
+        return self.report(ask)
+
+    async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int:
+        if self._functions.get(name) is None:
+            raise errors.NotFound("Function unknown.")
+        if self.failing is not None:
+            raise self.failing
+        self.prewarmed.append((name, instances, force))
+        return min(instances, 2)
+
+    def status(self) -> PoolStatus:
+        self.measured += 1
+        return self.pool
+
+
+class FakeAsynchronous:
+    """Accepts every call; where each is, the test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[Ask] = []
+        self.calls: dict[str, Polled] = {}
+        self.failing: errors.SkerryError | None = None
+
+    async def accept(self, ask: Ask) -> str:
+        if self.failing is not None:
+            raise self.failing
+        self.asked.append(ask)
+        id = f"{ask.function}-{len(self.asked)}"
+        self.calls[id] = Polled(CallState.QUEUED)
+        return id
+
+    async def poll(self, id: str) -> Polled | None:
+        return self.calls.get(id)
+
+
+class FakeLogs:
+    """The same three lines of every function, and with `follow` nothing more, for ever."""
+
+    lines = (b"one\n", b"two\n", b"three\n")
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def logs(
+        self, name: str, *, lines: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        try:
+            for line in self.lines if lines is None else self.lines[len(self.lines) - lines :]:
+                yield line
+            if follow:
+                await asyncio.Event().wait()
+        finally:
+            self.is_closed = True
+
+
+class Fakes:
+    """All of them, and the bundle that the app gets."""
+
+    def __init__(self, clock: Clock, settings: FunctionSettings | None = None) -> None:
+        self.functions = FakeFunctions()
+        self.invoker = FakeInvoker(self.functions)
+        self.asynchronous = FakeAsynchronous()
+        self.logs = FakeLogs()
+        self.bundle = Serverledge.of(
+            self.functions,
+            self.invoker,
+            self.asynchronous,
+            self.logs,
+            settings or FunctionSettings(),
+            clock,
+            node="n1",
+            url="http://127.0.0.1:1323",
+            load=lambda: (1.34, 1.43, 0.94),
+        )
+
+
+def failed(answer: Answer) -> Callable[[Ask], Report]:
+    return lambda ask: msgspec.structs.replace(DONE, answer=answer)
+
+
+def echo(ask: Ask) -> Report:
+    """Its parameters are its result."""
+    json.loads(ask.params)
+    return msgspec.structs.replace(DONE, answer=Answer(0.0, ask.params))

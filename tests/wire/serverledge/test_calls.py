@@ -1,0 +1,254 @@
+"""`/invoke/` and `/poll/` to the byte, over an invoker that answers what the test says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from skerry.functions.asynchronous import Polled
+from skerry.model import errors
+from skerry.model.calls import Answer, Ask, CallState, Failure
+from tests.wire.serverledge.conftest import Serverledge
+from tests.wire.serverledge.fakes import DONE, echo, failed
+
+JSON = "application/json; charset=UTF-8"
+TEXT = "text/plain; charset=UTF-8"
+
+GOOD = (
+    rb'{"Success":true,"Result":"{\"IsPrime\": false}","ResponseTime":0.75,"IsWarmStart":true,"InitTime":0.0,'
+    rb'"QueueingTime":0.25,"OffloadLatency":0.0,"Duration":0.003,"SchedAction":"","Output":"",'
+    rb'"ExecutionArea":"local","ExecutionNode":"n1","Error":"","ErrorType":"","State":"done",'
+    rb'"TimedOut":false}' + b"\n"
+)
+# What serverledge-cli sends.
+CLI = (
+    b'{"Params":{"n":"17"},"QoSClass":0,"QoSMaxRespT":-1,"CanDoOffloading":true,"Async":false,'
+    b'"ReturnOutput":false}'
+)
+
+
+async def test_a_call_is_answered_with_its_report(ledge: Serverledge) -> None:
+    answer = await ledge.post("/invoke/isprime", CLI)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (200, JSON, GOOD)
+    assert ledge.fakes.invoker.asked == [Ask("isprime", b'{"n":"17"}')]
+
+
+async def test_the_node_tells_of_itself_in_headers_which_are_measured_now_and_then(
+    ledge: Serverledge,
+) -> None:
+    first = await ledge.post("/invoke/isprime", CLI, headers={"Serverledge-MAB-Request-ID": "r7"})
+    told = {name: value for name, value in first.headers.items() if name.startswith("serverledge-")}
+    assert told.pop("serverledge-node-arch")
+    assert told == {
+        "serverledge-node-name": "n1",
+        "serverledge-free-mem": "2944",
+        "serverledge-free-cpu": "6.500000",
+        "serverledge-timestamp": "1700000000",
+        "serverledge-mab-request-id": "r7",
+    }
+    ledge.fakes.invoker.pool = msgspec.structs.replace(ledge.fakes.invoker.pool, free_memory_mb=1)
+    soon = await ledge.post("/invoke/isprime", CLI)
+    ledge.clock.advance(2)
+    later = await ledge.post("/invoke/isprime", CLI)
+    assert [soon.headers["serverledge-free-mem"], later.headers["serverledge-free-mem"]] == ["2944", "1"]
+    assert later.headers["serverledge-timestamp"] == "1700000002"
+    assert "serverledge-mab-request-id" not in later.headers
+
+
+@pytest.mark.parametrize("body", [b"", b"  \n", b"{}", b"null".join([b'{"Params":', b"}"]), b'{"Other":1}'])
+async def test_what_is_not_given_has_its_default_and_a_body_may_be_empty(
+    ledge: Serverledge, body: bytes
+) -> None:
+    assert (await ledge.post("/invoke/isprime", body)).status == 200
+    assert ledge.fakes.invoker.asked == [Ask("isprime", b"null", can_offload=True)]
+
+
+async def test_every_field_reaches_the_call_in_any_case(ledge: Serverledge) -> None:
+    spelt = (
+        b'{"params": {"a": [1]}, "QOSCLASS": 2, "qosmaxrespt": 0.5, "candooffloading": false, '
+        b'"returnOutput": true}'
+    )
+    assert (await ledge.post("/invoke/isprime", spelt)).status == 200
+    assert ledge.fakes.invoker.asked == [
+        Ask("isprime", b'{"a": [1]}', qos_class=2, max_response_s=0.5, can_offload=False, wants_output=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "nonsense", "application/json"]
+)
+async def test_the_content_type_is_never_looked_at(ledge: Serverledge, content_type: str) -> None:
+    answer = await ledge.post("/invoke/isprime", CLI, headers={"Content-Type": content_type})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "number", ["9007199254740993", "1.0", "1e400", "-0.0", "123456789012345678901234567890"]
+)
+async def test_numbers_come_back_as_they_were_written(ledge: Serverledge, number: str) -> None:
+    ledge.fakes.invoker.report = echo
+    answer = await ledge.post("/invoke/isprime", f'{{"Params":{{"n":{number}}}}}'.encode())
+    assert answer.json["Result"] == f'{{"n":{number}}}'
+
+
+async def test_markup_is_escaped_and_other_text_is_not(ledge: Serverledge) -> None:
+    ledge.fakes.invoker.report = failed(Answer(0.0, '"<é>&\u2028"'.encode()))
+    answer = await ledge.post("/invoke/isprime")
+    assert rb'"Result":"\"\u003c' + "é".encode() + rb'\u003e\u0026\u2028\""' in answer.body
+    assert answer.json["Result"] == '"<é>&\u2028"'
+
+
+@pytest.mark.parametrize("query", ["pretty", "pretty=", "a=b&pretty=1"])
+async def test_pretty_indents_by_two_spaces(ledge: Serverledge, query: str) -> None:
+    answer = await ledge.post(f"/invoke/isprime?{query}", CLI)
+    assert answer.body == json.dumps(json.loads(GOOD), indent=2).encode() + b"\n"
+
+
+@pytest.mark.parametrize("query", ["", "prettyish", "a=pretty"])
+async def test_nothing_else_indents(ledge: Serverledge, query: str) -> None:
+    assert (await ledge.post(f"/invoke/isprime?{query}", CLI)).body == GOOD
+
+
+@pytest.mark.parametrize("path", ["/invoke/nobody", "/invoke/isprime/x/y", "/invoke/a%2Fb", "/invoke/%20"])
+@pytest.mark.parametrize("body", [CLI, b'{"Async":true}'])
+async def test_an_unknown_function_is_404_whatever_its_name_holds(
+    ledge: Serverledge, path: str, body: bytes
+) -> None:
+    answer = await ledge.post(path, body)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (404, TEXT, b"Function unknown.")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "not valid JSON"),
+        (b"{} {}", "trailing characters"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{"Params":[1]}', "`Params` must be an object"),
+        (b'{"Params":"x"}', "`Params` must be an object"),
+        (b'{"Async":"true"}', "`Async`: Expected `bool`, got `str`"),
+        (b'{"QoSClass":"1"}', "`QoSClass`: Expected `int`, got `str`"),
+        (b'{"QoSClass":1.5}', "`QoSClass`: Expected `int`, got `float`"),
+        (b'{"QoSClass":256}', "`QoSClass`"),
+        (b'{"qosclass":-1}', "`QoSClass`"),
+        (b'{"QoSMaxRespT":"soon"}', "`QoSMaxRespT`: Expected `float`, got `str`"),
+        (b'{"QoSMaxRespT":1e999}', "QoSMaxRespT"),
+        (b'{"Params":{},"params":{}}', "`Params` is given twice"),
+        (b'{"Params":{"a":"\xff"}}', "byte 16 is not UTF-8"),
+        (b'{"Params":' + b"[" * 3000 + b"}", "nested too deeply"),
+    ],
+)
+async def test_what_is_wrong_with_a_body_is_said(ledge: Serverledge, body: bytes, said: str) -> None:
+    answer = await ledge.post("/invoke/isprime", body)
+    assert (answer.status, answer.headers["content-type"]) == (400, JSON)
+    assert said in answer.json["message"]
+    assert answer.json["code"] == "invalid"
+    assert answer.body.endswith(b"}\n")
+    assert ledge.fakes.invoker.asked == []
+
+
+async def test_parameters_above_the_limit_are_413(ledge: Serverledge) -> None:
+    answer = await ledge.post("/invoke/isprime", b'{"Params":{"a":"%s"}}' % (b"x" * 4096))
+    assert answer.status == 413
+    assert "at most 4096 bytes" in answer.json["message"]
+
+
+async def test_a_full_queue_is_429_without_a_text_and_says_when_to_come_back(ledge: Serverledge) -> None:
+    ledge.fakes.invoker.failing = errors.Overloaded("full", retry_after_s=2.5)
+    answer = await ledge.post("/invoke/isprime", CLI)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (429, TEXT, b"")
+    assert answer.headers["retry-after"] == "3"
+
+
+async def test_a_failed_call_is_500_with_the_cause_the_output_and_the_traceback(ledge: Serverledge) -> None:
+    trace = 'Traceback (most recent call last):\n  File "m.py", line 2\nValueError: <no>'
+    ledge.fakes.invoker.report = failed(Answer(0.5, output="before\n", failure=Failure.HANDLER, error=trace))
+    answer = await ledge.post("/invoke/isprime", CLI)
+    assert (answer.status, answer.headers["content-type"]) == (500, JSON)
+    report = answer.json
+    assert (report["Success"], report["Result"], report["State"]) == (False, "", "failed")
+    assert (report["Error"], report["ErrorType"]) == (trace, "HandlerError")
+    assert (report["Output"], report["TimedOut"]) == ("before\n", False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (Failure.TIMEOUT, 500),
+        (Failure.MEMORY, 500),
+        (Failure.DIED, 500),
+        (Failure.LOAD, 500),
+        (Failure.RESULT, 500),
+        (Failure.INTERNAL, 500),
+        (Failure.NO_ROOM, 429),
+    ],
+)
+async def test_every_failure_is_told_with_its_report(
+    ledge: Serverledge, failure: Failure, status: int
+) -> None:
+    ledge.fakes.invoker.report = failed(Answer(0.0, failure=failure, error="because"))
+    answer = await ledge.post("/invoke/isprime", CLI)
+    assert answer.status == status
+    assert (answer.json["ErrorType"], answer.json["Error"]) == (failure, "because")
+    assert answer.json["TimedOut"] is (failure is Failure.TIMEOUT)
+    assert ("retry-after" in answer.headers) is (status == 429)
+
+
+async def test_a_function_that_is_deleted_while_a_call_waits_is_unknown(ledge: Serverledge) -> None:
+    ledge.fakes.invoker.report = failed(Answer(0.0, failure=Failure.GONE, error="gone"))
+    answer = await ledge.post("/invoke/isprime", CLI)
+    assert (answer.status, answer.body) == (404, b"Function unknown.")
+
+
+async def test_an_async_call_is_accepted_with_an_id_that_can_be_polled_at_once(ledge: Serverledge) -> None:
+    accepted = await ledge.post("/invoke/isprime", b'{"Params":{"n":1},"Async":true,"ReturnOutput":true}')
+    assert (accepted.status, accepted.body) == (200, b'{"ReqId":"isprime-1"}\n')
+    assert ledge.fakes.asynchronous.asked == [Ask("isprime", b'{"n":1}', wants_output=True)]
+    assert ledge.fakes.invoker.asked == []
+    polled = await ledge.get("/poll/isprime-1")
+    assert (polled.status, polled.headers["content-type"]) == (200, JSON)
+    assert (polled.json["Success"], polled.json["State"], polled.json["Result"]) == (False, "queued", "")
+
+
+async def test_too_many_async_calls_are_429(ledge: Serverledge) -> None:
+    ledge.fakes.asynchronous.failing = errors.Overloaded("full")
+    answer = await ledge.post("/invoke/isprime", b'{"Async":true}')
+    assert (answer.status, answer.body, answer.headers["retry-after"]) == (429, b"", "1")
+
+
+async def test_a_done_call_polls_as_the_report_of_a_synchronous_one(ledge: Serverledge) -> None:
+    ledge.fakes.asynchronous.calls["x-1"] = Polled(CallState.DONE, DONE)
+    answer = await ledge.get("/poll/x-1")
+    assert (answer.status, answer.body) == (200, GOOD)
+
+
+async def test_a_failed_call_polls_as_200_without_success(ledge: Serverledge) -> None:
+    report = msgspec.structs.replace(DONE, answer=Answer(0.0, failure=Failure.TIMEOUT, error="too long"))
+    ledge.fakes.asynchronous.calls["x-1"] = Polled(CallState.FAILED, report)
+    answer = await ledge.get("/poll/x-1")
+    expected: dict[str, Any] = {"Success": False, "Error": "too long", "State": "failed", "TimedOut": True}
+    assert answer.status == 200
+    assert answer.json.items() >= expected.items()
+
+
+async def test_a_running_call_polls_as_running(ledge: Serverledge) -> None:
+    ledge.fakes.asynchronous.calls["x-1"] = Polled(CallState.RUNNING)
+    answer = await ledge.get("/poll/x-1?pretty")
+    assert answer.status == 200
+    assert b'\n  "State": "running",\n' in answer.body
+
+
+@pytest.mark.parametrize("id", ["nobody", "a/b", "x)1"])
+async def test_an_unknown_id_is_404_without_a_text(ledge: Serverledge, id: str) -> None:
+    answer = await ledge.get(f"/poll/{id}")
+    assert (answer.status, answer.headers["content-type"], answer.body) == (404, TEXT, b"")
+
+
+async def test_an_expired_call_is_404_and_says_so(ledge: Serverledge) -> None:
+    ledge.fakes.asynchronous.calls["x-1"] = Polled(CallState.EXPIRED)
+    answer = await ledge.get("/poll/x-1")
+    assert (answer.status, answer.json["State"], answer.json["Success"]) == (404, "expired", False)
+    assert "1800 s" in answer.json["Error"]
