@@ -1,17 +1,32 @@
-"""The door to functions: takes calls, prewarms, validates, and follows updates and deletions."""
+"""The door to functions: takes calls, prewarms, validates, and follows updates and deletions.
+
+A call that finds a warm worker goes straight to it: no lock, no task, no log, nothing durable, and nothing
+that grows with the number of functions. All others wait in `skerry.functions.dispatching`. Knows functions by
+`hosts.Lookup` and workers by `hosts.Host`; what it knows of them is lost with the process.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
+import structlog
 
+from skerry.functions.counts import Counts
+from skerry.functions.dispatching import Dispatcher, Ended
 from skerry.functions.hosts import Host, Lookup
+from skerry.functions.pool import Line, Slot
 from skerry.kit.clock import Clock
-from skerry.model.calls import Ask, Report
+from skerry.model import errors
+from skerry.model.calls import Answer, Ask, Failure, LoadFailed, Report, WorkerGone
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
 from skerry.model.settings import FunctionSettings
+
+log = structlog.get_logger(__name__)
+
+_PREWARMS_AT_ONCE = 8
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -22,8 +37,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     available_memory_mb: int  # total, without that of workers that are busy, starting or ending
     free_memory_mb: int  # also without that of idle workers
     total_cpus: float
-    used_cpus: float  # of workers that are busy, starting or ending
-    workers: int  # of any state
+    used_cpus: float  # of workers that are busy or starting
+    workers: int  # in any state
     queue_length: int  # calls that wait for a worker
 
 
@@ -42,7 +57,20 @@ class Invoker:
         cpus: float,
     ) -> None:
         """`memory_mb` and `cpus` are what all workers together may take, with no zero left to be resolved."""
-        raise NotImplementedError
+        self._host = host
+        self._settings = settings
+        self._area = settings.area
+        self._node = node
+        self._get = registry.get
+        self._code_folder = registry.code_folder
+        self._monotonic = clock.monotonic
+        self._lines: dict[FunctionName, Line] = {}
+        self._dispatcher = Dispatcher(host, settings, clock, memory_mb=memory_mb, cpus=cpus)
+        self._pool = self._dispatcher.pool
+        self._queue = self._dispatcher.queue
+        self._counts = Counts(self._lines.values, self._gauges)
+
+    # Calls
 
     async def invoke(self, ask: Ask) -> Report:
         """Run one call to its end.
@@ -51,7 +79,119 @@ class Invoker:
         `Unavailable` while the node stops. Whatever else goes wrong is told in the report's answer. If the
         caller is cancelled, so is the call.
         """
-        raise NotImplementedError
+        arrived = self._monotonic()
+        function = self._get(ask.function)
+        if function is None:
+            raise errors.NotFound("Function unknown.")
+        line = self._lines.get(function.name)
+        if line is None or line.function is not function:
+            line = self._line(function)
+        began, queueing_s, init_s, is_warm = arrived, 0.0, 0.0, True
+        if self._queue.count or (slot := self._pool.take(line)) is None:
+            try:
+                slot = await self._wait(ask, line, arrived)
+            except Ended as ended:
+                return self._unserved(ask, line, ended, arrived)
+            began = self._monotonic()
+            is_warm = not slot.is_fresh
+            init_s = 0.0 if is_warm else min(slot.worker.init_s, began - arrived)
+            queueing_s = began - arrived - init_s
+            self._note_wait(line, slot, queueing_s, init_s)
+        within_s = line.timeout_s
+        if ask.max_response_s is not None:
+            within_s = min(within_s, arrived + ask.max_response_s - began)
+        try:
+            answer = await slot.worker.call(ask.params, wants_output=ask.wants_output, within_s=within_s)
+        except BaseException as error:  # noqa: BLE001 - told apart there, and a cancellation goes on
+            answer = self._broken(line, slot, error, began)
+        now = self._monotonic()
+        if answer.failure is None:
+            line.succeeded += 1
+        else:
+            answer = self._note_failure(line, slot, answer, queueing_s, init_s, now - began)
+        line.run.add(now - began)
+        line.run_total_s += now - began
+        self._counts.duration.add(answer.duration_s)
+        self._dispatcher.left(slot, now)
+        return Report(answer, now - arrived, is_warm, init_s, queueing_s, area=self._area, node=self._node)
+
+    async def _wait(self, ask: Ask, line: Line, arrived: float) -> Slot:
+        may_wait_s = self._settings.queue_wait_s
+        if ask.max_response_s is not None:
+            may_wait_s = min(may_wait_s, ask.max_response_s)
+        while True:
+            try:
+                slot = await self._dispatcher.wait(line, ask.qos_class, arrived, arrived + may_wait_s)
+            except errors.Overloaded:
+                _count(line, "Overloaded")
+                raise
+            now = self._monotonic()
+            if slot.is_open and now < arrived + may_wait_s:
+                return slot
+            self._dispatcher.left(slot, now)
+            if slot.is_open:
+                raise Ended(Failure.NO_ROOM, "its turn came too late", is_late=True)
+            # Between its turn and this moment the worker died, or became one of an older version: again.
+            if self._lines.get(line.name) is not line:
+                raise Ended(Failure.GONE, "the function was deleted while the call waited for a worker")
+
+    def _note_wait(self, line: Line, slot: Slot, queueing_s: float, init_s: float) -> None:
+        self._counts.queueing.add(queueing_s)
+        if slot.is_fresh:
+            slot.is_fresh = False
+            line.cold += 1
+            self._counts.init.add(init_s)
+
+    def _broken(self, line: Line, slot: Slot, error: BaseException, began: float) -> Answer:
+        """What to answer if the worker does not; it is not called again."""
+        self._pool.retire(slot)
+        now = self._monotonic()
+        if isinstance(error, WorkerGone):
+            if self._dispatcher.is_closed:
+                return Answer(
+                    now - began, b"", error.output, Failure.INTERRUPTED, "the node stopped meanwhile"
+                )
+            return Answer(now - began, b"", error.output, error.failure, error.error)
+        if isinstance(error, Exception):
+            log.error("worker.call_failed", function=line.name, error=repr(error), exc_info=error)
+            return Answer(
+                now - began,
+                failure=Failure.INTERNAL,
+                error="the call failed inside the node; its log says why",
+            )
+        _count(line, "Cancelled")
+        self._dispatcher.left(slot, now)
+        raise error
+
+    def _note_failure(
+        self, line: Line, slot: Slot, answer: Answer, queueing_s: float, init_s: float, run_s: float
+    ) -> Answer:
+        assert answer.failure is not None
+        _count(line, answer.failure)
+        if answer.failure is not Failure.TIMEOUT:
+            return answer
+        self._pool.retire(slot)  # the handler may go on in there
+        return msgspec.structs.replace(
+            answer,
+            error=f"the call was ended after {queueing_s + init_s + run_s:.3g} s: "
+            f"{queueing_s:.3g} s in the queue, {init_s:.3g} s for the start of a worker, {run_s:.3g} s running; "
+            f"its function may run {line.timeout_s:g} s",
+        )
+
+    def _unserved(self, ask: Ask, line: Line, ended: Ended, arrived: float) -> Report:
+        """The report of a call that never came to a worker."""
+        waited_s = self._monotonic() - arrived
+        failure, error = ended.failure, ended.error
+        if ended.is_late:
+            if ask.max_response_s is not None and ask.max_response_s <= self._settings.queue_wait_s:
+                failure = Failure.TIMEOUT
+            error = f"the call was ended after {waited_s:.3g} s, all of it in the queue: {error}"
+        _count(line, failure)
+        self._counts.queueing.add(waited_s)
+        answer = Answer(0.0, b"", ended.output, failure, error)
+        return Report(answer, waited_s, queueing_s=waited_s, area=self._area, node=self._node)
+
+    # Workers ahead of calls
 
     async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int:
         """Start up to `instances` workers more, as far as there is room; how many it became.
@@ -59,30 +199,139 @@ class Invoker:
         They are kept as long as any idle worker. 0 only fetches what a start would need. Raises `NotFound`;
         if not even one could be started for another reason than room, that reason.
         """
-        raise NotImplementedError
+        function = self._get(name)
+        if function is None:
+            raise errors.NotFound("Function unknown.")
+        if force or instances <= 0:
+            await self._host.prepare(function, force=force)
+        line = self._line(function)
+        slots = await self._start_ahead(line, instances)
+        made = sum(1 for slot in slots if slot.is_started and slot.error is None)
+        failed = next((slot.error for slot in slots if slot.error is not None), None)
+        if made or failed is None or isinstance(failed, errors.NoRoom):
+            return made
+        if isinstance(failed, errors.SkerryError):
+            raise failed
+        raise errors.Unavailable("no worker could be started; the node's log says why", detail=repr(failed))
+
+    async def _start_ahead(self, line: Line, instances: int) -> list[Slot]:
+        """Those that were begun, and are no longer starting. Never ends a worker of the same function."""
+        pool, slots = self._pool, list[Slot]()
+        until = self._monotonic() + self._settings.queue_wait_s
+        while True:
+            starting = [slot for slot in slots if slot in pool.slots and not slot.is_started]
+            is_wanted = (
+                len(slots) < instances
+                and self._lines.get(line.name) is line
+                and not self._dispatcher.is_closed
+                and not any(slot.error for slot in slots)
+                and self._monotonic() < until
+            )
+            if is_wanted and len(starting) < _PREWARMS_AT_ONCE:
+                function = line.function
+                if pool.fits(function):
+                    slots.append(pool.start(line, is_fresh=False))
+                    continue
+                # Calls that wait have the first claim on what idle workers hold.
+                is_wanted = (
+                    not self._queue.count
+                    and pool.has_cpu(function)
+                    and pool.make_room(function.memory, spare=line)
+                )
+            if not starting and not is_wanted:
+                return slots
+            await pool.change()
 
     async def validate(self, function: Function, code: Path | None) -> str:
         """Load `function` once in a worker that is thrown away; what really runs it.
 
         Raises `LoadFailed` if its code cannot be loaded, `NoRoom` if no room came free for the attempt.
         """
-        raise NotImplementedError
+        line = Line(function, lambda _: code, self._timeout_s(function))
+        now = self._monotonic()
+        try:
+            slot = await self._dispatcher.wait(line, 0, now, now + self._settings.queue_wait_s)
+        except Ended as ended:
+            if ended.failure is Failure.LOAD:
+                raise LoadFailed(ended.error, output=ended.output) from None
+            kind = errors.NoRoom if ended.failure is Failure.NO_ROOM else errors.Unavailable
+            raise kind(f"the function could not be tried out: {ended.error}") from None
+        else:
+            runtime = slot.worker.runtime
+            self._pool.retire(slot)
+            self._dispatcher.left(slot, self._monotonic())
+            return runtime
+        finally:
+            self._dispatcher.drop(line)
+
+    # Functions that change
 
     async def updated(self, function: Function) -> None:
         """From now on no call starts in a worker of an older version; those end when they have finished."""
-        raise NotImplementedError
+        if function.name in self._lines:
+            self._line(function)
 
     async def removed(self, name: str) -> None:
         """End the function's workers when they have finished; calls that wait for one fail with `GONE`."""
-        raise NotImplementedError
+        line = self._lines.pop(FunctionName(name), None)
+        if line is not None:
+            self._dispatcher.drop(line)
+
+    def _line(self, function: Function) -> Line:
+        line = self._lines.get(function.name)
+        if line is None:
+            line = self._lines[function.name] = Line(function, self._code_folder, self._timeout_s(function))
+        elif (function.created_at, function.version) > (line.function.created_at, line.function.version):
+            self._dispatcher.renew(line, function, self._timeout_s(function))
+        return line
+
+    def _timeout_s(self, function: Function) -> float:
+        return function.timeout_s if function.timeout_s is not None else self._settings.call_timeout_s
+
+    # The pool as a whole
 
     def status(self) -> PoolStatus:
-        raise NotImplementedError
+        pool = self._pool
+        warm: dict[FunctionName, int] = {}
+        for slot in pool.idle:
+            warm[slot.line.name] = warm.get(slot.line.name, 0) + 1
+        free = pool.memory_total - pool.memory_used
+        return PoolStatus(
+            warm=warm,
+            total_memory_mb=pool.memory_total,
+            available_memory_mb=free + pool.memory_idle,
+            free_memory_mb=free,
+            total_cpus=pool.cpu_total / 1000,
+            used_cpus=pool.cpu_used / 1000,
+            workers=len(pool.slots),
+            queue_length=self._queue.count,
+        )
+
+    def _gauges(self) -> dict[str, float]:
+        pool = self._pool
+        return {
+            "queue_length": self._queue.count,
+            "workers": len(pool.slots),
+            "idle_workers": len(pool.idle),
+            "memory_used_megabytes": pool.memory_used,
+            "cpus_used": pool.cpu_used / 1000,
+        }
 
     async def run(self) -> None:
         """End workers that were idle for too long, for ever."""
-        raise NotImplementedError
+        keep_s = self._settings.keep_alive_s
+        while True:
+            now = self._monotonic()
+            self._pool.expire(now - keep_s)
+            # Whatever becomes idle while this sleeps expires later than the first that is idle now.
+            first = next(iter(self._pool.idle), None)
+            await asyncio.sleep(keep_s if first is None else first.idle_since + keep_s - now)
 
     async def close(self) -> None:
         """Take no more calls and end all workers."""
-        raise NotImplementedError
+        await self._dispatcher.close()
+        self._counts.close()
+
+
+def _count(line: Line, outcome: str) -> None:
+    line.failed[outcome] = line.failed.get(outcome, 0) + 1

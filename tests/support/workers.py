@@ -1,0 +1,188 @@
+"""Workers that run nothing: a host that starts, answers, fails and dies as a test tells it to, in any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
+from skerry.model.functions import Function
+from skerry.model.ids import Digest, FunctionName
+from skerry.model.room import Megabytes, Millicores
+
+CODE = Digest("sha256:" + "0" * 64)
+
+
+def function(
+    name: str,
+    *,
+    memory: int = 128,
+    cpu: int | None = None,
+    seats: int = 1,
+    version: int = 1,
+    timeout_s: float | None = None,
+) -> Function:
+    return Function(
+        FunctionName(name),
+        "python310",
+        Megabytes(memory),
+        created_at=0.0,
+        cpu=None if cpu is None else Millicores(cpu),
+        max_concurrency=seats,
+        handler="main.handler",
+        code=CODE,
+        version=version,
+        timeout_s=timeout_s,
+    )
+
+
+class Registered:
+    """A `skerry.functions.hosts.Lookup` that counts how often it is asked."""
+
+    def __init__(self, *functions: Function) -> None:
+        self.functions = {one.name.lower(): one for one in functions}
+        self.lookups = 0
+
+    def add(self, one: Function) -> Function:
+        self.functions[one.name.lower()] = one
+        return one
+
+    def get(self, name: str) -> Function | None:
+        self.lookups += 1
+        return self.functions.get(name.lower())
+
+    def code_folder(self, one: Function) -> Path | None:
+        return Path("/code") / one.name
+
+
+class FakeWorker:
+    """Answers after `host.run_s` with its id, its version and the parameters."""
+
+    runtime = "Fake 1.0"
+
+    def __init__(self, host: FakeHost, id: str, function: Function, init_s: float) -> None:
+        self.id = id
+        self.function = function
+        self.init_s = init_s
+        self.is_alive = True
+        self.is_closed = False
+        self.in_flight = 0
+        self.calls = 0
+        self._host = host
+        self._ended: list[asyncio.Future[None]] = []
+        self._gone: WorkerGone | None = None
+        self._tell: Callable[[], None] | None = None
+
+    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Answer:
+        assert self.is_alive, "a dead worker was handed a call"
+        assert within_s > 0
+        self.in_flight += 1
+        self.calls += 1
+        assert self.in_flight <= self.function.max_concurrency, "too many calls in one worker"
+        ended = asyncio.get_running_loop().create_future()
+        self._ended.append(ended)
+        run_s = self._host.run_s
+        try:
+            await asyncio.wait([ended], timeout=min(run_s, within_s))
+            if self._gone is not None:
+                raise self._gone
+            if run_s > within_s:
+                return Answer(within_s, failure=Failure.TIMEOUT, error="too slow")
+            return self._host.answer(self, params)
+        finally:
+            self._ended.remove(ended)
+            ended.cancel()
+            self.in_flight -= 1
+
+    def on_end(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        if not self.is_alive:
+            tell()
+
+    def die(self, failure: Failure = Failure.DIED, error: str = "killed") -> None:
+        """End by itself."""
+        if self.is_alive:
+            self._end(failure, error)
+            if self._tell is not None:
+                self._tell()
+
+    def _end(self, failure: Failure, error: str) -> None:
+        self.is_alive = False
+        self._gone = WorkerGone(failure, error, "last words")
+        for ended in self._ended:
+            if not ended.done():
+                ended.set_result(None)
+
+    async def close(self) -> None:
+        if self.is_alive:
+            self._end(Failure.DIED, "closed")
+        if self._host.close_s:
+            await asyncio.sleep(self._host.close_s)
+        self.is_closed = True
+        self._host.workers.discard(self)
+
+
+class FakeHost:
+    """A `skerry.functions.hosts.Host`; what is public may be changed at any time."""
+
+    def __init__(self, clock: Clock, *, init_s: float = 0.01, run_s: float = 0.001, close_s: float = 0.0) -> None:
+        self.init_s = init_s
+        self.run_s = run_s
+        self.close_s = close_s
+        self.fault: Callable[[Function], Exception | None] = lambda _: None
+        self.workers: set[FakeWorker] = set()
+        self.most_memory = 0
+        self.spawned: list[FakeWorker] = []
+        self.spawns = 0
+        self.prepared: list[tuple[str, bool]] = []
+        self._clock = clock
+        self._ids = count(1)
+        self._starting: list[Function] = []
+
+    def answer(self, worker: FakeWorker, params: bytes) -> Answer:
+        return Answer(self.run_s, params, f"{worker.id} v{worker.function.version}")
+
+    @property
+    def memory(self) -> int:
+        """What all that are there or on their way take, counted here and not in the pool."""
+        return sum(one.function.memory for one in self.workers) + sum(one.memory for one in self._starting)
+
+    async def spawn(self, function: Function, code: Path | None) -> FakeWorker:
+        assert code == Path("/code") / function.name
+        self.spawns += 1
+        self._starting.append(function)
+        self.most_memory = max(self.most_memory, self.memory)
+        try:
+            began = self._clock.monotonic()
+            await asyncio.sleep(self.init_s)
+            error = self.fault(function)
+            if error is not None:
+                raise error
+        finally:
+            self._starting.remove(function)
+        worker = FakeWorker(self, f"w{next(self._ids)}", function, self._clock.monotonic() - began)
+        self.workers.add(worker)
+        self.spawned.append(worker)
+        return worker
+
+    async def prepare(self, function: Function, *, force: bool) -> None:
+        self.prepared.append((function.name, force))
+
+    def describe(self, runtime_kind: str) -> str:
+        return "Fake 1.0"
+
+    def of(self, name: str) -> list[FakeWorker]:
+        """The workers of one function, the oldest first."""
+        return [one for one in self.spawned if one in self.workers and one.function.name == name]
+
+
+def broken(_: Function) -> Exception:
+    return LoadFailed("no module named main", output="Traceback")
+
+
+def without_room(_: Function) -> Exception:
+    return errors.NoRoom("the machine is full")
