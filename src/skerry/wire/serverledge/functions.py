@@ -16,9 +16,9 @@ from skerry.wire.http.endpoints import Call, endpoint
 from skerry.wire.serverledge import documents, refusals
 from skerry.wire.serverledge.context import Serverledge
 from skerry.wire.serverledge.documents import (
+    FunctionBody,
     FunctionCreated,
     FunctionDeleted,
-    FunctionBody,
     FunctionDocument,
     NameBody,
     PrewarmBody,
