@@ -257,6 +257,53 @@ async def test_the_first_start_makes_the_init_and_later_ones_use_it(node: Node) 
     assert cells.get(A).executables == ()
 
 
+async def test_a_cell_at_rest_has_no_init_and_knows_what_has_ended_until_the_next_start(node: Node) -> None:
+    cells = await node.agent()
+    await cells.allocate(Cell(A))
+    node.launcher.on_start = lambda init, process, folder: init.exits(process, 3, folder)
+    await cells.start(sleep())
+    await cells.wait(A, SLEEP)
+    before = cells.get(A)
+    assert cells.is_idle(Cell(A))
+    await cells.rest(A)
+    assert not cells.is_idle(Cell(A))
+    assert (node.host.processes, node.host.inits) == ({}, {})
+    assert cells.get(A) == before
+    assert node.launcher.handles[0].is_closed
+    await cells.close()
+
+    later = await node.agent()
+    assert later.get(A) == before
+    node.launcher.on_start = None
+    await later.start(sleep(name="again"))
+    assert len(node.host.inits) == 1
+    await later.free(A)
+    assert node.left() == []
+
+
+async def test_a_cell_does_not_rest_while_anything_of_it_runs(node: Node) -> None:
+    cells = await node.agent()
+    await cells.allocate(Cell(A))
+    await cells.rest(A)  # it has no init yet
+    state = await cells.start(sleep())
+    await cells.rest(A)
+    assert state.pid in node.host.processes
+    place = node.host.processes[state.pid].place
+    child = node.host.spawn(place)
+    node.host.signal(state.pid, SIGKILL)
+    await cells.wait(A, SLEEP)
+    await cells.rest(A)
+    assert len(node.host.inits) == 1, "somebody must keep what the child writes"
+    node.host.signal(child.pid, SIGKILL)
+    assert cells.is_idle(Cell(A))
+    assert not cells.is_idle(Cell(A, isolates_network=True))
+    assert not cells.is_idle(Cell(B))
+    await cells.rest(A)
+    assert node.host.inits == {}
+    with pytest.raises(errors.NotFound):
+        await cells.rest(B)
+
+
 async def test_hidden_paths_are_given_to_every_init(
     node: Node, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

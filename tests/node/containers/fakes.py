@@ -50,6 +50,7 @@ class Machine:
     folder: Path
     clock: ManualClock = field(default_factory=ManualClock)
     cells: dict[CellName, Cell] = field(default_factory=dict)
+    inits: set[CellName] = field(default_factory=set)  # of cells
     processes: dict[tuple[CellName, ExecutableName], Process] = field(default_factory=dict)
     attached: dict[str, Attachment] = field(default_factory=dict)
     published: set[str] = field(default_factory=set)
@@ -144,12 +145,26 @@ class FakeCells:
         for key in [key for key in self._machine.processes if key[0] == name]:
             self._machine.processes.pop(key).exit(signal=SIGKILL)
         del self._machine.cells[name]
+        self._machine.inits.discard(name)
+
+    def is_idle(self, cell: Cell) -> bool:
+        is_busy = any(
+            key[0] == cell.name and not each.ended.is_set() for key, each in self._machine.processes.items()
+        )
+        return self._machine.cells.get(cell.name) == cell and cell.name in self._machine.inits and not is_busy
+
+    async def rest(self, name: CellName) -> None:
+        self._cell(name)
+        await asyncio.sleep(0)
+        self._machine.maybe_fail("rest")
+        self._machine.inits.remove(name)
 
     def _begin(self, executable: Executable, arguments: tuple[str, ...]) -> ExecutableState:
         key = (executable.cell, executable.name)
         if key in self._machine.processes:
             raise errors.AlreadyExists("it runs already")
         self._machine.clock.advance(1)
+        self._machine.inits.add(executable.cell)
         state = ExecutableState(
             name=executable.name,
             cell=executable.cell,

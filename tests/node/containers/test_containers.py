@@ -375,6 +375,35 @@ async def test_somebody_elses_cell_is_neither_used_nor_freed(node: Node) -> None
     assert node.machine.cells == {"web": theirs}
 
 
+async def test_what_has_ended_gives_its_init_back_after_a_while(node: Node) -> None:
+    containers = await running(node)
+    node.machine.clock.advance(100)
+    await containers._upkeep.look()
+    assert node.machine.inits == {"web"}, "it runs"
+    node.machine.clock.advance(-100)
+    await containers.stop("web")
+    ended = containers.get("web")
+    await containers._upkeep.look()
+    assert node.machine.inits == {"web"}, "it may be started again at once"
+    node.machine.clock.advance(100)
+    node.machine.failing["rest"] = errors.Unavailable("it does not die")
+    for _ in range(3):
+        await containers._upkeep.look()
+    assert node.machine.inits == set()
+    assert containers.get("web") == ended
+    await containers.start("web")
+    assert node.machine.inits == {"web"}
+
+
+async def test_the_init_of_a_cell_that_is_somebody_elses_is_left_alone(node: Node) -> None:
+    containers = await running(node)
+    await containers.stop("web")
+    node.machine.cells[CellName("web")] = Cell(CellName("web"), isolates_network=True)
+    node.machine.clock.advance(100)
+    await containers._upkeep.look()
+    assert node.machine.inits == {"web"}
+
+
 async def test_who_writes_more_than_it_may_is_killed_and_told_why(node: Node) -> None:
     containers = await running(node, room=Room(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"

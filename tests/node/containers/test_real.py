@@ -12,6 +12,7 @@ import pytest
 from skerry.model import errors
 from skerry.model.cells import Stream
 from skerry.model.containers import ContainerState, NetworkMode
+from skerry.model.ids import CellName
 from skerry.model.ports import PortMapping
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.node.containers.containers import Containers
@@ -186,6 +187,23 @@ async def test_output_is_followed_until_the_end(agent: Agent) -> None:
         assert isinstance(item, Record)
         said += item.data
     assert said == b"one\ntwo\n"
+
+
+async def test_one_that_has_ended_costs_no_process_and_starts_again(
+    ground: Ground, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry.node.containers.upkeep._REST_AFTER_S", 0.0)
+    containers, cell = agent.containers, CellName("web")
+    await begun(containers, "web", "sh", "-c", "echo here; exit 7")
+    await containers.wait("web")
+    ended = containers.get("web")
+    assert len(ground.groups.pids(cell)) == 1
+    await containers._upkeep.look()
+    assert ground.groups.pids(cell) == []
+    assert (containers.get("web"), printed(containers, "web")) == (ended, b"here\n")
+    await containers.start("web")
+    assert (await containers.wait("web")).code == 7
+    assert printed(containers, "web") == b"here\n"
 
 
 async def test_who_writes_too_much_is_killed_or_refused(agent: Agent) -> None:

@@ -281,6 +281,33 @@ class Cells:
         held = await self._hold_executable(cell, name)
         return await self._finish(held, self._executables.kill(self._home(cell), self._known(cell, name)))
 
+    def is_idle(self, cell: Cell) -> bool:
+        """True if this very cell is here, and has an init for which there is nothing to do."""
+        home = self._homes.get(cell.name)
+        return home is not None and home.record.cell == cell and self._is_idle(home)
+
+    def _is_idle(self, home: Home) -> bool:
+        return (
+            home.init is not None
+            and not home.running()
+            # Children that outlived it may still write, and the init keeps that.
+            and not any(self._means.groups.pids(home.name, each.leaf) for each in home.executables.values())
+        )
+
+    async def rest(self, name: CellName) -> None:
+        """End the init of a cell that is idle. What has ended in it stays known, with its output, and the
+        next start makes an init anew. Raises NotFound, Unavailable."""
+        self._home(name)
+        held = await self._hold(_ancestors(name), name)
+        await self._finish(held, self._rest(name))
+
+    async def _rest(self, name: CellName) -> None:
+        home = self._home(name)
+        if self._is_idle(home):
+            await self._executables.inits.end(home)
+            self._executables.lose(home, home.executables.values())
+            log.info("cell.rests", cell=name)
+
     def list(self) -> list[CellView]:
         """Every cell, parents before children."""
         return [self._homes[name].view() for name in sorted(self._homes)]

@@ -110,6 +110,13 @@ class Inits:
                     await home.init.ended()
         await self.let_go(home)
 
+    async def end(self, home: Home) -> None:
+        """Kill the init of a cell in which nothing runs; the next start makes another."""
+        async with home.making:
+            await self.clear(home)
+            await self.bury(home)
+            self._means.records.set_init(home.name, None)
+
     async def close(self) -> None:
         self._failure.cancel()
         await asyncio.gather(*(each.close() for each in self._spares.values()))

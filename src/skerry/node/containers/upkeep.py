@@ -1,7 +1,8 @@
-"""What has to be looked at now and then: disks that no quota holds, and what could not be given back.
+"""What has to be looked at now and then: disks that no quota holds, and what was not given back at an end.
 
 `Containers` runs it. A container that has written more than it may is killed, since asking it first would
-let it write on.
+let it write on. One that has ended keeps its cell's init for a while, since most are started again soon if
+they are at all; then the init ends too, and the container costs nothing but its place on the disk.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from skerry.node.containers.turns import Turns
 log = structlog.get_logger(__name__)
 
 _MEGABYTE = 1024 * 1024
+_REST_AFTER_S = 10.0
 
 
 class Upkeep:
@@ -47,6 +49,8 @@ class Upkeep:
                     await self._measure(container)
                 elif container.has_leftovers:
                     await self._turns.do(container.name, lambda: self._tidy(container))  # noqa: B023 - awaited
+                elif self._is_due_to_rest(container):
+                    await self._turns.do(container.name, lambda: self._rest(container))  # noqa: B023 - awaited
             except (errors.SkerryError, OSError) as error:
                 log.warning("container.not_looked_after", container=container.name, error=str(error))
 
@@ -68,3 +72,16 @@ class Upkeep:
     async def _tidy(self, container: Container) -> None:
         if container.has_leftovers and not container.is_running:
             await self._ending.tidy(container)
+
+    def _is_due_to_rest(self, container: Container) -> bool:
+        if container.is_running:
+            return False
+        ended_at = (
+            container.run.exit.at if container.run is not None and container.run.exit is not None else 0.0
+        )
+        is_over = self._means.clock.now() - ended_at >= _REST_AFTER_S
+        return is_over and self._means.cells.is_idle(container.record.cell)
+
+    async def _rest(self, container: Container) -> None:
+        if self._is_due_to_rest(container):  # it may have been started meanwhile
+            await self._means.cells.rest(container.cell)
