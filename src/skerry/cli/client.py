@@ -24,6 +24,8 @@ from skerry.cli.options import gathered
 
 _MAX_REPLY = 64 * 1024 * 1024
 _PIECE = 64 * 1024
+_TIMEOUT_S = 60.0
+_MAX_LINE = 200  # longer texts are pages of somebody in between
 
 
 class NoServer(click.ClickException):
@@ -37,10 +39,11 @@ class ServerSaidNo(click.ClickException):
 
     exit_code = 1
 
-    def __init__(self, status: int, message: str, code: str) -> None:
+    def __init__(self, status: int, message: str, code: str, reply: Any = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.reply = reply  # what else it said, as it said it
 
 
 class Failures:
@@ -127,11 +130,12 @@ class Server:
     def get(self, *path: str, **query: str | None) -> Any:
         return self._call("GET", path, query)
 
-    def post(self, *path: str, body: Any = None) -> Any:
-        return self._call("POST", path, {}, body)
+    def post(self, *path: str, body: Any = None, timeout: float | None = _TIMEOUT_S) -> Any:
+        """`body` is sent as JSON, or as it is if it is bytes."""
+        return self._call("POST", path, {}, body, timeout)
 
-    def put(self, *path: str, body: Any = None) -> Any:
-        return self._call("PUT", path, {}, body)
+    def put(self, *path: str, body: Any = None, **query: str | None) -> Any:
+        return self._call("PUT", path, query, body)
 
     def patch(self, *path: str, body: Any, **query: str | None) -> Any:
         return self._call("PATCH", path, query, body)
@@ -184,8 +188,15 @@ class Server:
         finally:
             connection.close()
 
-    def _call(self, verb: str, path: tuple[str, ...], query: dict[str, str | None], body: Any = None) -> Any:
-        connection, response = self._send(verb, path, query, body)
+    def _call(
+        self,
+        verb: str,
+        path: tuple[str, ...],
+        query: dict[str, str | None],
+        body: Any = None,
+        timeout: float | None = _TIMEOUT_S,
+    ) -> Any:
+        connection, response = self._send(verb, path, query, body, timeout)
         try:
             self._raise_for(response)
             return _json(response.read(_MAX_REPLY))
@@ -198,14 +209,14 @@ class Server:
         path: tuple[str, ...],
         query: dict[str, str | None],
         body: Any,
-        timeout: float | None = 60.0,
+        timeout: float | None = _TIMEOUT_S,
         headers: dict[str, str] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         target = self._target(path, query)
         sent = self._headers({"Accept": "application/json", **(headers or {})})
         data = None
         if body is not None:
-            data = json.dumps(body).encode()
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         connection = self._connect(timeout)
         try:
@@ -283,8 +294,12 @@ def refusal(status: int, reason: str, body: bytes) -> ServerSaidNo:
     """What an answer with an error says, in the server's own words if it has some."""
     reply = _json(body)
     said = reply if isinstance(reply, dict) else {}
-    message = str(said.get("error") or f"the server answered {status} {reason}")
-    return ServerSaidNo(status, message, str(said.get("code", "")))
+    # Its own routes say `error`, Serverledge's `message`, or a line of plain text.
+    line = reply.strip() if isinstance(reply, str) and len(reply) <= _MAX_LINE else ""
+    message = str(
+        said.get("error") or said.get("message") or line or f"the server answered {status} {reason}"
+    )
+    return ServerSaidNo(status, message, str(said.get("code", "")), reply)
 
 
 def _parsed(url: str) -> SplitResult:

@@ -41,6 +41,9 @@ SECTIONS = {
         "exec": Verb("skerry.cli.instances", "Run a command in an instance."),
         "explain": Verb("skerry.cli.instances", "Show why an instance is not placed."),
     },
+    "Run code when it is called": {
+        "fn": Verb("skerry.cli.functions", "Deploy functions and call them."),
+    },
     "Run things on this machine": {
         "image": Verb("skerry.cli.images", "Fetch, list and remove images on this machine."),
         "container": Verb("skerry.cli.containers", "Run images in containers on this machine."),
