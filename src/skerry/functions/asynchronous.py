@@ -1,19 +1,41 @@
 """Async calls: accepted durably, run once, and their results kept for whoever polls.
 
 A call is on disk before its id is given out, and marked as running before it is run: after a crash those that
-waited are run, and those that ran are told as interrupted, because nobody knows how far they came.
+waited are run, and those that ran are told as interrupted, because nobody knows how far they came. Here is
+what happens when; `skerry.store.calls` has the disk, `skerry.functions.results` the words. Memory holds no
+more of a call than its name: what it asks is read when its turn comes, what came of it when it is polled.
 """
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-import msgspec
+import structlog
 
+from skerry.functions import results
+from skerry.functions.results import Polled
+from skerry.functions.turns import Turns
+from skerry.kit import ids, metrics, tasks
+from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
-from skerry.model.calls import Ask, CallState, Report
+from skerry.model import errors
+from skerry.model.calls import Ask, CallState, Failure, Report
 from skerry.model.settings import FunctionSettings
+from skerry.store.call_rows import ROW_BYTES
+from skerry.store.calls import CallStore
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME: Final = "calls.db"
+_SWEEP_EVERY_S: Final = 5.0
+_RETRY_AFTER_S: Final = 1.0
+# Of the places in the queue for workers, async calls take one in so many: callers who wait come first.
+_SHARE: Final = 4
+
+PENDING = metrics.gauge("skerry_async_calls_pending", "Async calls that wait or run")
 
 
 class Invokes(Protocol):
@@ -22,38 +44,260 @@ class Invokes(Protocol):
     async def invoke(self, ask: Ask) -> Report: ...
 
 
-class Polled(msgspec.Struct, frozen=True):
-    """Where a call is; with its report when it is done or failed."""
+@dataclass(slots=True)
+class _Call:
+    """A call that has not ended."""
 
-    state: CallState
-    report: Report | None = None
+    id: str
+    line: str
+    accepted_at: float
+    size: int
+    state: CallState = CallState.QUEUED
 
 
 class Asynchronous:
     """`await Asynchronous.open(...)`, then `run` for ever; `close` last."""
+
+    def __init__(self, store: CallStore, invoker: Invokes, clock: Clock, settings: FunctionSettings) -> None:
+        self._store = store
+        self._invoker = invoker
+        self._clock = clock
+        self._settings = settings
+        self._most_running = max(1, settings.queue_length // _SHARE)
+        # What waits cannot be dropped for what has ended, so each may have half of the room.
+        self._most_bytes = settings.result_bytes // 2
+        self._pending: dict[str, _Call] = {}  # all that has not ended, also what is just being accepted
+        self._bytes = 0  # of those
+        self._turns = Turns[_Call]()
+        self._running: set[asyncio.Task[None]] = set()
+        self._invoking: set[asyncio.Task[None]] = set()  # those that only the invoker can end
+        self._changed = asyncio.Event()
+        self._pause: asyncio.TimerHandle | None = None
+        self._backoff = Backoff(cap_s=5.0)
+        self._is_closing = False
 
     @classmethod
     async def open(
         cls, folder: Path, invoker: Invokes, clock: Clock, settings: FunctionSettings
     ) -> Asynchronous:
         """With what an earlier process left in `folder`: waiting calls wait, running ones have failed."""
-        raise NotImplementedError
+        store, left = await CallStore.open(folder / FILE_NAME, settings.result_bytes)
+        try:
+            interrupted = results.failed(Failure.INTERRUPTED, results.INTERRUPTED)
+            running = [call for call in left if call.state is CallState.RUNNING]
+            await asyncio.gather(
+                *(
+                    store.finish(call.id, CallState.FAILED, clock.now(), results.pack_report(interrupted))
+                    for call in running
+                )
+            )
+            if left:
+                log.info("calls.found", waiting=len(left) - len(running), interrupted=len(running))
+        except BaseException:
+            await store.close()
+            raise
+        calls = cls(store, invoker, clock, settings)
+        for call in left:
+            if call.state is CallState.QUEUED:
+                calls._admit(waiting := _Call(call.id, call.line, call.accepted_at, call.size))
+                calls._turns.add(waiting.line, waiting)
+        return calls
 
     async def accept(self, ask: Ask) -> str:
         """The id of the call, which is durable and can be polled. Raises `Overloaded`.
 
         Whether there is such a function is for the caller to look: here it fails when it is run.
         """
-        raise NotImplementedError
+        if self._is_closing:
+            raise errors.Unavailable("this node is stopping; call again in a moment")
+        now = self._clock.now()
+        body = results.pack_ask(ask)
+        id = f"{ask.function}-{ids.new_id(now)}"
+        call = _Call(id, results.line_of(ask), now, ROW_BYTES + len(body))
+        self._check_room(call)
+        self._admit(call)
+        # To the end, also if the caller leaves: what is on disk has to be run.
+        await tasks.finish(self._write_down(call, body))
+        return id
 
     async def poll(self, id: str) -> Polled | None:
         """How far it is; None if it is not known, or no longer."""
-        raise NotImplementedError
+        if (call := self._pending.get(id)) is not None:
+            return Polled(call.state)
+        row = await self._store.read(id)
+        return None if row is None else results.unpack(row.state, row.body)
 
     async def run(self) -> None:
         """Run what waits and drop what is too old, for ever."""
-        raise NotImplementedError
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweep_for_ever())
+            while True:
+                self._start_what_may()
+                await self._changed.wait()
+                self._changed.clear()
+
+    async def sweep(self) -> None:
+        """Drop results that are too old; `run` does it from time to time."""
+        await self._store.sweep(self._clock.now(), self._settings.result_ttl_s)
 
     async def close(self, *, within_s: float) -> None:
         """Start nothing more; what runs may end within this time, and is interrupted then."""
-        raise NotImplementedError
+        self._is_closing = True
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=within_s)
+        for task in self._invoking:
+            task.cancel()
+        while self._running:  # they write down how they ended, which nobody is to break off
+            await asyncio.wait(self._running)
+        await self._store.close()
+        PENDING.dec(len(self._pending))
+
+    def _check_room(self, call: _Call) -> None:
+        if len(self._pending) >= self._settings.max_pending:
+            raise errors.Overloaded(
+                f"{len(self._pending)} async calls wait or run, and no more are taken "
+                "(functions.max_pending); call again later",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        if call.size > self._most_bytes:
+            raise errors.TooLarge(
+                f"an async call takes at most {self._most_bytes} bytes (half of functions.result_bytes); "
+                "send less"
+            )
+        if self._bytes + call.size > self._most_bytes:
+            raise errors.Overloaded(
+                f"the async calls that wait hold {self._bytes} bytes, and no more are taken "
+                "(functions.result_bytes); call again later",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+
+    async def _write_down(self, call: _Call, body: bytes) -> None:
+        try:
+            await self._store.accept(call.id, call.line, call.accepted_at, body)
+        except BaseException:
+            self._dismiss(call)
+            raise
+        self._turns.add(call.line, call)
+        self._changed.set()
+
+    def _admit(self, call: _Call) -> None:
+        self._pending[call.id] = call
+        self._bytes += call.size
+        PENDING.inc()
+
+    def _dismiss(self, call: _Call) -> None:
+        del self._pending[call.id]
+        self._bytes -= call.size
+        PENDING.dec()
+
+    def _start_what_may(self) -> None:
+        while self._turns and len(self._running) < self._most_running:
+            if self._is_closing or self._pause is not None:
+                return
+            task = asyncio.create_task(self._perform(self._turns.take()))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("call.lost", error=repr(error), exc_info=error)
+
+    async def _perform(self, call: _Call) -> None:
+        """Run it and write down what came of it, or put it back if it could not be run."""
+        try:
+            body = await self._store.start(call.id)
+        except errors.SkerryError as error:
+            log.warning("call.not_started", id=call.id, error=error.message)
+            self._turns.add(call.line, call, is_first=True)
+            self._wait(_RETRY_AFTER_S)
+            return
+        call.state = CallState.RUNNING
+        waited_s = self._since(call)
+        report = None if self._is_closing else await self._invoke(call, body, waited_s)
+        if report is None:
+            await self._put_back(call)
+            return
+        report = results.count_from_acceptance(report, waited_s=waited_s, total_s=self._since(call))
+        await self._finish(call, *results.fit(report, self._most_bytes - ROW_BYTES))
+
+    async def _invoke(self, call: _Call, body: bytes, waited_s: float) -> Report | None:
+        """How it went; None if there was no room for it, and it can wait."""
+        task = asyncio.current_task()
+        assert task is not None, "calls are run by tasks"
+        self._invoking.add(task)
+        try:
+            ask = results.unpack_ask(body)
+            hastened = results.hasten(ask, waited_s)
+            if hastened is None:
+                return results.failed(Failure.TIMEOUT, results.TOO_LATE)
+            report = await self._invoker.invoke(hastened)
+        except asyncio.CancelledError:
+            return results.failed(Failure.INTERRUPTED, results.INTERRUPTED)
+        except errors.Overloaded as error:
+            self._wait(error.retry_after_s)
+            return None
+        except errors.NotFound:
+            return results.failed(Failure.GONE, results.GONE)
+        except errors.SkerryError as error:
+            return results.failed(Failure.INTERNAL, error.message)
+        except Exception as error:
+            log.error("call.broke", id=call.id, error=repr(error), exc_info=error)
+            return results.failed(Failure.INTERNAL, results.BROKEN)
+        finally:
+            self._invoking.discard(task)
+        if (
+            report.answer.failure is Failure.NO_ROOM
+            and ask.max_response_s is None
+            and self._since(call) < self._settings.result_ttl_s
+        ):
+            self._wait(_RETRY_AFTER_S)
+            return None
+        return report
+
+    async def _put_back(self, call: _Call) -> None:
+        try:
+            await self._store.put_back(call.id)
+        except errors.SkerryError as error:
+            # It waits all the same; only if we die before its turn, it counts as interrupted.
+            log.warning("call.not_put_back", id=call.id, error=error.message)
+        call.state = CallState.QUEUED
+        self._turns.add(call.line, call)
+
+    async def _finish(self, call: _Call, state: CallState, body: bytes) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._store.finish(call.id, state, self._clock.now(), body)
+                break
+            except errors.SkerryError as error:
+                log.warning("call.not_finished", id=call.id, error=error.message)
+                if self._is_closing:
+                    return
+            await asyncio.sleep(self._backoff.delay(failures))
+            failures += 1
+        self._dismiss(call)
+
+    def _wait(self, seconds: float) -> None:
+        """Start nothing for a while; a pause that is on its way is long enough."""
+        if self._pause is None and not self._is_closing:
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._changed.set()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except errors.Unavailable as error:
+                log.warning("calls.not_swept", error=error.message)
+            await asyncio.sleep(_SWEEP_EVERY_S)
+
+    def _since(self, call: _Call) -> float:
+        """Since its acceptance, by the wall clock: it may have been in another process."""
+        return max(0.0, self._clock.now() - call.accepted_at)

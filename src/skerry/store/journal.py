@@ -8,7 +8,6 @@ from its one writer thread, and decides when and what.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.kit import files
-from skerry.model import errors
+from skerry.store import databases
 from skerry.store.protocol import Batch, Change, Entry, LeaseId
 
 # Step n brings a file from user_version n to n + 1. Steps are only ever added.
@@ -31,9 +29,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO fold VALUES (0)",
     ),
 )
-
-# The write-ahead log is cut back to this after a burst; SQLite itself never shrinks it.
-_WAL_BYTES = 16 * 1024 * 1024
 
 
 # How a change is written: the revision is the row's, and is not repeated. A removed key has no value.
@@ -85,20 +80,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._connection = _connect(path)
-        except OSError as error:
-            raise errors.Refused(
-                f"the store {path} cannot be opened: {error.strerror}; is the folder there and ours?"
-            ) from error
-        try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise _cannot_open(path, error) from error
-        except BaseException:
-            self._connection.close()
-            raise
+        # Memory is the truth while this process runs, so no other may write. It also spares the -shm file.
+        self._connection = databases.open_database(path, MIGRATIONS, is_exclusive=True)
 
     def load(self) -> Contents:
         """Everything in the file, once."""
@@ -112,11 +95,11 @@ class Journal:
                 for revision, changes in run("SELECT revision, changes FROM journal ORDER BY revision")
             ]
         except sqlite3.Error as error:
-            raise _cannot_open(self.path, error) from error
+            raise databases.cannot_open(self.path, error) from error
         except (msgspec.DecodeError, TypeError) as error:
-            raise _damaged(self.path, f"a row cannot be read: {error}") from error
+            raise databases.damaged(self.path, f"a row cannot be read: {error}") from error
         if [batch.revision for batch in batches] != list(range(folded + 1, folded + 1 + len(batches))):
-            raise _damaged(self.path, "revisions are missing")
+            raise databases.damaged(self.path, "revisions are missing")
         return Contents(folded, entries, batches, leases)
 
     def write(self, group: Group) -> None:
@@ -144,29 +127,6 @@ class Journal:
     def close(self) -> None:
         self._connection.close()
 
-    def _prepare(self) -> None:
-        run = self._connection.execute
-        # Memory is the truth while this process runs, so no other may write. It also spares the -shm file.
-        run("PRAGMA locking_mode = EXCLUSIVE")
-        run("PRAGMA journal_mode = WAL")
-        run("PRAGMA synchronous = FULL")
-        run(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-        (version,) = run("PRAGMA user_version").fetchone()
-        if version > len(MIGRATIONS):
-            raise errors.Refused(
-                f"the store {self.path} has schema {version}, and this Skerry knows only up to"
-                f" {len(MIGRATIONS)}: it was written by a newer version; start that one, or restore a backup"
-            )
-        problems = [text for (text,) in run("PRAGMA quick_check(3)")]
-        if problems != ["ok"]:
-            raise _damaged(self.path, "; ".join(problems))
-        for number in range(version, len(MIGRATIONS)):
-            run("BEGIN IMMEDIATE")
-            for statement in MIGRATIONS[number]:
-                run(statement)
-            run(f"PRAGMA user_version = {number + 1}")
-            run("COMMIT")
-
     def _fold(self, fold: Fold) -> None:
         connection = self._connection
         connection.executemany(
@@ -179,17 +139,6 @@ class Journal:
         )
         connection.execute("DELETE FROM journal WHERE revision <= ?", (fold.revision,))
         connection.execute("UPDATE fold SET revision = ?", (fold.revision,))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    # SQLite would make the file with the umask's mode; the -wal file takes the mode of this one. A file that
-    # is there is not opened here: closing it again would drop every lock that this process has on it.
-    if path.exists():
-        path.chmod(files.PRIVATE)
-    else:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE))
-        files.sync_folder(path.parent)
-    return sqlite3.connect(path, isolation_level=None, timeout=0)
 
 
 def _to_row(batch: Batch) -> tuple[int, bytes]:
@@ -215,22 +164,4 @@ def _to_batch(revision: int, changes: bytes) -> Batch:
             )
             for row in _decode(changes)
         ),
-    )
-
-
-def _damaged(path: Path, what: str) -> errors.Refused:
-    return errors.Refused(
-        f"the store {path} is damaged ({what}): restore it from a backup, or move it and {path.name}-wal"
-        " away to start empty"
-    )
-
-
-def _cannot_open(path: Path, error: sqlite3.Error) -> errors.Refused:
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY:
-        return errors.Refused(f"the store {path} is in use by another process; stop that one first")
-    if code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(path, str(error))
-    return errors.Refused(
-        f"the store {path} cannot be opened: {error}; check the disk and the folder's rights"
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import secrets
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import structlog
 
 from skerry.kit import metrics
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.store import databases
 from skerry.store.journal import Contents, Fold, Group, Journal
 from skerry.store.local import LocalStore
 from skerry.store.protocol import Batch
@@ -168,7 +167,7 @@ class SqliteStore(LocalStore):
             if one.answer.done():
                 continue  # whoever waited was cancelled
             if failure is not None:
-                one.answer.set_exception(_refused_by_disk(self._writer.path, failure))
+                one.answer.set_exception(databases.refused_by_disk(self._writer.path, failure))
             elif one.error is not None:
                 one.answer.set_exception(one.error)
             else:
@@ -248,13 +247,3 @@ class _Writer:
 
 def _keys_of(batches: Iterable[Batch]) -> set[str]:
     return {change.key for batch in batches for change in batch.changes}
-
-
-def _refused_by_disk(path: Path, failure: Exception) -> errors.SkerryError:
-    if not isinstance(failure, sqlite3.Error):
-        return errors.Internal("the store failed in a way it should not", detail=repr(failure))
-    return errors.Unavailable(
-        f"the store could not write to {path}: {failure}; nothing was changed."
-        " Make sure that the disk has room and works, then try again",
-        detail=repr(failure),
-    )
