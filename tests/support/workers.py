@@ -1,18 +1,25 @@
-"""Workers that run nothing: a host that starts, answers, fails and dies as a test tells it to, in any time."""
+"""Workers that run nothing: a host that starts, answers, fails and dies as a test tells it to."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from skerry.functions.invoking import Invoker
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import give_up
 from skerry.model import errors
-from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
+from skerry.model.calls import Answer, Ask, Failure, LoadFailed, Report, WorkerGone
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.room import Megabytes, Millicores
+from skerry.model.settings import FunctionSettings
+from skerry.sim import times
+from skerry.sim.times import LoopClock
 
 CODE = Digest("sha256:" + "0" * 64)
 
@@ -78,11 +85,13 @@ class FakeWorker:
         self._tell: Callable[[], None] | None = None
 
     async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Answer:
-        assert self.is_alive, "a dead worker was handed a call"
-        assert within_s > 0
         self.in_flight += 1
         self.calls += 1
-        assert self.in_flight <= self.function.max_concurrency, "too many calls in one worker"
+        self._host.check(self.is_alive, "a dead worker was handed a call")
+        self._host.check(within_s > 0, "a call was begun that has no time left")
+        self._host.check(self.in_flight <= self.function.max_concurrency, "too many calls in one worker")
+        oldest = self._host.oldest.get(self.function.name, 0)
+        self._host.check(self.function.version >= oldest, "a call was begun in a worker of an older version")
         ended = asyncio.get_running_loop().create_future()
         self._ended.append(ended)
         run_s = self._host.run_s
@@ -92,7 +101,7 @@ class FakeWorker:
                 raise self._gone
             if run_s > within_s:
                 return Answer(within_s, failure=Failure.TIMEOUT, error="too slow")
-            return self._host.answer(self, params)
+            return self._host.reply(self, params)
         finally:
             self._ended.remove(ended)
             ended.cancel()
@@ -129,12 +138,18 @@ class FakeWorker:
 class FakeHost:
     """A `skerry.functions.hosts.Host`; what is public may be changed at any time."""
 
-    def __init__(self, clock: Clock, *, init_s: float = 0.01, run_s: float = 0.001, close_s: float = 0.0) -> None:
+    def __init__(
+        self, clock: Clock, *, init_s: float = 0.01, run_s: float = 0.001, close_s: float = 0.0
+    ) -> None:
         self.init_s = init_s
         self.run_s = run_s
         self.close_s = close_s
         self.fault: Callable[[Function], Exception | None] = lambda _: None
+        self.reply: Callable[[FakeWorker, bytes], Answer] = self._echo
+        self.kind = FakeWorker
         self.workers: set[FakeWorker] = set()
+        self.oldest: dict[str, int] = {}  # versions that may still be called
+        self.wrongs: list[str] = []  # what the pool did that no pool may do
         self.most_memory = 0
         self.spawned: list[FakeWorker] = []
         self.spawns = 0
@@ -143,7 +158,11 @@ class FakeHost:
         self._ids = count(1)
         self._starting: list[Function] = []
 
-    def answer(self, worker: FakeWorker, params: bytes) -> Answer:
+    def check(self, is_right: bool, wrong: str) -> None:
+        if not is_right:
+            self.wrongs.append(wrong)
+
+    def _echo(self, worker: FakeWorker, params: bytes) -> Answer:
         return Answer(self.run_s, params, f"{worker.id} v{worker.function.version}")
 
     @property
@@ -164,7 +183,7 @@ class FakeHost:
                 raise error
         finally:
             self._starting.remove(function)
-        worker = FakeWorker(self, f"w{next(self._ids)}", function, self._clock.monotonic() - began)
+        worker = self.kind(self, f"w{next(self._ids)}", function, self._clock.monotonic() - began)
         self.workers.add(worker)
         self.spawned.append(worker)
         return worker
@@ -186,3 +205,54 @@ def broken(_: Function) -> Exception:
 
 def without_room(_: Function) -> Exception:
     return errors.NoRoom("the machine is full")
+
+
+class Site:
+    """An `Invoker` over a `FakeHost`, in the time of the running loop."""
+
+    def __init__(
+        self, *functions: Function, memory_mb: int = 1024, cpus: float = 4.0, **settings: Any
+    ) -> None:
+        self.clock = LoopClock(asyncio.get_running_loop())
+        self.host = FakeHost(self.clock)
+        self.registry = Registered(*functions)
+        self.settings = FunctionSettings(**settings)
+        self.invoker = Invoker(
+            self.host,
+            self.registry,
+            self.settings,
+            self.clock,
+            node="here",
+            memory_mb=memory_mb,
+            cpus=cpus,
+        )
+
+    async def __aenter__(self) -> Site:
+        self._janitor = asyncio.ensure_future(self.invoker.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await give_up([self._janitor])
+        await self.invoker.close()
+        status = self.invoker.status()
+        assert (status.workers, status.free_memory_mb, status.used_cpus) == (0, status.total_memory_mb, 0.0)
+        assert not self.host.workers
+        assert self.host.wrongs == []
+        assert self.host.most_memory <= status.total_memory_mb
+
+    async def call(self, name: str, **ask: Any) -> Report:
+        return await self.invoker.invoke(Ask(FunctionName(name), **ask))
+
+    def begin(self, name: str, **ask: Any) -> asyncio.Task[Report]:
+        """A call on its way, in order: what is begun first arrives first."""
+        return asyncio.ensure_future(self.call(name, **ask))
+
+
+def in_simulated_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test where waiting takes no time."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        times.run(test(*args, **kwargs))
+
+    return run

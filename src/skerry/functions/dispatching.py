@@ -117,8 +117,9 @@ class Dispatcher:
         if self._overdue is None and pool.fits(function, beside=self._promised):
             pool.start(line, is_fresh=True)
         elif self._overdue is not None or not self._can_make_room(function):
+            now = self._clock.monotonic()
             wait_s = estimates.retry_after_s(
-                waiting=waiting, pace_s=self.queue.pace_s, at_most_s=self._settings.queue_wait_s
+                waiting=waiting, pace_s=self.queue.pace_s(now), at_most_s=self._settings.queue_wait_s
             )
             raise errors.Overloaded(
                 f"{waiting} calls wait for a worker already; call again in {wait_s:.3g} s",

@@ -173,9 +173,9 @@ class Invoker:
         self._pool.retire(slot)  # the handler may go on in there
         return msgspec.structs.replace(
             answer,
-            error=f"the call was ended after {queueing_s + init_s + run_s:.3g} s: "
-            f"{queueing_s:.3g} s in the queue, {init_s:.3g} s for the start of a worker, {run_s:.3g} s running; "
-            f"its function may run {line.timeout_s:g} s",
+            error=f"the call was ended after {queueing_s + init_s + run_s:.3f} s: "
+            f"{queueing_s:.3f} s in the queue, {init_s:.3f} s for the start of a worker, {run_s:.3f} s "
+            f"running; its function may run {line.timeout_s:g} s",
         )
 
     def _unserved(self, ask: Ask, line: Line, ended: Ended, arrived: float) -> Report:
@@ -185,7 +185,7 @@ class Invoker:
         if ended.is_late:
             if ask.max_response_s is not None and ask.max_response_s <= self._settings.queue_wait_s:
                 failure = Failure.TIMEOUT
-            error = f"the call was ended after {waited_s:.3g} s, all of it in the queue: {error}"
+            error = f"the call was ended after {waited_s:.3f} s, all of it in the queue: {error}"
         _count(line, failure)
         self._counts.queueing.add(waited_s)
         answer = Answer(0.0, b"", ended.output, failure, error)
@@ -328,9 +328,10 @@ class Invoker:
             await asyncio.sleep(keep_s if first is None else first.idle_since + keep_s - now)
 
     async def close(self) -> None:
-        """Take no more calls and end all workers."""
+        """Take no more calls and end all workers; may be repeated."""
+        if not self._dispatcher.is_closed:
+            self._counts.close()
         await self._dispatcher.close()
-        self._counts.close()
 
 
 def _count(line: Line, outcome: str) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from itertools import count
 
 from skerry.functions.pool import Line, Slot
 from skerry.model import errors
+
+_MOMENTS = 64
 
 
 class Waiter:
@@ -41,18 +44,20 @@ class Queue:
         if not weights or min(weights) < 1:
             raise errors.Invalid("class_weights must be whole numbers above 0", field="class_weights")
         self.count = 0
-        self.pace_s: float | None = None  # between two calls that got a worker, of late
         self._weights = tuple(weights)
         self._turns = [0.0] * len(weights)  # of each class: how much of its share it has had
         self._waiting = [0] * len(weights)
         self._turn = 0.0  # of whoever was served last
         self._heaps: dict[Line, list[list[tuple[float, int, Waiter]]]] = {}
         self._numbers = count()
-        self._served_at: float | None = None
+        self._moments: deque[float] = deque(maxlen=_MOMENTS)  # when calls got a worker, since nobody waited
 
     def add(self, waiter: Waiter) -> None:
         """Classes beyond the last weight count as the last."""
         line = waiter.line
+        if not self.count:
+            self._moments.clear()
+            self._moments.append(waiter.arrived)
         qos_class = waiter.qos_class = min(waiter.qos_class, len(self._weights) - 1)
         if not self._waiting[qos_class]:
             self._turns[qos_class] = max(self._turns[qos_class], self._turn)
@@ -84,10 +89,12 @@ class Queue:
         qos_class = waiter.qos_class
         self._turn = self._turns[qos_class]
         self._turns[qos_class] += 1.0 / self._weights[qos_class]
-        if self._served_at is not None:
-            step = now - self._served_at
-            self.pace_s = step if self.pace_s is None else self.pace_s + 0.1 * (step - self.pace_s)
-        self._served_at = now
+        self._moments.append(now)
+
+    def pace_s(self, now: float) -> float | None:
+        """How long it took of late until the next call got a worker; None if that is not known."""
+        served = len(self._moments) - 1
+        return (now - self._moments[0]) / served if served > 0 else None
 
     def first(self, line: Line) -> Waiter | None:
         """Whose turn it is among those who wait for this function."""
