@@ -165,6 +165,8 @@ def test_steps_can_be_read_by_a_program(cloud: CloudServer) -> None:
     [
         ("", "it must have `workloads:` or `instances:`"),
         ("- web", "it must have `workloads:` or `instances:`"),
+        ("namespace: shop", "it must have `workloads:` or `instances:`"),
+        ("namespace: Shop\nworkloads: []", "namespace 'Shop' must be 1 to 63 lower-case letters"),
         ("workload: []", "has no `workload`; did you mean `workloads`?"),
         ("workloads: {name: web}", "`workloads:` must be a list"),
         ("workloads: [{image: x}]", "workloads[0]: `name` is needed"),
@@ -214,6 +216,7 @@ def test_the_file_that_the_docs_show_is_a_good_one() -> None:
     wanted = manifests.read(file)
     assert [one.name for one in wanted.workloads] == ["web"]
     assert wanted.instances[0] == manifests.Copies("web", 3)
+    assert wanted.namespace == "shop"
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,10 @@ def test_text_becomes_the_type_of_its_knob() -> None:
 
 
 def test_variables_of_the_client_are_no_settings() -> None:
-    assert load({}, {"SKERRY_URL": "http://x", "SKERRY_TOKEN": "t", "OTHER": "y"}) == load()
+    assert (
+        load({}, {"SKERRY_URL": "http://x", "SKERRY_TOKEN": "t", "SKERRY_NAMESPACE": "n", "OTHER": "y"})
+        == load()
+    )
 
 
 def test_the_tree_is_frozen() -> None:

@@ -54,9 +54,17 @@ class Step(NamedTuple):
     show_default=True,
     help="Whether instances of a workload that changes are replaced, one after the other.",
 )
+@kinds.namespace
 @client.options
 @printing.option
-def apply(server: client.Server, file: IO[bytes], dry_run: bool, rollout: str, output: str) -> None:
+def apply(
+    server: client.Server,
+    file: IO[bytes],
+    dry_run: bool,
+    rollout: str,
+    namespace: str | None,
+    output: str,
+) -> None:
     """Make workloads and instances as a FILE in YAML says.
 
     What is not there is created, what differs is changed, and the same file again changes nothing. What a
@@ -64,6 +72,7 @@ def apply(server: client.Server, file: IO[bytes], dry_run: bool, rollout: str, o
     are left alone.
 
     \b
+      namespace: shop                       # of all in the file; or with -n
       workloads:
         - name: web
           image: docker.io/library/nginx:1.27
@@ -85,7 +94,8 @@ def apply(server: client.Server, file: IO[bytes], dry_run: bool, rollout: str, o
     from skerry.cli import manifests
 
     done = []
-    for step in list(plan(server, manifests.read(file), rollout)):
+    manifest = manifests.read(file)
+    for step in list(plan(server, manifest, _where(file.name, manifest, namespace), rollout)):
         if not dry_run:
             step.act()
         done.append({"do": step.verb, "kind": step.kind.word, "name": step.name, "why": step.why})
@@ -95,26 +105,41 @@ def apply(server: client.Server, file: IO[bytes], dry_run: bool, rollout: str, o
         printing.as_json({"steps": done})
 
 
-def plan(server: client.Server, manifest: Manifest, rollout: str) -> Iterator[Step]:
+def _where(file: str, manifest: Manifest, namespace: str | None) -> str:
+    """The namespace that all of it is in."""
+    from skerry.model.ids import DEFAULT_NAMESPACE
+
+    said = manifest.namespace
+    if said and namespace not in (None, said):
+        raise click.UsageError(
+            f"{file} is for the namespace '{said}', not for '{namespace}'; leave out --namespace and unset "
+            "SKERRY_NAMESPACE, or change the file."
+        )
+    return said or namespace or DEFAULT_NAMESPACE
+
+
+def plan(server: client.Server, manifest: Manifest, namespace: str, rollout: str) -> Iterator[Step]:
     """What is to be done, in an order in which it can be: workloads before their instances."""
     from skerry.cli.manifests import Copies
 
-    found = {one.name: _workload(server, one.name) for one in manifest.workloads}
+    found = {one.name: _workload(server, one.name, namespace) for one in manifest.workloads}
     for wanted in manifest.workloads:
-        yield _workload_step(server, wanted, found[wanted.name], rollout)
+        yield _workload_step(server, wanted, namespace, found[wanted.name], rollout)
     for one in manifest.instances:
         if isinstance(one, Copies):
             is_new = one.workload in found and found[one.workload] is None
-            yield from _copy_steps(
-                server, one, None if is_new else kinds.find(server, WORKLOAD, one.workload)
-            )
+            workload = None if is_new else kinds.find(server, WORKLOAD, one.workload, namespace)
+            yield from _copy_steps(server, one, namespace, workload)
         else:
-            yield from _instance_steps(server, one)
+            yield from _instance_steps(server, one, namespace)
 
 
-def _workload_step(server: client.Server, wanted: Wanted, there: Document | None, rollout: str) -> Step:
+def _workload_step(
+    server: client.Server, wanted: Wanted, namespace: str, there: Document | None, rollout: str
+) -> Step:
     if there is None:
-        return Step("create", WORKLOAD, wanted.name, "", partial(server.put, "workload", body=wanted.body))
+        act = partial(server.put, "workload", body=wanted.body, namespace=namespace)
+        return Step("create", WORKLOAD, wanted.name, "", act)
     changed = _changed(wanted.spec, there)
     if not changed:
         return Step("keep", WORKLOAD, wanted.name)
@@ -122,9 +147,10 @@ def _workload_step(server: client.Server, wanted: Wanted, there: Document | None
     return Step("change", WORKLOAD, wanted.name, changed, act)
 
 
-def _instance_steps(server: client.Server, wanted: Wanted) -> Iterator[Step]:
-    create = partial(server.put, "instance", body=wanted.body)
-    called = [one for one in _staying(server, name=wanted.name) if one["workload_id"] is None]
+def _instance_steps(server: client.Server, wanted: Wanted, namespace: str) -> Iterator[Step]:
+    create = partial(server.put, "instance", body=wanted.body, namespace=namespace)
+    there_are = _staying(server, name=wanted.name, namespace=namespace)
+    called = [one for one in there_are if one["workload_id"] is None]
     if len(called) > 1:
         ids = ", ".join(one["id"] for one in called)
         raise click.ClickException(
@@ -146,9 +172,11 @@ def _instance_steps(server: client.Server, wanted: Wanted) -> Iterator[Step]:
         yield Step("keep", INSTANCE, wanted.name)
 
 
-def _copy_steps(server: client.Server, wanted: Copies, workload: Document | None) -> Iterator[Step]:
+def _copy_steps(
+    server: client.Server, wanted: Copies, namespace: str, workload: Document | None
+) -> Iterator[Step]:
     """Failed ones are replaced, and of those that are too many the youngest go."""
-    there = _staying(server, workload=workload["id"]) if workload else []
+    there = _staying(server, workload=workload["id"], namespace=namespace) if workload else []
     failed = [one for one in there if one["status"] == "FAILED"]
     good = [one for one in there if one["status"] != "FAILED"]
     for one in failed:
@@ -158,7 +186,8 @@ def _copy_steps(server: client.Server, wanted: Copies, workload: Document | None
     for number, _ in enumerate(good[: wanted.number], 1):
         yield Step("keep", INSTANCE, wanted.workload, f"{number} of {wanted.number}")
     for number in range(len(good) + 1, wanted.number + 1):
-        act = partial(server.put, "instance", body={"workload_name": wanted.workload})
+        body = {"workload_name": wanted.workload}
+        act = partial(server.put, "instance", body=body, namespace=namespace)
         yield Step("create", INSTANCE, wanted.workload, f"{number} of {wanted.number}", act)
 
 
@@ -166,9 +195,9 @@ def _deletion(server: client.Server, one: Document, why: str) -> Step:
     return Step("delete", INSTANCE, one["id"], why, partial(server.delete, "instance", one["id"]))
 
 
-def _workload(server: client.Server, name: str) -> Document | None:
+def _workload(server: client.Server, name: str, namespace: str) -> Document | None:
     try:
-        found: Document = server.get("workload", name)
+        found: Document = server.get("workload", name, namespace=namespace)
     except client.ServerSaidNo as error:
         if error.status != 404:
             raise

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import click
 
@@ -27,23 +27,30 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="cells_pb2.LogsRequest | containers_pb2.LogsRequest")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE_S: Final = 30.0  # with an agent that is away
 _TRY_EVERY_S: Final = 0.25
 _AT_ONCE: Final = 4096  # what a pipe that is ready takes without blocking
 
 
-options = together(
-    click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends."),
-    click.option(
-        "-n",
-        "--tail",
-        metavar="LINES",
-        type=click.IntRange(min=0),
-        help="Of what is there, only so many lines at the end.",
-    ),
-    click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]"),
-)
+def _options(*tail: str) -> Callable[[F], F]:
+    return together(
+        click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends."),
+        click.option(
+            *tail,
+            metavar="LINES",
+            type=click.IntRange(min=0),
+            help="Of what is there, only so many lines at the end.",
+        ),
+        click.option(
+            "--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]"
+        ),
+    )
+
+
+options = _options("-n", "--tail")
+options_in_namespace = _options("--tail")  # where -n is the namespace
 
 
 class ReaderGone(Exception):

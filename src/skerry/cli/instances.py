@@ -1,7 +1,7 @@
 """The verbs for instances: `skerry run`, `start`, `stop`, `logs`, `exec` and `explain`.
 
 They talk to a server, which places instances on nodes; containers that belong to this machine alone are
-`skerry container`'s. An instance is named by its id, or by its name if no other has the same.
+`skerry container`'s. An instance is named by its id, or by its name if no other in its namespace has it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _DOWN: Final = frozenset({"STOPPED", *kinds.FINAL})
     help="Only on nodes with this label; LABEL!=VALUE without it; repeatable.",
 )
 @watching.detach
+@kinds.namespace
 @client.options
 @printing.option
 def run(
@@ -53,6 +54,7 @@ def run(
     disk: int | None,
     restart: str,
     constraints: tuple[str, ...],
+    namespace: str | None,
     detach: bool,
     output: str,
 ) -> None:
@@ -76,7 +78,7 @@ def run(
         "restart": restart,
         "constraints": constraints,
     }
-    made = server.put("instance", body=wish)
+    made = server.put("instance", body=wish, namespace=namespace)
     if not detach:
         made = _told_until(server, made, _UP)
         _tell_where(made, Names(server))
@@ -86,29 +88,39 @@ def run(
 @click.command()
 @click.argument("names", metavar="INSTANCE...", nargs=-1, required=True)
 @watching.detach
+@kinds.namespace
 @client.options
-def start(server: client.Server, names: tuple[str, ...], detach: bool) -> None:
+def start(server: client.Server, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
     """Start instances that were stopped, and wait until they run."""
-    _wish(server, names, "RUNNING", None if detach else _UP)
+    _wish(server, names, namespace, "RUNNING", None if detach else _UP)
 
 
 @click.command()
 @click.argument("names", metavar="INSTANCE...", nargs=-1, required=True)
 @watching.detach
+@kinds.namespace
 @client.options
-def stop(server: client.Server, names: tuple[str, ...], detach: bool) -> None:
+def stop(server: client.Server, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
     """Stop instances, and wait until they have.
 
     They keep their node, their room and their ports there, until they are started again or deleted.
     """
-    _wish(server, names, "STOPPED", None if detach else _DOWN)
+    _wish(server, names, namespace, "STOPPED", None if detach else _DOWN)
 
 
 @click.command()
 @click.argument("name", metavar="INSTANCE")
-@following.options
+@following.options_in_namespace
+@kinds.namespace
 @client.options
-def logs(server: client.Server, name: str, follow: bool, tail: int | None, only: str | None) -> None:
+def logs(
+    server: client.Server,
+    name: str,
+    namespace: str | None,
+    follow: bool,
+    tail: int | None,
+    only: str | None,
+) -> None:
     """Show what an instance has written in its last run, output and errors as they came.
 
     With -f it goes on over restarts, until the instance is over.
@@ -117,7 +129,7 @@ def logs(server: client.Server, name: str, follow: bool, tail: int | None, only:
       skerry logs web
       skerry logs -f --tail 20 web
     """
-    instance = kinds.find(server, INSTANCE, name)
+    instance = kinds.find(server, INSTANCE, name, namespace)
     pieces = server.output(
         "instance",
         instance["id"],
@@ -133,8 +145,9 @@ def logs(server: client.Server, name: str, follow: bool, tail: int | None, only:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("name", metavar="INSTANCE")
 @attaching.options
+@kinds.namespace
 @client.options
-def exec(server: client.Server, name: str, program: attaching.Program) -> None:
+def exec(server: client.Server, name: str, namespace: str | None, program: attaching.Program) -> None:
     """Run a COMMAND in an instance that runs, and end with its exit code.
 
     125 is the exit code if it could not be run, 126 if it cannot be executed, 127 if it is not there. Ctrl-C
@@ -146,18 +159,19 @@ def exec(server: client.Server, name: str, program: attaching.Program) -> None:
       echo 'select 1' | skerry exec -i db psql
     """
     with specs.failures_told_apart(), following.reader_may_go():
-        instance = kinds.find(server, INSTANCE, name)
+        instance = kinds.find(server, INSTANCE, name, namespace)
         code = asyncio.run(lines.execute_in_instance(server, instance["id"], program))
     raise SystemExit(code)
 
 
 @click.command()
 @click.argument("name", metavar="INSTANCE")
+@kinds.namespace
 @client.options
 @printing.option
-def explain(server: client.Server, name: str, output: str) -> None:
+def explain(server: client.Server, name: str, namespace: str | None, output: str) -> None:
     """Show what every node says to an instance: that it fits, or what speaks against it and by how much."""
-    instance = kinds.find(server, INSTANCE, name)
+    instance = kinds.find(server, INSTANCE, name, namespace)
     told = explanation(server, instance)
     if output == "json":
         printing.as_json(told)
@@ -197,13 +211,19 @@ def _tell_where(instance: Document, names: Names) -> None:
         )
 
 
-def _wish(server: client.Server, names: tuple[str, ...], status: str, until: frozenset[str] | None) -> None:
+def _wish(
+    server: client.Server,
+    names: tuple[str, ...],
+    namespace: str | None,
+    status: str,
+    until: frozenset[str] | None,
+) -> None:
     """Tell each of them before any is waited for, and then say of each what came of it."""
     with client.Failures() as failures:
         wished = []
         for name in names:
             with failures.told():
-                instance = kinds.find(server, INSTANCE, name)
+                instance = kinds.find(server, INSTANCE, name, namespace)
                 wished.append(server.patch("instance", instance["id"], body={"status": status}))
         for one in wished:
             with failures.told():

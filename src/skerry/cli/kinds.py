@@ -20,6 +20,16 @@ Row = tuple[str, ...]
 FINAL: Final = frozenset({"TERMINATED", "FAILED"})
 _GOING: Final = frozenset({*FINAL, "DESTROYING"})
 _ALL: Final = "0"  # as many to a page as the server gives
+EVERY_NAMESPACE: Final = "*"
+
+# Of every verb that is about instances or workloads.
+namespace = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    envvar="SKERRY_NAMESPACE",
+    help="Where it is; an id is also found without.  [default: default] [env: SKERRY_NAMESPACE]",
+)
 
 
 class Names:
@@ -48,6 +58,20 @@ class Kind(NamedTuple):
     @property
     def plural(self) -> str:
         return f"{self.word}s"
+
+    def with_namespace(self) -> Kind:
+        """With the namespace before all else, for those of several."""
+        return Kind(
+            self.word,
+            ("namespace", *self.columns),
+            lambda one, names: (one["namespace"], *self.row(one, names)),
+        )
+
+    def gone(self, one: Document) -> Row:
+        """A row of one that is no longer there."""
+        known = self.columns.index("id") + 1
+        names = [one[column] for column in self.columns[:known]]
+        return (*names, "gone", *("-" for _ in self.columns[known + 1 :]))
 
 
 def _instance(one: Document, names: Names) -> Row:
@@ -137,27 +161,31 @@ def everything(server: client.Server, kind: Kind, **filters: str | None) -> list
             return found
 
 
-def find(server: client.Server, kind: Kind, text: str) -> Document:
-    """The one with that id, or else with that name."""
+def find(server: client.Server, kind: Kind, text: str, namespace: str | None) -> Document:
+    """The one with that id, or else with that name; nodes are in no namespace."""
     try:
-        found: Document = server.get(kind.word, text)
+        found: Document = server.get(kind.word, text, namespace=None if kind is NODE else namespace)
         return found
     except client.ServerSaidNo as error:
         if error.status != 404 or kind is not INSTANCE:
             raise  # the server knows the others by their names, too
-    return _called(text, everything(server, INSTANCE, name=text))
+    return _called(text, namespace, everything(server, INSTANCE, name=text, namespace=namespace))
 
 
-def _called(name: str, called: list[Document]) -> Document:
+def _called(name: str, namespace: str | None, called: list[Document]) -> Document:
     """Several instances may be called the same; those that are over only count if no other does."""
     live = [one for one in called if one["status"] not in _GOING]
     match live or called:
         case [one]:
             return one
         case []:
+            within, option = (
+                (f" in the namespace '{namespace}'", f" -n {namespace}") if namespace else ("", "")
+            )
             raise client.ServerSaidNo(
                 404,
-                f"There is no instance '{name}'. 'skerry get instances' lists those there are.",
+                f"There is no instance '{name}'{within}. "
+                f"'skerry get instances{option}' lists those there are.",
                 "not-found",
             )
         case several:

@@ -1,5 +1,6 @@
 """The file that `skerry apply` reads: workloads and instances in YAML, checked before anything is sent.
 
+    namespace: shop           # of all that follows
     workloads:
       - name: web
         image: docker.io/library/nginx:1.27
@@ -28,7 +29,7 @@ import msgspec
 import yaml
 
 from skerry.cli import images
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.model.workloads import Spec
 from skerry.node.images import references
 from skerry.wire.kudo.documents import SpecInput
@@ -72,6 +73,7 @@ class Manifest(NamedTuple):
 
     workloads: list[Wanted]
     instances: list[Wanted | Copies]
+    namespace: str | None  # None: not said
 
 
 def read(file: IO[bytes]) -> Manifest:
@@ -100,9 +102,9 @@ class _Wrong(Exception):
 
 
 def _manifest(content: Any) -> Manifest:
-    if not isinstance(content, dict) or not content:
+    if not isinstance(content, dict) or content.keys() <= {"namespace"}:
         raise _Wrong("it must have `workloads:` or `instances:`, with a list under it")
-    _check_keys("the file", content, _LISTS)
+    _check_keys("the file", content, ("namespace", *_LISTS))
     lists = {}
     for name in _LISTS:
         lists[name] = content.get(name) or []
@@ -116,7 +118,16 @@ def _manifest(content: Any) -> Manifest:
     _check_once("workload", (one.name for one in workloads))
     _check_once("instance", (one.name for one in instances if isinstance(one, Wanted)))
     _check_once("list of instances of", (one.workload for one in instances if isinstance(one, Copies)))
-    return Manifest(workloads, instances)
+    return Manifest(workloads, instances, _namespace(content.get("namespace")))
+
+
+def _namespace(given: Any) -> str | None:
+    if given is None:
+        return None
+    try:
+        return ids.check_namespace(str(given))
+    except errors.Invalid as error:
+        raise _Wrong(error.message) from None
 
 
 def _copies(place: str, one: Mapping[str, Any]) -> Copies:

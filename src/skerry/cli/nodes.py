@@ -138,7 +138,9 @@ def _until_drained(server: client.Server, found: Document) -> Document:
     """Tell how many are left to go, until none is."""
 
     def read() -> tuple[Document, int]:
-        left: int = server.get(INSTANCE.word, node=found["id"], limit="1")["count"]
+        left: int = server.get(INSTANCE.word, node=found["id"], namespace=kinds.EVERY_NAMESPACE, limit="1")[
+            "count"
+        ]
         return server.get(NODE.word, found["id"]), left
 
     said = None

@@ -22,43 +22,67 @@ _GONE: Final[frozenset[str]] = frozenset()
 @click.option(
     "--status", metavar="STATUS[,STATUS...]", help="Only instances that are this, such as SCHEDULING,CRASHED."
 )
+@kinds.namespace
+@click.option("-A", "--all-namespaces", is_flag=True, help="List those of every namespace, and show which.")
 @client.options
 @printing.option
 def get(
-    server: client.Server, kind: Kind, name: str | None, watch: bool, status: str | None, output: str
+    server: client.Server,
+    kind: Kind,
+    name: str | None,
+    watch: bool,
+    status: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
 ) -> None:
     """List instances, workloads or nodes; with NAME, that one.
 
     KIND is instance, workload or node, and NAME an id or a name. With --watch each change is a line, and with
-    --output json an object on a line.
+    --output json an object on a line. Nodes are in no namespace.
 
     \b
       skerry get instances
       skerry get instance web -o json
       skerry get instances --status SCHEDULING,CRASHED
       skerry get instances -w
+      skerry get workloads -n shop
+      skerry get instances -A
       skerry get nodes
     """
     if status and kind is not INSTANCE:
         raise click.UsageError("--status is about instances: 'skerry get instances --status RUNNING'.")
     if status and (name or watch):
         raise click.UsageError("--status is for a list; leave it out, or the name and --watch.")
+    if all_namespaces and (kind is NODE or name):
+        raise click.UsageError("--all-namespaces is for a list of instances or workloads.")
     names = Names(server)
+    shown = kind.with_namespace() if all_namespaces else kind
+
+    def read() -> list[Document]:
+        if name:
+            return [kinds.find(server, kind, name, namespace)]
+        if kind is NODE:
+            return kinds.everything(server, NODE)
+        where = kinds.EVERY_NAMESPACE if all_namespaces else namespace
+        return kinds.everything(server, kind, state=status, namespace=where)
+
     if watch:
-        watching.forever(kind, names, lambda: _found(server, kind, name, status), output)
+        watching.forever(shown, names, read, output)
     elif output == "json":
-        found = _found(server, kind, name, status)
+        found = read()
         printing.as_json(found[0] if name else {"count": len(found), kind.plural: found})
     else:
-        printing.table(kind.columns, [kind.row(one, names) for one in _found(server, kind, name, status)])
+        printing.table(shown.columns, [shown.row(one, names) for one in read()])
 
 
 @click.command()
 @click.argument("kind", type=KindName(*KINDS))
 @click.argument("name", metavar="NAME")
+@kinds.namespace
 @client.options
 @printing.option
-def describe(server: client.Server, kind: Kind, name: str, output: str) -> None:
+def describe(server: client.Server, kind: Kind, name: str, namespace: str | None, output: str) -> None:
     """Show all that is known of an instance, a workload or a node, and what belongs to it.
 
     Of an instance that is what happened to it and, while it waits for a node, what every node says; of the
@@ -68,7 +92,7 @@ def describe(server: client.Server, kind: Kind, name: str, output: str) -> None:
       skerry describe instance web
       skerry describe node edge-1
     """
-    one = kinds.find(server, kind, name)
+    one = kinds.find(server, kind, name, namespace)
     names = Names(server)
     known: Document = {kind.word: one}
     if kind is INSTANCE:
@@ -76,7 +100,8 @@ def describe(server: client.Server, kind: Kind, name: str, output: str) -> None:
         if one["status"] == "SCHEDULING":
             known["explanation"] = instances.explanation(server, one)
     else:
-        known["instances"] = kinds.everything(server, INSTANCE, **{kind.word: one["id"]})
+        where = one.get("namespace", kinds.EVERY_NAMESPACE)
+        known["instances"] = kinds.everything(server, INSTANCE, namespace=where, **{kind.word: one["id"]})
     if output == "json":
         printing.as_json(known)
         return
@@ -89,9 +114,15 @@ def describe(server: client.Server, kind: Kind, name: str, output: str) -> None:
 @click.argument("given", metavar="NAME...", nargs=-1, required=True)
 @click.option("--keep-instances", is_flag=True, help="Refuse to delete a workload that has instances.")
 @watching.detach
+@kinds.namespace
 @client.options
 def delete(
-    server: client.Server, kind: Kind, given: tuple[str, ...], keep_instances: bool, detach: bool
+    server: client.Server,
+    kind: Kind,
+    given: tuple[str, ...],
+    keep_instances: bool,
+    namespace: str | None,
+    detach: bool,
 ) -> None:
     """Delete instances, or workloads with all their instances, and wait until they are gone.
 
@@ -107,7 +138,7 @@ def delete(
         going = []
         for name in given:
             with failures.told():
-                one = kinds.find(server, kind, name)
+                one = kinds.find(server, kind, name, namespace)
                 going += [(one, _delete(server, kind, one, keep_instances))]
         for one, its in going:
             with failures.told():
@@ -121,13 +152,9 @@ def _delete(server: client.Server, kind: Kind, one: Document, keep_instances: bo
     if kind is INSTANCE:
         server.delete("instance", one["id"])
         return [one]
-    its = kinds.everything(server, INSTANCE, workload=one["id"])
+    its = kinds.everything(server, INSTANCE, workload=one["id"], namespace=one["namespace"])
     server.delete("workload", one["id"], cascade=str(not keep_instances).lower())
     return its
-
-
-def _found(server: client.Server, kind: Kind, name: str | None, status: str | None) -> list[Document]:
-    return [kinds.find(server, kind, name)] if name else kinds.everything(server, kind, state=status)
 
 
 def _facts(kind: Kind, one: Document, names: Names) -> list[tuple[str, str]]:
@@ -137,6 +164,7 @@ def _facts(kind: Kind, one: Document, names: Names) -> list[tuple[str, str]]:
     return [
         ("name", one["name"]),
         ("id", one["id"]),
+        ("namespace", one["namespace"]),
         *(_instance(one, names) if kind is INSTANCE else [("version", str(one["version"]))]),
         ("image", one["uri"]),
         ("arguments", " ".join(one["arguments"])),

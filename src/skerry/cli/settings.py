@@ -20,7 +20,7 @@ from skerry.kit import jsonio
 from skerry.model.settings import Knob, Settings, knobs
 
 # Variables of the client side, which are no knobs of a server.
-_OTHERS = {"SKERRY_URL", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG"}
+_OTHERS = {"SKERRY_URL", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG", "SKERRY_NAMESPACE"}
 
 
 def load(

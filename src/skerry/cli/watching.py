@@ -57,13 +57,7 @@ def forever(kind: Kind, names: Names, read: Callable[[], list[Document]], output
             for one in [*new, *({"id": one["id"], "name": one["name"], "gone": True} for one in gone)]:
                 printing.as_json_line(one)
         else:
-            rest = ("-",) * len(kind.columns[3:])
-            lines.show(
-                [
-                    *(kind.row(one, names) for one in new),
-                    *((one["name"], one["id"], "gone", *rest) for one in gone),
-                ]
-            )
+            lines.show([*(kind.row(one, names) for one in new), *map(kind.gone, gone)])
         shown = now
 
 
