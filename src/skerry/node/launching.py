@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 WITHIN_S: Final = 10.0
 _STOP_WITHIN_S: Final = 5.0
 _QUIT_WITHIN_S: Final = 1.0
-_ENVIRONMENT: Final = {
+ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",  # noqa: S108 - the cell's own, and the one folder it can surely write to
     "LANG": "C.UTF-8",
@@ -71,14 +71,6 @@ class InitSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
-    """Where the output of an executable is kept, if not with its records."""
-
-    folder: Path
-    series: str  # its rings are called `<series>.stdout` and `<series>.stderr`
-
-
-@dataclass(frozen=True, slots=True)
 class StartSpec:
     """An executable to start in a cell."""
 
@@ -95,7 +87,7 @@ class StartSpec:
     is_fork: bool = (
         False  # instead of the command: what the launcher's interpreter has ready, without an exec
     )
-    logs: Logs | None = None
+    logs: Path | None = None  # where its output is kept, if not in its folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +178,7 @@ class InitHandle:
         """
         body = _start_request(spec, has_clone_into=entrance.clone_into is not None)
         with contextlib.ExitStack() as opened:
-            folders = [folder] if spec.logs is None else [folder, spec.logs.folder]
+            folders = [folder] if spec.logs is None else [folder, spec.logs]
             passed = [_open_folder(each, opened) for each in folders]
             passed += [*spec.streams, *(() if spec.socket is None else (spec.socket,))]
             answer = await self._ask(body, [*passed, *_descriptors(entrance)], within_s)
@@ -486,10 +478,11 @@ def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.Body:
     sandbox = spec.sandbox
     asked = dict(setting.split("=", 1) for setting in sandbox.environment)
     trusted = spec.trusted if spec.runtime is None else spec.runtime.arguments
+    arguments = trusted or sandbox.arguments or ("/bin/sh", "-c", spec.command)
     return {
         "key": spec.key,
-        "arguments": trusted or sandbox.arguments or ("/bin/sh", "-c", spec.command),
-        "environment": {**_ENVIRONMENT, **asked},
+        "arguments": () if spec.is_fork else arguments,
+        "environment": {**ENVIRONMENT, **asked},
         "folder": sandbox.folder,
         "uid": spec.uid if sandbox.uid is None else sandbox.uid,
         "gid": spec.gid if sandbox.gid is None else sandbox.gid,
@@ -501,7 +494,7 @@ def _start_request(spec: StartSpec, *, has_clone_into: bool) -> messages.Body:
         "streams": len(spec.streams),
         "has_socket": spec.socket is not None,
         "is_fork": spec.is_fork,
-        "series": None if spec.logs is None else spec.logs.series,
+        "has_logs": spec.logs is not None,
         "pid_file": "" if spec.runtime is None else spec.runtime.pid_file,
     }
 

@@ -236,7 +236,7 @@ def request(room: Room, number: int, entrance: Entrance) -> messages.Body:
         "streams": 0,
         "has_socket": False,
         "is_fork": False,
-        "series": None,
+        "has_logs": False,
         "pid_file": "",
     }
 

@@ -150,14 +150,15 @@ class Cells:
         if name in self._homes:
             raise errors.AlreadyExists(f"cell {name!r} exists already")
 
-    async def free(self, name: CellName) -> None:
-        """End everything in the cell and below it, children first, and remove it. Raises NotFound,
-        Unavailable."""
+    async def free(self, name: CellName, *, grace_s: float | None = None) -> None:
+        """End everything in the cell and below it, children first, and remove it: asked first, killed after
+        `grace_s`. Raises NotFound, Unavailable."""
         self._home(name)
+        grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         deadline = self._means.clock.monotonic() + self._means.settings.free_timeout_s
         for home in self._within(name):  # a stop that is under way must not take its time now
             for known in home.executables.values():
-                self._executables.hurry(known, self._means.settings.stop_grace_s)
+                self._executables.hurry(known, grace_s)
         try:
             async with asyncio.timeout(self._means.settings.free_timeout_s):
                 held = await self._hold(_ancestors(name), name)
@@ -165,11 +166,11 @@ class Cells:
             raise errors.Unavailable(
                 f"cell {name!r} is busy with another call; free it again later"
             ) from None
-        await self._finish(held, self._free(name, deadline))
+        await self._finish(held, self._free(name, deadline, grace_s))
 
-    async def _free(self, name: CellName, deadline: float) -> None:
+    async def _free(self, name: CellName, deadline: float, grace_s: float) -> None:
         self._home(name)
-        await self._freeing.free(name, self._within(name), deadline)
+        await self._freeing.free(name, self._within(name), deadline, grace_s)
         log.info("cell.freed", cell=name)
 
     async def change_limits(self, name: CellName, limits: Limits) -> None:

@@ -20,7 +20,7 @@ from skerry.node.cells import stopping
 from skerry.node.cells.inits import Inits
 from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
 from skerry.node.cells.records import ExitRecord, StartedRecord
-from skerry.node.launching import InitHandle, Logs, RuntimeFailed, StartSpec
+from skerry.node.launching import InitHandle, RuntimeFailed, StartSpec
 from skerry.node.logs.readers import Record, RingReader
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ class Worker:
     """What an executable that works for a function has besides."""
 
     socket: int  # its end of a conversation, which it has as descriptor 3
-    logs: Logs
+    logs: Path  # where its output is kept
     log_bytes: int  # kept of each stream
     is_fork: bool = False  # of the launcher that made its cell's init, instead of a program
 

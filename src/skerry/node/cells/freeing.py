@@ -29,8 +29,9 @@ class Freeing:
         self._executables = executables
         self._drop = drop
 
-    async def free(self, top: CellName, within: Sequence[Home], deadline: float) -> None:
-        """Free the cell `top`; `within` are the homes of it and of all below."""
+    async def free(self, top: CellName, within: Sequence[Home], deadline: float, grace_s: float) -> None:
+        """Free the cell `top`; `within` are the homes of it and of all below. What runs is killed `grace_s`
+        after it was asked, or earlier where that would be most of the time there is."""
         if not self._means.groups.exists(top):
             for home in _children_first(within):
                 await self._remove(home)
@@ -41,7 +42,7 @@ class Freeing:
         self._means.reached("free.marked")
         stuck: set[int] = set()
         for _, level in groupby(_children_first(within), key=lambda home: home.name.count("/")):
-            for pids in await asyncio.gather(*(self._free_one(home, deadline) for home in level)):
+            for pids in await asyncio.gather(*(self._free_one(home, deadline, grace_s) for home in level)):
                 stuck.update(pids)
         if stuck:
             raise errors.Unavailable(
@@ -49,18 +50,17 @@ class Freeing:
                 f"{', '.join(map(str, sorted(stuck)))}; free it again later"
             )
 
-    async def _free_one(self, home: Home, deadline: float) -> Sequence[int]:
+    async def _free_one(self, home: Home, deadline: float, grace_s: float) -> Sequence[int]:
         """End and remove one cell whose children are gone; the pids that are in the way of it."""
         try:
-            await self._end(home, deadline)
+            await self._end(home, deadline, grace_s)
         except stopping.Unkillable as unkillable:
             return unkillable.pids
         await self._remove(home)
         return ()
 
-    async def _end(self, home: Home, deadline: float) -> None:
-        left = deadline - self._means.clock.monotonic()
-        grace_s = min(self._means.settings.stop_grace_s, left * _SHARE)
+    async def _end(self, home: Home, deadline: float, grace_s: float) -> None:
+        grace_s = min(grace_s, (deadline - self._means.clock.monotonic()) * _SHARE)
         # All at once: a cell of many stubborn executables takes the time of one.
         ends = await asyncio.gather(
             *(

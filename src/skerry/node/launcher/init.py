@@ -181,7 +181,7 @@ class Init:
     def _start(self, message: messages.Message) -> None:
         body = message.body
         # Closed with the message; an executable keeps its folders for longer.
-        folders, rest = _split(message.descriptors, 1 if body["series"] is None else 2)
+        folders, rest = _split(message.descriptors, 2 if body["has_logs"] else 1)
         streams, rest = _split(rest, body["streams"])
         kept, entrance = _split(rest, int(body["has_socket"]))
         folders = [fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, 0) for folder in folders]
@@ -196,9 +196,8 @@ class Init:
                 writing.append(ends[1])
                 os.set_blocking(ends[0], False)
             # Before the start, since nothing may fail after it.
-            series = "" if body["series"] is None else f"{body['series']}."
             pumps = [
-                Pump(pipe, folders[-1], f"{series}{stream}", body["log_bytes"])
+                Pump(pipe, folders[-1], stream, body["log_bytes"])
                 for pipe, stream in zip(reading, ("stdout", "stderr"), strict=False)
             ]
             running = Running(body["key"], body["id"], folders, pumps, body["pid_file"])

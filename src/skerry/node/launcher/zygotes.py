@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Final, NoReturn
 
 from skerry.node.launcher import executables, kernel
@@ -30,6 +31,7 @@ _IGNORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 # What every worker runs, given the number of its socket.
 _entry: list[Callable[[int], object]] = []
+_hidden: list[ModuleType] = []
 
 
 def prepare(entry: str, preload: Iterable[str]) -> None:
@@ -44,6 +46,8 @@ def prepare(entry: str, preload: Iterable[str]) -> None:
     sys.path.remove(sys.argv[1])
     sys.argv[:] = [""]
     sys.dont_write_bytecode = True
+    # Here and not in each worker: they go on for us, who have what we need of them, and are nobody else's.
+    _hidden[:] = [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == _OURS]
 
 
 def fork(
@@ -90,8 +94,6 @@ def _become(script: Script, environment: dict[bytes, bytes], status: int) -> NoR
     try:
         os.environb.clear()
         os.environb.update(environment)
-        for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
-            del sys.modules[name]
         gc.enable()
         _entry[0](_SOCKET)
         code = 0

@@ -8,19 +8,85 @@ of its cell. Nothing here knows a contract or keeps a function.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Final
 
+import structlog
+
+from skerry.kit import files, tasks
 from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import LoadFailed
+from skerry.model.cells import Cell, Limits
+from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
+from skerry.model.room import Megabytes
 from skerry.model.settings import FunctionSettings
 from skerry.node.cells.cells import Cells
+from skerry.node.launching import ENVIRONMENT, Launcher, Zygote
 from skerry.node.network.network import Network
+from skerry.node.workers import programs
+from skerry.node.workers.blanks import CODE, CELL, Blank, Blanks
+from skerry.node.workers.conversations import Load
+from skerry.node.workers.logs import FunctionLogs, LogLine
+from skerry.node.workers.programs import Program
+from skerry.node.workers.serving import Worker
+from skerry.node.workers.stocks import Stock
+
+__all__ = ["CELL", "LogLine", "Worker", "Workers"]
+
+log = structlog.get_logger(__name__)
+
+PYTHON: Final = "python"
+NODEJS: Final = "nodejs"
+_ENTRY: Final = "skerry.node.workers.python:main"
+# What a worker without a function takes, beyond the memory that functions are given: more than any needs.
+_BLANK_MB: Final = {PYTHON: 16, NODEJS: 96}
 
 
 class Workers:
     """Makes workers of the runtimes `python` and `nodejs`."""
+
+    def __init__(
+        self,
+        cells: Cells,
+        network: Network | str,
+        settings: FunctionSettings,
+        clock: Clock,
+        folder: Path,
+        logs: FunctionLogs,
+        *,
+        memory_mb: int,
+        kind_of: Callable[[str], str],
+        reached: Callable[[str], None],
+    ) -> None:
+        """`open` makes one."""
+        files.private_folder(folder)
+        self._logs = logs
+        self._cells = cells
+        self._settings = settings
+        self._clock = clock
+        self._kind_of = kind_of
+        self._reached = reached
+        self._memory_mb = memory_mb
+        self._workers: dict[str, Worker] = {}
+        self._programs: dict[str, Program | errors.SkerryError] = {}
+        self._launcher: Launcher | None = None
+        limits = Limits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
+        self._blanks = Blanks(cells, network, self._logs, clock, folder, limits, reached)
+        self._stocks = {
+            (kind, mode): Stock(
+                self._blanks,
+                lambda kind=kind, mode=mode: self._make(kind, mode),  # type: ignore[misc]  # of this turn
+                settings.spare_workers,
+                begins_at_once=kind == PYTHON and mode is not NetworkMode.NONE,
+            )
+            for kind in (PYTHON, NODEJS)
+            for mode in NetworkMode
+        }
 
     @classmethod
     async def open(
@@ -30,41 +96,185 @@ class Workers:
         settings: FunctionSettings,
         clock: Clock,
         folder: Path,
+        logs: FunctionLogs,
         *,
         memory_mb: int,
         kind_of: Callable[[str], str],
+        reached: Callable[[str], None] = lambda step: None,
     ) -> Workers:
         """Free what an earlier agent left, and begin.
 
-        `network` is that of the containers, or why there is none, in words. `folder` keeps what functions
-        print; `memory_mb` is what all workers may have together; `kind_of` tells a runtime's kind by its name.
+        `network` is that of the containers, or why there is none, in words. `folder` is for what workers are
+        shown; `memory_mb` is what all workers may have together; `kind_of` tells the kind of a runtime.
+        Containers that an earlier agent left in the cell of all workers must have been removed before.
         """
-        raise NotImplementedError
+        workers = cls(
+            cells,
+            network,
+            settings,
+            clock,
+            folder,
+            logs,
+            memory_mb=memory_mb,
+            kind_of=kind_of,
+            reached=reached,
+        )
+        try:
+            await workers._begin(network)
+        except BaseException:
+            await tasks.finish(workers.close())
+            raise
+        return workers
 
-    async def spawn(self, function: Function, code: Path | None) -> object:
-        """A worker that has loaded the function. Raises LoadFailed, NoRoom, Unavailable; whatever was begun is
-        undone then, and also if the caller is cancelled."""
-        raise NotImplementedError
+    async def _begin(self, network: Network | str) -> None:
+        await self._free_all()
+        if isinstance(network, Network):
+            left = [owner for owner in network.attachments() if owner.startswith(f"{CELL}/")]
+            await asyncio.gather(*(network.detach(owner) for owner in left))
+        for kind, find in ((PYTHON, programs.find_python), (NODEJS, programs.find_node)):
+            try:
+                self._programs[kind] = await find()
+            except errors.Unavailable as error:
+                self._programs[kind] = error
+                log.warning("workers.runtime_missing", runtime=kind, reason=error.message)
+        # Whoever waits in stock is not counted by the pool.
+        spare_mb = self._settings.spare_workers * len(NetworkMode) * sum(_BLANK_MB.values())
+        await self._cells.allocate(Cell(CELL, Limits(memory=Megabytes(self._memory_mb + spare_mb))))
+        self._reached("workers.allocated")
+        self._launcher = await self._start_launcher()
+
+    async def _free_all(self) -> None:
+        try:
+            await self._cells.free(CELL, grace_s=0.0)
+        except errors.NotFound:
+            pass  # the last agent ended well, or there was none
+
+    async def _start_launcher(self) -> Launcher:
+        python = self._programs[PYTHON]
+        if isinstance(python, Program):
+            try:
+                return await Launcher.start(Zygote(python.path, _ENTRY, self._settings.preload))
+            except errors.Unavailable as error:
+                self._programs[PYTHON] = error
+                log.warning("workers.runtime_missing", runtime=PYTHON, reason=error.message)
+        return await Launcher.start()  # for the inits of the others
+
+    async def spawn(self, function: Function, code: Path | None) -> Worker:
+        """A worker that has loaded the function. Raises LoadFailed, NoRoom, Unavailable; whatever was begun
+        is undone then, and also if the caller is cancelled."""
+        began = self._clock.monotonic()
+        kind = self._kind_of(function.runtime)
+        self.describe(kind)
+        if code is None:
+            raise errors.Internal(f"function {function.name!r} has no code for its runtime {kind}")
+        worker = await self._spawn(await self._stocks[kind, function.network].take(), function, code)
+        worker.init_s = self._clock.monotonic() - began
+        return worker
+
+    async def _spawn(self, blank: Blank, function: Function, code: Path) -> Worker:
+        try:
+            worker = await tasks.finish(self._furnish(blank, function, code))
+        except BaseException:
+            await tasks.finish(self._blanks.close(blank))
+            raise
+        try:
+            await worker.load(self._load(function), within_s=self._timeout_s(function))
+            self._reached("spawn.loaded")
+        except BaseException:
+            await tasks.finish(worker.close())
+            raise
+        return worker
+
+    async def _furnish(self, blank: Blank, function: Function, code: Path) -> Worker:
+        """Give a blank worker what it needs of the function."""
+        try:
+            await self._cells.change_limits(
+                blank.cell, Limits(memory=function.memory, cpu_quota=function.cpu)
+            )
+        except errors.Invalid as error:
+            raise LoadFailed(
+                f"{function.memory} MB are too little for {self.describe(self._kind_of(function.runtime))} "
+                f"alone; give the function more memory ({error.message})"
+            ) from error
+        self._reached("spawn.limited")
+        await self._blanks.mount(blank, code, CODE)
+        self._reached("spawn.mounted")
+        worker = Worker(blank, function, self._cells, self._blanks, self._logs, self._forget)
+        self._workers[worker.id] = worker
+        self._logs.assign(worker.id, function.name)
+        return worker
+
+    def _load(self, function: Function) -> Load:
+        asked = dict(setting.split("=", 1) for setting in function.environment)
+        return Load(
+            handler=function.handler,
+            folder=CODE,
+            environment={**ENVIRONMENT, **asked},
+            context={
+                "name": function.name,
+                "version": function.version,
+                "memory_mb": function.memory,
+                "timeout_s": self._timeout_s(function),
+            },
+            max_result_bytes=self._settings.max_result_bytes,
+            max_output_bytes=self._settings.max_output_bytes,
+            max_concurrency=function.max_concurrency,
+        )
+
+    def _timeout_s(self, function: Function) -> float:
+        return self._settings.call_timeout_s if function.timeout_s is None else function.timeout_s
+
+    async def _make(self, kind: str, mode: NetworkMode) -> Blank:
+        assert self._launcher is not None
+        node = self._program(NODEJS) if kind == NODEJS else None
+        return await self._blanks.make(self._launcher, mode, node)
+
+    def _forget(self, worker: Worker) -> None:
+        del self._workers[worker.id]
 
     async def prepare(self, function: Function, *, force: bool) -> None:
-        """What a cold start of the function would need, made ahead. Raises Unavailable."""
-        raise NotImplementedError
+        """Have what a cold start of the function needs ready soon. Raises Unavailable."""
+        kind = self._kind_of(function.runtime)
+        self.describe(kind)
+        self._stocks[kind, function.network].want()
 
     def describe(self, kind: str) -> str:
         """What really runs, such as `Python 3.11.2`. Raises Unavailable, with why it cannot be had here."""
-        raise NotImplementedError
+        return self._program(kind).version
+
+    def _program(self, kind: str) -> Program:
+        found = self._programs.get(kind)
+        if found is None:
+            raise errors.Unavailable(f"this node runs no functions of kind {kind!r}")
+        if isinstance(found, errors.SkerryError):
+            raise found
+        return found
 
     def logs(
         self, name: FunctionName, *, lines: int | None = None, follow: bool = False
-    ) -> AsyncGenerator[object, None]:
-        """What the workers of a function have printed, in the order of time: `LogLine`s."""
-        raise NotImplementedError
+    ) -> AsyncGenerator[LogLine, None]:
+        """What the workers of a function have printed, in the order of time, or the last `lines` of it; with
+        `follow`, then what comes, until the function is forgotten. Close it (`contextlib.aclosing`)."""
+        return self._logs.read(name, lines=lines, follow=follow)
 
     def forget(self, name: FunctionName) -> None:
-        """Drop what is kept of a function that is gone."""
+        """Drop what is kept of a function that is gone, once its workers are."""
+        self._logs.forget(name)
 
     async def run(self) -> None:
         """Keep the stock filled and the logs within their bound, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._blanks.run())
+            group.create_task(self._logs.run())
+            for stock in self._stocks.values():
+                group.create_task(stock.run())
 
     async def close(self) -> None:
-        """End every worker, free all cells, and leave nothing but the logs."""
+        """End every worker, free all cells, and leave nothing but the logs. `run` has ended."""
+        await asyncio.gather(
+            *(worker.close() for worker in list(self._workers.values())),
+            *(stock.close() for stock in self._stocks.values()),
+        )
+        await self._free_all()
+        if self._launcher is not None:
+            await self._launcher.stop()
