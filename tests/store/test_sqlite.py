@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import sqlite3
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from skerry.model import errors
 from skerry.store import journal
 from skerry.store.protocol import Delete, Entry, Expect, LeaseId, Put
 from skerry.store.sqlite import FOLD_EVERY, SqliteStore
+from tests.support.disks import disk_full
 
 
 @pytest.fixture
@@ -46,17 +46,6 @@ async def reopened(path: Path) -> tuple[tuple[Entry, ...], int]:
         return await entries(store), await store.revision()
     finally:
         await store.close()
-
-
-@contextmanager
-def disk_full(limit_bytes: int = 65536) -> Iterator[None]:
-    """No file of this process may grow beyond `limit_bytes`: writes fail as they do on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_the_file_is_for_its_owner_only(store: SqliteStore, path: Path) -> None:

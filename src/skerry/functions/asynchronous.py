@@ -153,6 +153,7 @@ class Asynchronous:
             await asyncio.wait(self._running)
         await self._store.close()
         PENDING.dec(len(self._pending))
+        self._pending.clear()
 
     def _check_room(self, call: _Call) -> None:
         if len(self._pending) >= self._settings.max_pending:

@@ -18,14 +18,18 @@ from skerry.model import errors
 from skerry.model.calls import CallState
 from skerry.store import databases
 
+# A state is written as one letter, not only for brevity: a row that keeps its length when it is marked as
+# running is changed in place by SQLite, whatever the length of its body.
+_STATES: Final = {state.value[0]: state for state in CallState}
+
 # Step n brings a file from user_version n to n + 1. Steps are only ever added.
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "CREATE TABLE call (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, line TEXT NOT NULL,"
         " state TEXT NOT NULL, at REAL NOT NULL, size INTEGER NOT NULL, body BLOB) STRICT",
-        "CREATE INDEX pending ON call (number) WHERE state IN ('queued', 'running')",
-        "CREATE INDEX ended ON call (at) WHERE state IN ('done', 'failed')",
-        "CREATE INDEX expired ON call (at) WHERE state = 'expired'",
+        "CREATE INDEX pending ON call (number) WHERE state IN ('q', 'r')",
+        "CREATE INDEX ended ON call (at) WHERE state IN ('d', 'f')",
+        "CREATE INDEX expired ON call (at) WHERE state = 'e'",
     ),
 )
 
@@ -95,7 +99,7 @@ class CallRows:
         size = ROW_BYTES + len(body)
         self._make_room(size, at)
         self._connection.execute(
-            "INSERT INTO call (id, line, state, at, size, body) VALUES (?, ?, 'queued', ?, ?, ?)",
+            "INSERT INTO call (id, line, state, at, size, body) VALUES (?, ?, 'q', ?, ?, ?)",
             (id, line, at, size, body),
         )
         self._bytes += size
@@ -103,8 +107,7 @@ class CallRows:
     def start(self, id: str) -> bytes:
         """Mark it as running, if it is not; what was asked."""
         row = self._connection.execute(
-            "UPDATE call SET state = 'running' WHERE id = ? AND state IN ('queued', 'running')"
-            " RETURNING body",
+            "UPDATE call SET state = 'r' WHERE id = ? AND state IN ('q', 'r') RETURNING body",
             (id,),
         ).fetchone()
         assert row is not None, f"call {id} has ended"
@@ -113,33 +116,34 @@ class CallRows:
 
     def put_back(self, id: str) -> None:
         """It was not run after all."""
-        self._connection.execute("UPDATE call SET state = 'queued' WHERE id = ? AND state = 'running'", (id,))
+        self._connection.execute("UPDATE call SET state = 'q' WHERE id = ? AND state = 'r'", (id,))
 
     def finish(self, id: str, state: CallState, at: float, body: bytes) -> None:
         size = ROW_BYTES + len(body)
         (before,) = self._connection.execute("SELECT size FROM call WHERE id = ?", (id,)).fetchone()
         self._make_room(size - before, at)
         self._connection.execute(
-            "UPDATE call SET state = ?, at = ?, size = ?, body = ? WHERE id = ?", (state, at, size, body, id)
+            "UPDATE call SET state = ?, at = ?, size = ?, body = ? WHERE id = ?",
+            (state.value[0], at, size, body, id),
         )
         self._bytes += size - before
 
     def sweep(self, now: float, ttl_s: float) -> int:
         """Expire results that are older than `ttl_s`, and forget what has been expired as long; how many."""
         run = self._connection.execute
-        (count,) = run("SELECT count(*) FROM call WHERE state = 'expired'").fetchone()
+        (count,) = run("SELECT count(*) FROM call WHERE state = 'e'").fetchone()
         forgotten = run(
-            "DELETE FROM call WHERE number IN (SELECT number FROM call WHERE state = 'expired' AND at <= ?"
+            "DELETE FROM call WHERE number IN (SELECT number FROM call WHERE state = 'e' AND at <= ?"
             " ORDER BY at LIMIT ?)",
             (now - ttl_s, SWEEP),
         ).rowcount
         forgotten += run(
-            "DELETE FROM call WHERE number IN (SELECT number FROM call WHERE state = 'expired'"
+            "DELETE FROM call WHERE number IN (SELECT number FROM call WHERE state = 'e'"
             " ORDER BY at LIMIT ?)",
             (min(SWEEP, max(0, count - forgotten - MOST_EXPIRED)),),
         ).rowcount
         old = run(
-            "SELECT number, size FROM call WHERE state IN ('done', 'failed') AND at <= ? ORDER BY at LIMIT ?",
+            "SELECT number, size FROM call WHERE state IN ('d', 'f') AND at <= ? ORDER BY at LIMIT ?",
             (now - ttl_s, SWEEP),
         ).fetchall()
         for number, size in old:
@@ -149,14 +153,14 @@ class CallRows:
     def _load(self) -> list[Pending]:
         """What has not ended, in the order in which it was accepted."""
         rows = self._connection.execute(
-            "SELECT id, line, state, at, size FROM call WHERE state IN ('queued', 'running') ORDER BY number"
+            "SELECT id, line, state, at, size FROM call WHERE state IN ('q', 'r') ORDER BY number"
         )
-        return [Pending(id, line, CallState(state), at, size) for id, line, state, at, size in rows]
+        return [Pending(id, line, _STATES[state], at, size) for id, line, state, at, size in rows]
 
     def _make_room(self, size: int, now: float) -> None:
         while self._bytes + size > self._keep_bytes:
             oldest = self._connection.execute(
-                "SELECT number, size FROM call WHERE state IN ('done', 'failed') ORDER BY at LIMIT 1"
+                "SELECT number, size FROM call WHERE state IN ('d', 'f') ORDER BY at LIMIT 1"
             ).fetchone()
             if oldest is None:
                 return  # all that is left has not ended; how much of that there is, is bounded before us
@@ -165,7 +169,7 @@ class CallRows:
 
     def _expire(self, number: int, size: int, now: float) -> None:
         self._connection.execute(
-            "UPDATE call SET state = 'expired', at = ?, size = 0, body = NULL WHERE number = ?", (now, number)
+            "UPDATE call SET state = 'e', at = ?, size = 0, body = NULL WHERE number = ?", (now, number)
         )
         self._bytes -= size
 
@@ -186,7 +190,7 @@ class CallReader:
                 f"the store {self._path} could not be read: {error}; look at the disk, then try again",
                 detail=repr(error),
             ) from error
-        return None if row is None else Row(CallState(row[0]), row[1] or b"")
+        return None if row is None else Row(_STATES[row[0]], row[1] or b"")
 
     def close(self) -> None:
         self._connection.close()
