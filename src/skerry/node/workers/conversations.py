@@ -21,7 +21,8 @@ import msgspec
 from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
 from skerry.node.workers import frames
 
-_AT_ONCE: Final = 256 * 1024  # a little more than the socket holds
+_FEW: Final = 64 * 1024  # nearly every answer; asking for more costs more, even if it is not there
+_MANY: Final = 1024 * 1024
 _LOADING: Final = 0  # the number of no call
 _LEFT_BEHIND: Final = "its worker was ended because of a call before it that did not end in its time"
 _EARLY_S: Final = 0.001  # the loop's timers know no less
@@ -177,7 +178,7 @@ class Conversation:
 
     def _hear(self) -> None:
         try:
-            data = self._end.recv(_AT_ONCE)
+            data = self._end.recv(_MANY if self._received else _FEW)
         except BlockingIOError:
             return
         except OSError:

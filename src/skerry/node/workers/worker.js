@@ -1,0 +1,321 @@
+// The program in a Node.js worker: `node worker.js FD` loads a function and answers its calls until the
+// socket closes. The words are those of frames.py; python.py is its twin. It starts blank, before it is known
+// whose worker it will be. Between calls nothing passes through it: each has its own context, parameters and
+// output. FD must be 3 to 15: Node.js keeps these, and no others, from what a function starts.
+'use strict';
+
+const { AsyncLocalStorage } = require('node:async_hooks');
+const fs = require('node:fs');
+const net = require('node:net');
+const path = require('node:path');
+const { pathToFileURL } = require('node:url');
+const util = require('node:util');
+
+const HEADER = 16; // length of the payload u32, kind u8, three of padding, call u64
+const OUTCOME = 13; // outcome u8, duration f64, length of the output u32
+const [LOAD, CALL, CANCEL, LOADED, FAILED, RESULT] = [1, 2, 3, 10, 11, 12];
+const WANTS_OUTPUT = 1;
+const [OK, RAISED, UNREPRESENTABLE, TOO_LARGE] = [0, 1, 2, 3];
+const MAX_ERROR_BYTES = 64 * 1024;
+const MOST_TRIES = 20_000; // to write to a full socket while exiting, with nothing else to do
+
+const descriptor = Number(process.argv[2]);
+const socket = new net.Socket({ fd: descriptor, readable: true, writable: true });
+const scope = new AsyncLocalStorage(); // the call that something belongs to
+const running = new Map();
+let what = null; // the load frame
+let handler = null;
+let cause = null; // why the process exits, if not by its own wish
+
+// What is printed
+
+class Output {
+  #parts = [];
+  #size = 0;
+  #isOpen = true;
+
+  add(data) {
+    const room = what.max_output_bytes + 1 - this.#size;
+    if (!this.#isOpen || room <= 0) return;
+    this.#parts.push(Buffer.from(data.subarray(0, room)));
+    this.#size += data.length;
+  }
+
+  // All that was kept; what comes now is in the logs only.
+  end() {
+    const [kept, most] = [Buffer.concat(this.#parts), what.max_output_bytes];
+    this.#parts = [];
+    this.#isOpen = false;
+    if (kept.length <= most) return kept;
+    const note = `\n... output cut after ${most} bytes; the rest is in the logs of the function\n`;
+    return Buffer.from(new util.TextDecoder().decode(kept.subarray(0, most), { stream: true }) + note);
+  }
+}
+
+for (const stream of [process.stdout, process.stderr]) {
+  const write = stream.write.bind(stream);
+  stream.write = (chunk, encoding, done) => {
+    const named = typeof encoding === 'string' ? encoding : undefined;
+    scope.getStore()?.output.add(typeof chunk === 'string' ? Buffer.from(chunk, named) : chunk);
+    return write(chunk, encoding, done);
+  };
+  stream.on('error', () => {}); // nobody reads the logs any more: no reason to end
+}
+
+// What is said
+
+function frame(kind, number, ...parts) {
+  const header = Buffer.alloc(HEADER);
+  header.writeUInt32LE(parts.reduce((sum, part) => sum + part.length, 0), 0);
+  header.writeUInt8(kind, 4);
+  header.writeBigUInt64LE(number, 8);
+  return Buffer.concat([header, ...parts]);
+}
+
+function answer(call, outcome, body) {
+  running.delete(call.number);
+  const printed = call.output.end();
+  const output = outcome === OK && !call.wantsOutput ? Buffer.alloc(0) : printed;
+  const head = Buffer.alloc(OUTCOME);
+  head.writeUInt8(outcome, 0);
+  head.writeDoubleLE(call.seconds ?? (performance.now() - call.begun) / 1000, 1);
+  head.writeUInt32LE(output.length, 9);
+  return frame(RESULT, call.number, head, output, body);
+}
+
+const failure = (error, output) => frame(FAILED, 0n, Buffer.from(JSON.stringify({ error, output })));
+
+function summary(error) {
+  return error instanceof Error ? `${error.name}: ${error.message}` : `it threw ${util.inspect(error)}`;
+}
+
+// What an error is, then where it comes from, without this program's own lines.
+function explain(error) {
+  let text;
+  try {
+    const isTheirs = (line) => !line.includes(__filename) && !line.includes('node:internal');
+    text = error instanceof NotLoadable ? error.message : `${summary(error)}\n\n${util.inspect(error)}`;
+    text = text.split('\n').filter(isTheirs).join('\n');
+  } catch {
+    text = 'an error that cannot be told';
+  }
+  return text.length <= MAX_ERROR_BYTES / 4 ? text : `${text.slice(0, MAX_ERROR_BYTES / 4)}\n... cut ...`;
+}
+
+// What is loaded
+
+class NotLoadable extends Error {}
+
+function fileOf(name) {
+  const base = path.join(what.folder, name);
+  for (const candidate of [base, `${base}.mjs`]) {
+    try {
+      return require.resolve(candidate);
+    } catch (error) {
+      if (error.code !== 'MODULE_NOT_FOUND') throw error;
+    }
+  }
+  return null;
+}
+
+async function exportsOf(file) {
+  try {
+    return require(file);
+  } catch (error) {
+    if (error.code !== 'ERR_REQUIRE_ESM' && error.code !== 'ERR_REQUIRE_ASYNC_MODULE') throw error;
+    return import(pathToFileURL(file).href);
+  }
+}
+
+// `module`, which exports a function or one called `handler`, or `module.function`.
+async function find(name) {
+  let [file, attribute] = [fileOf(name), null];
+  if (file === null && name.includes('.')) {
+    const dot = name.lastIndexOf('.');
+    const module = name.slice(0, dot);
+    attribute = name.slice(dot + 1);
+    file = fileOf(module) ?? fileOf(module.replaceAll('.', '/'));
+  }
+  if (file === null) {
+    const there = fs.readdirSync(what.folder).sort().slice(0, 20).join(', ') || 'nothing';
+    throw new NotLoadable(
+      `there is no module in the code for handler '${name}', which must read \`module\` or `
+        + `\`module.function\`; at its top there is ${there}`,
+    );
+  }
+  const exported = await exportsOf(file);
+  const places = attribute === null
+    ? [exported, exported?.handler, exported?.default, exported?.default?.handler]
+    : [exported?.[attribute], exported?.default?.[attribute]];
+  const found = places.find((place) => typeof place === 'function');
+  if (found === undefined) {
+    const known = Object.keys(exported ?? {}).slice(0, 20).join(', ') || 'nothing';
+    const wanted = attribute === null ? 'a function, or one called `handler`' : `a function '${attribute}'`;
+    throw new NotLoadable(`handler '${name}' needs a module that exports ${wanted}; it exports ${known}`);
+  }
+  return found;
+}
+
+async function load(payload) {
+  what = JSON.parse(payload.toString());
+  const call = { number: 0n, output: new Output() };
+  running.set(call.number, call);
+  for (const key of Object.keys(process.env)) delete process.env[key];
+  Object.assign(process.env, what.environment);
+  process.chdir(what.folder);
+  try {
+    handler = await scope.run(call, find, what.handler);
+  } catch (error) {
+    running.delete(call.number);
+    socket.end(failure(explain(error), `${call.output.end()}`), () => process.exit(1));
+    return;
+  }
+  running.delete(call.number);
+  call.output.end();
+  const loaded = { runtime: `Node.js ${process.versions.node}` };
+  socket.write(frame(LOADED, 0n, Buffer.from(JSON.stringify(loaded))));
+}
+
+// What is called
+
+function inWords(bytes) {
+  const data = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  try {
+    return new util.TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(data);
+  } catch {
+    return { base64: data.toString('base64') };
+  }
+}
+
+function refuseInfinite(_, value) {
+  if (typeof value !== 'number' || Number.isFinite(value)) return value;
+  throw new RangeError(`${value} is no JSON number`);
+}
+
+function toJson(value) {
+  if (value === undefined) return 'null';
+  const text = JSON.stringify(value);
+  if (text === undefined) throw new TypeError(`a ${typeof value} is no JSON`);
+  if (text.includes('null')) JSON.stringify(value, refuseInfinite); // else they are null without a word
+  return text;
+}
+
+async function collect(values) {
+  const all = [];
+  for await (const value of values) all.push(value);
+  return all;
+}
+
+// What comes of `value` in the end: a list if it yields, text if it is bytes.
+function settled(value) {
+  if (value === null || typeof value !== 'object') return value;
+  if (ArrayBuffer.isView(value)) return inWords(value);
+  if (typeof value.next !== 'function') return value;
+  if (typeof value[Symbol.iterator] === 'function') return [...value];
+  return typeof value[Symbol.asyncIterator] === 'function' ? collect(value) : value;
+}
+
+async function handle(call, params) {
+  let value;
+  try {
+    const given = JSON.parse(params.toString());
+    call.begun = performance.now();
+    value = handler(given, { ...what.context });
+    if (typeof value?.then === 'function') value = await value;
+    value = settled(value);
+    if (typeof value?.then === 'function') value = await value;
+  } catch (error) {
+    return [RAISED, Buffer.from(explain(error))];
+  } finally {
+    call.seconds = (performance.now() - call.begun) / 1000;
+  }
+  let text;
+  try {
+    text = toJson(value);
+  } catch (error) {
+    const why = `the handler returned what JSON cannot hold: ${summary(error)}; `
+      + 'return objects, arrays, text, bytes, finite numbers, true, false, null or nothing';
+    return [UNREPRESENTABLE, Buffer.from(why)];
+  }
+  const result = Buffer.from(text);
+  if (result.length <= what.max_result_bytes) return [OK, result];
+  const sizes = `${result.length} bytes of JSON, and ${what.max_result_bytes} are allowed`;
+  const why = `the handler returned ${sizes}; return less, or store it elsewhere and return where`;
+  return [TOO_LARGE, Buffer.from(why)];
+}
+
+async function run(number, payload) {
+  const wantsOutput = (payload[0] & WANTS_OUTPUT) !== 0;
+  const call = { number, wantsOutput, output: new Output(), begun: performance.now() };
+  running.set(number, call);
+  const [outcome, body] = await scope.run(call, handle, call, payload.subarray(1));
+  if (running.has(number)) socket.write(answer(call, outcome, body));
+}
+
+// What is heard
+
+const heard = { chunks: [], size: 0 };
+
+function take(size) {
+  const all = heard.chunks.length === 1 ? heard.chunks[0] : Buffer.concat(heard.chunks);
+  heard.chunks = size < all.length ? [all.subarray(size)] : [];
+  heard.size = all.length - size;
+  return all.subarray(0, size);
+}
+
+let expected = null; // the header of a frame whose payload is still coming
+
+function hear(chunk) {
+  heard.chunks.push(chunk);
+  heard.size += chunk.length;
+  for (;;) {
+    if (expected === null) {
+      if (heard.size < HEADER) return;
+      const header = take(HEADER);
+      const [length, kind] = [header.readUInt32LE(0), header.readUInt8(4)];
+      expected = { length, kind, number: header.readBigUInt64LE(8) };
+    }
+    if (heard.size < expected.length) return;
+    const { length, kind, number } = expected;
+    expected = null;
+    const payload = length === 0 ? Buffer.alloc(0) : take(length);
+    if (kind === LOAD) load(payload);
+    else if (kind === CALL) run(number, payload);
+    else if (kind === CANCEL) running.delete(number); // it goes on, and nobody is told
+  }
+}
+
+// What ends
+
+function leave() {
+  running.clear();
+  process.exit(0);
+}
+
+process.on('uncaughtException', (error) => {
+  cause = explain(error);
+  process.stderr.write(`${cause}\n`);
+  process.exit(1);
+});
+
+// Whoever waits is told, also if the function ends its own process.
+process.on('exit', (code) => {
+  const guilty = scope.getStore();
+  const why = cause ?? `it called process.exit(${code}); return a value or throw an error instead`;
+  for (const call of [...running.values()]) {
+    const text = guilty && guilty !== call ? `another call ended its worker: ${why}` : why;
+    const isLoading = call.number === 0n;
+    let data = isLoading ? failure(text, `${call.output.end()}`) : answer(call, RAISED, Buffer.from(text));
+    for (let tries = 0; data.length > 0 && tries < MOST_TRIES; tries += 1) {
+      try {
+        data = data.subarray(fs.writeSync(descriptor, data));
+      } catch (error) {
+        if (error.code !== 'EAGAIN') return;
+      }
+    }
+  }
+});
+
+socket.on('data', hear);
+socket.on('end', leave);
+socket.on('error', leave);

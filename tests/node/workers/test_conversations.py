@@ -1,0 +1,299 @@
+"""The agent's end of the socket to a worker, with a worker that says whatever a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
+from skerry.node.workers import frames
+from skerry.node.workers.conversations import Conversation, Load
+from tests.support.waiting import eventually
+
+WHAT = Load("hello.handler", "/code", {}, {}, max_result_bytes=1000, max_output_bytes=1000)
+
+
+class FarEnd:
+    """A worker's end that a test holds, and the conversation at ours."""
+
+    def __init__(self) -> None:
+        ours, self.end = socket.socketpair()
+        self.end.setblocking(False)
+        self.ends = 0
+        self.conversation = Conversation(ours, on_end=self._count, explain=self._explain)
+
+    def _count(self) -> None:
+        self.ends += 1
+
+    async def _explain(self, gone: WorkerGone) -> WorkerGone:
+        await asyncio.sleep(0)
+        return WorkerGone(Failure.MEMORY, f"explained: {gone.error}", "printed")
+
+    def say(self, data: bytes) -> None:
+        self.end.sendall(data)
+
+    async def hear(self) -> tuple[int, int, bytes]:
+        """The next frame to the worker."""
+        loop = asyncio.get_running_loop()
+        head = await loop.sock_recv(self.end, frames.HEADER.size)
+        length, kind, number = frames.HEADER.unpack(head)
+        payload = b""
+        while len(payload) < length:
+            payload += await loop.sock_recv(self.end, length - len(payload))
+        return kind, number, payload
+
+    def call(self, params: bytes = b"1", *, within_s: float = 60.0) -> asyncio.Task[Answer]:
+        return asyncio.ensure_future(self.conversation.call(params, wants_output=True, within_s=within_s))
+
+
+@pytest.fixture
+async def far() -> AsyncIterator[FarEnd]:
+    far = FarEnd()
+    yield far
+    far.conversation.close()
+    far.end.close()
+
+
+def result(
+    number: int, body: bytes, *, output: bytes = b"", outcome: int = frames.OK, seconds: float = 0.5
+) -> bytes:
+    head = frames.OUTCOME.pack(outcome, seconds, len(output))
+    return frames.pack(frames.RESULT, number, head + output + body)
+
+
+async def loaded(far: FarEnd) -> None:
+    loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
+    await far.hear()
+    far.say(frames.pack(frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
+    assert await loading == far.conversation.runtime == "Fake 1"
+
+
+async def test_load_says_what_to_load_and_hears_what_runs(far: FarEnd) -> None:
+    loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
+    kind, number, payload = await far.hear()
+    assert (kind, number) == (frames.LOAD, 0)
+    assert msgspec.json.decode(payload, type=Load) == WHAT
+    far.say(frames.pack(frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
+    assert await loading == "Fake 1"
+
+
+async def test_load_that_fails_says_why_and_what_was_printed(far: FarEnd) -> None:
+    loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
+    await far.hear()
+    far.say(frames.pack(frames.FAILED, 0, b'{"error":"no such thing","output":"hm"}'))
+    far.end.close()
+    with pytest.raises(LoadFailed, match="no such thing") as failure:
+        await loading
+    assert failure.value.output == "hm"
+    await eventually(lambda: far.ends == 1)
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+async def test_a_worker_that_ends_before_it_has_loaded_is_explained(far: FarEnd, moment: str) -> None:
+    if moment == "before":
+        far.end.close()
+        await eventually(lambda: far.ends == 1)
+    loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
+    await asyncio.sleep(0)
+    far.end.close()
+    with pytest.raises(LoadFailed, match=r"loading 'hello\.handler': explained: its worker") as failure:
+        await loading
+    assert failure.value.output == "printed"
+
+
+async def test_answers_come_in_any_order_and_each_to_its_own_call(far: FarEnd) -> None:
+    await loaded(far)
+    calls = [far.call(b"%d" % n) for n in range(3)]
+    asked = [await far.hear() for _ in calls]
+    assert [(kind, payload) for kind, _, payload in asked] == [(frames.CALL, b"\x01%d" % n) for n in range(3)]
+    assert far.conversation.in_flight == 3
+    far.say(b"".join(result(number, payload[1:]) for _, number, payload in reversed(asked)))
+    assert [(await call).result for call in calls] == [b"0", b"1", b"2"]
+    assert (far.conversation.in_flight, far.conversation.is_alive, far.ends) == (0, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure"),
+    [
+        (frames.RAISED, Failure.HANDLER),
+        (frames.UNREPRESENTABLE, Failure.RESULT),
+        (frames.TOO_LARGE, Failure.RESULT),
+    ],
+)
+async def test_a_failure_carries_its_error_and_output(far: FarEnd, outcome: int, failure: Failure) -> None:
+    await loaded(far)
+    call = far.call()
+    _, number, _ = await far.hear()
+    far.say(result(number, "böse".encode(), output=b"bad \xff", outcome=outcome))
+    assert await call == Answer(0.5, b"", "bad \N{REPLACEMENT CHARACTER}", failure, "böse")
+
+
+async def test_a_success_carries_its_output(far: FarEnd) -> None:
+    await loaded(far)
+    call = far.call()
+    _, number, _ = await far.hear()
+    far.say(result(number, b"[1]", output=b"said\n"))
+    assert await call == Answer(0.5, b"[1]", "said\n")
+
+
+BAD: list[tuple[str, Callable[[int], bytes]]] = [
+    ("kind 77", lambda n: frames.pack(77, n, b"")),
+    ("kind 12, 3 bytes", lambda n: frames.pack(frames.RESULT, n, b"abc")),
+    ("kind 10", lambda n: frames.pack(frames.LOADED, 0, b'{"runtime":"again"}')),
+    ("which was not asked", lambda n: result(n + 2, b"1")),
+    ("which was not asked", lambda n: result(0, b"1")),
+    ("outcome 4", lambda n: result(n, b"1", outcome=4)),
+    ("nan s", lambda n: result(n, b"1", seconds=float("nan"))),
+    ("-1.0 s", lambda n: result(n, b"1", seconds=-1)),
+    ("9 of 1 bytes", lambda n: frames.pack(frames.RESULT, n, frames.OUTCOME.pack(0, 0.0, 9) + b"1")),
+    ("a frame of", lambda n: frames.HEADER.pack(2**32 - 1, frames.RESULT, n)),
+    ("a frame of", lambda n: result(n, b"1" * 200_000)),
+    ("a frame of", lambda n: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+]
+
+
+@pytest.mark.parametrize(("reason", "said"), BAD)
+async def test_what_is_no_answer_ends_the_conversation(
+    far: FarEnd, reason: str, said: Callable[[int], bytes]
+) -> None:
+    await loaded(far)
+    calls = [far.call(), far.call()]
+    _, number, _ = await far.hear()
+    await far.hear()
+    far.end.setblocking(True)
+    far.say(said(number))
+    for call in calls:
+        with pytest.raises(WorkerGone) as gone:
+            await call
+        assert gone.value.failure is Failure.MEMORY  # as whoever knows has explained it
+        assert reason in gone.value.error
+    assert far.ends == 1
+    with pytest.raises(WorkerGone, match="explained"):
+        await far.call()
+
+
+async def test_before_it_has_loaded_a_worker_may_not_answer(far: FarEnd) -> None:
+    loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
+    await far.hear()
+    far.say(frames.pack(frames.LOADED, 0, b'{"runtime":5}'))
+    with pytest.raises(LoadFailed, match="no answer"):
+        await loading
+
+
+@settings(max_examples=60)
+@given(
+    answers=st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=300)), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(1, 60), min_size=1, max_size=20),
+)
+def test_an_answer_may_come_in_pieces_of_any_size(
+    answers: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
+    async def converse() -> list[Answer]:
+        far = FarEnd()
+        try:
+            await loaded(far)
+            calls = [far.call() for _ in answers]
+            numbers = [(await far.hear())[1] for _ in calls]
+            stream = b"".join(
+                result(number, body, output=output)
+                for number, (output, body) in zip(numbers, answers, strict=True)
+            )
+            turn = 0
+            while stream:
+                cut = cuts[turn % len(cuts)] if turn < 3 * len(cuts) else len(stream)
+                far.say(stream[:cut])
+                stream = stream[cut:]
+                turn += 1
+                await asyncio.sleep(0)
+            return await asyncio.gather(*calls)
+        finally:
+            far.conversation.close()
+            far.end.close()
+
+    heard = asyncio.run(converse())
+    assert [(each.output, each.result) for each in heard] == [
+        (output.decode("utf-8", "replace"), body) for output, body in answers
+    ]
+
+
+async def test_parameters_larger_than_the_socket_go_out_as_it_empties(far: FarEnd) -> None:
+    calls = [far.call(b"a" * 2_000_000), far.call(b"b" * 2_000_000)]
+    await asyncio.sleep(0)
+    for letter in (b"a", b"b"):
+        kind, number, payload = await far.hear()
+        assert (kind, payload) == (frames.CALL, b"\1" + letter * 2_000_000)
+        far.say(result(number, letter))
+    assert [(await call).result for call in calls] == [b"a", b"b"]
+
+
+async def test_the_end_of_a_worker_with_half_of_the_parameters_unsent_is_seen(far: FarEnd) -> None:
+    call = far.call(b"a" * 2_000_000)
+    await asyncio.sleep(0)
+    far.end.close()
+    with pytest.raises(WorkerGone):
+        await call
+    assert far.ends == 1
+
+
+async def test_an_answer_that_was_said_before_the_end_still_counts(far: FarEnd) -> None:
+    call = far.call()
+    _, number, _ = await far.hear()
+    far.say(result(number, b"1"))
+    far.end.close()
+    assert (await call).result == b"1"
+    await eventually(lambda: far.ends == 1)
+    assert not far.conversation.is_alive
+
+
+async def test_each_call_has_a_time_of_its_own(far: FarEnd) -> None:
+    long, short, shorter = far.call(within_s=60), far.call(within_s=0.04), far.call(within_s=0.02)
+    asked = [await far.hear() for _ in range(3)]
+    for call, within in ((shorter, 0.02), (short, 0.04)):
+        answer = await call
+        assert (answer.failure, answer.duration_s) == (Failure.TIMEOUT, within)
+    assert {await far.hear(), await far.hear()} == {(frames.CANCEL, n, b"") for _, n, _ in asked[1:]}
+    far.say(result(asked[1][1], b"late"))  # the worker had not heard of it yet
+    far.say(result(asked[0][1], b"1"))
+    assert (await long).result == b"1"
+    assert far.ends == 1
+
+
+async def test_calls_that_are_answered_in_time_leave_no_timer_that_ends_later_ones(far: FarEnd) -> None:
+    loop = asyncio.get_running_loop()
+    first_is_over = loop.time() + 0.03
+    for within_s in (0.02, 60.0):
+        call = far.call(within_s=within_s)
+        _, number, _ = await far.hear()
+        if within_s == 60.0:
+            await eventually(lambda: loop.time() > first_is_over)
+        far.say(result(number, b"1"))
+        assert (await call).result == b"1"
+    assert far.conversation.is_alive
+
+
+async def test_close_fails_what_is_in_it_tells_nobody_and_may_be_repeated(far: FarEnd) -> None:
+    call = far.call()
+    await far.hear()
+    far.conversation.close()
+    far.conversation.close()
+    with pytest.raises(WorkerGone, match="was ended in the middle"):
+        await call
+    assert far.ends == 0
+    assert far.end.recv(1) == b""
+
+
+async def test_an_answer_in_the_moment_of_a_cancellation_spares_the_worker(far: FarEnd) -> None:
+    call = far.call()
+    _, number, _ = await far.hear()
+    far.say(result(number, b"1"))
+    far.conversation._hear()  # as the loop would, before the caller is woken
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (far.conversation.is_alive, far.conversation.in_flight, far.ends) == (True, 0, 0)
