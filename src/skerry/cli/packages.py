@@ -90,9 +90,9 @@ def _written(name: str, files: dict[str, Path]) -> Package:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member, path in sorted(files.items()):
-            info = archive.gettarinfo(path, member)
-            if info is None or not (info.isreg() or info.issym() or info.islnk()):
+            if not (path.is_symlink() or path.is_file()):
                 raise click.UsageError(f"{path} is neither a file nor a link; take it out of the folder.")
+            info = archive.gettarinfo(path, member)
             if info.islnk():  # it is a file all the same, and may be linked to from elsewhere
                 info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
             info.uid = info.gid = info.mtime = 0

@@ -55,6 +55,21 @@ async def test_a_container_is_created_with_its_cell_and_its_image_is_claimed(nod
     assert node.machine.claims == {"web": view.image}
 
 
+async def test_a_container_may_be_inside_another_cell_and_is_found_there_by_the_next_agent(
+    node: Node,
+) -> None:
+    containers = await running(node, inside="functions")
+    assert list(node.machine.cells) == ["functions/web"]
+    assert containers.get("web").state is ContainerState.RUNNING
+    await node.leave()
+    containers = await node.agent()
+    assert containers.get("web").state is ContainerState.RUNNING
+    await containers.remove("web", force=True)
+    assert node.left() == []
+    with pytest.raises(errors.Invalid):
+        spec(inside="../functions")
+
+
 async def test_what_is_not_asked_for_has_no_limit_but_processes_do(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())

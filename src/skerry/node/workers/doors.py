@@ -18,9 +18,11 @@ from skerry.kit.clock import Clock
 from skerry.node.network import kernel
 from skerry.node.workers.posts import Connection
 
-# Servers close connections that nobody uses, some after two seconds. One that is closed just as a call goes
-# out has that call fail, and nobody knows whether it was made: so ours are closed long before.
+# A connection that is closed just as a call goes out has that call fail, and nobody knows whether it was
+# made. Servers close those that nobody uses, some after two seconds: ours are closed long before. And some
+# close every one without saying so: the first must last for a moment before any is used again.
 _KEPT_S: Final = 1.0
+_PROOF_S: Final = 0.02
 _CONNECT_S: Final = 5.0
 _LOOPBACK: Final = "127.0.0.1"
 _ENDED: Final = "its process has ended"
@@ -46,6 +48,7 @@ class Door:
         self._poll = select.poll()
         self._poll.register(process, select.POLLIN)
         self._is_closed = False
+        self._server_keeps: bool | None = None  # its connections; None until it has shown that
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         loop.add_reader(process, self._end)
@@ -76,13 +79,9 @@ class Door:
     async def enter(self) -> Connection:
         """A connection, to be given back or closed. Raises Shut."""
         self._check()
-        now = self._clock.monotonic()
-        while self._idle:
-            kept = self._idle.pop()
-            if kept.is_usable and now - kept.idle_since < _KEPT_S:
-                self._used.add(kept)
-                return kept
-            kept.close()
+        if (kept := self._take_idle()) is not None:
+            self._used.add(kept)
+            return kept
         try:
             async with asyncio.timeout(_CONNECT_S):
                 connection = await Connection.open(self._make_socket(), self._host, self._port)
@@ -101,7 +100,7 @@ class Door:
     def give_back(self, connection: Connection) -> None:
         """It is kept for the next, if it is good for more."""
         self._used.discard(connection)
-        if connection.is_usable and not self.has_ended:
+        if connection.is_usable and self._server_keeps is not False and not self.has_ended:
             connection.idle_since = self._clock.monotonic()
             self._idle.append(connection)
         else:
@@ -118,6 +117,21 @@ class Door:
         os.close(self._process)
         if self._namespace >= 0:
             os.close(self._namespace)
+
+    def _take_idle(self) -> Connection | None:
+        """One that can be relied on, if there is one."""
+        now = self._clock.monotonic()
+        while self._idle and now - self._idle[0].idle_since >= _KEPT_S:
+            self._idle.pop(0).close()
+        if self._server_keeps is None and self._idle and now - self._idle[0].idle_since >= _PROOF_S:
+            self._server_keeps = self._idle[0].is_usable
+        while self._server_keeps and self._idle:
+            kept = self._idle.pop()
+            if kept.is_usable:
+                return kept
+            self._server_keeps = False
+            kept.close()
+        return None
 
     def _check(self) -> None:
         if self.has_ended:

@@ -23,15 +23,17 @@ from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
 from skerry.model.cells import Exit, Stream
 from skerry.model.containers import ContainerSpec, ContainerView
 from skerry.model.functions import Function
-from skerry.model.ids import CellName
+from skerry.model.ids import CellName, FunctionName
 from skerry.model.room import Millicores, Room
 from skerry.model.settings import FunctionSettings
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.known import cell_name
 from skerry.node.images.images import Images
+from skerry.node.logs.merging import Source
 from skerry.node.logs.readers import Record
-from skerry.node.workers import invocations
+from skerry.node.workers import copies, invocations
 from skerry.node.workers.doors import Door, Shut
+from skerry.node.workers.logs import FunctionLogs
 from skerry.node.workers.posts import Broken, TooMuch
 
 log = structlog.get_logger(__name__)
@@ -43,6 +45,7 @@ _SELDOM_S: Final = 0.05
 _AGAIN_S: Final = 1.0  # until a removal that failed is tried again
 _NOTICE_S: Final = 0.5  # from the end of a connection to that of its process, if that was why
 _EXIT_S: Final = 5.0  # from that to the word of how it ended
+_COPY_S: Final = 2.0  # for the last of what it printed
 _WORDS: Final = 64 * 1024  # what a container has printed last, for whoever must find out why it ended
 
 # Whatever else keeps an image from running, the function is to blame for.
@@ -58,6 +61,7 @@ class ImageWorkers:
         images: Images,
         settings: FunctionSettings,
         clock: Clock,
+        logs: FunctionLogs,
         *,
         inside: CellName,
     ) -> None:
@@ -66,8 +70,9 @@ class ImageWorkers:
         self._images = images
         self._settings = settings
         self._clock = clock
+        self._logs = logs
         self._inside = inside
-        self._workers: set[ImageWorker] = set()
+        self._workers: dict[str, ImageWorker] = {}
 
     @classmethod
     async def open(
@@ -76,6 +81,7 @@ class ImageWorkers:
         images: Images,
         settings: FunctionSettings,
         clock: Clock,
+        logs: FunctionLogs,
         *,
         inside: CellName,
     ) -> ImageWorkers:
@@ -85,7 +91,7 @@ class ImageWorkers:
         await asyncio.gather(*(_remove(containers, name) for name in left))
         if left:
             log.info("image_workers.removed", count=len(left))
-        return cls(containers, images, settings, clock, inside=inside)
+        return cls(containers, images, settings, clock, logs, inside=inside)
 
     async def spawn(self, function: Function, code: Path | None) -> ImageWorker:
         """A worker whose server listens. `code` is of no use to it. Raises LoadFailed, NoRoom, Unavailable;
@@ -100,9 +106,10 @@ class ImageWorkers:
         except BaseException:
             await tasks.finish(_remove(self._containers, spec.name))
             raise
-        self._workers.add(worker)
-        worker.on_closed = self._workers.discard
+        self._workers[worker.id] = worker
+        worker.on_closed = lambda: self._closed(worker, function.name)
         try:
+            worker.keep_output(self._logs, function.name)
             await worker.listens()
         except BaseException:
             await tasks.finish(worker.close())
@@ -128,7 +135,11 @@ class ImageWorkers:
 
     async def close(self) -> None:
         """End every worker."""
-        await asyncio.gather(*(worker.close() for worker in list(self._workers)))
+        await asyncio.gather(*(worker.close() for worker in list(self._workers.values())))
+
+    def _closed(self, worker: ImageWorker, name: FunctionName) -> None:
+        del self._workers[worker.id]
+        self._logs.end(worker.id, name)
 
     def _spec(self, function: Function) -> ContainerSpec:
         return ContainerSpec(
@@ -167,12 +178,19 @@ class ImageWorker:
         self.id = view.spec.name
         self.runtime = f"image {view.spec.image} ({view.image[:19]})"
         self.init_s = 0.0
-        self.on_closed: Callable[[ImageWorker], None] = lambda worker: None
+        self.on_closed: Callable[[], None] = lambda: None
+        self._copying: asyncio.Task[None] | None = None
         door.ended.add_done_callback(lambda ended: None if ended.cancelled() else self._tell())
 
     @property
     def is_alive(self) -> bool:
         return self._closing is None and not self._has_lost_its_server and not self._door.has_ended
+
+    def keep_output(self, logs: FunctionLogs, name: FunctionName) -> None:
+        """Copy what it prints to where that of its function is kept."""
+        sources = [Source(stream, self._containers.logs(self.id, stream)) for stream in Stream]
+        folder = logs.begin(self.id, name)
+        self._copying = asyncio.create_task(copies.copy(sources, folder, max_bytes=logs.ring_bytes))
 
     async def listens(self) -> None:
         """Returns when its port takes connections. Raises LoadFailed if that takes too long, or it ends."""
@@ -234,8 +252,13 @@ class ImageWorker:
     async def _close(self) -> None:
         self._tells.clear()
         self._door.close()
+        with contextlib.suppress(errors.SkerryError):  # said again when it is removed
+            await self._containers.stop(self.id, grace_s=0)
+        if self._copying is not None:  # its output goes with it
+            await asyncio.wait([self._copying], timeout=_COPY_S)
+            await tasks.give_up([self._copying])
         await _remove(self._containers, self.id)
-        self.on_closed(self)
+        self.on_closed()
 
     async def _exchange(self, body: bytes) -> tuple[int, bytes]:
         connection = await self._door.enter()
@@ -275,6 +298,7 @@ async def _remove(containers: Containers, name: str) -> None:
     while True:
         try:
             await containers.remove(name, force=True)
+            return
         except errors.NotFound:
             return
         except errors.SkerryError as error:

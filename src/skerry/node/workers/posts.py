@@ -8,6 +8,7 @@ comes without having been asked for ends the connection, so that it is never tak
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from typing import Final, cast
 
@@ -32,7 +33,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: _Answer | None = None  # that is waited for
         self._waiter: asyncio.Future[None] | None = None
-        self.is_usable = True
+        self._is_open = True
         self.idle_since = 0.0  # for whoever keeps it
 
     @classmethod
@@ -49,10 +50,20 @@ class Connection(asyncio.Protocol):
             raise
         return connection
 
+    @property
+    def is_usable(self) -> bool:
+        """False as soon as the other side has closed it, or sent what nobody waits for, whether or not the
+        loop has got to know it."""
+        if not self._is_open or self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
+        return not poll.poll(0)
+
     async def post(self, path: str, body: bytes, *, most: int) -> tuple[int, bytes]:
         """Status and body of the answer, which has at most `most` bytes. Unless this returns, the connection
         is of no more use. Raises Broken, TooMuch."""
-        if not self.is_usable or self._transport is None or self._waiter is not None:
+        if self._transport is None or self._waiter is not None or not self.is_usable:
             raise Broken("the connection was closed")
         answer = self._answer = _Answer(most)
         waiter = self._waiter = asyncio.get_running_loop().create_future()
@@ -74,7 +85,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """At once: what is unsent is dropped."""
-        self.is_usable = False
+        self._is_open = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -95,7 +106,7 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
     def eof_received(self) -> bool:
-        self.is_usable = False
+        self._is_open = False
         if self._waiter is not None and not self._waiter.done():
             if self._answer is not None and self._answer.may_end_here:
                 self._waiter.set_result(None)
@@ -104,7 +115,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_usable = False
+        self._is_open = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Broken("the connection was cut before the answer was whole"))
 

@@ -1,0 +1,156 @@
+"""The way into a container: connections that lead to one process, or nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from skerry.kit.clock import ManualClock
+from skerry.node.network import kernel
+from skerry.node.workers.doors import Door, Shut
+from tests.node.workers.servers import Process, Server, http, serving
+from tests.support.waiting import eventually
+
+OK = http(b"ok")
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    process = Process()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@asynccontextmanager
+async def door_to(server: Server, process: Process, clock: ManualClock) -> AsyncIterator[Door]:
+    door = Door(process.pidfd(), "127.0.0.1", server.port, clock)
+    try:
+        yield door
+    finally:
+        door.close()
+        await asyncio.sleep(0)
+
+
+async def ask(door: Door) -> bytes:
+    connection = await door.enter()
+    try:
+        return (await connection.post("/", b"", most=100))[1]
+    finally:
+        door.give_back(connection)
+
+
+async def test_a_server_that_keeps_connections_is_called_by_the_same_again_and_by_several_at_once(
+    process: Process, clock: ManualClock
+) -> None:
+    async with serving(OK) as server, door_to(server, process, clock) as door:
+        await ask(door)
+        clock.advance(0.1)
+        assert [await ask(door) for _ in range(3)] == [b"ok"] * 3
+        assert server.connections == 1
+        await asyncio.gather(ask(door), ask(door))
+        assert server.connections == 2
+
+
+async def test_a_connection_that_nobody_used_for_a_while_is_not_trusted(
+    process: Process, clock: ManualClock
+) -> None:
+    async with serving(OK) as server, door_to(server, process, clock) as door:
+        await ask(door)
+        clock.advance(1.0)
+        await ask(door)
+        assert server.connections == 2
+
+
+async def test_a_server_that_closes_every_connection_without_a_word_loses_no_call(
+    process: Process, clock: ManualClock
+) -> None:
+    async with serving(OK, ends=True) as server, door_to(server, process, clock) as door:
+        for _ in range(20):
+            assert await ask(door) == b"ok"
+            clock.advance(0.001)
+        assert server.connections == 20
+
+
+async def test_nothing_is_sent_to_whoever_has_the_port_of_a_dead_process(
+    process: Process, clock: ManualClock
+) -> None:
+    async with serving(OK) as server, door_to(server, process, clock) as door:
+        await ask(door)
+        process.kill()
+        # The loop has not got to know it yet.
+        with pytest.raises(Shut, match="ended"):
+            await door.enter()
+        assert len(server.bodies) == 1
+
+
+async def test_a_process_that_dies_while_a_connection_is_made_gets_none(
+    process: Process, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(OK) as server, door_to(server, process, clock) as door:
+        opening: Callable[..., socket.socket] = door._make_socket
+
+        def make_and_die() -> socket.socket:
+            process.kill()
+            return opening()
+
+        monkeypatch.setattr(door, "_make_socket", make_and_die)
+        with pytest.raises(Shut, match="ended"):
+            await door.enter()
+        assert server.bodies == []
+
+
+async def test_the_end_of_the_process_cuts_what_is_under_way_and_is_told(
+    process: Process, clock: ManualClock
+) -> None:
+    async with serving(None) as server, door_to(server, process, clock) as door:
+        asking = asyncio.ensure_future(ask(door))
+        await eventually(lambda: server.bodies == [b""])
+        process.kill()
+        await door.ended
+        with pytest.raises(Exception, match="cut"):
+            await asking
+
+
+async def test_nobody_listening_is_told(process: Process, clock: ManualClock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with door_to(Server(port), process, clock) as door:
+        with pytest.raises(Shut, match="nothing listens"):
+            await door.enter()
+
+
+async def test_a_process_of_another_group_is_not_entered(process: Process, clock: ManualClock) -> None:
+    with pytest.raises(Shut):
+        Door.to(process._process.pid, "127.0.0.1", 8080, clock, group="no/such/group")
+    with pytest.raises(Shut):
+        Door.to(2**22 + 1, "127.0.0.1", 8080, clock, group="functions/x")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+async def test_a_process_without_a_network_is_reached_by_its_own_loopback(
+    process: Process, clock: ManualClock
+) -> None:
+    """And nobody who listens on the same port of ours is."""
+
+    def namespace() -> int:
+        kernel.enter_new_namespace()
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    async with serving(OK) as server:
+        inside = kernel.in_own_thread(namespace)
+        door = Door(process.pidfd(), "127.0.0.1", server.port, clock, namespace=inside)
+        with pytest.raises(Shut):
+            await door.enter()
+        door.close()
+        assert server.connections == 0
