@@ -106,7 +106,7 @@ class Code:
             self._look(digest)
 
     def hold(self, digest: Digest) -> None:
-        """Keep it, if it is there, until this process ends."""
+        """Keep it; only the end of `keeping`, or of this process, lets go of it."""
         self._held[digest] += 1
         self._spare.discard(digest)
 
