@@ -62,6 +62,7 @@ class Dispatcher:
         self._inits: dict[str, Average] = {}  # by runtime
         self._overdue: Line | None = None  # others make way for it
         self._promised = 0  # memory that comes free for those whose turn was before
+        self._promises: dict[Line, int] = {}  # how many workers of each that is for
         self._review: asyncio.TimerHandle | None = None
 
     # Calls
@@ -114,9 +115,13 @@ class Dispatcher:
         waiting = self.queue.count
         if waiting - pool.starting < self._settings.queue_length:
             return
+        if line.waiting < (line.starting + self._promises.get(line, 0)) * function.max_concurrency:
+            return  # a place for it is on its way
         if self._overdue is None and pool.fits(function, beside=self._promised):
             pool.start(line, is_fresh=True)
-        elif self._overdue is not None or not self._can_make_room(function):
+        elif self._overdue is None and self._can_make_room(function):
+            self._promise(line)
+        else:
             now = self._clock.monotonic()
             wait_s = estimates.retry_after_s(
                 waiting=waiting, pace_s=self.queue.pace_s(now), at_most_s=self._settings.queue_wait_s
@@ -125,6 +130,10 @@ class Dispatcher:
                 f"{waiting} calls wait for a worker already; call again in {wait_s:.3g} s",
                 retry_after_s=wait_s,
             )
+
+    def _promise(self, line: Line) -> None:
+        self._promised += line.function.memory
+        self._promises[line] = self._promises.get(line, 0) + 1
 
     def _can_make_room(self, function: Function) -> bool:
         return self.pool.has_cpu(function) and self.pool.make_room(self._promised + function.memory)
@@ -164,6 +173,7 @@ class Dispatcher:
         """Serve whoever waits, in the order of turns, after room or a worker came free."""
         self._overdue = None
         self._promised = 0
+        self._promises.clear()
         if not self.queue.count:
             return
         now = self._clock.monotonic()
@@ -176,11 +186,11 @@ class Dispatcher:
     def _hire(self, line: Line, now: float) -> bool:
         """Start the workers that the function lacks; False if others must make way for it."""
         pool, function = self.pool, line.function
-        for _ in range(self._shortage(line, now)):
+        for _ in range(self._shortage(line, now) - self._promises.get(line, 0)):
             if pool.fits(function, beside=self._promised):
                 pool.start(line, is_fresh=True)
             elif self._can_make_room(function):
-                self._promised += function.memory
+                self._promise(line)
             else:
                 if self._is_overdue(line, now):
                     self._overdue = line
