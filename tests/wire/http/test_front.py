@@ -71,6 +71,29 @@ class Fine:
         await answers.send_whole(send, 200, scope["path"].encode(), "text/plain")
 
 
+class Pausing:
+    """Begins an answer, and goes on when it may."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = (b"content-length", b"4")
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await self.may_go_on.wait()
+        await send({"type": "http.response.body", "body": b"body"})
+
+
+async def test_the_head_of_an_answer_does_not_wait_for_a_body_that_comes_later(serve: Serve) -> None:
+    app = Pausing()
+    wire = await (await serve(app=front(app))).wire()
+    await wire.send(get("/fast/x"))
+    head = await wire.reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    app.may_go_on.set()
+    assert await wire.reader.readexactly(4) == b"body"
+
+
 @pytest.mark.parametrize("given", ["a", "Run-7.of:8", "x" * 64])
 async def test_a_good_request_id_is_taken_and_given_back(serve: Serve, given: str) -> None:
     session = await (await serve()).session()

@@ -165,7 +165,9 @@ class Front:
         if length is not None or b"transfer-encoding" in headers:
             if length is not None and int(length) > target.max_body_bytes:
                 raise bodies.too_large(target.max_body_bytes)
-            receive = bodies.BoundedBody(receive, target.max_body_bytes, self._settings.body_timeout_s)
+            # A body whose length is told, and which is here, has no bound left to pass.
+            if length is None or not state["connection"].has_whole_request():
+                receive = bodies.BoundedBody(receive, target.max_body_bytes, self._settings.body_timeout_s)
         if target.timeout_s is None:
             await target.app(scope, receive, exchange.send)
             return

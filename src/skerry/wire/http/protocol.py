@@ -72,14 +72,49 @@ class Receiver(Protocol):
 
 
 class _Exit:
-    """What a running request sees of the transport: it closes gently, and never while input is unread."""
+    """What a running request sees of the transport: it closes gently, and never while input is unread.
 
-    __slots__ = ("close", "is_closing", "write")
+    The head of an answer is held until the first part of its body, which mostly comes at once, or until the
+    loop turns: an answer in one piece is one system call instead of two.
+    """
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.write = transport.write
+    __slots__ = ("_close", "_held", "_holds", "_loop", "_transport", "is_closing")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        close: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        holds: bool,
+    ) -> None:
+        self._transport = transport
+        self._close = close
+        self._loop = loop
+        self._holds = holds  # nothing has been written yet, and something will follow the head
+        self._held = b""
         self.is_closing = transport.is_closing
-        self.close = close
+
+    def write(self, data: bytes) -> None:
+        if self._holds:
+            self._holds = False
+            self._held = data
+            self._loop.call_soon(self.flush)
+        elif self._held:
+            head, self._held = self._held, b""
+            self._transport.writelines((head, data))
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Write what is held, if anything is."""
+        if self._held:
+            head, self._held = self._held, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self.flush()
+        self._close()
 
 
 class Connection(HttpToolsProtocol):
@@ -107,7 +142,6 @@ class Connection(HttpToolsProtocol):
         self._is_refused = False
         self._running: RequestResponseCycle | None = None
         self._peer: peers.Peer | None = None
-        self._exit: _Exit | None = None
         self._is_upgrade = False  # the last request asked for another protocol: no other can follow
         self._ahead = b""  # what came behind it
         self._receiver: Receiver | None = None
@@ -120,6 +154,10 @@ class Connection(HttpToolsProtocol):
             self._peer = peers.peer_of(self.transport)
         return self._peer
 
+    def has_whole_request(self) -> bool:
+        """True if the running request has come to its end, so that nobody has to wait for its body."""
+        return self._running is not None and not self._running.more_body
+
     def prepare_switch(self) -> None:
         """The running request is about to be answered with 101: a head that has neither body nor end."""
         assert self._running is not None, "only a request can switch"
@@ -130,6 +168,7 @@ class Connection(HttpToolsProtocol):
         """That answer is given; from now on what is read is `receiver`'s."""
         assert self._running is not None, "only a request can switch"
         self._running.response_complete = True
+        cast(_Exit, self._running.transport).flush()
         self._receiver = receiver
         if self.transport.is_closing():
             receiver.ended()
@@ -146,7 +185,6 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._exit = _Exit(transport, self._close_gently)
         over = len(self.connections) - self._settings.max_connections
         if over > MAX_REFUSED:
             transport.abort()
@@ -242,7 +280,9 @@ class Connection(HttpToolsProtocol):
         self._silence_alarm()
         super().on_headers_complete()
         self._reading = _Reading.BODY
-        self.cycle.transport = cast(asyncio.Transport, self._exit)
+        holds = self.scope["method"] != "HEAD"
+        way_out = _Exit(self.transport, self._close_gently, self.loop, holds=holds)
+        self.cycle.transport = cast(asyncio.Transport, way_out)
 
     def on_message_complete(self) -> None:
         self._reading = _Reading.NOTHING
