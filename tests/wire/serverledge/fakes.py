@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable
 import msgspec
 
 from skerry.functions import runtimes
-from skerry.functions.asynchronous import Polled
 from skerry.functions.invoking import PoolStatus
 from skerry.functions.registry import NewFunction
+from skerry.functions.results import Polled
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import Answer, Ask, CallState, Report

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from skerry.functions.asynchronous import Polled
+from skerry.functions.results import Polled
 from skerry.model import errors
 from skerry.model.calls import Answer, Ask, CallState, Failure
 from tests.wire.serverledge.conftest import Serverledge

@@ -97,24 +97,20 @@ async def test_every_field_of_a_function_is_read(ledge: Serverledge) -> None:
         ({"TimeoutS": -1}, {"timeout_s": None}),
         ({"Network": ""}, {"network": NetworkMode.BRIDGE}),
         ({"TarFunctionCode": "YSB0\r\nYXI="}, {"code": b"a tar"}),
-        ({"name": None, "handler": None}, {"name": "hello"}),
     ],
 )
 async def test_other_ways_to_say_it(
     ledge: Serverledge, changes: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    given = {
-        name: value for name, value in CLI.items() if name.lower() not in {key.lower() for key in changes}
-    }
-    sent = {**given, **{name: value for name, value in changes.items() if value is not None}}
-    sent = {
-        "NAME": "hello",
-        "HANDLER": "m.f",
-        **{k: v for k, v in sent.items() if k not in ("Name", "Handler")},
-    }
-    assert (await ledge.post("/create", json.dumps(sent).encode())).status == 200
+    assert (await ledge.post("/create", body(**changes))).status == 200
     made = ledge.fakes.functions.asked[0]
     assert {name: getattr(made, name) for name in expected} == expected
+
+
+async def test_names_of_fields_are_read_in_any_case(ledge: Serverledge) -> None:
+    spelt = {name.lower(): value for name, value in CLI.items()}
+    assert (await ledge.post("/create", json.dumps(spelt).encode())).status == 200
+    assert ledge.fakes.functions.asked == [HELLO]
 
 
 async def test_a_name_that_is_taken_is_409_without_a_text(ledge: Serverledge) -> None:

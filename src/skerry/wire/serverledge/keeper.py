@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from skerry.functions.asynchronous import Polled
 from skerry.functions.invoking import PoolStatus
 from skerry.functions.registry import NewFunction
+from skerry.functions.results import Polled
 from skerry.model.calls import Ask, Report
 from skerry.model.functions import Function
 
