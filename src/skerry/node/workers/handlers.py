@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -74,8 +75,9 @@ def _put_first(folder: str) -> None:
     sys.path[:] = [folder, *(path for path in sys.path if path not in (folder, home))]
     own = {entry.partition(".")[0] for entry in os.listdir(folder)}
     replaced = {name for name in own & sys.modules.keys() if _can_be_replaced(name)}
-    for name in [name for name in sys.modules if name.partition(".")[0] in replaced]:
-        del sys.modules[name]
+    if replaced:
+        for name in [name for name in sys.modules if name.partition(".")[0] in replaced]:
+            del sys.modules[name]
     sys.path_importer_cache.pop(folder, None)
 
 
@@ -97,6 +99,9 @@ def _article(word: str) -> str:
 
 def _adapted(handler: Callable[..., Any], name: str) -> Handler:
     """`handler`, called with as much of (params, context) as it takes."""
+    code = handler.__code__ if isinstance(handler, types.FunctionType) else None
+    if code is not None and code.co_argcount == 2 and not code.co_kwonlyargcount:
+        return handler  # as nearly all are; to find out a signature takes longer than all the rest
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
