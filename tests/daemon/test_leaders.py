@@ -176,6 +176,8 @@ def test_when_the_server_that_a_node_joined_is_killed_the_node_goes_to_the_other
     cluster.until_ready(*nodes)
     ids = create(cluster, image)
     check_all_run_once(cluster, ids)
+    for id in ids:  # also those on the node of the other server
+        assert cluster.server.cli("exec", id, "hostname").stdout, id
     before = cluster.processes()
     assert {name for _, name in before} == set(nodes), "both nodes have something to keep"
 

@@ -47,6 +47,10 @@ class Servers:
         """Where nodes dial the servers that are there now."""
         return tuple(dict.fromkeys(address for _, address in self._view.items()))
 
+    def address_of(self, name: str) -> str | None:
+        """Where to dial the server of this name; None if it is not there."""
+        return self._view.get(PREFIX + name)
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever there may be other addresses."""
         self._listeners.append(changed)

@@ -259,19 +259,17 @@ class Sessions:
                 )
         session.acknowledge(batch.sequence)
 
-    def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AbstractAsyncContextManager[End]:
-        """Our end of a tunnel to an instance on the node. Raises `Unavailable` if it is not connected here.
+    def elsewhere(self, node: NodeId) -> str | None:
+        """The other server that the node is connected to; None if it is connected here, or to none."""
+        alive = None if node in self._sessions else self._nodes.alive(node)
+        return None if alive is None or alive.server == self._nodes.pulse.server else alive.server
 
-        If it is connected to another server, the message names that server: tunnels are not passed on
-        between servers, which would make each a door to all.
-        """
+    def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AbstractAsyncContextManager[End]:
+        """Our end of a tunnel to an instance on the node; `Unavailable` if it is not connected here."""
         session = self._sessions.get(node)
         if session is None:
-            alive = self._nodes.alive(node)
-            if alive is not None and alive.server != self._nodes.pulse.server:
-                raise errors.Unavailable(
-                    f"node {node} is connected to the server at {alive.server}; ask there"
-                )
+            if (server := self.elsewhere(node)) is not None:
+                raise errors.Unavailable(f"node {node} is connected to the server at {server}; ask there")
             raise errors.Unavailable(f"node {node} is not connected; try again when it is back")
         return self.tunnels.open(node, lambda id: session.ask(OpenTunnel(id, instance, ask)))
 

@@ -7,6 +7,7 @@ them decides is settled by the lease of `skerry.control.leading`.
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -29,7 +30,8 @@ from skerry.store.protocol import Store
 from skerry.store.sqlite import SqliteStore
 from skerry.wire.kudo import grpc_services
 from skerry.wire.kudo.context import Kudo
-from skerry.wire.nodes.service import NodeService
+from skerry.wire.nodes.service import NodeService, ServerService
+from skerry.wire.nodes.ways import Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,11 @@ def start(
     fingerprint: str,
     server: str,
     grpc: str,
+    tls: ssl.SSLContext,
     loops: Keeper,
 ) -> Cluster:
     """Begin to read what is in the store, and to act on it. `server` is where people reach this process,
-    `grpc` (HOST:PORT) where nodes do.
+    `grpc` (HOST:PORT) where nodes do; with `tls` it asks other servers for what only they can reach.
     """
     mirror = Mirror(store)
     workloads = Workloads(store, events, clock, mirror)
@@ -94,9 +97,10 @@ def start(
             await part.ready()
 
     return Cluster(
-        kudo=Kudo(workloads, instances, nodes, sessions, clock),
+        kudo=Kudo(workloads, instances, nodes, Ways(sessions, servers, tls), clock),
         services=[
             NodeService(sessions, clock, counts=identity.counts),
+            ServerService(sessions),
             *grpc_services.services(instances, nodes, identity, clock),
         ],
         sessions=sessions,

@@ -112,6 +112,7 @@ class Credentials:
         if node:
             self._node = _Pair(pki_folder / "node.crt", pki_folder / "node.key", Role.NODE, node)
         self.node_context = tls.client(authority.certificate_pem)  # for dialling a server as `node`
+        self.client_context = tls.client(authority.certificate_pem)  # for dialling another server
         self._held: dict[Path, pki.Issued] = {}
         self.contexts = Contexts(
             grpc=tls.mutual_server(authority.certificate_pem),
@@ -160,6 +161,7 @@ class Credentials:
     def _load(self) -> None:
         for context in (self.contexts.grpc, self.contexts.http):
             tls.load(context, self._server.certificate_file, self._server.key_file)
+        tls.load(self.client_context, self._client.certificate_file, self._client.key_file)
         if self._node is not None:
             tls.load(self.node_context, self._node.certificate_file, self._node.key_file)
 

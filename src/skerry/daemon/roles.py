@@ -111,6 +111,7 @@ async def _start_server(
         fingerprint=authority.fingerprint,
         server=f"{scheme}://{_advertised(http_address, settings)}",
         grpc=_advertised(grpc_address, settings),
+        tls=own.client_context,
         loops=loops,
     )
     await _first(fleet.ready(), loops.failed())

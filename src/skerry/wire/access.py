@@ -98,6 +98,7 @@ GRPC: dict[str, Access] = {
     "/skerry.identity.v1.IdentityService/Renew": _NODES,
     "/skerry.nodes.v1.NodeService/Session": _NODES,
     "/skerry.nodes.v1.NodeService/Tunnel": _NODES,
+    "/skerry.nodes.v1.ServerService/Reach": _ADMIN,  # which each server is: see `skerry.daemon.credentials`
     "/skerry.cells.v1.CellService/Allocate": _DEPLOYERS,
     "/skerry.cells.v1.CellService/Free": _DEPLOYERS,
     "/skerry.cells.v1.CellService/Start": _DEPLOYERS,

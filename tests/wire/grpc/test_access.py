@@ -21,7 +21,7 @@ from skerry.wire.gate import Gate
 from skerry.wire.grpc import standard
 from skerry.wire.grpc.identity import IdentityService
 from skerry.wire.kudo import grpc_services as kudo
-from skerry.wire.nodes.service import NodeService
+from skerry.wire.nodes.service import NodeService, ServerService
 from skerry.wire.peers import Peer
 from tests.support.cells import FakeKeeper, a_node
 from tests.support.containers import FakeContainers, FakeImages
@@ -64,6 +64,7 @@ def everything(folder: Path) -> list[IServable]:
         ImageService(images),
         ContainerService(FakeContainers(folder, images), images),
         NodeService(object(), SystemClock(), counts=lambda serial: True),  # nobody here gets to a session
+        ServerService(object()),  # nor to a tunnel
         *kudo.services(FakeInstances(), FakeNodes(), FakeIdentity(), SystemClock()),
     ]
 

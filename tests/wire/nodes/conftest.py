@@ -20,7 +20,7 @@ from skerry.wire.grpc import standard
 from skerry.wire.grpc.channel import dial
 from skerry.wire.grpc.server import GrpcServer
 from skerry.wire.nodes.client import GrpcConnection, GrpcDialler
-from skerry.wire.nodes.service import NodeService
+from skerry.wire.nodes.service import NodeService, ServerService
 from tests.control.test_sessions import FakeInstances
 from tests.support.certificates import TestAuthority
 from tests.support.fleets import Fleet, fleet_on
@@ -40,7 +40,9 @@ class Listening:
         self.revoked: set[str] = set()
         service = NodeService(self.sessions, SystemClock(), counts=lambda serial: serial not in self.revoked)
         self._server = GrpcServer(
-            standard.beside([service], {}), Gate(FakeIdentity(), os.getuid()), GrpcSettings()
+            standard.beside([service, ServerService(self.sessions)], {}),
+            Gate(FakeIdentity(), os.getuid()),
+            GrpcSettings(),
         )
         self._authority = authority
         self._stack = AsyncExitStack()

@@ -1,7 +1,7 @@
 """The node's half of `skerry.nodes.v1`: dials a server and speaks for `skerry.node.session`.
 
 Keeps the protocols of `skerry.node.connection` over gRPC. It decides nothing and does not retry; errors leave
-it as `SkerryError`.
+it as `SkerryError`. A server that asks another for a tunnel does it from here, too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from grpclib.client import Channel, ServiceMethod, Stream
 from grpclib.exceptions import StreamTerminatedError
 
 from skerry.model import errors
-from skerry.model.sessions import Down, Hello, Reports, Welcome
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.sessions import Down, Hello, OpenTunnel, Reports, Welcome
+from skerry.model.tunnels import Ask
 from skerry.wire.grpc.channel import dial, translated
 from skerry.wire.nodes import messages, tunnels
 from skerry.wire.proto import nodes_pb2 as pb
-from skerry.wire.proto.nodes_grpc import NodeServiceStub
+from skerry.wire.proto.nodes_grpc import NodeServiceStub, ServerServiceStub
 
 S = TypeVar("S")
 R = TypeVar("R")
 
+_REACH_S = 20.0  # longer than the other server waits for its node
 _AIM = "talk to the control plane"
 _HEARTBEAT = pb.FromNode(heartbeat=pb.Heartbeat())
 
@@ -45,6 +48,24 @@ class GrpcDialler:
                 yield GrpcConnection(channel, stream)
         finally:
             channel.close()
+
+
+@asynccontextmanager
+async def reach(
+    target: str, tls: ssl.SSLContext, node: NodeId, instance: InstanceId, ask: Ask
+) -> AsyncIterator[GrpcTunnel]:
+    """A tunnel to an instance on a node that is connected to the server at `target`, asked for by another."""
+    wanted = pb.Reach(node=node, tunnel=tunnels.told_tunnel(OpenTunnel("", instance, ask)))
+    channel = dial(target, tls)
+    try:
+        async with _opened(ServerServiceStub(channel).Reach) as stream:
+            with _told(stream, f"reach node {node} by way of the server that it is connected to"):
+                async with asyncio.timeout(_REACH_S):
+                    await stream.send_message(pb.Frame(reach=wanted))
+                    await stream.recv_initial_metadata()
+            yield GrpcTunnel(stream)
+    finally:
+        channel.close()
 
 
 class GrpcConnection:

@@ -20,13 +20,13 @@ from skerry.control.rates import Bucket
 from skerry.control.tunnels import End
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import give_up
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.model.identity import Caller, Origin
-from skerry.model.ids import NodeId
+from skerry.model.ids import InstanceId, NodeId
 from skerry.wire.grpc.streams import caller_of
 from skerry.wire.nodes import messages, tunnels
 from skerry.wire.proto import nodes_pb2 as pb
-from skerry.wire.proto.nodes_grpc import NodeServiceBase
+from skerry.wire.proto.nodes_grpc import NodeServiceBase, ServerServiceBase
 
 log = structlog.get_logger(__name__)
 
@@ -77,17 +77,7 @@ class NodeService(NodeServiceBase):
             raise errors.Invalid("the first frame of a tunnel must hold its id", field="open")
         async with self._sessions.tunnels.dialled(node, first.open) as end:
             await stream.send_initial_metadata()  # so that the node knows it was let in
-            ways = [
-                asyncio.ensure_future(_from_node(stream, end)),
-                asyncio.ensure_future(_to_node(stream, end)),
-            ]
-            try:
-                await asyncio.gather(*ways)
-                await asyncio.wait_for(stream.recv_message(), _LAST_WORD_S)  # until it hangs up
-            except TimeoutError:
-                pass
-            finally:
-                await give_up(ways)
+            await _pass_on(stream, end)
 
     async def _listen(
         self, stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session, caller: Caller
@@ -122,6 +112,25 @@ class NodeService(NodeServiceBase):
             await asyncio.sleep(max(0.0, pace.next_at() - now))
 
 
+class ServerService(ServerServiceBase):
+    """Serves `skerry.nodes.v1.ServerService`: what another server asks for, of the nodes that are here."""
+
+    def __init__(self, nodes: sessions.Sessions) -> None:
+        self._sessions = nodes
+
+    async def Reach(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
+        first = await _first_of(stream)
+        if first.WhichOneof("frame") != "reach":
+            raise errors.Invalid("the first frame must say what is to be reached", field="reach")
+        node = NodeId(ids.check_id(first.reach.node, "node"))
+        asked = tunnels.tunnel_of(first.reach.tunnel)
+        instance = InstanceId(ids.check_id(asked.instance, "instance"))
+        # Of the nodes that are connected here only, so no tunnel ever goes from server to server to server.
+        async with self._sessions.open_tunnel(node, instance, asked.ask) as end:
+            await stream.send_initial_metadata()
+            await _pass_on(stream, end)
+
+
 async def _tell(
     stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session, sending: asyncio.Lock
 ) -> None:
@@ -147,8 +156,20 @@ async def _let_go(session: sessions.Session) -> None:
     await asyncio.sleep(_LAST_WORD_S)
 
 
-async def _from_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
-    """Pass on what comes from the node, until it has no more."""
+async def _pass_on(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    """What comes from either side goes to the other, until both have no more or one is gone."""
+    ways = [asyncio.ensure_future(_from_far(stream, end)), asyncio.ensure_future(_to_far(stream, end))]
+    try:
+        await asyncio.gather(*ways)
+        await asyncio.wait_for(stream.recv_message(), _LAST_WORD_S)  # until it hangs up
+    except TimeoutError:
+        pass
+    finally:
+        await give_up(ways)
+
+
+async def _from_far(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    """Pass on what comes from who has called, until it has no more."""
     while (frame := await stream.recv_message()) is not None:
         match frame.WhichOneof("frame"):
             case "data":
@@ -163,8 +184,8 @@ async def _from_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
     await end.end()
 
 
-async def _to_node(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
-    """Pass on what is for the node, until there is no more; after a failure it is for the node to hang up."""
+async def _to_far(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
+    """Pass on what is for who has called, until there is no more; after a failure it is for it to hang up."""
     try:
         while (frame := await end.receive()) is not None:
             await stream.send_message(tunnels.told_data(frame))

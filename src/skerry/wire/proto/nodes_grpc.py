@@ -54,3 +54,31 @@ class NodeServiceStub:
             skerry.wire.proto.nodes_pb2.Frame,
             skerry.wire.proto.nodes_pb2.Frame,
         )
+
+
+class ServerServiceBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def Reach(self, stream: 'grpclib.server.Stream[skerry.wire.proto.nodes_pb2.Frame, skerry.wire.proto.nodes_pb2.Frame]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/skerry.nodes.v1.ServerService/Reach': grpclib.const.Handler(
+                self.Reach,
+                grpclib.const.Cardinality.STREAM_STREAM,
+                skerry.wire.proto.nodes_pb2.Frame,
+                skerry.wire.proto.nodes_pb2.Frame,
+            ),
+        }
+
+
+class ServerServiceStub:
+
+    def __init__(self, channel: grpclib.client.Channel) -> None:
+        self.Reach = grpclib.client.StreamStreamMethod(
+            channel,
+            '/skerry.nodes.v1.ServerService/Reach',
+            skerry.wire.proto.nodes_pb2.Frame,
+            skerry.wire.proto.nodes_pb2.Frame,
+        )

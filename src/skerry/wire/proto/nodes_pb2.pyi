@@ -279,16 +279,26 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("open", "data", "end", "failure")
+    __slots__ = ("open", "data", "end", "failure", "reach")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
     open: str
     data: bytes
     end: End
     failure: Failure
-    def __init__(self, open: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[End, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    reach: Reach
+    def __init__(self, open: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[End, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., reach: _Optional[_Union[Reach, _Mapping]] = ...) -> None: ...
+
+class Reach(_message.Message):
+    __slots__ = ("node", "tunnel")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TUNNEL_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    tunnel: OpenTunnel
+    def __init__(self, node: _Optional[str] = ..., tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...) -> None: ...
 
 class End(_message.Message):
     __slots__ = ()
