@@ -31,6 +31,7 @@ from tests.wire.serverledge.fakes import DONE, Fakes, echo, failed
 
 HELLO = "def handler(params, context):\n    return {'hello': params['name']}\n"
 TRACEBACK = "Traceback (most recent call last):\n  File \"hello.py\", line 2\nKeyError: 'name'"
+ERROR = f"KeyError: 'name'\n\n{TRACEBACK}"
 
 
 class Ledge:
@@ -252,17 +253,13 @@ def test_a_call_says_its_class_and_how_long_it_may_take(ledge: Ledge) -> None:
 
 def test_a_call_that_fails_tells_its_traceback_and_what_it_printed(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello")
-    ledge.fakes.invoker.report = failed(
-        Answer(0.0, output="looking\n", failure=Failure.HANDLER, error=TRACEBACK)
-    )
+    ledge.fakes.invoker.report = failed(Answer(0.0, output="looking\n", failure=Failure.HANDLER, error=ERROR))
     result = ledge.cli("invoke", "hello")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "looking\n" + TRACEBACK.rpartition("\n")[0] + (
-        "\nError: hello failed (HandlerError): KeyError: 'name'\n"
-    )
+    assert result.stderr == f"looking\n{TRACEBACK}\nError: hello failed (HandlerError): KeyError: 'name'\n"
     for_scripts = ledge.cli("invoke", "-o", "json", "hello")
     assert for_scripts.exit_code == 1
-    assert json.loads(for_scripts.stdout)["Error"] == TRACEBACK
+    assert json.loads(for_scripts.stdout)["Error"] == ERROR
 
 
 @pytest.mark.parametrize("failure", [Failure.TIMEOUT, Failure.NO_ROOM, Failure.MEMORY])
@@ -298,7 +295,7 @@ def test_an_async_call_prints_its_id_and_is_polled_by_it(ledge: Ledge) -> None:
     assert json.loads(ledge.cli("poll", "hello-1", "-o", "json").stdout)["State"] == "queued"
     ledge.becomes("hello-1", CallState.DONE, Answer(0.0, b"[1]"))
     assert ledge.say("poll", "hello-1") == "[1]\n"
-    ledge.becomes("hello-1", CallState.FAILED, Answer(0.0, failure=Failure.HANDLER, error=TRACEBACK))
+    ledge.becomes("hello-1", CallState.FAILED, Answer(0.0, failure=Failure.HANDLER, error=ERROR))
     assert "KeyError" in ledge.cli("poll", "hello-1").stderr
     ledge.becomes("hello-1", CallState.EXPIRED)
     assert "kept for" in ledge.cli("poll", "hello-1").stderr

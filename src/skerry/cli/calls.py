@@ -96,12 +96,12 @@ def show(name: str, report: Document, output: str, *, with_printed: bool) -> Non
 
 
 def failed(name: str, report: Document, *, is_told: bool = False) -> CallFailed:
-    """Its traceback is shown first, and what it comes down to is the message."""
-    text = str(report["Error"]).rstrip() or "nobody says why"
-    *before, last = text.splitlines()
-    if before and not is_told:
-        click.echo("\n".join(before), err=True)
-    return CallFailed(f"{name} failed ({report['ErrorType'] or 'unknown'}): {last.strip()}")
+    """What it comes down to is the message, and the traceback is shown before."""
+    text = str(report["Error"]).strip() or "nobody says why"
+    line, _, rest = text.partition("\n")
+    if rest and not is_told:
+        click.echo(rest.strip("\n"), err=True)
+    return CallFailed(f"{name} failed ({report['ErrorType'] or 'unknown'}): {line}")
 
 
 @contextmanager
