@@ -117,7 +117,9 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     labels: Annotated[
         tuple[str, ...], Meta(description="Labels of this node, as KEY=VALUE, for constraints of instances")
     ] = ()
-    join: Annotated[str, Meta(description="URL of the server to join (`skerry node`)")] = ""
+    join: Annotated[
+        str, Meta(description="URL of the server to join (`skerry node`), or of several with commas")
+    ] = ""
     cgroup_root: Annotated[
         str,
         Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),
