@@ -15,10 +15,12 @@ from skerry.functions.results import Polled
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import Answer, Ask, CallState, Report
+from skerry.model.cells import Stream
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
 from skerry.model.room import Megabytes
 from skerry.model.settings import FunctionSettings
+from skerry.node.workers.logs import LogLine
 from skerry.wire.serverledge.context import Serverledge
 
 DIGEST = Digest("sha256:" + "0" * 64)
@@ -75,6 +77,8 @@ class FakeFunctions:
         return sorted(function.name for function in self.known.values())
 
     def runs(self, function: Function) -> str:
+        if function.image:
+            raise errors.Unavailable("this machine runs no containers")
         return "Python 3.11.2"
 
     def _register(self, new: NewFunction, version: int) -> Function:
@@ -82,6 +86,8 @@ class FakeFunctions:
             raise self.failing
         self.asked.append(new)
         runtimes.find(new.runtime)
+        if new.memory < 1:
+            raise errors.Unprocessable("Invalid memory limit")
         return self._put(new, version)
 
     def _put(self, new: NewFunction, version: int) -> Function:
@@ -158,16 +164,15 @@ class FakeAsynchronous:
 
 
 class FakeLogs:
-    """The same three lines of every function, and with `follow` nothing more, for ever."""
-
-    lines = (b"one\n", b"two\n", b"three\n")
+    """The same lines of every function, and with `follow` nothing more, for ever."""
 
     def __init__(self) -> None:
+        self.lines = [LogLine(0, "w1", Stream.STDOUT, text) for text in ("one", "two", "three")]
         self.is_closed = False
 
     async def logs(
-        self, name: str, *, lines: int | None = None, follow: bool = False
-    ) -> AsyncGenerator[bytes, None]:
+        self, name: FunctionName, *, lines: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[LogLine, None]:
         try:
             for line in self.lines if lines is None else self.lines[len(self.lines) - lines :]:
                 yield line

@@ -13,8 +13,10 @@ from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
 from skerry.model.calls import LoadFailed
+from skerry.model.cells import Stream
 from skerry.model.containers import NetworkMode
 from skerry.model.room import Millicores
+from skerry.node.workers.logs import LogLine
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.http.talking import get, post
@@ -278,6 +280,13 @@ async def test_a_function_is_described_with_what_really_runs_it(ledge: Serverled
     }
 
 
+async def test_a_function_that_nothing_here_can_run_is_described_all_the_same(ledge: Serverledge) -> None:
+    await ledge.post("/create", body(Runtime="custom", CustomImage="example.org/f:1"))
+    answer = await ledge.get("/function/hello")
+    assert (answer.status, answer.json["CustomImage"]) == (200, "example.org/f:1")
+    assert answer.json["Runs"] == "nothing here: this machine runs no containers"
+
+
 @pytest.mark.parametrize("path", ["/function/nobody", "/function/nobody/logs"])
 async def test_an_unknown_function_cannot_be_looked_at(ledge: Serverledge, path: str) -> None:
     answer = await ledge.get(path)
@@ -293,6 +302,16 @@ async def test_what_a_function_printed_is_given_as_it_is(
     answer = await ledge.get(f"/function/isprime/logs{query}")
     assert (answer.status, answer.headers["content-type"], answer.body) == (200, TEXT, expected)
     assert ledge.fakes.logs.is_closed
+
+
+async def test_output_that_is_missing_is_told_on_a_line_of_its_own(ledge: Serverledge) -> None:
+    ledge.fakes.logs.lines = [
+        LogLine(1, "w1", Stream.STDOUT, "half a li", is_partial=True),
+        LogLine(2, "w1", Stream.STDERR, "an\ufffd error", lost=3),
+    ]
+    answer = await ledge.get("/function/isprime/logs")
+    expected = "half a li\n[skerry: output is missing here: stderr 3]\nan\ufffd error\n"
+    assert answer.body.decode() == expected
 
 
 async def test_output_is_followed_until_the_reader_goes_away(ledge: Serverledge) -> None:

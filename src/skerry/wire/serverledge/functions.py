@@ -56,7 +56,7 @@ async def create(room: Serverledge, call: Call, body: FunctionBody) -> FunctionC
     """
     try:
         return _created(room, await room.functions.create(body.new_function(), actor=call.caller.name))
-    except (errors.Invalid, errors.NotFound) as error:
+    except (errors.NotFound, errors.Unprocessable) as error:
         raise _in_its_words(error, body) from None
 
 
@@ -75,7 +75,7 @@ async def update(room: Serverledge, call: Call, body: FunctionBody) -> FunctionC
     """
     try:
         return _created(room, await room.functions.update(body.new_function(), actor=call.caller.name))
-    except (errors.Invalid, errors.NotFound) as error:
+    except (errors.NotFound, errors.Unprocessable) as error:
         raise _in_its_words(error, body) from None
 
 
@@ -147,7 +147,7 @@ async def list_by_the_document(room: Serverledge, call: Call) -> list[str]:
 async def show(room: Serverledge, call: Call, path: NamePath) -> FunctionDocument:
     """All of it but its code, and what really runs it."""
     function = known(room, path.name)
-    return documents.function_document(function, room.functions.runs(function), room.settings.call_timeout_s)
+    return documents.function_document(function, _runs(room, function), room.settings.call_timeout_s)
 
 
 def known(room: Serverledge, name: str) -> Function:
@@ -159,12 +159,17 @@ def known(room: Serverledge, name: str) -> Function:
 
 
 def _created(room: Serverledge, function: Function) -> FunctionCreated:
-    return FunctionCreated(function.name, room.functions.runs(function), function.version)
+    return FunctionCreated(function.name, _runs(room, function), function.version)
 
 
-def _in_its_words(error: errors.Invalid | errors.NotFound, body: FunctionBody) -> Exception:
+def _runs(room: Serverledge, function: Function) -> str:
+    try:
+        return room.functions.runs(function)
+    except errors.Unavailable as error:
+        return f"nothing here: {error.message}"
+
+
+def _in_its_words(error: errors.SkerryError, body: FunctionBody) -> Exception:
     if isinstance(error, errors.NotFound):
         return Fixed(404, refusals.INVALID_RUNTIME)
-    if error.field == "memory" and body.memory_mb < 1:
-        return Fixed(422, refusals.INVALID_MEMORY)
-    return error
+    return Fixed(422, refusals.INVALID_MEMORY) if body.memory_mb < 1 else error

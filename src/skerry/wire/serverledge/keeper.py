@@ -14,6 +14,8 @@ from skerry.functions.registry import NewFunction
 from skerry.functions.results import Polled
 from skerry.model.calls import Ask, Report
 from skerry.model.functions import Function
+from skerry.model.ids import FunctionName
+from skerry.node.workers.logs import LogLine
 
 
 class Functions(Protocol):
@@ -38,7 +40,7 @@ class Functions(Protocol):
         ...
 
     def runs(self, function: Function) -> str:
-        """What really runs it, for people: `Python 3.11.2`."""
+        """What really runs it, for people: `Python 3.11.2`. Raises `Unavailable` if nothing here does."""
         ...
 
 
@@ -70,9 +72,9 @@ class Logs(Protocol):
     """What functions have printed."""
 
     def logs(
-        self, name: str, *, lines: int | None = None, follow: bool = False
-    ) -> AsyncGenerator[bytes, None]:
-        """Output as it was written, in the order of time, or the last `lines` of it.
+        self, name: FunctionName, *, lines: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[LogLine, None]:
+        """What all its workers wrote, in the order of time, or the last `lines` of it.
 
         With `follow` also what comes, until the function is gone.
         """

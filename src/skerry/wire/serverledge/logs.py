@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
+from skerry.node.workers.logs import LogLine
 from skerry.wire.http.endpoints import Call, Stream, endpoint
 from skerry.wire.http.streaming import Manner
 from skerry.wire.serverledge import functions
@@ -47,5 +49,17 @@ async def logs(room: Serverledge, call: Call, path: NamePath, query: LogsQuery) 
     function = functions.known(room, path.name)
     async with AsyncExitStack() as undo:
         undo.enter_context(room.streams.take())
-        parts = room.logs.logs(function.name, lines=query.tail, follow=query.follow)
-        return Stream(parts, Manner(TEXT), undo.pop_all())
+        lines = room.logs.logs(function.name, lines=query.tail, follow=query.follow)
+        return Stream(_written(lines), Manner(TEXT), undo.pop_all())
+
+
+async def _written(lines: AsyncGenerator[LogLine, None]) -> AsyncGenerator[bytes, None]:
+    is_within_line = False
+    async with aclosing(lines):
+        async for line in lines:
+            text = line.text if line.is_partial else line.text + "\n"
+            if line.lost:
+                gap = f"[skerry: output is missing here: {line.stream} {line.lost}]\n"
+                text = ("\n" if is_within_line else "") + gap + text
+            is_within_line = line.is_partial
+            yield text.encode("utf-8", "replace")
