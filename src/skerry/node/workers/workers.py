@@ -29,7 +29,7 @@ from skerry.node.cells.cells import Cells
 from skerry.node.launching import ENVIRONMENT, Launcher, Zygote
 from skerry.node.network.network import Network
 from skerry.node.workers import programs
-from skerry.node.workers.blanks import CODE, CELL, Blank, Blanks
+from skerry.node.workers.blanks import CELL, CODE, Blank, Blanks
 from skerry.node.workers.conversations import Load
 from skerry.node.workers.logs import FunctionLogs, LogLine
 from skerry.node.workers.programs import Program

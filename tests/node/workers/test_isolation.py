@@ -1,0 +1,168 @@
+"""What a worker can see and do, asked from inside of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skerry.model.containers import NetworkMode
+from skerry.model.room import Megabytes
+from skerry.node.workers.workers import Worker
+from tests.node.network import machines
+from tests.node.workers.ground import SUBNET, Agent, Ground, answered, needs_root
+
+pytestmark = [needs_root, pytest.mark.root]
+
+# Evaluates an expression, or tells the error that it raised.
+PROBE = """
+import ctypes, os, signal, socket, subprocess, sys, threading
+def write(path):
+    with open(path, "w") as file:
+        file.write("x")
+    return True
+def status(name):
+    with open("/proc/self/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(name + ":"))
+def handle(params):
+    try:
+        return repr(eval(params))
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+"""
+
+
+@pytest.fixture
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+    with machines.machine(tmp_path):
+        ground = Ground(tmp_path / "data", has_network=True)
+        ground.folder.mkdir(mode=0o700)
+        yield ground
+        left = ground.left()
+        await ground.clear()
+        assert left == []
+
+
+@pytest.fixture
+async def agent(ground: Ground) -> AsyncIterator[Agent]:
+    async with ground.agent() as agent:
+        yield agent
+
+
+async def probe(worker: Worker, expression: str) -> str:
+    answer = await answered(worker, json.dumps(expression).encode())
+    assert answer.failure is None, answer.error
+    told: str = json.loads(answer.result)
+    return told
+
+
+async def value(worker: Worker, expression: str) -> Any:
+    return eval(await probe(worker, expression))
+
+
+async def test_a_worker_sees_its_code_and_its_own_processes_and_writes_only_to_tmp(
+    ground: Ground, agent: Agent
+) -> None:
+    (ground.folder / "secret").write_text("of the node")
+    other = await agent.workers.spawn(ground.function(name="other"), ground.code("other", main=PROBE))
+    worker = await agent.workers.spawn(ground.function(), ground.code(main=PROBE))
+    uid = agent.cells.get(worker._blank.cell).uid
+    assert await value(worker, "os.getresuid() + os.getresgid()") == (uid,) * 6
+    assert await value(worker, "os.getgroups()") == []
+    assert await value(other, "os.getuid()") != uid
+
+    assert await value(worker, "sorted(int(n) for n in os.listdir('/proc') if n.isdigit())") == [1, 2]
+    assert await value(worker, "os.listdir('/home/function')") == ["main.py"]
+    assert await value(worker, "sorted(os.listdir('/home'))") == ["function", "runtime"]
+    assert await value(worker, "os.listdir('/home/runtime')") == []
+    assert await value(worker, "os.listdir('/root')") == []
+    assert "secret" not in await probe(worker, f"os.listdir({str(ground.folder)!r})")
+    assert "Error" in await probe(worker, f"open({str(ground.folder / 'secret')!r}).read()")
+    assert await value(worker, "[n for n in os.listdir('/run') if n != 'systemd']") == []
+    assert await value(worker, "os.getcwd()") == "/home/function"
+
+    for path in ("/home/function/x", "/home/x", "/x", "/etc/x", "/run/x", "/dev/x", "/sys/x", "/proc/sys/x"):
+        assert "Error" in await probe(worker, f"write({path!r})"), path
+    for path in ("/tmp/x", "/var/tmp/x", "/dev/shm/x"):
+        assert await value(worker, f"write({path!r})") is True
+    assert await value(other, "os.listdir('/tmp')") == []
+    for each in (worker, other):
+        await each.close()
+
+
+async def test_a_worker_has_no_privileges_and_gains_none(ground: Ground, agent: Agent) -> None:
+    worker = await agent.workers.spawn(ground.function(), ground.code(main=PROBE))
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(await value(worker, f"status({name!r})"), 16) == 0, name
+    assert await value(worker, "status('NoNewPrivs')") == "1"
+    assert await value(worker, "status('Seccomp')") == "2"
+    for deed in (
+        "os.setuid(0)",
+        "os.setgid(0)",
+        "os.chroot('/tmp')",
+        "os.nice(-5)",
+        "os.kill(1, 9) or open(1/0)",
+    ):
+        assert "Error" in await probe(worker, deed), deed
+    refused = "ctypes.CDLL(None, use_errno=True).{}"
+    for call in ("unshare(0x10000000)", "umount2(b'/home/function', 2)", "ptrace(16, 1, 0, 0)"):
+        assert await value(worker, refused.format(call)) == -1, call
+    # Its own streams, its socket, and what this very listing opens.
+    fds = await value(worker, "sorted(int(n) for n in os.listdir('/proc/self/fd'))")
+    assert fds in ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+    assert await value(worker, "subprocess.run(['id', '-u'], capture_output=True).returncode") == 0
+    assert await value(worker, "[m for m in sys.modules if m.partition('.')[0] == 'skerry']") == []
+    assert "ModuleNotFoundError" in await probe(worker, "__import__('skerry')")
+    assert "ModuleNotFoundError" in await probe(worker, "__import__('msgspec')")
+    assert await value(worker, "signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL") is True
+    assert await value(worker, "signal.pthread_sigmask(signal.SIG_BLOCK, ())") == set()
+    assert "PYTHON" not in await probe(worker, "dict(os.environ)")
+    await worker.close()
+
+
+async def test_a_worker_has_an_address_of_its_own_or_only_loopback(ground: Ground, agent: Agent) -> None:
+    code = ground.code(main=PROBE)
+    worker = await agent.workers.spawn(ground.function(), code)
+    alone = await agent.workers.spawn(ground.function(name="alone", network=NetworkMode.NONE), code)
+    assert agent.network is not None
+    address = agent.network.attachments()[worker._blank.cell].address
+    names = "[name for _, name in socket.if_nameindex()]"
+    assert await value(worker, names) == ["lo", "eth0"]
+    assert await value(worker, "sorted(os.listdir('/sys/class/net'))") == ["eth0", "lo"]
+    bound = "socket.socket().bind(({!r}, 8000))"
+    assert await value(worker, bound.format(address)) is None
+    assert "OSError" in await probe(worker, bound.format(SUBNET.replace("0/24", "1")))
+    assert "192.0.2.53" in await value(worker, "open('/etc/resolv.conf').read()")
+    assert await value(alone, names) == ["lo"]
+    assert await value(alone, "os.listdir('/sys/class/net')") == ["lo"]
+    assert await value(alone, bound.format("127.0.0.1")) is None
+    assert "Network is unreachable" in await probe(alone, "socket.create_connection(('192.0.2.1', 80))")
+    for each in (worker, alone):
+        await each.close()
+    assert worker._blank.cell not in agent.network.attachments()
+
+
+async def test_a_node_worker_is_confined_like_any_other(ground: Ground, agent: Agent) -> None:
+    code = ground.code(
+        main_js="const fs = require('fs');\n"
+        "const look = (path) => { try { return fs.readdirSync(path).sort(); } catch (error) "
+        "{ return error.code; } };\n"
+        "const write = (path) => { try { fs.writeFileSync(path, 'x'); return ''; } catch (error) "
+        "{ return error.code; } };\n"
+        "exports.handle = (paths) => ({ uid: process.getuid(), look: paths.map(look), "
+        "write: ['/home/function/x', '/tmp/x'].map(write),\n"
+        "  status: fs.readFileSync('/proc/self/status', 'utf8') });\n"
+    )
+    worker = await agent.workers.spawn(ground.function(runtime="nodejs20", memory=Megabytes(256)), code)
+    paths = ["/home", "/home/function", "/home/runtime", "/root", str(ground.folder)]
+    seen = json.loads((await answered(worker, json.dumps(paths).encode())).result)
+    assert seen["uid"] == agent.cells.get(worker._blank.cell).uid
+    assert seen["look"][:4] == [["function", "runtime"], ["main.js"], ["worker.js"], []]
+    assert seen["look"][4] in ([], "ENOENT", "EACCES")
+    assert seen["write"] == ["EROFS", ""]
+    status = dict(line.split(":\t", 1) for line in seen["status"].splitlines() if ":\t" in line)
+    assert (status["CapEff"], status["NoNewPrivs"], status["Seccomp"]) == ("0" * 16, "1", "2")
+    await worker.close()

@@ -1,0 +1,321 @@
+"""Workers in their cells: made, called, ended, whatever the function does; and nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from skerry.model import errors
+from skerry.model.calls import Failure, LoadFailed, WorkerGone
+from skerry.model.cells import Limits
+from skerry.model.containers import NetworkMode
+from skerry.model.ids import CellName
+from skerry.model.room import Megabytes, Millicores
+from skerry.node.workers.workers import CELL, Worker
+from tests.node.cells.real import is_alive
+from tests.node.workers.ground import NO_NETWORK, Agent, Ground, answered, needs_root
+from tests.support.waiting import eventually
+
+pytestmark = [needs_root, pytest.mark.root]
+
+ECHO = "def handle(params, context):\n    return params\n"
+
+
+@pytest.fixture
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+    ground = Ground(tmp_path)
+    yield ground
+    left = ground.left()
+    await ground.clear()
+    assert left == []
+
+
+@pytest.fixture
+async def agent(ground: Ground) -> AsyncIterator[Agent]:
+    async with ground.agent() as agent:
+        yield agent
+
+
+def cell_of(worker: Worker) -> CellName:
+    return CellName(f"{CELL}/w{worker.id}")
+
+
+async def test_a_python_function_is_called_and_its_worker_goes_without_a_trace(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(main=ECHO)
+    worker = await agent.workers.spawn(ground.function(), code)
+    assert worker.is_alive
+    assert worker.init_s > 0
+    assert worker.runtime == agent.workers.describe("python")
+    for number in range(3):
+        params = json.dumps({"number": number}).encode()
+        assert (await answered(worker, params)).result == params
+    assert cell_of(worker) in [view.cell.name for view in agent.cells.list()]
+    pids = ground.groups.pids(cell_of(worker))
+    await worker.close()
+    await worker.close()
+    assert not worker.is_alive
+    assert cell_of(worker) not in [view.cell.name for view in agent.cells.list()]
+    assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_a_node_function_is_called_and_takes_a_process_that_was_blank(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(main_js="exports.handle = async (params) => { console.log('hi'); return params; }")
+    function = ground.function(runtime="nodejs17", memory=Megabytes(256))
+    workers = [await agent.workers.spawn(function, code) for _ in range(2)]
+    assert workers[0].runtime == agent.workers.describe("nodejs")
+    assert [(await answered(worker, b'[1,"x"]')).result for worker in workers] == [b'[1,"x"]'] * 2
+    lines = [line async for line in agent.workers.logs(function.name)]
+    assert [(line.text, line.stream) for line in lines] == [("hi", "stdout")] * 2
+    await asyncio.gather(*(worker.close() for worker in workers))
+
+
+async def test_a_worker_is_held_to_what_its_function_asks_for(ground: Ground, agent: Agent) -> None:
+    function = ground.function(memory=Megabytes(96), cpu=Millicores(300))
+    worker = await agent.workers.spawn(function, ground.code(main=ECHO))
+    held = ground.groups.read_limits(cell_of(worker))
+    assert held == Limits(memory=Megabytes(96), cpu_quota=Millicores(300), pids=ground.settings.worker_pids)
+    assert agent.cells.get(cell_of(worker)).cell.limits == held
+    above = ground.groups.read_limits(CELL).memory
+    assert above is not None
+    assert above >= ground.memory_mb
+    await worker.close()
+
+
+async def test_thirty_cold_starts_at_once(ground: Ground, agent: Agent) -> None:
+    code = ground.code(main=ECHO)
+    functions = [ground.function(name=f"f{number}", memory=Megabytes(32)) for number in range(30)]
+    workers = await asyncio.gather(*(agent.workers.spawn(function, code) for function in functions))
+    answers = await asyncio.gather(
+        *(answered(worker, str(number).encode()) for number, worker in enumerate(workers))
+    )
+    assert [int(answer.result) for answer in answers] == list(range(30))
+    await asyncio.gather(*(worker.close() for worker in workers))
+    await eventually(lambda: len(agent.cells.list()) <= 1 + 2 * ground.settings.spare_workers)
+
+
+async def gone(worker: Worker, params: bytes = b"null") -> WorkerGone:
+    with pytest.raises(WorkerGone) as caught:
+        await answered(worker, params)
+    return caught.value
+
+
+async def test_a_worker_that_eats_its_memory_is_told_apart_from_one_that_died(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(
+        main="def handle(params):\n    print('eating', flush=True)\n    return len(bytearray(1 << 30))\n"
+    )
+    ended = asyncio.Event()
+    worker = await agent.workers.spawn(ground.function(), code)
+    worker.on_end(ended.set)
+    why = await gone(worker)
+    assert why.failure is Failure.MEMORY
+    assert "more than its 64 MB" in why.error
+    assert why.output == "eating\n"
+    await ended.wait()
+    assert not worker.is_alive
+    await worker.close()
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("os._exit(3)", "exited with 3"),
+        ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ("os.closerange(3, 64); time.sleep(60)", "ended in the middle of it"),
+        ("os.write(3, bytes(64)); time.sleep(60)", "no answer"),
+    ],
+)
+async def test_why_a_worker_ended_is_told_with_what_it_said(
+    ground: Ground, agent: Agent, deed: str, told: str
+) -> None:
+    lines = [
+        "import os, sys, time",
+        "def handle(params):",
+        "    print('last words', file=sys.stderr, flush=True)",
+    ]
+    code = ground.code(main="\n".join([*lines, f"    {deed}", ""]))
+    worker = await agent.workers.spawn(ground.function(), code)
+    why = await gone(worker)
+    assert why.failure is Failure.DIED
+    assert told in why.error
+    assert why.output == "last words\n"
+    assert (await gone(worker)).error == why.error  # and for whoever comes later
+    await worker.close()
+
+
+async def test_a_call_that_takes_too_long_ends_a_worker_of_one_call_at_a_time(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(main="import time\ndef handle(params):\n    time.sleep(params)\n")
+    worker = await agent.workers.spawn(ground.function(), code)
+    ended = asyncio.Event()
+    worker.on_end(ended.set)
+    answer = await answered(worker, b"600", within_s=0.05)
+    assert answer.failure is Failure.TIMEOUT
+    await ended.wait()
+    assert not worker.is_alive
+    await worker.close()
+
+
+async def test_a_worker_that_ignores_being_asked_is_killed_at_once(ground: Ground, agent: Agent) -> None:
+    code = ground.code(
+        main="import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
+        "def handle(params):\n    time.sleep(600)\n"
+    )
+    worker = await agent.workers.spawn(ground.function(), code)
+    call = asyncio.create_task(gone(worker))
+    await eventually(lambda: worker.in_flight == 1)
+    async with asyncio.timeout(4.0):  # less than the grace that other executables have
+        await worker.close()
+    assert "was ended in the middle" in (await call).error
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def handle(:\n", "SyntaxError"),
+        ("import nowhere\n", "nowhere"),
+        ("x = 1\n", "has no 'handle'"),
+        ("import os\nos._exit(7)\n", "exited with 7"),
+        ("x = bytearray(1 << 30)\n", "memory"),
+    ],
+)
+async def test_code_that_cannot_be_loaded_is_refused_with_the_cause(
+    ground: Ground, agent: Agent, text: str, told: str
+) -> None:
+    with pytest.raises(LoadFailed, match=told):
+        await agent.workers.spawn(ground.function(), ground.code(main=text))
+    await eventually(lambda: len(agent.cells.list()) == 1 + ground.settings.spare_workers)
+
+
+async def test_a_function_with_too_little_memory_for_its_runtime_is_refused(
+    ground: Ground, agent: Agent
+) -> None:
+    code = ground.code(main_js="exports.handle = () => 1")
+    function = ground.function(runtime="nodejs17", memory=Megabytes(4))
+    with pytest.raises(LoadFailed, match="memory"):
+        await agent.workers.spawn(function, code)
+
+
+async def test_a_fork_bomb_stops_at_its_limit_and_goes_with_its_worker(
+    ground: Ground, tmp_path: Path
+) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, worker_pids=24)
+    code = ground.code(
+        main="import os, time\ndef handle(params):\n    made = 0\n    try:\n        while True:\n"
+        "            if os.fork() == 0:\n                time.sleep(600)\n            made += 1\n"
+        "    except BlockingIOError:\n        return made\n"
+    )
+    async with ground.agent() as agent:
+        worker = await agent.workers.spawn(ground.function(), code)
+        made = int((await answered(worker)).result)
+        assert 10 <= made < 24
+        pids = ground.groups.pids(cell_of(worker))
+        assert len(pids) == made + 2
+        await worker.close()
+        assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_a_worker_that_prints_without_end_stalls_nobody_and_keeps_its_bound(ground: Ground) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, log_bytes=256 * 1024)
+    code = ground.code(
+        main="import os\ndef handle(params):\n    for _ in range(params):\n"
+        "        os.write(1, b'x' * 65535 + b'\\n')\n"
+    )
+    async with ground.agent() as agent:
+        worker = await agent.workers.spawn(ground.function(), code)
+        assert (await answered(worker, b"400")).failure is None
+        await worker.close()
+    kept = sum(path.stat().st_size for path in (ground.folder / "logs").rglob("*") if path.is_file())
+    assert 0 < kept <= 256 * 1024
+
+
+async def test_without_a_network_a_function_that_wants_one_is_refused_with_the_reason(
+    ground: Ground, agent: Agent
+) -> None:
+    with pytest.raises(errors.Unavailable, match=NO_NETWORK):
+        await agent.workers.spawn(ground.function(network=NetworkMode.BRIDGE), ground.code(main=ECHO))
+
+
+async def test_a_runtime_of_an_unknown_kind_is_refused(ground: Ground, agent: Agent) -> None:
+    with pytest.raises(errors.Unavailable, match="cobol"):
+        await agent.workers.spawn(ground.function(runtime="cobol60"), ground.code(main=ECHO))
+
+
+async def test_a_blank_worker_that_died_is_not_handed_out(ground: Ground, agent: Agent) -> None:
+    code = ground.code(main=ECHO)
+    await agent.workers.prepare(ground.function(), force=False)
+
+    def blank() -> list[int]:
+        return [state.pid for view in agent.cells.list() for state in view.executables if state.exit is None]
+
+    (pid,) = await eventually(blank)
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: blank() == [])
+    worker = await agent.workers.spawn(ground.function(), code)
+    assert (await answered(worker, b"1")).result == b"1"
+    await worker.close()
+
+
+async def test_a_zygote_that_was_killed_is_replaced(ground: Ground, agent: Agent) -> None:
+    code = ground.code(main=ECHO)
+    first = await agent.workers.spawn(ground.function(), code)
+    launcher = agent.workers._launcher
+    assert launcher is not None
+    os.kill(launcher.pid, signal.SIGKILL)
+    await launcher.failed()
+    workers = await asyncio.gather(*(agent.workers.spawn(ground.function(), code) for _ in range(3)))
+    for worker in (first, *workers):
+        assert (await answered(worker, b"1")).result == b"1"
+        await worker.close()
+
+
+STEPS = [
+    "blank.allocated",
+    "blank.prepared",
+    "blank.mounted",
+    "blank.started",
+    "spawn.limited",
+    "spawn.mounted",
+]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_start_that_fails_or_is_given_up_at_any_step_leaves_nothing(
+    ground: Ground, is_cancelled: bool
+) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
+    spawning: asyncio.Task[Worker] | None = None
+    fatal = ""
+
+    def reached(name: str) -> None:
+        if name == fatal:
+            if not is_cancelled:
+                raise errors.Internal("the machine fails")
+            assert spawning is not None
+            spawning.cancel()
+
+    async with ground.agent(reached) as agent:
+        code = ground.code(main=ECHO)
+        for fatal in (*STEPS, *([] if is_cancelled else ["spawn.loaded"])):  # noqa: B007 - `reached` looks at it
+            spawning = asyncio.create_task(agent.workers.spawn(ground.function(), code))
+            with pytest.raises(asyncio.CancelledError if is_cancelled else errors.Internal):
+                await spawning
+            assert [view.cell.name for view in agent.cells.list()] == [CELL]
+            assert ground.groups.pids(CELL) == []
+        fatal = ""
+        worker = await agent.workers.spawn(ground.function(), code)
+        assert (await answered(worker, b"1")).result == b"1"
