@@ -21,7 +21,7 @@ from skerry import __version__
 from skerry.control.events import EventLog
 from skerry.control.identity import Identity
 from skerry.control.plane import Plane
-from skerry.daemon import addresses, agent, cluster, credentials, runtime
+from skerry.daemon import addresses, agent, cluster, credentials, functions, runtime
 from skerry.kit import files
 from skerry.kit.clock import Clock
 from skerry.kit.ids import new_id
@@ -117,6 +117,7 @@ async def _start_server(
     await _first(fleet.ready(), loops.failed())
     lacking: tuple[str, ...] = ()
     engine = None
+    serverledge = None
     if role == "up":
         node = await runtime.start(
             settings,
@@ -130,6 +131,21 @@ async def _start_server(
         )
         failures.append(node.failed)
         lacking, engine = node.lacking, node.engine
+        if node.cells is not None:
+            serverledge, functions_failed = await functions.start(
+                store,
+                events,
+                node.cells,
+                engine,
+                settings.functions,
+                folder / "functions",
+                clock,
+                node=settings.node.name or _node_name(host_name),
+                url=f"{scheme}://{_advertised(http_address, settings)}",
+                stop_timeout_s=settings.stop_timeout_s,
+                undo=undo,
+            )
+            failures.append(functions_failed)
     plane = Plane(
         settings=settings,
         clock=clock,
@@ -143,7 +159,7 @@ async def _start_server(
     )
     services = [IdentityService(identity), *fleet.services]
     grpc = GrpcServer(standard.beside(services, checks), door, settings.grpc, clock=clock)
-    app = build_app(plane, door, lambda: _advertised(grpc_address, settings), fleet.kudo)
+    app = build_app(plane, door, lambda: _advertised(grpc_address, settings), fleet.kudo, serverledge)
     http = HttpServer(app, settings.http)
 
     async def drain() -> None:

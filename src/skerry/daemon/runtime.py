@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 class Runtime:
     """The runtime as it serves."""
 
+    cells: Cells | None  # None: no cells here, and so nothing else
     engine: containers.Engine | None  # None: no containers here
     lacking: tuple[str, ...]  # what this machine cannot do, in plain sentences
     failed: Callable[[], Awaitable[None]]  # raises when it cannot go on
@@ -91,7 +92,7 @@ async def start(
     )
     undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
     await server.listen_unix(socket_path, tls)
-    return Runtime(engine, lacking, loops.failed)
+    return Runtime(cells, engine, lacking, loops.failed)
 
 
 async def _open_cells(

@@ -21,7 +21,7 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import Answer, Ask, Failure, LoadFailed, Report, WorkerGone
 from skerry.model.functions import Function
-from skerry.model.ids import FunctionName
+from skerry.model.ids import Digest, FunctionName
 from skerry.model.settings import FunctionSettings
 
 log = structlog.get_logger(__name__)
@@ -306,6 +306,10 @@ class Invoker:
             workers=len(pool.slots),
             queue_length=self._queue.count,
         )
+
+    def code_in_use(self) -> set[Digest]:
+        """The code of every worker, from before it starts until it is gone."""
+        return {slot.function.code for slot in self._pool.slots if slot.function.code is not None}
 
     def _gauges(self) -> dict[str, float]:
         pool = self._pool
