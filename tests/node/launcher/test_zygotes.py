@@ -1,0 +1,140 @@
+"""Workers that are forks of a zygote: what they begin with, and what becomes of starts that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from skerry.model import errors
+from skerry.model.cells import Sandbox
+from skerry.node.launcher import kernel
+from skerry.node.launching import InitSpec, Launcher, StartSpec, Zygote
+from skerry.node.workers import frames, programs
+from tests.node.launcher.ground import LOG_BYTES, UID, Ground, Room, needs_root
+
+pytestmark = [needs_root, pytest.mark.root]
+
+ENTRY = "skerry.node.workers.python:main"
+HOME = InitSpec("cell", isolates_network=True, has_own_home=True)
+
+
+async def zygote(entry: str = ENTRY, preload: tuple[str, ...] = ()) -> Launcher:
+    return await Launcher.start(Zygote((await programs.find_python()).path, entry, preload))
+
+
+@pytest.fixture
+async def launcher() -> AsyncIterator[Launcher]:
+    launcher = await zygote(preload=("fractions", "no_such_module"))
+    yield launcher
+    await launcher.stop()
+
+
+@pytest.fixture
+async def plain() -> AsyncIterator[Launcher]:
+    launcher = await Launcher.start()
+    yield launcher
+    await launcher.stop()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def fork(room: Room, theirs: socket.socket, sandbox: Sandbox | None = None) -> int:
+    folder, logs = room.folder / "records", room.folder / "logs"
+    for each in (folder, logs):
+        each.mkdir(parents=True, exist_ok=True)
+    room.groups.add_leaf(room.name, "_x1")
+    spec = StartSpec(
+        "1",
+        "",
+        sandbox or Sandbox(),
+        UID,
+        UID,
+        LOG_BYTES,
+        socket=theirs.fileno(),
+        is_fork=True,
+        logs=logs,
+    )
+    with room.groups.entrance(room.name, "_x1", from_within=True) as entrance:
+        started = await room.init.start(spec, folder, entrance)
+    started.close()
+    return started.pid
+
+
+async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
+    ground: Ground, launcher: Launcher, ends: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir(mode=0o755)
+    (code / "main.py").write_text(
+        "import sys\nimported = 'fractions' in sys.modules\n"
+        "def handle(params):\n    print('hello', flush=True)\n    return imported\n"
+    )
+    room = ground.room()
+    init = await room.open(launcher, HOME)
+    detached = kernel.detached_mount(str(code), kernel.MOUNT_ATTR_RDONLY)
+    await init.mount(detached, "/home/function")
+    os.close(detached)
+    ours, theirs = ends
+    pid = await fork(room, theirs)
+    theirs.close()
+    assert Path(f"/proc/{pid}/comm").read_text() == "skerry-worker\n"
+    load = {"handler": "main.handle", "folder": "/home/function", "environment": {}, "context": {}}
+    load |= {"max_result_bytes": 1000, "max_output_bytes": 1000, "max_concurrency": 1}
+    ours.sendall(frames.pack(frames.LOAD, 0, json.dumps(load).encode()))
+    ours.sendall(frames.pack(frames.CALL, 1, b"\0null"))
+    answers = b""
+    while not answers.endswith(b"true"):
+        answers += await asyncio.to_thread(ours.recv, 4096)
+    ours.close()
+    exited = await room.ended("1")
+    assert (exited.code, exited.signal) == (0, None)
+    assert json.loads((room.folder / "records" / "exit.json").read_text())["code"] == 0
+    assert [path.name.partition("-")[0] for path in (room.folder / "logs").glob("stdout-*")] == ["stdout"]
+
+
+async def test_a_step_that_fails_is_told_and_leaves_no_process(
+    ground: Ground, launcher: Launcher, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    room = ground.room()
+    init = await room.open(launcher, HOME)
+    with pytest.raises(errors.Refused, match="change folder"):
+        await fork(room, ends[1], Sandbox(folder="/nowhere"))
+    assert room.groups.pids(room.name) == [init.pid]
+
+
+async def test_the_init_of_another_launcher_forks_no_worker(
+    ground: Ground, plain: Launcher, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    room = ground.room()
+    await room.open(plain)
+    with pytest.raises(errors.Internal, match="fork a worker"):
+        await fork(room, ends[1])
+
+
+async def test_a_mount_with_no_place_for_it_is_refused(
+    ground: Ground, plain: Launcher, tmp_path: Path
+) -> None:
+    room = ground.room()
+    init = await room.open(plain, HOME)
+    detached = kernel.detached_mount(str(tmp_path), kernel.MOUNT_ATTR_RDONLY)
+    with pytest.raises(errors.Internal, match="mount /nowhere"):
+        await init.mount(detached, "/nowhere")
+    os.close(detached)
+    with pytest.raises(kernel.StepFailed):
+        kernel.detached_mount(str(tmp_path / "nothing"), kernel.MOUNT_ATTR_RDONLY)
+
+
+async def test_a_zygote_without_its_entry_does_not_start() -> None:
+    with pytest.raises(errors.Unavailable):
+        await zygote(entry="skerry.no_such_module:main")

@@ -1,0 +1,51 @@
+"""An agent in a process of its own, which starts a worker and dies on the way.
+
+    python -m tests.node.workers.driver FOLDER ROOT STEP
+
+It kills itself, as `kill -9` would, when that step of `skerry.node.workers` is reached. What it says before
+that, line by line, are the processes that are to end by themselves then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tests.node.workers.ground import Ground
+
+
+def say(*pids: int) -> None:
+    sys.stdout.write(" ".join(map(str, pids)) + "\n")
+    sys.stdout.flush()
+
+
+async def main(folder: str, root: str, fatal: str) -> None:
+    ground = Ground(Path(folder), has_network=True, root=root)
+    ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
+
+    def reached(step: str) -> None:
+        if step == fatal:
+            # Of cells, only processes that are no inits: those stay until the next agent comes.
+            say(
+                *(
+                    int(pid)
+                    for pid in Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
+                )
+            )
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with ground.agent(reached) as agent:
+        await agent.workers.spawn(ground.function(), ground.folder / "code" / "hello")
+
+
+if __name__ == "__main__":
+    # Logs would mix with what is said.
+    import structlog
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    asyncio.run(main(*sys.argv[1:]))

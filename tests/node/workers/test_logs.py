@@ -1,0 +1,163 @@
+"""What functions print: merged in the order of time, followed, and kept within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from skerry.model.cells import Stream
+from skerry.model.ids import FunctionName
+from skerry.node.logs.rings import RingWriter
+from skerry.node.workers.logs import FunctionLogs
+from tests.support.waiting import eventually
+
+F, G = FunctionName("f"), FunctionName("g")
+BOUND = 64 * 1024
+
+
+class Printing:
+    """One stream of a worker, as its init writes it."""
+
+    def __init__(self, logs: FunctionLogs, folder: Path, stream: Stream) -> None:
+        self.folder = os.open(folder, os.O_RDONLY)
+        self.ring = RingWriter(self.folder, stream, max_bytes=logs.ring_bytes, is_new=True)
+
+    def say(self, text: str, at: int) -> None:
+        self.ring.write(text.encode(), at)
+
+    def close(self) -> None:
+        self.ring.close()
+        os.close(self.folder)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> FunctionLogs:
+    return FunctionLogs(tmp_path / "logs", BOUND)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
+def printing(
+    logs: FunctionLogs, opened: contextlib.ExitStack, folder: Path, stream: Stream = Stream.STDOUT
+) -> Printing:
+    return opened.enter_context(contextlib.closing(Printing(logs, folder, stream)))
+
+
+async def texts(logs: FunctionLogs, name: FunctionName, lines: int | None = None) -> list[str]:
+    return [line.text async for line in logs.read(name, lines=lines)]
+
+
+async def test_lines_of_all_workers_and_streams_come_in_the_order_of_time(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    folder = logs.begin("w1", F)
+    out, err = (printing(logs, opened, folder, stream) for stream in Stream)
+    other = printing(logs, opened, logs.begin("w2", F))
+    stranger = printing(logs, opened, logs.begin("w3", G))
+    out.say("one\nfi", 1)
+    err.say("two\n", 2)
+    other.say("three\nfour\n", 3)
+    out.say("ve\nsix", 5)
+    stranger.say("of another function\n", 1)
+    found = [line async for line in logs.read(F)]
+    assert [line.text for line in found] == ["one", "five", "two", "three", "four", "six"]
+    assert [(line.worker, line.stream) for line in found[2:4]] == [("w1", "stderr"), ("w2", "stdout")]
+    assert [line.is_partial for line in found] == [False] * 5 + [True]
+    assert await texts(logs, F, lines=2) == ["four", "six"]
+    assert await texts(logs, FunctionName("nobody")) == []
+
+
+async def test_a_blank_worker_takes_what_it_prints_along_to_its_function(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    worker = printing(logs, opened, logs.begin("w1"))
+    logs.assign("w1", F)
+    worker.say("hello\n", 1)
+    assert await texts(logs, F) == ["hello"]
+    logs.begin("w2")
+    logs.end("w2")
+    logs.end("w2")
+    assert not list(logs._folder.glob(".blank/*"))
+
+
+async def test_who_follows_sees_new_lines_and_new_workers_until_the_function_is_gone(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    first = printing(logs, opened, logs.begin("w1", F))
+    first.say("old\nha", 1)
+    seen: list[str] = []
+
+    async def follow() -> None:
+        async for line in logs.read(F, lines=1, follow=True):
+            seen.append(line.text)  # noqa: PERF401 - looked at as it grows
+
+    following = asyncio.create_task(follow())
+    await eventually(lambda: seen == ["old"])
+    first.say("lf\n", 2)
+    await eventually(lambda: seen == ["old", "half"])
+    second = printing(logs, opened, logs.begin("w2", F))
+    second.say("new\n", 3)
+    second.say("unended", 4)
+    await eventually(lambda: seen == ["old", "half", "new"])
+    logs.end("w2")
+    await eventually(lambda: seen == ["old", "half", "new", "unended"])
+    logs.forget(F)
+    await asyncio.wait_for(following, 10)
+
+
+async def test_the_oldest_goes_when_it_is_too_much_and_what_is_written_to_stays(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    for number in range(20):
+        folder = logs.begin(f"w{number:02}", F)
+        worker = printing(logs, opened, folder)
+        for line in range(200):
+            worker.say(f"{number} {line}\n", number * 1000 + line)
+        for path in folder.iterdir():
+            os.utime(path, (number, number))
+        logs.end(f"w{number:02}")
+        live = [path for path in logs._folder.rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in live) <= BOUND
+    found = await texts(logs, F)
+    assert found[-1] == "19 199"
+    assert "0 0" not in found
+    logs.trim(F)
+    assert not (logs._folder / F / "w00").exists()
+
+    busy = printing(logs, opened, logs.begin("busy", F))
+    busy.say("short\n", 1)
+    (segment,) = (logs._folder / F / "busy").iterdir()
+    os.utime(segment, (0, 0))
+    logs.trim(F)
+    assert segment.exists()
+
+
+async def test_the_last_words_of_a_worker_are_the_end_of_both_streams(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    folder = logs.begin("w1", F)
+    out, err = (printing(logs, opened, folder, stream) for stream in Stream)
+    out.say("before\n", 1)
+    err.say("why\n", 2)
+    out.say("dying", 3)
+    assert logs.last_words("w1", F, 1000) == "before\nwhy\ndying\n"
+    assert logs.last_words("w1", F, 6) == "dying\n"
+    assert logs.last_words("unknown", F, 6) == ""
+
+
+def test_what_blank_workers_of_an_earlier_agent_said_is_dropped_and_functions_keep_theirs(
+    tmp_path: Path, logs: FunctionLogs
+) -> None:
+    logs.begin("w1")
+    logs.begin("w2", F)
+    again = FunctionLogs(tmp_path / "logs", BOUND)
+    assert [path.name for path in again._folder.iterdir()] == [F]
