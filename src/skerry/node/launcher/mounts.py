@@ -8,6 +8,7 @@ covered.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -32,6 +33,8 @@ _LINKS: Final = {
     "ptmx": "pts/ptmx",
 }
 _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes spaces and the like
+# Somebody removed the mount point meanwhile, and with it the kernel took the mount out of every namespace.
+_GONE: Final = (errno.ENOENT, errno.EINVAL)
 # Root without a single capability may still write to these, as the owner of the files.
 _READ_ONLY: Final = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 # Of the host and not of the cell, and nobody's business there.
@@ -102,7 +105,11 @@ def _let_go(folders: list[str]) -> None:
         points = [_ESCAPE.sub(_unescaped, line.split(b" ", 5)[4]) for line in file]
     for point in reversed(points):
         if any(point.startswith(os.fsencode(folder) + b"/") for folder in folders):
-            kernel.unmount(os.fsdecode(point), kernel.MNT_DETACH)
+            try:
+                kernel.unmount(os.fsdecode(point), kernel.MNT_DETACH)
+            except kernel.StepFailed as failed:
+                if failed.errno not in _GONE:
+                    raise
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
