@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import structs
+
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.cells import Limits, Usage, is_within, parent_of
@@ -78,6 +80,7 @@ class FakeCgroups:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.fail_next_create: Exception | None = None
+        self.fail_next_change: Exception | None = None
 
     def create(self, cell: CellName, limits: Limits) -> None:
         if self.fail_next_create is not None:
@@ -89,6 +92,13 @@ class FakeCgroups:
         if cell in self.host.groups:
             raise errors.AlreadyExists(f"cell {cell} already exists")
         self.host.groups[cell] = limits
+
+    def change_limits(self, cell: CellName, limits: Limits) -> None:
+        if self.fail_next_change is not None:
+            error, self.fail_next_change = self.fail_next_change, None
+            raise error
+        given = {key: value for key, value in structs.asdict(limits).items() if value}
+        self.host.groups[cell] = structs.replace(self.host.groups[cell], **given)
 
     def read_limits(self, cell: CellName) -> Limits:
         return self.host.groups[cell]
@@ -221,6 +231,7 @@ class FakeInitHandle:
         self.pid = init.process.pid
         self.start_time = init.process.start_time
         self.is_closed = False
+        self.mounted: list[tuple[int, str]] = []
 
     async def start(self, spec: StartSpec, folder: Path, entrance: Entrance) -> Started:
         await asyncio.sleep(0)
@@ -235,6 +246,9 @@ class FakeInitHandle:
         if launcher.on_start is not None:
             launcher.on_start(self.init, process, folder)
         return FakeStarted(process.pid, -1)
+
+    async def mount(self, detached: int, place: str) -> None:
+        self.mounted.append((detached, place))
 
     async def exits(self) -> AsyncIterator[Exited]:
         while (exited := await self.init.heard.get()) is not None:
