@@ -123,7 +123,15 @@ def test_the_cli_imports_only_click_and_the_standard_library_before_the_verb_is_
 
 
 SERVER_CODE = ("uvicorn", "starlette", "grpclib", "structlog", "uvloop", "sqlite3", "cryptography", "msgspec")
-SERVER_ROOMS = ("skerry.daemon", "skerry.wire", "skerry.control", "skerry.node", "skerry.store")
+SERVER_CODE += ("joserfc", "lxml")
+SERVER_ROOMS = (
+    "skerry.daemon",
+    "skerry.wire",
+    "skerry.control",
+    "skerry.node",
+    "skerry.market",
+    "skerry.store",
+)
 
 
 @pytest.mark.parametrize("verb", [name for name in main.VERBS if name not in ("up", "server", "node")])
