@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skerry.model import errors
-from skerry.model.calls import Failure, LoadFailed
+from skerry.model.calls import Answer, Failure, LoadFailed
 from skerry.model.functions import Function
-from tests.support.workers import Site, broken, function, in_simulated_time
+from tests.support.workers import FakeWorker, Site, broken, function, in_simulated_time
 
 
 async def update(site: Site, new: Function) -> None:
     site.registry.add(new)
     await site.invoker.updated(new)
     site.host.oldest[new.name] = new.version
+
+
+async def delete(site: Site, name: str) -> None:
+    del site.registry.functions[name]
+    await site.invoker.removed(name)
+
+
+def after_next_hand_over(site: Site, change: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have `change` made when the next worker that comes free is handed over and its new call not begun."""
+    reply = site.host.reply
+
+    def make() -> None:
+        with pytest.raises(StopIteration):  # it ends without waiting for anything
+            change().send(None)
+
+    def answer(worker: FakeWorker, params: bytes) -> Answer:
+        site.host.reply = reply
+        asyncio.get_running_loop().call_soon(make)
+        return reply(worker, params)
+
+    site.host.reply = answer
 
 
 # Updates
@@ -65,22 +88,19 @@ async def test_a_worker_that_starts_during_an_update_is_given_up() -> None:
 @in_simulated_time
 async def test_a_call_in_the_moment_of_its_turn_does_not_slip_into_old_code() -> None:
     async with Site(function("f"), memory_mb=128) as site:
-        site.host.run_s = 1.0
         first, second = site.begin("f"), site.begin("f")
-        new = function("f", version=2)
-        reply = site.host.reply
-
-        def answer(*args: object) -> object:
-            site.host.reply = reply
-            site.registry.add(new)
-            site.host.oldest["f"] = 2
-            asyncio.get_running_loop().call_soon(asyncio.ensure_future, site.invoker.updated(new))
-            site.invoker._dispatcher.renew(site.invoker._lines[new.name], new, 300.0)
-            return reply(*args)  # type: ignore[arg-type]
-
-        site.host.reply = answer  # type: ignore[assignment]
+        after_next_hand_over(site, lambda: update(site, function("f", version=2)))
         assert (await first).answer.output == "w1 v1"
         assert (await second).answer.output == "w2 v2"
+
+
+@in_simulated_time
+async def test_a_call_in_the_moment_of_its_turn_does_not_slip_into_a_deleted_function() -> None:
+    async with Site(function("f"), memory_mb=128) as site:
+        first, second = site.begin("f"), site.begin("f")
+        after_next_hand_over(site, lambda: delete(site, "f"))
+        assert (await first).answer.failure is None
+        assert (await second).answer.failure is Failure.GONE
 
 
 @in_simulated_time
@@ -111,8 +131,7 @@ async def test_a_deletion_lets_calls_end_and_tells_those_that_wait() -> None:
         site.host.run_s = 2.0
         running, waiting = site.begin("f"), site.begin("f")
         await asyncio.sleep(1)
-        site.registry.functions.clear()
-        await site.invoker.removed("f")
+        await delete(site, "f")
         assert (await waiting).answer.failure is Failure.GONE
         assert (await running).answer.failure is None
         with pytest.raises(errors.NotFound):
@@ -127,8 +146,7 @@ async def test_a_function_that_is_made_again_shares_nothing_with_the_one_before(
         site.host.run_s = 2.0
         running = site.begin("f")
         await asyncio.sleep(1)
-        site.registry.functions.clear()
-        await site.invoker.removed("f")
+        await delete(site, "f")
         site.registry.add(function("f", memory=64))
         assert (await site.call("f")).answer.output.startswith("w2 ")
         assert (await running).answer.output.startswith("w1 ")
@@ -159,6 +177,16 @@ async def test_prewarming_more_than_fits_makes_what_fits_and_returns_the_true_nu
         assert site.invoker.status().warm == {"f": 8}
         assert await site.invoker.prewarm("f", 5) == 0
         assert site.invoker.status().warm == {"f": 8}
+
+
+@in_simulated_time
+async def test_prewarming_takes_the_room_of_others_and_keeps_its_own_older_ones() -> None:
+    async with Site(function("f"), function("g"), memory_mb=256) as site:
+        await site.call("f")
+        await site.call("g")
+        assert await site.invoker.prewarm("f", 1) == 1
+        assert site.invoker.status().warm == {"f": 2}
+        assert site.host.spawns == 3
 
 
 @in_simulated_time
@@ -209,8 +237,7 @@ async def test_a_function_deleted_while_it_is_prewarmed_keeps_no_worker() -> Non
         site.host.init_s = 5.0
         prewarming = asyncio.ensure_future(site.invoker.prewarm("f", 20))
         await asyncio.sleep(1)
-        site.registry.functions.clear()
-        await site.invoker.removed("f")
+        await delete(site, "f")
         assert await prewarming == 0
         assert site.invoker.status().workers == 0
 

@@ -234,6 +234,66 @@ async def test_an_idle_worker_that_dies_gives_its_room_back_without_a_call() -> 
 
 
 @in_simulated_time
+async def test_a_worker_that_has_just_died_is_not_handed_out() -> None:
+    async with Site(function("f", seats=2), function("g")) as site:
+        await site.call("f")
+        site.host.of("f")[0].die()
+        assert (await site.call("f")).answer.output.startswith("w2 ")
+        site.host.run_s = 1.0
+        running = site.begin("f")
+        await asyncio.sleep(0.5)
+        site.host.of("f")[0].die()
+        assert (await site.call("f")).answer.output.startswith("w3 ")
+        assert (await running).answer.failure is Failure.DIED
+
+
+@in_simulated_time
+async def test_a_worker_that_dies_with_its_answer_is_not_handed_to_who_waits() -> None:
+    async with Site(function("f"), memory_mb=128) as site:
+        reply = site.host.reply
+
+        def answer(worker: FakeWorker, params: bytes) -> Answer:
+            site.host.reply = reply
+            worker.die()
+            return reply(worker, params)
+
+        site.host.reply = answer
+        first, second = site.begin("f"), site.begin("f")
+        assert (await first).answer.output.startswith("w1 ")
+        assert (await second).answer.output.startswith("w2 ")
+
+
+@in_simulated_time
+async def test_a_start_that_fails_does_not_end_calls_that_another_worker_can_serve() -> None:
+    async with Site(function("f")) as site:
+        site.host.run_s = 2.0
+        running = site.begin("f")
+        await asyncio.sleep(0.5)
+        site.host.fault = broken
+        waiting = await site.call("f")
+        assert waiting.answer.output.startswith("w1 ")
+        assert 2 <= site.host.spawns <= 6
+        await running
+
+
+@in_simulated_time
+async def test_a_worker_whose_caller_went_away_while_it_started_is_warm_for_the_next() -> None:
+    async with Site(function("f"), function("g"), memory_mb=256) as site:
+        for name in ("f", "g"):
+            gone = site.begin(name)
+            await asyncio.sleep(0.001)
+            gone.cancel()
+        await asyncio.sleep(1)
+        site.host.run_s = 2.0
+        running, waiting = site.begin("g"), site.begin("g", max_response_s=1.0)
+        await asyncio.sleep(0.005)
+        assert site.invoker.status().queue_length == 1
+        report = await site.call("f")
+        assert (report.is_warm, report.init_s) == (True, 0.0)
+        await asyncio.gather(running, waiting)
+
+
+@in_simulated_time
 async def test_a_function_that_cannot_be_loaded_says_so_to_all_who_wait_and_is_tried_once_for_them() -> None:
     async with Site(function("f")) as site:
         site.host.fault = broken
@@ -332,6 +392,21 @@ async def test_a_caller_that_goes_away_in_the_moment_of_its_turn_passes_the_work
         assert second.cancelled()
         assert third.result().answer.failure is None
         assert site.host.spawns == 1
+
+
+@in_simulated_time
+async def test_a_worker_goes_to_the_next_if_the_first_in_line_has_just_gone() -> None:
+    async with Site(function("f"), memory_mb=128) as site:
+        site.host.run_s = 1.0
+        first, second, third = (site.begin("f") for _ in range(3))
+
+        def answer(*_: object) -> Answer:
+            second.cancel()  # before the hand-over; it has had no chance to leave its place
+            return Answer(0.1, b"1")
+
+        site.host.reply = answer
+        await asyncio.wait([first, second, third])
+        assert third.result().response_s == pytest.approx(2.01, abs=0.002)
 
 
 @in_simulated_time

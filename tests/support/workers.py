@@ -113,11 +113,11 @@ class FakeWorker:
             tell()
 
     def die(self, failure: Failure = Failure.DIED, error: str = "killed") -> None:
-        """End by itself."""
+        """End by itself; the pool hears of it a moment later."""
         if self.is_alive:
             self._end(failure, error)
             if self._tell is not None:
-                self._tell()
+                asyncio.get_running_loop().call_soon(self._tell)
 
     def _end(self, failure: Failure, error: str) -> None:
         self.is_alive = False
