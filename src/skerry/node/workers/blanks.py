@@ -62,14 +62,14 @@ class Blanks:
     def __init__(
         self,
         cells: Cells,
-        network: Network | str,
+        network: Network | None,
         logs: FunctionLogs,
         clock: Clock,
         folder: Path,
         limits: Limits,
         reached: Callable[[str], None],
     ) -> None:
-        """`network`: or why there is none. `limits` are those of a worker that has no function yet."""
+        """`limits` are those of a worker that has no function yet."""
         self._cells = cells
         self._network = network
         self._logs = logs
@@ -119,11 +119,7 @@ class Blanks:
         self._reached("blank.started")
 
     async def _attach(self, blank: Blank) -> int:
-        if isinstance(self._network, str):
-            raise errors.Unavailable(
-                f"this node has no network for functions ({self._network}); create the function with network "
-                "`none`, or invoke it on another node"
-            )
+        assert self._network is not None, "whoever has none asks for no network"
         attachment = await self._network.attach(blank.cell)
         self._reached("blank.attached")
         return os.open(attachment.namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -133,18 +129,21 @@ class Blanks:
         is tried again by `run`, and by the next agent."""
         if blank.socket is not None:
             blank.socket.close()
-        try:
-            try:
-                await self._cells.free(blank.cell, grace_s=0.0)
-            except errors.NotFound:
-                pass  # it was never made, or is gone
-            if isinstance(self._network, Network):
-                await self._network.detach(blank.cell)
-        except (errors.SkerryError, OSError) as error:
-            log.warning("worker.not_removed", cell=blank.cell, error=str(error))
+        steps = [self._free(blank)]
+        if self._network is not None:
+            steps.append(self._network.detach(blank.cell))
+        failures = [each for each in await asyncio.gather(*steps, return_exceptions=True) if each is not None]
+        if failures:
+            log.warning("worker.not_removed", cell=blank.cell, error=str(failures[0]))
             self._stuck.append(blank)
             return
         self._logs.end(blank.id)
+
+    async def _free(self, blank: Blank) -> None:
+        try:
+            await self._cells.free(blank.cell, grace_s=0.0)
+        except errors.NotFound:
+            pass  # it was never made, or is gone
 
     async def run(self) -> None:
         """Try again to remove what could not be removed, for ever."""
@@ -155,7 +154,7 @@ class Blanks:
                 await self.close(blank)
 
     def _resolv_conf(self) -> Path:
-        assert isinstance(self._network, Network)
+        assert self._network is not None, "likewise"
         text = self._network.resolv_conf().encode()
         if not self._resolver.exists() or self._resolver.read_bytes() != text:
             # A new file each time: the old one is what earlier workers go on to see.

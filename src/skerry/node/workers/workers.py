@@ -9,7 +9,8 @@ of its cell. Nothing here knows a contract or keeps a function.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -75,18 +76,11 @@ class Workers:
         self._workers: dict[str, Worker] = {}
         self._programs: dict[str, Program | errors.SkerryError] = {}
         self._launcher: Launcher | None = None
+        self._network = network
         limits = Limits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
-        self._blanks = Blanks(cells, network, self._logs, clock, folder, limits, reached)
-        self._stocks = {
-            (kind, mode): Stock(
-                self._blanks,
-                lambda kind=kind, mode=mode: self._make(kind, mode),  # type: ignore[misc]  # of this turn
-                settings.spare_workers,
-                begins_at_once=kind == PYTHON and mode is not NetworkMode.NONE,
-            )
-            for kind in (PYTHON, NODEJS)
-            for mode in NetworkMode
-        }
+        attached = network if isinstance(network, Network) else None
+        self._blanks = Blanks(cells, attached, logs, clock, folder, limits, reached)
+        self._stocks: dict[tuple[str, NetworkMode], Stock] = {}
 
     @classmethod
     async def open(
@@ -120,17 +114,19 @@ class Workers:
             reached=reached,
         )
         try:
-            await workers._begin(network)
+            await workers._begin()
         except BaseException:
             await tasks.finish(workers.close())
             raise
         return workers
 
-    async def _begin(self, network: Network | str) -> None:
+    async def _begin(self) -> None:
         await self._free_all()
+        network, modes = self._network, [NetworkMode.NONE]
         if isinstance(network, Network):
             left = [owner for owner in network.attachments() if owner.startswith(f"{CELL}/")]
             await asyncio.gather(*(network.detach(owner) for owner in left))
+            modes.insert(0, NetworkMode.BRIDGE)
         for kind, find in ((PYTHON, programs.find_python), (NODEJS, programs.find_node)):
             try:
                 self._programs[kind] = await find()
@@ -138,10 +134,21 @@ class Workers:
                 self._programs[kind] = error
                 log.warning("workers.runtime_missing", runtime=kind, reason=error.message)
         # Whoever waits in stock is not counted by the pool.
-        spare_mb = self._settings.spare_workers * len(NetworkMode) * sum(_BLANK_MB.values())
+        spare_mb = self._settings.spare_workers * len(modes) * sum(_BLANK_MB.values())
         await self._cells.allocate(Cell(CELL, Limits(memory=Megabytes(self._memory_mb + spare_mb))))
-        self._reached("workers.allocated")
         self._launcher = await self._start_launcher()
+        for kind in (PYTHON, NODEJS):
+            if isinstance(self._programs[kind], Program):
+                for mode in modes:
+                    self._stocks[kind, mode] = self._stock(kind, mode, is_usual=mode is modes[0])
+
+    def _stock(self, kind: str, mode: NetworkMode, *, is_usual: bool) -> Stock:
+        return Stock(
+            self._blanks,
+            lambda: self._make(kind, mode),
+            self._settings.spare_workers,
+            begins_at_once=is_usual and kind == PYTHON,
+        )
 
     async def _free_all(self) -> None:
         try:
@@ -163,13 +170,23 @@ class Workers:
         """A worker that has loaded the function. Raises LoadFailed, NoRoom, Unavailable; whatever was begun
         is undone then, and also if the caller is cancelled."""
         began = self._clock.monotonic()
-        kind = self._kind_of(function.runtime)
-        self.describe(kind)
         if code is None:
-            raise errors.Internal(f"function {function.name!r} has no code for its runtime {kind}")
-        worker = await self._spawn(await self._stocks[kind, function.network].take(), function, code)
+            raise errors.Unavailable(f"the code of function {function.name!r} is not on this node")
+        with _blamed():
+            worker = await self._spawn(await self._stock_for(function).take(), function, code)
         worker.init_s = self._clock.monotonic() - began
         return worker
+
+    def _stock_for(self, function: Function) -> Stock:
+        kind = self._kind_of(function.runtime)
+        self._program(kind)
+        stock = self._stocks.get((kind, function.network))
+        if stock is None:
+            raise errors.Unavailable(
+                f"this node has no network for functions ({self._network}); create the function with network "
+                "`none`, or call it on another node"
+            )
+        return stock
 
     async def _spawn(self, blank: Blank, function: Function, code: Path) -> Worker:
         try:
@@ -199,9 +216,9 @@ class Workers:
         self._reached("spawn.limited")
         await self._blanks.mount(blank, code, CODE)
         self._reached("spawn.mounted")
+        self._logs.assign(blank.id, function.name)
         worker = Worker(blank, function, self._cells, self._blanks, self._logs, self._forget)
         self._workers[worker.id] = worker
-        self._logs.assign(worker.id, function.name)
         return worker
 
     def _load(self, function: Function) -> Load:
@@ -234,9 +251,7 @@ class Workers:
 
     async def prepare(self, function: Function, *, force: bool) -> None:
         """Have what a cold start of the function needs ready soon. Raises Unavailable."""
-        kind = self._kind_of(function.runtime)
-        self.describe(kind)
-        self._stocks[kind, function.network].want()
+        self._stock_for(function).want()
 
     def describe(self, kind: str) -> str:
         """What really runs, such as `Python 3.11.2`. Raises Unavailable, with why it cannot be had here."""
@@ -271,10 +286,26 @@ class Workers:
 
     async def close(self) -> None:
         """End every worker, free all cells, and leave nothing but the logs. `run` has ended."""
-        await asyncio.gather(
-            *(worker.close() for worker in list(self._workers.values())),
-            *(stock.close() for stock in self._stocks.values()),
-        )
-        await self._free_all()
-        if self._launcher is not None:
-            await self._launcher.stop()
+        try:
+            await asyncio.gather(
+                *(worker.close() for worker in list(self._workers.values())),
+                *(stock.close() for stock in self._stocks.values()),
+            )
+            await self._free_all()
+        finally:
+            if self._launcher is not None:
+                await self._launcher.stop()
+
+
+@contextlib.contextmanager
+def _blamed() -> Iterator[None]:
+    """What is neither the function's fault nor a lack of room is this node's."""
+    try:
+        yield
+    except (LoadFailed, errors.NoRoom, errors.Unavailable):
+        raise
+    except (errors.SkerryError, OSError) as error:
+        why = error.message if isinstance(error, errors.SkerryError) else error.strerror
+        raise errors.Unavailable(
+            f"this node could not start a worker: {why}; try again later", detail=repr(error)
+        ) from error
