@@ -11,6 +11,7 @@ import pytest
 
 from skerry.model.containers import NetworkMode
 from skerry.model.room import Megabytes
+from skerry.node.workers.blanks import CODE
 from skerry.node.workers.workers import Worker
 from tests.node.network import machines
 from tests.node.workers.ground import SUBNET, Agent, Ground, answered, needs_root
@@ -84,7 +85,7 @@ async def test_a_worker_sees_its_code_and_its_own_processes_and_writes_only_to_t
     assert await value(worker, "[n for n in os.listdir('/run') if n != 'systemd']") == []
     assert await value(worker, "os.getcwd()") == "/home/function"
 
-    for path in ("/home/function/x", "/home/x", "/x", "/etc/x", "/run/x", "/dev/x", "/sys/x", "/proc/sys/x"):
+    for path in (f"{CODE}/x", "/home/x", "/x", "/etc/x", "/run/x", "/dev/x", "/sys/x", "/proc/sys/x"):
         assert "Error" in await probe(worker, f"write({path!r})"), path
     for path in ("/tmp/x", "/var/tmp/x", "/dev/shm/x"):
         assert await value(worker, f"write({path!r})") is True
@@ -153,7 +154,7 @@ async def test_a_node_worker_is_confined_like_any_other(ground: Ground, agent: A
         "const write = (path) => { try { fs.writeFileSync(path, 'x'); return ''; } catch (error) "
         "{ return error.code; } };\n"
         "exports.handle = (paths) => ({ uid: process.getuid(), look: paths.map(look), "
-        "write: ['/home/function/x', '/tmp/x'].map(write),\n"
+        f"write: ['{CODE}/x', '/tmp/x'].map(write),\n"
         "  status: fs.readFileSync('/proc/self/status', 'utf8') });\n"
     )
     worker = await agent.workers.spawn(ground.function(runtime="nodejs20", memory=Megabytes(256)), code)
