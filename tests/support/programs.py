@@ -159,7 +159,7 @@ class Programs:
         with theirs, log.open("ab") as file:
             pidfd = self._start(theirs, file.fileno())
         ended = asyncio.Event()
-        conversation = Conversation(ours, on_end=ended.set, explain=_as_it_is)
+        conversation = Conversation(ours, on_end=ended.set, explain=_as_it_is, printed=lambda age_s: "")
         what = Load(
             handler=handler,
             folder=str(folder),

@@ -26,14 +26,21 @@ class FarEnd:
         ours, self.end = socket.socketpair()
         self.end.setblocking(False)
         self.ends = 0
-        self.conversation = Conversation(ours, on_end=self._count, explain=self._explain)
+        self.ages: list[float] = []  # of the calls whose output was asked for
+        self.conversation = Conversation(
+            ours, on_end=self._count, explain=self._explain, printed=self._printed
+        )
 
     def _count(self) -> None:
         self.ends += 1
 
     async def _explain(self, gone: WorkerGone) -> WorkerGone:
         await asyncio.sleep(0)
-        return WorkerGone(Failure.MEMORY, f"explained: {gone.error}", "printed")
+        return WorkerGone(Failure.MEMORY, f"explained: {gone.error}", "all last words")
+
+    def _printed(self, age_s: float) -> str:
+        self.ages.append(age_s)
+        return "printed"
 
     def say(self, data: bytes) -> None:
         self.end.sendall(data)
@@ -104,7 +111,7 @@ async def test_a_worker_that_ends_before_it_has_loaded_is_explained(far: FarEnd,
     far.end.close()
     with pytest.raises(LoadFailed, match=r"loading 'hello\.handler': explained: its worker") as failure:
         await loading
-    assert failure.value.output == "printed"
+    assert failure.value.output == "all last words"
 
 
 async def test_answers_come_in_any_order_and_each_to_its_own_call(far: FarEnd) -> None:
@@ -256,7 +263,8 @@ async def test_each_call_has_a_time_of_its_own(far: FarEnd) -> None:
     asked = [await far.hear() for _ in range(3)]
     for call, within in ((shorter, 0.02), (short, 0.04)):
         answer = await call
-        assert (answer.failure, answer.duration_s) == (Failure.TIMEOUT, within)
+        assert (answer.failure, answer.duration_s, answer.output) == (Failure.TIMEOUT, within, "printed")
+        assert far.ages.pop() >= within
     assert {await far.hear(), await far.hear()} == {(frames.CANCEL, n, b"") for _, n, _ in asked[1:]}
     far.say(result(asked[1][1], b"late"))  # the worker had not heard of it yet
     far.say(result(asked[0][1], b"1"))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,7 +63,7 @@ class FakeContainers:
     def print(self, text: bytes) -> None:
         folder = os.open(self._folder, os.O_RDONLY)
         ring = RingWriter(folder, Stream.STDERR, max_bytes=4096)
-        ring.write(text, 1)
+        ring.write(text, time.time_ns())
         ring.close()
         os.close(folder)
 
@@ -160,12 +161,13 @@ async def test_a_container_that_ends_in_a_call_is_told_with_how_and_its_last_wor
     containers: FakeContainers, process: Process, how: Exit | None, failure: Failure, told: str
 ) -> None:
     containers.exit = how
-    containers.print(b"panic: no\n")
+    containers.print(b"of a call before\n")
     ended = asyncio.Event()
     async with serving(None) as server, worker_at(server, containers) as worker:
         worker.on_end(ended.set)
         calling = asyncio.ensure_future(call(worker))
         await eventually(lambda: len(server.bodies) == 1)
+        containers.print(b"panic: no\n")
         process.kill()
         with pytest.raises(WorkerGone) as gone:
             await calling

@@ -152,6 +152,16 @@ async def test_the_last_words_of_a_worker_are_the_end_of_both_streams(
     assert logs.last_words("w1", F, 1000) == "before\nwhy\ndying\n"
     assert logs.last_words("w1", F, 6) == "dying\n"
     assert logs.last_words("unknown", F, 6) == ""
+    assert logs.last_words("w1", F, 1000, since_ns=2) == "why\ndying\n"
+
+
+async def test_the_words_since_a_moment_do_not_begin_with_half_a_line_of_before(
+    logs: FunctionLogs, opened: contextlib.ExitStack
+) -> None:
+    out = printing(logs, opened, logs.begin("w1", F))
+    out.say("of the call before", 1)
+    out.say(" mine\n", 2)
+    assert logs.last_words("w1", F, 1000, since_ns=2) == " mine\n"
 
 
 def test_what_blank_workers_of_an_earlier_agent_said_is_dropped_and_functions_keep_theirs(

@@ -37,6 +37,7 @@ _FAILURES: Final = {
 }
 
 Explain = Callable[[WorkerGone], Awaitable[WorkerGone]]
+Printed = Callable[[float], str]
 
 
 class _Loaded(msgspec.Struct):
@@ -67,17 +68,21 @@ class Load(msgspec.Struct, frozen=True):
 class Conversation:
     """Calls to one worker; owns the socket and needs a running loop."""
 
-    def __init__(self, end: socket.socket, *, on_end: Callable[[], None], explain: Explain) -> None:
+    def __init__(
+        self, end: socket.socket, *, on_end: Callable[[], None], explain: Explain, printed: Printed
+    ) -> None:
         """`on_end` is called once, from the loop, when no call will be answered any more, unless `close` came
-        first. `explain` makes of what is known here, that the socket closed, what really happened."""
+        first. `explain` makes of what is known here, that the socket closed, what really happened; `printed`
+        is what a call that began so many seconds ago has printed, for one that cannot say it itself."""
         end.setblocking(False)
         self._end = end
         self._on_end = on_end
         self._explain = explain
+        self._printed = printed
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(_LOADING + 1)
-        # By number: the answer, when it must be there, and how long that was.
-        self._calls: dict[int, tuple[asyncio.Future[Answer], float, float]] = {}
+        # By number: the answer, and when it must be there.
+        self._calls: dict[int, tuple[asyncio.Future[Answer], float]] = {}
         self._abandoned: set[int] = set()  # nobody waits any more, but the answer may still come
         self._loading: asyncio.Future[str] | None = None
         self._most = frames.MAX_ERROR_BYTES  # a worker has nothing to say that is longer, until it has loaded
@@ -125,7 +130,7 @@ class Conversation:
         number = next(self._numbers)
         answer: asyncio.Future[Answer] = self._loop.create_future()
         until = self._loop.time() + within_s
-        self._calls[number] = answer, until, within_s
+        self._calls[number] = answer, until
         if until < self._alarm_at:
             self._set_alarm(until)
         self._send(
@@ -135,8 +140,14 @@ class Conversation:
         )
         try:
             return await answer
+        except TimeoutError:
+            output = self._printed(self._loop.time() - until + within_s)
+            error = f"the call did not end within {within_s:g} s"
+            return Answer(within_s, b"", output, Failure.TIMEOUT, error)
         except WorkerGone as gone:
-            raise await self._explain(gone) from None
+            why = await self._explain(gone)
+            output = self._printed(self._loop.time() - until + within_s)
+            raise WorkerGone(why.failure, why.error, output) from None
         except asyncio.CancelledError:
             self._abandon(number)
             raise
@@ -266,13 +277,12 @@ class Conversation:
         """End what has had its time. Rings once for many calls, of which most have long been answered."""
         now = self._loop.time() + _EARLY_S
         self._alarm, self._alarm_at = None, math.inf
-        for number, (answer, until, within_s) in list(self._calls.items()):
+        for number, (answer, until) in list(self._calls.items()):
             if until <= now and not answer.done():
-                error = f"the call did not end within {within_s:g} s"
-                answer.set_result(Answer(within_s, failure=Failure.TIMEOUT, error=error))
+                answer.set_exception(TimeoutError())
                 self._abandon(number)
         if self._calls:
-            self._set_alarm(min(until for _, until, _ in self._calls.values()))
+            self._set_alarm(min(until for _, until in self._calls.values()))
 
     def _abandon(self, number: int) -> None:
         if self._calls.pop(number, None) is None:
@@ -293,7 +303,7 @@ class Conversation:
         self._end.close()
         if self._alarm is not None:
             self._alarm.cancel()
-        waiting: list[asyncio.Future[Any]] = [answer for answer, _, _ in self._calls.values()]
+        waiting: list[asyncio.Future[Any]] = [answer for answer, _ in self._calls.values()]
         self._calls.clear()
         if self._loading is not None:
             waiting.append(self._loading)

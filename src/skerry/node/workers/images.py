@@ -227,10 +227,10 @@ class ImageWorker:
         except Shut as error:
             self._has_lost_its_server = True
             self._tell()
-            raise await self._gone(str(error)) from None
+            raise await self._gone(str(error), began) from None
         except Broken as error:
             if await self._ends_soon():
-                raise await self._gone(str(error)) from None
+                raise await self._gone(str(error), began) from None
             return self._failed(began, Failure.HANDLER, f"it gave no answer: {error}")
         duration_s = self._clock.monotonic() - began
         return invocations.answer(
@@ -274,7 +274,7 @@ class ImageWorker:
                 await asyncio.wait([self._door.ended])
         return self._closing is not None or self._door.has_ended
 
-    async def _gone(self, error: str) -> WorkerGone:
+    async def _gone(self, error: str, began: float) -> WorkerGone:
         if self._closing is not None:
             return WorkerGone(Failure.DIED, "its worker was ended")
         failure = Failure.DIED
@@ -282,7 +282,8 @@ class ImageWorker:
             how = await _how_it_ended(self._containers, self.id)
             error = f"its container ended: {_in_words(how)}"
             failure = Failure.MEMORY if how is not None and how.oom else Failure.DIED
-        return WorkerGone(failure, error, await _last_words(self._containers, self.id))
+        since_ns = int((self._clock.now() - self._clock.monotonic() + began) * 1e9)
+        return WorkerGone(failure, error, await _last_words(self._containers, self.id, since_ns))
 
     def _failed(self, began: float, failure: Failure, error: str) -> Answer:
         return Answer(self._clock.monotonic() - began, failure=failure, error=error)
@@ -323,7 +324,7 @@ async def _how_it_ended(containers: Containers, name: str) -> Exit | None:
         return None
 
 
-async def _last_words(containers: Containers, name: str) -> str:
+async def _last_words(containers: Containers, name: str, since_ns: int = 0) -> str:
     """What it has printed last, errors after output."""
     try:
         readers = [containers.logs(name, stream) for stream in Stream]
@@ -334,7 +335,7 @@ async def _last_words(containers: Containers, name: str) -> str:
         words = b""
         for reader in readers:
             for item in reader.read():
-                if isinstance(item, Record):
+                if isinstance(item, Record) and item.time_ns >= since_ns:
                     words = (words + item.data)[-_WORDS:]
         return words.decode(errors="replace")
 

@@ -113,9 +113,10 @@ class FunctionLogs:
             path.unlink(missing_ok=True)
             total -= size
 
-    def last_words(self, worker: str, name: FunctionName, most: int) -> str:
+    def last_words(self, worker: str, name: FunctionName, most: int, *, since_ns: int = 0) -> str:
         """The end of what a worker has printed, as its author would like to see it in an error."""
-        lines = self._read([self._folder / name / worker], {}, whole=False)
+        folder = self._folder / name / worker
+        lines = heapq.merge(*(_Reading(folder, stream, since_ns).more(whole=False) for stream in Stream))
         return "".join(f"{line.text}\n" for line in lines)[-most:]
 
     async def read(
@@ -159,9 +160,10 @@ async def _gently(lines: Iterator[LogLine]) -> AsyncGenerator[LogLine, None]:
 class _Reading:
     """How far one stream of a worker has been read."""
 
-    def __init__(self, worker: Path, stream: Stream) -> None:
+    def __init__(self, worker: Path, stream: Stream, since_ns: int = 0) -> None:
         self.worker = worker
         self._stream = stream
+        self._since_ns = since_ns  # what is older is passed over, also if it is the beginning of a line
         self._reader = RingReader(worker, stream)
         self._after = 0
         self._joining = Joining()
@@ -171,6 +173,8 @@ class _Reading:
     def more(self, *, whole: bool) -> Iterator[LogLine]:
         for item in self._reader.read(self._after):
             self._after = item.last if isinstance(item, Gap) else item.seq
+            if not isinstance(item, Gap) and item.time_ns < self._since_ns:
+                continue
             for each in self._joining.take(item):
                 if isinstance(each, Gap):
                     self._lost += 1

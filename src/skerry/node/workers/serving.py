@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from skerry.kit import tasks
+from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import Answer, Failure, WorkerGone
 from skerry.model.cells import Exit
@@ -36,6 +37,7 @@ class Worker:
         cells: Cells,
         blanks: Blanks,
         logs: FunctionLogs,
+        clock: Clock,
         on_closed: Callable[[Worker], None],
     ) -> None:
         self.id = blank.id
@@ -45,13 +47,16 @@ class Worker:
         self._cells = cells
         self._blanks = blanks
         self._logs = logs
+        self._clock = clock
         self._on_closed = on_closed
         self._tell: Callable[[], None] | None = None
         self._has_ended = False
         self._explained: asyncio.Task[WorkerGone] | None = None
         self._closing: asyncio.Task[None] | None = None
         assert blank.socket is not None, "its process runs"
-        self._talk = Conversation(blank.socket, on_end=self._end, explain=self._explain)
+        self._talk = Conversation(
+            blank.socket, on_end=self._end, explain=self._explain, printed=self._printed
+        )
         blank.socket = None
 
     @property
@@ -100,8 +105,15 @@ class Worker:
         if self._tell is not None:
             self._tell()
 
+    def _printed(self, age_s: float) -> str:
+        """What a call that began so long ago has printed; nothing where others may have printed meanwhile."""
+        if self._function.max_concurrency > 1:
+            return ""
+        since_ns = int((self._clock.now() - age_s) * 1e9)
+        return self._logs.last_words(self.id, self._function.name, _WORDS, since_ns=since_ns)
+
     async def _explain(self, gone: WorkerGone) -> WorkerGone:
-        """What really happened to it; the same to everybody who asks."""
+        """What really happened to it, with all its last words; the same to everybody who asks."""
         if self._closing is not None:
             return gone
         if self._explained is None:

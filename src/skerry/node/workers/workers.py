@@ -217,7 +217,7 @@ class Workers:
         await self._blanks.mount(blank, code, CODE)
         self._reached("spawn.mounted")
         self._logs.assign(blank.id, function.name)
-        worker = Worker(blank, function, self._cells, self._blanks, self._logs, self._forget)
+        worker = Worker(blank, function, self._cells, self._blanks, self._logs, self._clock, self._forget)
         self._workers[worker.id] = worker
         return worker
 
