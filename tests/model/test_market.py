@@ -37,7 +37,7 @@ def flavor(**changes: Any) -> Flavor:
 def hold(**changes: Any) -> Hold:
     basics: dict[str, Any] = {
         "id": HoldId("h-1"),
-        "flavor": FlavorId("f-1"),
+        "flavor": flavor(),
         "buyer": CloudId("south"),
         "room": room(1000, 1000),
         "price": PRICE,

@@ -1,11 +1,15 @@
 """The market's nouns: offers of capacity, holds on them, and the contracts that come of holds.
 
+A flavor's `room` and `price` are those of one whole, and there may be `stock` of it. A buyer takes a part of
+one (partition) or several (aggregation); of a flavor that allows both, several equal parts.
+
 Free of every dialect: `skerry.wire.rear` translates. Amounts of money are decimal and exact. Which part of an
 offer may be taken is decided here, on values alone; the ledger that makes it binding is `skerry.market`.
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from decimal import Decimal
 
@@ -22,6 +26,7 @@ _PERIOD = re.compile(
     r"(?:T(?=[0-9])(?:[0-9]{1,6}H)?(?:[0-9]{1,6}M)?(?:[0-9]{1,6}S)?)?)"
 )
 _MOST_DIGITS = 18
+_CLOUD = re.compile(rf"[A-Za-z0-9._-]{{1,{ids.MAX_ID}}}")
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -54,15 +59,18 @@ class Partition(msgspec.Struct, frozen=True):
     least: Room
     step: Room
 
-    def check(self, ask: Room, free: Room) -> None:
-        """Raise unless `ask` is a part that may be taken of `free`, and what stays can still be sold."""
-        if not free.fits(ask):
-            raise errors.NoRoom(f"the offer {free.shortfall(ask)}")
+    def check(self, ask: Room, free: Room, count: int = 1) -> None:
+        """Raise unless `count` parts of `ask` may be taken of `free`, and what stays can still be sold."""
+        taken = ask * count
+        if not free.fits(taken):
+            raise errors.NoRoom(f"the offer {free.shortfall(taken)}")
         if not ask.fits(self.least):
             raise errors.Unprocessable(f"the part is too small: it {ask.shortfall(self.least)}")
-        rest = free - ask
-        columns = zip(ask.parts(), self.least.parts(), self.step.parts(), rest.parts(), strict=True)
-        for (name, unit, asked), (_, _, least), (_, _, step), (_, _, left) in columns:
+        rest = free - taken
+        columns = zip(
+            taken.parts(), ask.parts(), self.least.parts(), self.step.parts(), rest.parts(), strict=True
+        )
+        for (name, unit, all_), (_, _, asked), (_, _, least), (_, _, step), (_, _, left) in columns:
             if step and (asked - least) % step:
                 raise errors.Unprocessable(
                     f"{name} must be {least} {unit} and whole steps of {step}, not {asked}"
@@ -70,7 +78,7 @@ class Partition(msgspec.Struct, frozen=True):
             if 0 < left < least:
                 raise errors.Unprocessable(
                     f"{left} {unit} of {name} would be left, which is too little to sell; "
-                    f"take all {asked + left}, or at most {asked + left - least}"
+                    f"take all {all_ + left}, or at most {all_ + left - least}"
                 )
 
 
@@ -103,72 +111,142 @@ class Flavor(msgspec.Struct, frozen=True):
     gpus: int = 0
     persistent: Gigabytes = Gigabytes(0)  # disk that outlives what runs; `room.disk` does not
     partition: Partition | None = None  # None: whole or not at all
-    aggregation: Aggregation | None = None
+    aggregation: Aggregation | None = None  # None: one at a time
     expires_at: float | None = None
     version: int = 1  # goes up with every change that buyers are told of
+    stock: int = 1  # how many of `room` there are; one if it is sold in parts
+    location: str = ""  # for people and selectors
+    worker: str = ""  # the node that it is carved from, if it is of one
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
-        ids.check_id(self.provider, "provider")
+        check_cloud(self.provider, "provider")
         ids.check_id(self.kind, "kind")
+        ids.check_label(self.architecture, "architecture")
+        ids.check_label(self.location, "location")
+        ids.check_label(self.worker, "worker")
         if self.gpus < 0 or self.persistent < 0:
             raise errors.Invalid("gpus and persistent disk are 0 or more", field="characteristics")
+        if self.stock < 1:
+            raise errors.Invalid("there is at least one of an offer", field="stock")
+        if self.partition is not None and self.stock != 1:
+            raise errors.Invalid(
+                "an offer that is sold in parts is one piece; publish several, or sell whole ones",
+                field="stock",
+            )
 
-    def check_part(self, ask: Room, free: Room) -> None:
-        """Raise unless `ask` may be taken while `free` of it is not taken yet."""
+    @property
+    def whole(self) -> Room:
+        """All of it."""
+        return self.room * self.stock
+
+    def check_part(self, ask: Room, free: Room, count: int = 1) -> None:
+        """Raise unless `count` times `ask` may be taken while `free` of it is not taken yet."""
         if ask == NOTHING:
             raise errors.Invalid("nothing was asked for; name an amount", field="room")
+        (self.aggregation or Aggregation()).check(count)
         if self.partition is not None:
-            self.partition.check(ask, free)
+            self.partition.check(ask, free, count)
         elif ask != self.room:
             raise errors.Unprocessable("this offer is sold whole; ask for all of it")
-        elif not free.fits(ask):
-            raise errors.NoRoom(f"the offer {free.shortfall(ask)}")
+        elif not free.fits(ask * count):
+            raise errors.NoRoom(f"the offer {free.shortfall(ask * count)}")
 
 
-class Hold(msgspec.Struct, frozen=True):
-    """A part of a flavor, kept for one buyer until `expires_at` at the price of that moment."""
+class Ending(enum.StrEnum):
+    """How a hold or a contract ended."""
 
-    id: HoldId
-    flavor: FlavorId
+    BOUGHT = "bought"  # a hold that became a contract
+    CANCELLED = "cancelled"  # a hold, by its buyer
+    EXPIRED = "expired"  # its time was over
+    RELEASED = "released"  # a contract, by its buyer
+    WITHDRAWN = "withdrawn"  # a contract, by the provider after its notice
+
+
+class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`count` times `room` of a flavor, kept for one buyer until `expires_at` at the price of that moment."""
+
+    id: HoldId  # whoever knows it still has to be the buyer
+    flavor: Flavor  # as it was offered when the hold was made
     buyer: CloudId
-    room: Room
-    price: Price
+    room: Room  # of one
+    price: Price  # of all of it, for each period
     created_at: float
     expires_at: float
+    total: Decimal = Decimal(0)  # of all of it, for all of `duration_s`
+    duration_s: float = 3600.0  # of the contract that it becomes
+    notice_s: float = 0.0  # a provider that takes the contract back says so this long before
+    count: int = 1
+    ending: Ending | None = None
+    ended_at: float | None = None
+    contract: ContractId | None = None  # what it became
+    once: str = ""  # names the request that made it, if that may be repeated
+    digest: str = ""  # of that request
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
-        ids.check_id(self.buyer, "buyer")
+        check_cloud(self.buyer, "buyer")
         if self.expires_at <= self.created_at:
             raise errors.Invalid("a hold ends after it begins", field="expires_at")
 
+    @property
+    def taken(self) -> Room:
+        """All that it keeps."""
+        return self.room * self.count
+
     def is_live(self, now: float) -> bool:
         """True while it can be bought; at `expires_at` itself it is over."""
-        return now < self.expires_at
+        return self.ending is None and now < self.expires_at
 
 
-class Contract(msgspec.Struct, frozen=True):
-    """A part of a flavor, bought: the terms as they stood when the hold was made."""
+class Contract(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`count` times `room` of a flavor, bought: the terms as they stood when the hold was made."""
 
     id: ContractId
     hold: HoldId  # a hold is bought once; asking again finds this contract
     flavor: Flavor
     buyer: CloudId
     seller: CloudId
-    room: Room
-    price: Price
+    room: Room  # of one
+    price: Price  # of all of it, for each period
     starts_at: float
     ends_at: float
-    ended_at: float | None = None  # given back or withdrawn before its time
+    ended_at: float | None = None  # over, at its end or before
+    total: Decimal = Decimal(0)  # of all of it, from start to end
+    notice_s: float = 0.0  # a provider that takes it back says so this long before
+    count: int = 1
+    ending: Ending | None = None
+    reclaim_at: float | None = None  # the provider said that it takes it back then
+    reason: str = ""  # why it does
+    renewals: int = 0  # how often it was made longer
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
-        ids.check_id(self.buyer, "buyer")
-        ids.check_id(self.seller, "seller")
+        check_cloud(self.buyer, "buyer")
+        check_cloud(self.seller, "seller")
         if self.ends_at <= self.starts_at:
             raise errors.Invalid("a contract ends after it begins", field="ends_at")
 
+    @property
+    def taken(self) -> Room:
+        """All that was bought."""
+        return self.room * self.count
+
+    @property
+    def due_at(self) -> float:
+        """When it ends if nothing else happens."""
+        return self.ends_at if self.reclaim_at is None else min(self.ends_at, self.reclaim_at)
+
     def is_live(self, now: float) -> bool:
         """True while its room belongs to the buyer."""
-        return self.ended_at is None and self.starts_at <= now < self.ends_at
+        return self.ended_at is None and self.starts_at <= now < self.due_at
+
+
+def check_cloud(text: str, field: str) -> CloudId:
+    """The name of a buyer or a provider: an id, or the thumbprint of a key, which begins with anything."""
+    if not _CLOUD.fullmatch(text):
+        raise errors.Invalid(
+            f"{field} {text[: ids.MAX_ID]!r} must be 1 to {ids.MAX_ID} letters, digits, '.', '_' or '-'",
+            field=field,
+        )
+    return CloudId(text)

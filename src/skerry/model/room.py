@@ -53,6 +53,12 @@ class Room(msgspec.Struct, frozen=True):
             Gigabytes(self.disk - other.disk),
         )
 
+    def __mul__(self, count: int) -> Room:
+        """So many of this."""
+        return Room(
+            Millicores(self.cpu * count), Megabytes(self.memory * count), Gigabytes(self.disk * count)
+        )
+
     def fits(self, ask: Room) -> bool:
         """True if `ask` can be taken out of this."""
         return ask.cpu <= self.cpu and ask.memory <= self.memory and ask.disk <= self.disk

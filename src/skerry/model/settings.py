@@ -295,6 +295,61 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker_pids: Annotated[int, Meta(ge=8, description="Processes and threads of a worker")] = 256
 
 
+class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Capacity for sale: terms, limits of buyers, and what share of the nodes is offered."""
+
+    hold_s: Annotated[float, Meta(gt=0, description="A hold that is not bought ends after this")] = 60.0
+    max_wait_s: Annotated[
+        float, Meta(ge=0, description="A buyer may wait at most this long for room that others hold")
+    ] = 30.0
+    max_waiting: Annotated[int, Meta(ge=0, description="Buyers that may wait for one flavor")] = 256
+    contract_s: Annotated[float, Meta(gt=0, description="Length of a contract that names none")] = 3600.0
+    max_contract_s: Annotated[float, Meta(gt=0, description="Longest contract, from its start")] = (
+        365 * 86400.0
+    )
+    notice_s: Annotated[
+        float, Meta(ge=0, description="Contracts are taken back no sooner than this after it was said")
+    ] = 120.0
+    max_holds: Annotated[int, Meta(ge=1, description="Holds of one buyer at once")] = 64
+    hold_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Share of a flavor that one buyer may hold unpaid, if it is sold in parts",
+        ),
+    ] = 100
+    max_lapsed: Annotated[
+        int, Meta(ge=1, description="Holds that a buyer may let expire in an hour before it gets no more")
+    ] = 256
+    max_flavors: Annotated[int, Meta(ge=1, description="Flavors that may be offered")] = 200_000
+    keep_ended: Annotated[
+        int, Meta(ge=0, description="Ended holds, and ended contracts, that can still be asked for")
+    ] = 10_000
+    history: Annotated[
+        int, Meta(ge=1, description="Changes of flavors kept for subscribers that come back")
+    ] = 10_000
+    sell_percent: Annotated[
+        int, Meta(ge=0, le=100, description="Share of each node's room that is for sale; 0: nothing is")
+    ] = 0
+    sell_nodes: Annotated[
+        tuple[str, ...], Meta(description="Only nodes with all of these labels, as KEY=VALUE")
+    ] = ()
+    sell_price: Annotated[
+        str, Meta(description="Price of one core, and the memory and disk that come with it, for a period")
+    ] = "0.01"
+    sell_currency: Annotated[str, Meta(description="ISO 4217 code of that price")] = "EUR"
+    sell_period: Annotated[str, Meta(description="Its period, an ISO 8601 duration")] = "PT1H"
+    sell_cpu_min: Annotated[int, Meta(ge=0, description="Least part of a node's offer, cores")] = 1
+    sell_cpu_step: Annotated[int, Meta(ge=0, description="Parts grow in steps of this, cores; 0: any")] = 1
+    sell_memory_min: Annotated[int, Meta(ge=0, description="Least part of a node's offer, MB")] = 256
+    sell_memory_step: Annotated[int, Meta(ge=0, description="Parts grow in steps of this, MB; 0: any")] = 256
+    sell_max_count: Annotated[
+        int, Meta(ge=1, description="Equal parts of a node's offer that may be taken together")
+    ] = 1
+    location: Annotated[str, Meta(description="Where this cloud is, as buyers read it")] = ""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole tree."""
 
@@ -313,6 +368,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: NetworkSettings = NetworkSettings()
     fleet: FleetSettings = FleetSettings()
     functions: FunctionSettings = FunctionSettings()
+    market: MarketSettings = MarketSettings()
 
 
 class Knob(NamedTuple):
