@@ -154,6 +154,19 @@ async def test_a_function_that_is_made_again_shares_nothing_with_the_one_before(
         assert [worker.function.memory for worker in site.host.workers] == [64]
 
 
+@in_simulated_time
+async def test_a_deletion_that_is_told_late_does_not_touch_the_function_that_was_made_since() -> None:
+    async with Site(function("f", version=3)) as site:
+        await site.call("f")
+        site.registry.add(function("f", memory=64))
+        site.host.run_s = 1.0
+        running = site.begin("f")
+        await asyncio.sleep(0.001)
+        await site.invoker.removed("f")
+        assert (await running).answer.output == "w2 v1"
+        assert site.invoker.status().warm == {"f": 1}
+
+
 # Prewarming
 
 

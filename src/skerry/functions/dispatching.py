@@ -96,7 +96,7 @@ class Dispatcher:
     def left(self, slot: Slot, now: float) -> None:
         """A call in this worker is over: the next one, or idle."""
         if self.queue.count:
-            if slot.is_open and self._may_go_on(slot.line) and slot.worker.is_alive:
+            if slot.is_open and self._may_go_on(slot.line):
                 waiter = self._first(slot.line)
                 if waiter is not None:
                     self._grant(waiter, slot, now)

@@ -108,7 +108,7 @@ class Invoker:
         if answer.failure is None:
             line.succeeded += 1
         else:
-            answer = self._note_failure(line, slot, answer, queueing_s, init_s, now - began)
+            answer = self._note_failure(ask, line, slot, answer, queueing_s, init_s, now - began)
         line.run.add(now - began)
         line.run_total_s += now - began
         self._counts.duration.add(answer.duration_s)
@@ -126,10 +126,13 @@ class Invoker:
                 _count(line, "Overloaded")
                 raise
             now = self._monotonic()
-            if slot.is_open and now < arrived + may_wait_s:
+            if not slot.worker.is_alive:
+                self._pool.retire(slot)
+            is_late = now >= arrived + may_wait_s
+            if slot.is_open and not is_late:
                 return slot
             self._dispatcher.left(slot, now)
-            if slot.is_open:
+            if is_late:
                 raise Ended(Failure.NO_ROOM, "its turn came too late", is_late=True)
             # Between its turn and this moment the worker died, or became one of an older version: again.
             if self._lines.get(line.name) is not line:
@@ -164,7 +167,7 @@ class Invoker:
         raise error
 
     def _note_failure(
-        self, line: Line, slot: Slot, answer: Answer, queueing_s: float, init_s: float, run_s: float
+        self, ask: Ask, line: Line, slot: Slot, answer: Answer, queueing_s: float, init_s: float, run_s: float
     ) -> Answer:
         assert answer.failure is not None
         _count(line, answer.failure)
@@ -175,7 +178,8 @@ class Invoker:
             answer,
             error=f"the call was ended after {queueing_s + init_s + run_s:.3f} s: "
             f"{queueing_s:.3f} s in the queue, {init_s:.3f} s for the start of a worker, {run_s:.3f} s "
-            f"running; its function may run {line.timeout_s:g} s",
+            f"running; its function may run {line.timeout_s:g} s"
+            + (f", its caller waits {ask.max_response_s:g} s" if ask.max_response_s is not None else ""),
         )
 
     def _unserved(self, ask: Ask, line: Line, ended: Ended, arrived: float) -> Report:
@@ -268,21 +272,29 @@ class Invoker:
 
     async def updated(self, function: Function) -> None:
         """From now on no call starts in a worker of an older version; those end when they have finished."""
-        if function.name in self._lines:
-            self._line(function)
+        self._follow(function.name)
 
     async def removed(self, name: str) -> None:
         """End the function's workers when they have finished; calls that wait for one fail with `GONE`."""
-        line = self._lines.pop(FunctionName(name), None)
-        if line is not None:
-            self._dispatcher.drop(line)
+        self._follow(FunctionName(name))
+
+    def _follow(self, name: FunctionName) -> None:
+        """Take the function as it is registered now, which may be another one since."""
+        function = self._get(name)
+        if name not in self._lines:
+            return
+        if function is None or function.name != name:  # or in another case
+            self._dispatcher.drop(self._lines.pop(name))
+        else:
+            self._line(function)
 
     def _line(self, function: Function) -> Line:
         line = self._lines.get(function.name)
         if line is None:
             line = self._lines[function.name] = Line(function, self._code_folder, self._timeout_s(function))
-        elif (function.created_at, function.version) > (line.function.created_at, line.function.version):
+        elif function != line.function:
             self._dispatcher.renew(line, function, self._timeout_s(function))
+        line.function = function  # the next call compares no more than identity
         return line
 
     def _timeout_s(self, function: Function) -> float:
