@@ -137,9 +137,11 @@ async def test_a_function_that_runs_too_long_is_ended_and_its_worker_with_it() -
         site.host.run_s = 99.0
         report = await site.call("f")
         assert report.answer.failure is Failure.TIMEOUT
-        assert "its function may run 1 s" in report.answer.error
+        assert report.answer.error.endswith("its function may run 1 s")
+        hurried = await site.call("f", max_response_s=0.5)
+        assert hurried.answer.error.endswith("its function may run 1 s, its caller waits 0.5 s")
         site.host.run_s = 0.1
-        assert (await site.call("f")).answer.output.startswith("w2 ")
+        assert (await site.call("f")).answer.output.startswith("w3 ")
 
 
 @in_simulated_time

@@ -28,8 +28,16 @@ def left_of(skerry: Skerry) -> list[str]:
         *(address for address in addresses if address.startswith(network)),
         *(["rules"] if network in rules else []),
         *processes,
-        *(str(each) for each in Path("/sys/fs/cgroup").glob(f"**/{group_root('skerry', skerry.data)}")),
+        *map(str, groups_of(skerry)),
     ]
+
+
+def groups_of(skerry: Skerry) -> list[Path]:
+    """Its own cgroup, in each hierarchy that has one."""
+    top = Path("/sys/fs/cgroup")
+    name = group_root("skerry", skerry.data)
+    # Not by a search below: groups of others come and go meanwhile.
+    return [group for parent in (top, *top.iterdir()) if (group := parent / name).is_dir()]
 
 
 def _command_line(process: Path) -> bytes:
