@@ -39,6 +39,7 @@ def test_a_line_that_stands_still_gets_twice_as_many_and_a_lasting_one_one_more(
     assert wanted(9, 2, None, 0.1, stalled_s=0.2) == 4
     assert wanted(9, 2, 0.001, 0.1, crowded_s=0.5) == 2
     assert wanted(9, 2, 0.001, 0.1, crowded_s=1.5) == 3
+    assert wanted(9, 9, 0.001, 0.1, crowded_s=1.5) == 9
 
 
 @given(

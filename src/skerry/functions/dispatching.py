@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 
 _REST_S = 0.5  # between a start that failed and the next try for calls that still wait
 _REVIEW_S = 0.02  # between two looks at calls that wait, since time passes without an event
+_GLANCE_S = (
+    0.001  # calls that come within this are looked at together: each for itself costs more than it gains
+)
 
 
 class Ended(Exception):
@@ -64,6 +67,8 @@ class Dispatcher:
         self._promised = 0  # memory that comes free for those whose turn was before
         self._promises: dict[Line, int] = {}  # how many workers of each that is for
         self._review: asyncio.TimerHandle | None = None
+        self._glance: asyncio.TimerHandle | None = None
+        self._crowded: set[Line] = set()  # those to be glanced at
 
     # Calls
 
@@ -164,7 +169,21 @@ class Dispatcher:
             self._grant(waiter, slot, now)
 
     def _staff(self, line: Line) -> None:
-        """Serve this one function, after a call of it came."""
+        """See to this one function, after a call of it came that has to wait."""
+        if line.workers:
+            self._crowded.add(line)
+            if self._glance is None:
+                self._glance = asyncio.get_running_loop().call_later(_GLANCE_S, self._look_at_crowded)
+        else:
+            self._look_at(line)
+
+    def _look_at_crowded(self) -> None:
+        self._glance = None
+        lines, self._crowded = self._crowded, set()
+        for line in lines:
+            self._look_at(line)
+
+    def _look_at(self, line: Line) -> None:
         if self._may_go_on(line):
             self._hire(line, self._clock.monotonic())
         self._keep_looking()
@@ -280,8 +299,9 @@ class Dispatcher:
 
     async def close(self) -> None:
         self.is_closed = True
-        if self._review is not None:
-            self._review.cancel()
+        for timer in (self._review, self._glance):
+            if timer is not None:
+                timer.cancel()
         for waiter in self.queue.everyone():
             self._end_waiter(waiter, Ended(Failure.INTERRUPTED, "the node stopped while the call waited"))
         await self.pool.close()

@@ -51,7 +51,7 @@ def workers_wanted(
     So many that the last of the `waiting` calls begins before a new worker could be ready. Where runs were
     never measured or are longer than they were (no call of it has begun for `stalled_s`), twice as many;
     where calls have waited for so long without a break (`crowded_s`) that another worker would long have paid
-    for itself, one more. Never more than give every waiting call a place.
+    for itself, and longer than they run, one more. Never more than give every waiting call a place.
     """
     init_s = max(init_s, 1e-6)
     wanted = max(1, workers)
@@ -60,7 +60,7 @@ def workers_wanted(
     if not starting:
         if stalled_s > init_s:
             wanted = max(wanted, 2 * workers)
-        elif crowded_s > _PATIENCE * init_s:
+        elif crowded_s > _PATIENCE * init_s and waiting > workers * seats:
             wanted = max(wanted, workers + 1)
     return min(wanted, workers - starting + math.ceil(waiting / seats))
 
