@@ -1,0 +1,83 @@
+"""What the ledger keeps: an account for each flavor, and a sale for each contract, as the store holds them.
+
+Every change of what is held or sold of a flavor writes its account in the same transaction, so the account's
+revision guards all of it. What is free is not kept but follows, and cannot be less than nothing. Values only;
+who may change them is `skerry.market.decisions`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from skerry.model.ids import ContractId, FlavorId, HoldId
+from skerry.model.market import Contract, Flavor
+from skerry.model.room import NOTHING, Room
+
+PREFIX: Final = "market/"
+FLAVORS: Final = PREFIX + "flavor/"
+HOLDS: Final = PREFIX + "hold/"
+CONTRACTS: Final = PREFIX + "contract/"
+
+
+class Withdrawal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A flavor is no longer offered. Holds keep their terms; contracts end early only if it `reclaims`."""
+
+    at: float
+    reason: str = ""
+    reclaims: bool = False  # contracts are taken back, each after its notice
+
+
+class Account(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A flavor and where its capacity is: free, held or sold. `flavor.version` is the account's."""
+
+    flavor: Flavor
+    capacity: (
+        Room  # what there is of it now; of a flavor that follows a node, less than `flavor.whole` at times
+    )
+    held: Room = NOTHING
+    sold: Room = NOTHING
+    withdrawn: Withdrawal | None = None
+
+    @property
+    def free(self) -> Room:
+        """Neither held nor sold."""
+        return self.capacity - self.held - self.sold
+
+    @property
+    def units(self) -> int:
+        """How many whole ones are free."""
+        pairs = zip(self.free.parts(), self.flavor.room.parts(), strict=True)
+        return min(free // each for (_, _, free), (_, _, each) in pairs if each)
+
+    def is_offered(self, now: float) -> bool:
+        """True if it may be reserved, as far as there is something free."""
+        expires_at = self.flavor.expires_at
+        return self.withdrawn is None and (expires_at is None or now < expires_at)
+
+
+class Sale(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A contract with its signed documents."""
+
+    contract: Contract
+    document: bytes  # what the purchase answered, for ever
+    amended: bytes = b""  # the contract as it was last renewed, signed anew
+    countersigned: bytes = b""  # the newest of both, with the buyer's signature
+
+    @property
+    def current(self) -> bytes:
+        """The document of the terms that hold now."""
+        return self.amended or self.document
+
+
+def flavor_key(id: FlavorId) -> str:
+    return FLAVORS + id
+
+
+def hold_key(id: HoldId) -> str:
+    return HOLDS + id
+
+
+def contract_key(id: ContractId) -> str:
+    return CONTRACTS + id

@@ -1,0 +1,97 @@
+"""Changes of flavors, told in the order of the store's revisions: a snapshot, and then what changes.
+
+A subscriber has a place in one bounded history and no queue of its own, so a slow one costs nothing and is
+told `Compacted` when it has fallen out. The place is the store's revision, the same on every server; each
+flavor's own `version` goes up by one with every change that is told here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from skerry.market.accounts import Account
+from skerry.model import errors
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A flavor as it was and as it is; None: it was, or is, not known."""
+
+    before: Account | None
+    after: Account | None
+
+
+class Changes:
+    """The last changes, and where they are now. `accounts` gives all flavors at this moment."""
+
+    def __init__(self, keep: int, accounts: Callable[[], Sequence[Account]]) -> None:
+        self._accounts = accounts
+        self._history: deque[tuple[int, tuple[Changed, ...]]] = deque(maxlen=keep)
+        self._floor = 0  # changes up to this revision are not kept
+        self._revision = 0
+        self._number = 0  # of batches so far
+        self._news = asyncio.Event()
+
+    @property
+    def revision(self) -> int:
+        """The place after all that was told."""
+        return self._revision
+
+    def start(self, revision: int) -> None:
+        """Begin here: what was before is not known."""
+        self._history.clear()
+        self._floor = self._revision = revision
+
+    def tell(self, revision: int, changed: Sequence[Changed]) -> None:
+        """The ledger has moved to `revision`."""
+        if changed:
+            if len(self._history) == self._history.maxlen:
+                self._floor = self._history[0][0]
+            self._history.append((revision, tuple(changed)))
+            self._number += 1
+            self._news.set()
+            self._news = asyncio.Event()
+        self._revision = revision
+
+    def snapshot(self) -> tuple[Sequence[Account], Follower]:
+        """All that is there now, and a follower of what changes from now on."""
+        return self._accounts(), Follower(self, self._number)
+
+    def resume(self, revision: int) -> Follower:
+        """A follower of what changed after `revision`; `Compacted` if not all of that is kept."""
+        if not self._floor <= revision <= self._revision:
+            raise errors.Compacted(
+                f"changes after {revision} are not kept here, only after {self._floor} up to "
+                f"{self._revision}; take a new snapshot"
+            )
+        behind = len(self._history) - bisect_right(self._history, revision, key=lambda told: told[0])
+        return Follower(self, self._number - behind)
+
+    async def _after(self, number: int) -> list[tuple[int, tuple[Changed, ...]]]:
+        while self._number == number:
+            await self._news.wait()
+        behind = self._number - number
+        if behind > len(self._history):
+            raise errors.Compacted("too slow: changes are no longer kept that were not read; take a snapshot")
+        return [self._history[index] for index in range(-behind, 0)]
+
+
+class Follower:
+    """Reads changes from its place on."""
+
+    def __init__(self, changes: Changes, number: int) -> None:
+        self._changes = changes
+        self._number = number
+
+    async def next(self) -> list[tuple[int, tuple[Changed, ...]]]:
+        """All that changed since the last call, with the revision of each; waits until there is something.
+
+        Raises `Compacted` if that is more than is kept.
+        """
+        told = await self._changes._after(self._number)
+        self._number += len(told)
+        return told
