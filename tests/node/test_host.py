@@ -65,3 +65,5 @@ def test_the_room_of_a_host_is_what_cells_can_have_in_the_units_of_room(tmp_path
     assert room.disk == pytest.approx(used.disk_free_bytes / 1024**3, abs=1.5)
     more = host.room(tmp_path, held_bytes=100 * 1024**3)
     assert more.disk == pytest.approx(room.disk + 100, abs=1)
+    assert host.room(tmp_path, kept_mb=100).memory == room.memory - 100
+    assert host.room(tmp_path, kept_mb=2 * room.memory).memory == 0

@@ -28,12 +28,14 @@ async def start(
     *,
     name: str,
     labels: Mapping[str, str],
+    kept_mb: int = 0,
     servers: KnownServers,
     tls: ssl.SSLContext,
     loops: Keeper,
     undo: AsyncExitStack,
 ) -> None:
-    """Go on with what was ordered, and stay in touch with one of `servers`."""
+    """Go on with what was ordered, and stay in touch with one of `servers`. Of the machine's memory `kept_mb`
+    are not for instances."""
     instances = await NodeInstances.open(folder / "instances", engine.containers, engine.images, clock)
     undo.push_async_callback(instances.close)
     line = session.Session(
@@ -41,7 +43,9 @@ async def start(
         lambda address: GrpcDialler(address, tls),
         instances,
         Tunnels(instances, engine.containers),
-        lambda: session.introduce(name, folder, instances, subnet=engine.network.subnet, labels=labels),
+        lambda: session.introduce(
+            name, folder, instances, subnet=engine.network.subnet, labels=labels, kept_mb=kept_mb
+        ),
         clock,
     )
     loops.forever("instances of this node", instances.run)

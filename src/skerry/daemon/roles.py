@@ -180,6 +180,7 @@ async def _start_server(
             clock,
             name=settings.node.name or _node_name(host_name),
             labels=_labels(settings.node.labels),
+            kept_mb=functions.memory_of(settings.functions),
             servers=KnownServers(_dialable(grpc_address), folder / _SERVERS_FILE),
             tls=own.node_context,
             loops=loops,

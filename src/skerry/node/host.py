@@ -86,13 +86,13 @@ def measure(data: Path) -> HostUsage:
     )
 
 
-def room(data: Path, *, held_bytes: int = 0) -> Room:
+def room(data: Path, *, held_bytes: int = 0, kept_mb: int = 0) -> Room:
     """All of this machine that can be given to cells: of the disk what is free, and `held_bytes`, which cells
-    have written already. How much of it is given away is for others to say."""
+    have written already; of the memory all but `kept_mb`. How much is given away is for others to say."""
     free_bytes = psutil.disk_usage(str(data)).free + held_bytes
     return Room(
         Millicores(_cpus() * _MILLICORES),
-        Megabytes(min(psutil.virtual_memory().total // _MEGABYTE, MOST)),
+        Megabytes(min(max(0, psutil.virtual_memory().total // _MEGABYTE - kept_mb), MOST)),
         Gigabytes(min(free_bytes // _GIGABYTE, MOST)),
     )
 

@@ -56,13 +56,20 @@ _JOIN_AGAIN = (
 
 
 def introduce(
-    name: str, data: Path, instances: NodeInstances, *, subnet: str, labels: Mapping[str, str]
+    name: str,
+    data: Path,
+    instances: NodeInstances,
+    *,
+    subnet: str,
+    labels: Mapping[str, str],
+    kept_mb: int = 0,
 ) -> Hello:
-    """This machine as it is now, with `data` as its data folder and `subnet` for its containers."""
+    """This machine as it is now, with `data` as its data folder and `subnet` for its containers; `kept_mb` of
+    its memory are for something else than instances."""
     return Hello(
         name=name,
         facts=Facts(host.architecture(), host.system(), platform.release(), __version__),
-        room=host.room(data, held_bytes=instances.disk_bytes),
+        room=host.room(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb),
         labels=dict(labels),
         subnet=subnet,
     )
