@@ -1,0 +1,256 @@
+"""Which offers a selector means, in which order, one by one and by columns."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry.market.selecting import EVERYTHING, Catalogue, Offer, Page, Selector, Sort, matches
+from skerry.model import errors
+from skerry.model.ids import CloudId, FlavorId
+from skerry.model.market import Aggregation, Flavor, Partition, Price
+from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
+
+PRICE = Price(Decimal("0.10"), "EUR", "PT1H")
+
+
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+
+
+PARTS = Partition(room(1000, 512), room(1000, 512))
+WHOLE = room(8000, 16384, 100)
+
+
+def offer(id: str = "f-1", free: Room | None = None, **changes: Any) -> Offer:
+    flavor = Flavor(
+        **{
+            "id": FlavorId(id),
+            "provider": CloudId("north"),
+            "kind": "k8slice",
+            "room": WHOLE,
+            "price": PRICE,
+            "created_at": 1.0,
+            "architecture": "amd64",
+            "partition": PARTS,
+            **changes,
+        }
+    )
+    return Offer(flavor, flavor.whole if free is None else free)
+
+
+def ids(page: Page) -> list[str]:
+    return [found.flavor.id for found in page.offers]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_meant"),
+    [
+        ({}, True),
+        ({"kind": "k8slice"}, True),
+        ({"kind": "K8slice"}, False),
+        ({"architecture": "arm64"}, False),
+        ({"location": "Oslo"}, False),
+        ({"cpu": 8000}, True),
+        ({"cpu": 2000}, False),
+        ({"memory": 16384, "disk": 100}, True),
+        ({"least_cpu": 8000, "most_cpu": 8000}, True),
+        ({"least_cpu": 8001}, False),
+        ({"most_memory": 16383}, False),
+        ({"least_disk": 100}, True),
+        ({"most_disk": 99}, False),
+        ({"part": room(2000, 1024)}, True),
+        ({"part": room(2500, 1024)}, False),  # not a step
+        ({"part": room(500, 1024)}, False),  # too small
+        ({"part": room(9000, 1024)}, False),  # too large
+        ({"part": room(2000, 16384 - 256)}, False),  # what stays is too small
+        ({"part": WHOLE}, True),
+        ({"part": NOTHING}, False),
+        ({"part": room(2000, 1024), "count": 2}, False),  # one at a time
+        ({"count": 1}, True),
+        ({"most_price": PRICE}, True),
+        ({"most_price": Price(Decimal("2.40"), "EUR", "P1D")}, True),
+        ({"most_price": Price(Decimal("0.0999"), "EUR", "PT1H")}, False),
+        ({"most_price": Price(Decimal(100), "USD", "PT1H")}, False),
+        # Half of the cpu, a quarter of the memory and nothing of the disk are a quarter of it.
+        ({"part": room(4000, 4096), "most_price": Price(Decimal("0.025"), "EUR", "PT1H")}, True),
+        ({"part": room(4000, 4096), "most_price": Price(Decimal("0.0249"), "EUR", "PT1H")}, False),
+    ],
+)
+def test_what_a_selector_means(wanted: dict[str, Any], is_meant: bool) -> None:
+    selector = Selector(**wanted)
+    assert matches(offer(), selector) is is_meant
+    for many in (0, 100):
+        assert ids(Catalogue([offer()], many=many).find(selector)) == (["f-1"] if is_meant else [])
+
+
+def test_what_is_free_counts_and_not_what_there_was() -> None:
+    left = offer(free=room(2000, 1024))
+    assert matches(left, Selector(cpu=2000))
+    assert not matches(left, Selector(cpu=8000))
+    assert not matches(left, Selector(part=room(3000, 512)))
+
+
+@pytest.mark.parametrize(
+    ("some", "is_available"),
+    [
+        (offer(free=NOTHING), False),
+        (offer(free=room(500, 16384)), False),  # less than the least part
+        (offer(free=room(1000, 512)), True),
+        (offer(partition=None), True),
+        (offer(partition=None, free=room(7000, 16384, 100)), False),
+        (offer(partition=None, stock=3, free=WHOLE), True),
+        (offer(partition=None, stock=3, aggregation=Aggregation(2, 3), free=WHOLE), False),
+        (offer(partition=None, stock=3, aggregation=Aggregation(2, 3), free=WHOLE * 2), True),
+    ],
+)
+def test_an_offer_of_which_nothing_may_be_taken_is_never_found(some: Offer, is_available: bool) -> None:
+    assert some.is_available is is_available
+    for many in (0, 100):
+        assert len(Catalogue([some], many=many).find(EVERYTHING).offers) == is_available
+
+
+def test_whole_ones_are_shown_one_by_one_with_their_count() -> None:
+    three = offer(partition=None, stock=3, aggregation=Aggregation(1, 2))
+    assert (three.shown, three.count) == (WHOLE, 3)
+    assert matches(three, Selector(cpu=8000, count=2))
+    assert not matches(three, Selector(count=3))  # against its policy
+    assert not matches(
+        offer(partition=None, stock=3, aggregation=Aggregation(1, 3), free=WHOLE), Selector(count=2)
+    )
+
+
+@pytest.mark.parametrize("many", [0, 100])
+def test_the_cheapest_is_first_then_the_id_and_currencies_are_apart(many: int) -> None:
+    dear, cheap = Price(Decimal(1), "EUR", "PT1H"), Price(Decimal("0.5"), "EUR", "PT30M")
+    catalogue = Catalogue(
+        [
+            offer("f-3", price=dear),
+            offer("f-2", price=cheap),  # the same for an hour
+            offer("f-1", price=Price(Decimal("0.01"), "USD", "PT1H")),
+            offer("f-4", price=PRICE),
+        ],
+        many=many,
+    )
+    assert ids(catalogue.find(EVERYTHING)) == ["f-4", "f-2", "f-3", "f-1"]
+    assert ids(catalogue.find(Selector(is_descending=True))) == ["f-2", "f-3", "f-4", "f-1"]
+
+
+@pytest.mark.parametrize("many", [0, 100])
+def test_a_part_of_something_large_may_be_cheaper_than_something_small(many: int) -> None:
+    catalogue = Catalogue([offer("small", room=room(2000, 4096)), offer("large")], many=many)
+    assert ids(catalogue.find(EVERYTHING)) == ["large", "small"]  # they cost the same
+    assert ids(catalogue.find(Selector(part=room(2000, 4096)))) == ["large", "small"]
+    assert ids(catalogue.find(Selector(sort=Sort.CPU))) == ["small", "large"]
+
+
+def test_a_token_that_is_none_is_refused() -> None:
+    for token in ("?", "AAAA", "e30", "WyJhIl0", "é"):
+        with pytest.raises(errors.Invalid, match="begin again"):
+            Catalogue().find(EVERYTHING, after=token)
+
+
+@pytest.mark.parametrize("many", [0, 100])
+def test_pages_go_on_behind_an_offer_that_is_gone(many: int) -> None:
+    catalogue = Catalogue([offer(f"f-{number}") for number in range(5)], many=many)
+    first = catalogue.find(EVERYTHING, limit=2)
+    assert (ids(first), first.total) == (["f-0", "f-1"], 5)
+    catalogue.drop(FlavorId("f-1"))
+    catalogue.drop(FlavorId("f-1"))
+    catalogue.put(offer("f-00"))
+    second = catalogue.find(EVERYTHING, limit=2, after=first.following)
+    assert (ids(second), second.total) == (["f-2", "f-3"], 5)
+    last = catalogue.find(EVERYTHING, limit=2, after=second.following)
+    assert (ids(last), last.following) == (["f-4"], "")
+
+
+ROOMS = st.builds(
+    room,
+    st.integers(0, 4).map(lambda n: n * 500),
+    st.integers(0, 4).map(lambda n: n * 256),
+    st.integers(0, 3),
+)
+PRICES = st.builds(
+    Price,
+    st.sampled_from([Decimal("0.05"), Decimal("0.1"), Decimal(3)]),
+    st.sampled_from(["EUR", "USD"]),
+    st.sampled_from(["PT1H", "PT30M", "P1M", "P1W"]),
+)
+
+
+@st.composite
+def offers(draw: st.DrawFn) -> Offer:
+    of_one = draw(ROOMS)
+    is_divisible = draw(st.booleans())
+    stock = 1 if is_divisible else draw(st.integers(1, 3))
+    least = draw(st.integers(1, 3))
+    flavor = Flavor(
+        id=FlavorId(f"f-{draw(st.integers(0, 30)):02}"),
+        provider=CloudId("north"),
+        kind=draw(st.sampled_from(["k8slice", "vm"])),
+        room=of_one,
+        price=draw(PRICES),
+        created_at=1.0,
+        architecture=draw(st.sampled_from(["", "amd64", "arm64"])),
+        partition=Partition(draw(ROOMS), draw(ROOMS)) if is_divisible else None,
+        aggregation=draw(st.none() | st.builds(Aggregation, st.just(least), st.integers(least, 4))),
+        stock=stock,
+        location=draw(st.sampled_from(["", "Oslo"])),
+    )
+    if is_divisible:
+        taken = draw(ROOMS)
+        free = flavor.whole.lack(NOTHING) if not flavor.whole.fits(taken) else flavor.whole - taken
+    else:
+        free = of_one * draw(st.integers(0, stock))
+    return Offer(flavor, free)
+
+
+AMOUNTS = st.none() | st.sampled_from([0, 1, 2, 256, 500, 512, 1000, 2**31 - 1])
+SELECTORS = st.builds(
+    Selector,
+    kind=st.sampled_from(["", "", "vm", "other"]),
+    architecture=st.sampled_from(["", "", "arm64"]),
+    location=st.sampled_from(["", "", "Oslo"]),
+    cpu=st.none() | AMOUNTS,
+    least_cpu=AMOUNTS,
+    least_memory=AMOUNTS,
+    most_disk=AMOUNTS,
+    most_price=st.none() | PRICES,
+    part=st.none() | ROOMS,
+    count=st.none() | st.integers(1, 4),
+    sort=st.sampled_from(Sort),
+    is_descending=st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(offers(), max_size=25), st.lists(offers(), max_size=5), SELECTORS, st.integers(1, 4))
+def test_columns_find_what_is_found_one_by_one(
+    before: list[Offer], after: list[Offer], selector: Selector, limit: int
+) -> None:
+    small, large = Catalogue(many=1000), Catalogue(before, many=0)
+    large.find(EVERYTHING)  # now it has columns
+    for some in before:
+        small.put(some)
+    for some in after:
+        for catalogue in (small, large):
+            catalogue.put(some)
+    if before:
+        for catalogue in (small, large):
+            catalogue.drop(before[0].flavor.id)
+    everything = small.find(selector)
+    assert large.find(selector) == everything
+    assert everything.total == sum(matches(some, selector) for some in small)
+    paged: list[Offer] = []
+    token = ""
+    for _ in range(len(small) + 1):
+        pages = [catalogue.find(selector, limit=limit, after=token) for catalogue in (small, large)]
+        assert pages[0] == pages[1]
+        paged += pages[0].offers
+        if not (token := pages[0].following):
+            break
+    assert paged == list(everything.offers)
