@@ -92,6 +92,18 @@ def test_a_start_is_expected_to_take_what_it_took_or_what_others_took() -> None:
     assert 1.0 < estimates.expected_init_s(own, others) < 2.0
 
 
+def test_one_that_stands_out_moves_the_average_little_and_many_move_it_soon() -> None:
+    run = Average()
+    for _ in range(5):
+        run.add(0.001)
+    run.add(10.0)
+    assert run.value is not None
+    assert run.value < 0.003
+    for _ in range(20):
+        run.add(10.0)
+    assert run.value > 5.0
+
+
 def test_who_has_waited_long_compared_with_a_start_or_for_half_its_time_is_overdue() -> None:
     assert not estimates.is_overdue(waited_s=0.5, may_wait_s=30, init_s=0.1)
     assert estimates.is_overdue(waited_s=1.1, may_wait_s=30, init_s=0.1)

@@ -67,6 +67,7 @@ class Dispatcher:
         self._promised = 0  # memory that comes free for those whose turn was before
         self._promises: dict[Line, int] = {}  # how many workers of each that is for
         self._review: asyncio.TimerHandle | None = None
+        self._sees_stalls = False
         self._glance: asyncio.TimerHandle | None = None
         self._crowded: set[Line] = set()  # those to be glanced at
 
@@ -211,11 +212,11 @@ class Dispatcher:
             elif self._can_make_room(function):
                 self._promise(line)
             else:
-                if self._is_overdue(line, now):
-                    self._overdue = line
-                    return False
                 break
-        return True
+        if not self._is_overdue(line, now):
+            return True
+        self._overdue = line
+        return False
 
     def _shortage(self, line: Line, now: float) -> int:
         if not line.waiting or now < line.rests_until:
@@ -227,14 +228,17 @@ class Dispatcher:
             starting=line.starting,
             run_s=line.run.value,
             init_s=self._init_s(line),
-            stalled_s=now - line.moved_at,
+            stalled_s=now - line.moved_at if self._sees_stalls else 0.0,
             crowded_s=now - line.crowded_since,
         )
         return wanted - line.workers
 
     def _is_overdue(self, line: Line, now: float) -> bool:
+        has_busy = line.workers > len(line.idle)
+        if has_busy or line in self._promises or now < line.rests_until:
+            return False
         waiter = self._first(line)
-        if waiter is None or line.workers > len(line.idle):
+        if waiter is None:
             return False
         return estimates.is_overdue(
             waited_s=now - waiter.arrived,
@@ -247,11 +251,15 @@ class Dispatcher:
 
     def _keep_looking(self) -> None:
         if self.queue.count and self._review is None:
-            self._review = asyncio.get_running_loop().call_later(_REVIEW_S, self._look_again)
+            due = self._clock.monotonic() + _REVIEW_S
+            self._review = asyncio.get_running_loop().call_later(_REVIEW_S, self._look_again, due)
 
-    def _look_again(self) -> None:
+    def _look_again(self, due: float) -> None:
         self._review = None
+        # If this comes late, so did we all: what workers have answered meanwhile is still to be read.
+        self._sees_stalls = self._clock.monotonic() < due + _REVIEW_S / 4
         self._dispatch()
+        self._sees_stalls = False
 
     def _ready(self, slot: Slot) -> None:
         line = slot.line

@@ -10,11 +10,16 @@ import math
 
 _UNKNOWN_INIT_S = 0.1  # of a runtime of which nothing has been started yet
 _SMOOTHING = 0.2  # how much the newest measurement counts
+_OUTLIER = 8  # times the average: more does not count
+_INSTANT_S = 1e-4  # an average near nothing can still grow
 _PATIENCE = 10  # starts that a queue is watched for before it counts as lasting
 
 
 class Average:
-    """A moving average; None before the first measurement."""
+    """A moving average; None before the first measurement.
+
+    One measurement that stands out far counts as less than it is: the machine was busy with something else.
+    """
 
     __slots__ = ("value",)
 
@@ -23,7 +28,10 @@ class Average:
 
     def add(self, measured: float) -> None:
         value = self.value
-        self.value = measured if value is None else value + _SMOOTHING * (measured - value)
+        if value is None:
+            self.value = measured
+        else:
+            self.value = value + _SMOOTHING * (min(measured, _OUTLIER * value + _INSTANT_S) - value)
 
 
 def expected_init_s(own: Average, of_runtime: Average | None) -> float:
