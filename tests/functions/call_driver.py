@@ -18,7 +18,7 @@ from skerry.functions.asynchronous import Asynchronous
 from skerry.kit.clock import SystemClock
 from skerry.model.calls import Ask, Report
 from skerry.model.settings import FunctionSettings
-from tests.functions.callers import answered, ask
+from tests.functions.callers import Begins, answered, ask
 
 CALLERS = 16
 
@@ -29,7 +29,8 @@ class Noting:
     def __init__(self, path: Path) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    async def invoke(self, ask: Ask) -> Report:
+    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+        await begins()
         os.write(self.file, ask.params + b"\n")
         await asyncio.sleep(0)
         return answered(ask.params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from skerry.model.ids import FunctionName
 from skerry.model.settings import FunctionSettings
 
 HELLO = FunctionName("hello")
+Begins = Callable[[], Awaitable[None]]
 
 
 def ask(params: bytes = b"null", function: str = HELLO, **fields: Any) -> Ask:
@@ -38,7 +39,8 @@ class Echo:
     def __init__(self) -> None:
         self.asked: list[Ask] = []
 
-    async def invoke(self, ask: Ask) -> Report:
+    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+        await begins()
         self.asked.append(ask)
         return answered(ask.params)
 
@@ -50,7 +52,8 @@ class Patient:
         self.under_way: dict[bytes, asyncio.Future[Report]] = {}
         self.asked: list[Ask] = []
 
-    async def invoke(self, ask: Ask) -> Report:
+    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+        await begins()
         self.asked.append(ask)
         future = self.under_way[ask.params] = asyncio.get_running_loop().create_future()
         try:
@@ -63,6 +66,17 @@ class Patient:
             self.under_way[params].set_result(outcome)
         else:
             self.under_way[params].set_exception(outcome)
+
+
+class Crowded:
+    """Has no worker free for anybody, ever."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Ask] = []
+
+    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+        self.waiting.append(ask)
+        return await asyncio.get_running_loop().create_future()
 
 
 @asynccontextmanager

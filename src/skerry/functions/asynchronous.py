@@ -9,6 +9,7 @@ more of a call than its name: what it asks is read when its turn comes, what cam
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -41,7 +42,7 @@ PENDING = metrics.gauge("skerry_async_calls_pending", "Async calls that wait or 
 class Invokes(Protocol):
     """What runs a call, such as `skerry.functions.invoking.Invoker`."""
 
-    async def invoke(self, ask: Ask) -> Report: ...
+    async def invoke(self, ask: Ask, *, begins: Callable[[], Awaitable[None]]) -> Report: ...
 
 
 @dataclass(slots=True)
@@ -53,6 +54,10 @@ class _Call:
     accepted_at: float
     size: int
     state: CallState = CallState.QUEUED
+
+
+class _NotBegun(errors.Unavailable):
+    """It could not be read what a call asks, or written down that it runs: so it does not."""
 
 
 class Asynchronous:
@@ -70,7 +75,7 @@ class Asynchronous:
         self._bytes = 0  # of those
         self._turns = Turns[_Call]()
         self._running: set[asyncio.Task[None]] = set()
-        self._invoking: set[asyncio.Task[None]] = set()  # those that only the invoker can end
+        self._invoking: dict[asyncio.Task[None], _Call] = {}  # those that only the invoker can end
         self._changed = asyncio.Event()
         self._pause: asyncio.TimerHandle | None = None
         self._backoff = Backoff(cap_s=5.0)
@@ -143,6 +148,9 @@ class Asynchronous:
     async def close(self, *, within_s: float) -> None:
         """Start nothing more; what runs may end within this time, and is interrupted then."""
         self._is_closing = True
+        for task, call in self._invoking.items():
+            if call.state is CallState.QUEUED:
+                task.cancel()  # it waits for a worker, and waits on in the next process
         if self._pause is not None:
             self._pause.cancel()
         if self._running:
@@ -209,16 +217,15 @@ class Asynchronous:
 
     async def _perform(self, call: _Call) -> None:
         """Run it and write down what came of it, or put it back if it could not be run."""
+        waited_s = self._since(call)
         try:
-            body = await self._store.start(call.id)
-        except errors.SkerryError as error:
+            body = await self._read(call)
+            report = None if self._is_closing else await self._invoke(call, body, waited_s)
+        except _NotBegun as error:
             log.warning("call.not_started", id=call.id, error=error.message)
             self._turns.add(call.line, call, is_first=True)
             self._wait(_RETRY_AFTER_S)
             return
-        call.state = CallState.RUNNING
-        waited_s = self._since(call)
-        report = None if self._is_closing else await self._invoke(call, body, waited_s)
         if report is None:
             await self._put_back(call)
             return
@@ -229,15 +236,19 @@ class Asynchronous:
         """How it went; None if there was no room for it, and it can wait."""
         task = asyncio.current_task()
         assert task is not None, "calls are run by tasks"
-        self._invoking.add(task)
+        self._invoking[task] = call
         try:
             ask = results.unpack_ask(body)
             hastened = results.hasten(ask, waited_s)
             if hastened is None:
                 return results.failed(Failure.TIMEOUT, results.TOO_LATE)
-            report = await self._invoker.invoke(hastened)
+            report = await self._invoker.invoke(hastened, begins=lambda: self._begin(call))
         except asyncio.CancelledError:
+            if call.state is CallState.QUEUED:
+                return None  # it only waited for a worker
             return results.failed(Failure.INTERRUPTED, results.INTERRUPTED)
+        except _NotBegun:
+            raise
         except errors.Overloaded as error:
             self._wait(error.retry_after_s)
             return None
@@ -249,7 +260,7 @@ class Asynchronous:
             log.error("call.broke", id=call.id, error=repr(error), exc_info=error)
             return results.failed(Failure.INTERNAL, results.BROKEN)
         finally:
-            self._invoking.discard(task)
+            del self._invoking[task]
         if (
             report.answer.failure is Failure.NO_ROOM
             and ask.max_response_s is None
@@ -258,6 +269,23 @@ class Asynchronous:
             self._wait(_RETRY_AFTER_S)
             return None
         return report
+
+    async def _begin(self, call: _Call) -> None:
+        """It has a worker. Durable before the worker hears of it, so that nothing is run twice."""
+        try:
+            await tasks.finish(self._store.start(call.id))
+        except errors.SkerryError as error:
+            raise _NotBegun(error.message) from error
+        call.state = CallState.RUNNING
+
+    async def _read(self, call: _Call) -> bytes:
+        """What it asks."""
+        try:
+            row = await self._store.read(call.id)
+        except errors.SkerryError as error:
+            raise _NotBegun(error.message) from error
+        assert row is not None, f"call {call.id} waits, and is not on disk"
+        return row.body
 
     async def _put_back(self, call: _Call) -> None:
         try:

@@ -8,6 +8,7 @@ that grows with the number of functions. All others wait in `skerry.functions.di
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,8 @@ from skerry.model.settings import FunctionSettings
 log = structlog.get_logger(__name__)
 
 _PREWARMS_AT_ONCE = 8
+
+Begins = Callable[[], Awaitable[None]]
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -72,12 +75,12 @@ class Invoker:
 
     # Calls
 
-    async def invoke(self, ask: Ask) -> Report:
-        """Run one call to its end.
+    async def invoke(self, ask: Ask, *, begins: Begins | None = None) -> Report:
+        """Run one call to its end. `begins` is awaited once it has a worker, before it is handed over.
 
         Raises `NotFound` if there is no such function, `Overloaded` if too many calls wait already and
-        `Unavailable` while the node stops. Whatever else goes wrong is told in the report's answer. If the
-        caller is cancelled, so is the call.
+        `Unavailable` while the node stops, and what `begins` raises, which keeps the call from being run.
+        Whatever else goes wrong is told in the report's answer. If the caller is cancelled, so is the call.
         """
         arrived = self._monotonic()
         function = self._get(ask.function)
@@ -87,9 +90,9 @@ class Invoker:
         if line is None or line.function is not function:
             line = self._line(function)
         began, queueing_s, init_s, is_warm = arrived, 0.0, 0.0, True
-        if self._queue.count or (slot := self._pool.take(line)) is None:
+        if begins is not None or self._queue.count or (slot := self._pool.take(line)) is None:
             try:
-                slot = await self._wait(ask, line, arrived)
+                slot = await self._wait(ask, line, arrived, begins)
             except Ended as ended:
                 return self._unserved(ask, line, ended, arrived)
             began = self._monotonic()
@@ -115,7 +118,7 @@ class Invoker:
         self._dispatcher.left(slot, now)
         return Report(answer, now - arrived, is_warm, init_s, queueing_s, area=self._area, node=self._node)
 
-    async def _wait(self, ask: Ask, line: Line, arrived: float) -> Slot:
+    async def _wait(self, ask: Ask, line: Line, arrived: float, begins: Begins | None) -> Slot:
         may_wait_s = self._settings.queue_wait_s
         if ask.max_response_s is not None:
             may_wait_s = min(may_wait_s, ask.max_response_s)
@@ -125,6 +128,13 @@ class Invoker:
             except errors.Overloaded:
                 _count(line, "Overloaded")
                 raise
+            if begins is not None and slot.is_open:
+                try:
+                    await begins()
+                except BaseException:
+                    self._dispatcher.left(slot, self._monotonic())
+                    raise
+                begins = None
             now = self._monotonic()
             if not slot.worker.is_alive:
                 self._pool.retire(slot)
