@@ -44,6 +44,9 @@ SECTIONS = {
     "Run code when it is called": {
         "fn": Verb("skerry.cli.functions", "Deploy functions and call them."),
     },
+    "Lend and borrow capacity": {
+        "contract": Verb("skerry.cli.contracts", "Check contracts of the market."),
+    },
     "Run things on this machine": {
         "image": Verb("skerry.cli.images", "Fetch, list and remove images on this machine."),
         "container": Verb("skerry.cli.containers", "Run images in containers on this machine."),

@@ -2,8 +2,8 @@
 
 The id is `key.` and the RFC 7638 thumbprint of the public key, so whoever knows the id can check the key, and
 nobody can take somebody else's. The prefix keeps ids of keys apart from every other name of a buyer. A
-private key is in one file that only this user reads; it is never printed, logged or overwritten. The
-certificate authority's keys are `skerry.kit.pki`.
+private key is never part of what a key says of itself. This cloud's own key is kept by
+`skerry.market.provider`; those of the certificate authority by `skerry.kit.pki`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
-from skerry.kit import files
 from skerry.market import canonical
 from skerry.model import errors
 from skerry.model.ids import CloudId
-
-log = structlog.get_logger(__name__)
 
 PREFIX: Final = "key."
 MAX_BYTES: Final = 8192
@@ -99,24 +95,6 @@ class SigningKey:
     def load(cls, path: Path) -> SigningKey:
         """The key in `path` (PEM, PKCS #8); `Invalid` if it holds something else."""
         return cls(_parse_private(path, path.read_bytes()))
-
-    @classmethod
-    def load_or_create(cls, path: Path) -> SigningKey:
-        """The key in `path`; a new one, readable by this user only, if there is no such file.
-
-        The caller holds the folder for itself: of two that make a key at once, one would lose its own.
-        """
-        try:
-            key = cls.load(path)
-        except FileNotFoundError:
-            key = cls.generate()
-            files.write_atomically(path, key.pem(), files.PRIVATE)
-            log.info("market.key-created", file=str(path), cloud=key.cloud)
-            return key
-        if path.stat().st_mode & 0o077:
-            path.chmod(files.PRIVATE)
-            log.warning("key.was-readable", file=str(path), now="0600", hint="others may have copied it")
-        return key
 
     def pem(self) -> bytes:
         """The private key as it is kept in its file."""
