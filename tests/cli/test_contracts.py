@@ -39,6 +39,31 @@ def test_scripts_get_the_terms_as_they_were_signed() -> None:
     assert told["contract"]["price"] == {"amount": "0.20", "currency": "EUR", "period": "PT1H"}
 
 
+@pytest.mark.parametrize(
+    ("answer", "signers"),
+    [
+        ({"ContractID": "another", "Document": SOLD.decode()}, ["seller"]),
+        ({"Document": SOLD.decode(), "Countersigned": BOTH.decode()}, ["seller", "buyer"]),
+        ({"Document": SOLD.decode(), "Countersigned": None}, ["seller"]),
+        ({"contract": {"extraInformation": {"document": SOLD.decode()}}, "status": "ok"}, ["seller"]),
+    ],
+)
+def test_an_answer_of_the_market_is_taken_for_the_contract_in_it(
+    answer: dict[str, object], signers: list[str]
+) -> None:
+    result = verify("--any-time", "-o", "json", text=json.dumps(answer, indent=1).encode())
+    told = json.loads(result.output)
+    assert told["signed_by"] == signers
+    assert told["contract"]["id"] == CONTRACT.id
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"Flavor":{}}', b'{"a":' * 5000])
+def test_json_without_a_contract_is_said_to_be_that(text: bytes) -> None:
+    result = verify("-o", "json", text=text)
+    assert result.exit_code == 1
+    assert "JSON" in json.loads(result.output)["reason"]
+
+
 def test_a_seller_can_be_named_by_a_file_with_its_key(tmp_path: Path) -> None:
     file = tmp_path / "contract.jws"
     file.write_bytes(BOTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from datetime import UTC, datetime
@@ -56,9 +57,10 @@ def verify(
 ) -> None:
     """Check a signed contract, without a server: who signed what, and whether it is in force.
 
-    FILE holds the contract as the market gave it; '-' reads it from standard input. The ids in a contract
-    follow from the keys that sign it, so whoever knows the seller's id needs nothing else. Exit code 1: it
-    is not good, and why.
+    FILE holds the signed contract, or the market's JSON answer with the contract in it; '-' reads standard
+    input. What is shown is what was signed, whatever else the file says. The ids in a contract follow from
+    the keys that sign it, so whoever knows the seller's id needs nothing else. Exit code 1: it is not good,
+    and why.
     """
     if any_time and at is not None:
         raise click.UsageError("--at and --any-time cannot be used together.")
@@ -68,7 +70,7 @@ def verify(
 
     now = None if any_time else time.time() if at is None else at
     try:
-        found = signing.verify(_read(file), seller=_id_of(seller), buyer=_id_of(buyer), now=now)
+        found = signing.verify(_signed_in(_read(file)), seller=_id_of(seller), buyer=_id_of(buyer), now=now)
         if both and found.buyer is None:
             raise errors.Invalid("only the seller has signed it; the buyer has not")
     except errors.SkerryError as error:
@@ -87,6 +89,32 @@ def _read(file: Path) -> bytes:
             return opened.read(_MAX_BYTES)
     except OSError as error:
         raise click.ClickException(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _signed_in(data: bytes) -> bytes:
+    """The signed text: `data` itself, or the one in an answer of the market that has most signatures."""
+    from skerry.model import errors
+
+    if not data.lstrip().startswith(b"{"):
+        return data
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        raise errors.Invalid("it begins like JSON and is none; it may have been cut off") from None
+    signed = _member(answer, "countersigned") or _member(answer, "document")
+    if signed is None:
+        raise errors.Invalid("there is no signed contract in this JSON: it lacks Document")
+    return signed.encode()
+
+
+def _member(answer: object, name: str) -> str | None:
+    """The first text of that name, in whichever dialect's casing and place."""
+    if not isinstance(answer, dict):
+        return None
+    for key, value in answer.items():
+        if key.lower() == name and isinstance(value, str) and value:
+            return value
+    return next((found for value in answer.values() if (found := _member(value, name))), None)
 
 
 def _id_of(text: str | None) -> CloudId | None:
