@@ -42,9 +42,11 @@ class Changes:
         return self._revision
 
     def start(self, revision: int) -> None:
-        """Begin here: what was before is not known."""
+        """Begin here: what was before is not known, and who follows has to take a snapshot."""
         self._history.clear()
         self._floor = self._revision = revision
+        self._number += 1
+        self._wake()
 
     def tell(self, revision: int, changed: Sequence[Changed]) -> None:
         """The ledger has moved to `revision`."""
@@ -53,8 +55,7 @@ class Changes:
                 self._floor = self._history[0][0]
             self._history.append((revision, tuple(changed)))
             self._number += 1
-            self._news.set()
-            self._news = asyncio.Event()
+            self._wake()
         self._revision = revision
 
     def snapshot(self) -> tuple[Sequence[Account], Follower]:
@@ -79,6 +80,10 @@ class Changes:
             raise errors.Compacted("too slow: changes are no longer kept that were not read; take a snapshot")
         return [self._history[index] for index in range(-behind, 0)]
 
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
 
 class Follower:
     """Reads changes from its place on."""
@@ -95,3 +100,11 @@ class Follower:
         told = await self._changes._after(self._number)
         self._number += len(told)
         return told
+
+    def take(self) -> list[tuple[int, tuple[Changed, ...]]] | None:
+        """The same without waiting: what changed, maybe nothing. None if that is more than is kept."""
+        behind = self._changes._number - self._number
+        if behind > len(self._changes._history):
+            return None
+        self._number += behind
+        return [self._changes._history[index] for index in range(-behind, 0)]
