@@ -25,6 +25,9 @@ class Changed(msgspec.Struct, frozen=True):
     after: Account | None
 
 
+Told = list[tuple[int, tuple[Changed, ...]]]
+
+
 class Changes:
     """The last changes, and where they are now. `accounts` gives all flavors at this moment."""
 
@@ -72,9 +75,11 @@ class Changes:
         behind = len(self._history) - bisect_right(self._history, revision, key=lambda told: told[0])
         return Follower(self, self._number - behind)
 
-    async def _after(self, number: int) -> list[tuple[int, tuple[Changed, ...]]]:
+    async def _news_after(self, number: int) -> None:
         while self._number == number:
             await self._news.wait()
+
+    def _after(self, number: int) -> Told:
         behind = self._number - number
         if behind > len(self._history):
             raise errors.Compacted("too slow: changes are no longer kept that were not read; take a snapshot")
@@ -92,19 +97,18 @@ class Follower:
         self._changes = changes
         self._number = number
 
-    async def next(self) -> list[tuple[int, tuple[Changed, ...]]]:
-        """All that changed since the last call, with the revision of each; waits until there is something.
-
-        Raises `Compacted` if that is more than is kept.
-        """
-        told = await self._changes._after(self._number)
+    def take(self) -> Told | None:
+        """All that changed since the last call, with the revision of each; None if more did than is kept."""
+        try:
+            told = self._changes._after(self._number)
+        except errors.Compacted:
+            return None
         self._number += len(told)
         return told
 
-    def take(self) -> list[tuple[int, tuple[Changed, ...]]] | None:
-        """The same without waiting: what changed, maybe nothing. None if that is more than is kept."""
-        behind = self._changes._number - self._number
-        if behind > len(self._changes._history):
-            return None
-        self._number += behind
-        return [self._changes._history[index] for index in range(-behind, 0)]
+    async def next(self) -> Told:
+        """The same as soon as there is something; raises `Compacted` if that is more than is kept."""
+        await self._changes._news_after(self._number)
+        told = self._changes._after(self._number)
+        self._number += len(told)
+        return told

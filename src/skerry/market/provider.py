@@ -19,7 +19,7 @@ from skerry.store.protocol import ABSENT, Expect, Put, Store
 log = structlog.get_logger(__name__)
 
 FILE: Final = "market.key"
-OWNER_KEY: Final = "market/provider"
+OWNER_KEY: Final = "market-provider"
 
 
 def load_or_create(folder: Path) -> SigningKey:

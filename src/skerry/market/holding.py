@@ -1,0 +1,151 @@
+"""Holds: made, bought and given up, on a draft of a decision."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from skerry.market import pricing
+from skerry.market.accounts import Account, Sale
+from skerry.market.drafts import Draft
+from skerry.market.requests import Cancel, Purchase, Reserve
+from skerry.model import errors
+from skerry.model.ids import CloudId
+from skerry.model.market import Contract, Ending, Hold
+from skerry.model.room import NOTHING, Room
+
+
+def reserve(draft: Draft, request: Reserve) -> Hold:
+    """The hold that is asked for, or the one that the same request made before."""
+    if again := replay(draft, request):
+        return again
+    account = check_buyer(draft, request.buyer)
+    flavor = account.flavor
+    room = request.room if request.room is not None else _all_of(account)
+    _check_share(draft, account, request.buyer, room * request.count)
+    flavor.check_part(room, account.free, request.count)
+    price = pricing.prorate(flavor, room, request.count)
+    settings = draft.means.settings
+    hold = Hold(
+        id=draft.means.new_hold(),
+        flavor=flavor,
+        buyer=request.buyer,
+        room=room,
+        price=price,
+        created_at=draft.now,
+        expires_at=draft.now + settings.hold_s,
+        total=pricing.total_for(price, request.duration_s),
+        duration_s=request.duration_s,
+        notice_s=settings.notice_s,
+        count=request.count,
+        once=request.once,
+        digest=request.digest,
+    )
+    draft.add_hold(hold)
+    return hold
+
+
+def replay(draft: Draft, request: Reserve) -> Hold | None:
+    """The hold that the same request made before, if it did."""
+    if not request.once:
+        return None
+    id = draft.once.get(request.once) or draft.books.once.get(request.once)
+    hold = draft.find_hold(id) if id is not None else None
+    if hold is not None and hold.digest != request.digest:
+        raise errors.Unprocessable(
+            "this Idempotency-Key was used for another request; use a new one for each hold"
+        )
+    return hold
+
+
+def check_buyer(draft: Draft, buyer: CloudId) -> Account:
+    """The account, if the flavor is offered and the buyer may hold more."""
+    account, settings = draft.offered(), draft.means.settings
+    if draft.holds_of(buyer) >= settings.max_holds:
+        raise errors.Overloaded(
+            f"you have {settings.max_holds} holds, the most at once; buy or cancel some",
+            retry_after_s=settings.hold_s,
+        )
+    if draft.books.buyers.lapsed(buyer, draft.now) >= settings.max_lapsed:
+        raise errors.Overloaded(
+            f"you let {settings.max_lapsed} holds expire within an hour; come back later, "
+            "and cancel what you do not buy",
+            retry_after_s=settings.hold_s,
+        )
+    return account
+
+
+def may_come(draft: Draft, request: Reserve) -> bool:
+    """True if holds that end could make enough room."""
+    account = draft.account
+    if account is None or account.held == NOTHING:
+        return False
+    ask = request.room * request.count if request.room is not None else NOTHING
+    return (account.capacity - account.sold).fits(ask)
+
+
+def purchase(draft: Draft, request: Purchase) -> Sale:
+    """The contract that the hold becomes, or has become."""
+    hold = draft.own_hold(request.hold, request.buyer)
+    if hold.contract is not None:
+        return draft.sale(hold.contract)
+    if not hold.is_live(draft.now):
+        raise _over(hold)
+    contract = Contract(
+        id=draft.means.new_contract(draft.now),
+        hold=hold.id,
+        flavor=hold.flavor,
+        buyer=hold.buyer,
+        seller=draft.means.seller,
+        room=hold.room,
+        price=hold.price,
+        starts_at=draft.now,
+        ends_at=draft.now + hold.duration_s,
+        total=hold.total,
+        notice_s=hold.notice_s,
+        count=hold.count,
+    )
+    # Signed without what may happen to it later: taking it back is no term of the deal.
+    document = draft.document(contract)
+    withdrawn = draft.known().withdrawn
+    if withdrawn is not None and withdrawn.reclaims:
+        contract = replace(contract, reclaim_at=draft.now + hold.notice_s, reason=withdrawn.reason)
+    sale = Sale(contract=contract, document=document)
+    draft.sell(hold, sale)
+    return sale
+
+
+def cancel(draft: Draft, request: Cancel) -> Hold:
+    """The hold, given up."""
+    hold = draft.own_hold(request.hold, request.buyer)
+    if hold.ending is Ending.CANCELLED:
+        return hold
+    if hold.contract is not None:
+        raise errors.Conflict(f"this hold was bought; release contract {hold.contract} instead")
+    if not hold.is_live(draft.now):
+        raise _over(hold)
+    return draft.end_hold(hold, Ending.CANCELLED, draft.now)
+
+
+def _check_share(draft: Draft, account: Account, buyer: CloudId, ask: Room) -> None:
+    percent = draft.means.settings.hold_percent
+    if percent == 100 or account.flavor.partition is None:
+        return
+    for hold in draft.live_holds():
+        ask = ask + hold.taken if hold.buyer == buyer else ask
+    for (name, unit, taken), (_, _, there) in zip(ask.parts(), account.capacity.parts(), strict=True):
+        if taken * 100 > there * percent:
+            raise errors.Unprocessable(
+                f"one buyer holds at most {percent} % of this offer at once, which is "
+                f"{there * percent // 100} {unit} of {name}; ask for less, or buy what you hold"
+            )
+
+
+def _all_of(account: Account) -> Room:
+    """What is taken if no part is named: all that is free, if it is sold in parts, or else a whole one."""
+    flavor = account.flavor
+    return flavor.room if flavor.partition is None or account.free == NOTHING else account.free
+
+
+def _over(hold: Hold) -> errors.Expired:
+    how = "was cancelled" if hold.ending is Ending.CANCELLED else "was not bought in time"
+    return errors.Expired(f"this hold {how} and is over; reserve again")

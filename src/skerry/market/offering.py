@@ -1,0 +1,81 @@
+"""What is offered: flavors put up, changed and withdrawn, on a draft of a decision."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from skerry.market.accounts import Account, Withdrawal
+from skerry.market.drafts import Draft, words
+from skerry.market.requests import Publish, Update, Withdraw
+from skerry.model import errors
+from skerry.model.market import Flavor
+from skerry.model.room import NOTHING, Room
+
+_FIXED: Final = ("id", "provider", "kind", "created_at", "version")
+
+
+def publish(draft: Draft, request: Publish) -> Account:
+    """Offer a flavor; one that was withdrawn is offered anew, and what is sold of it stays sold."""
+    before, flavor = draft.account, request.flavor
+    _check_room(flavor)
+    if before is not None and before.withdrawn is None:
+        capacity = _at_least(request.capacity, before.held + before.sold)
+        if _terms(before.flavor) != _terms(flavor) or before.capacity != capacity:
+            raise errors.AlreadyExists(f"flavor {flavor.id} is offered on other terms; update it instead")
+        return before
+    if before is None:
+        after = Account(flavor=replace(flavor, version=1), capacity=request.capacity)
+    else:
+        after = replace(
+            before,
+            flavor=replace(flavor, version=before.flavor.version, created_at=before.flavor.created_at),
+            capacity=_at_least(request.capacity, before.held + before.sold),
+            withdrawn=None,
+        )
+    draft.account = after
+    draft.tell("flavor.offered", request.actor, room=words(after.capacity))
+    return after
+
+
+def update(draft: Draft, request: Update) -> Account:
+    """Change terms or capacity, which stays above what is held or sold."""
+    before = draft.offered()
+    flavor = request.change(before.flavor)
+    if any(getattr(flavor, name) != getattr(before.flavor, name) for name in _FIXED):
+        raise errors.Invalid("a flavor keeps its id, provider and kind; publish another instead")
+    _check_room(flavor)
+    wanted = request.capacity
+    if wanted is None:
+        wanted = flavor.whole if flavor.whole != before.flavor.whole else before.capacity
+    after = replace(before, flavor=flavor, capacity=_at_least(wanted, before.held + before.sold))
+    if after != before:
+        draft.account = after
+        draft.tell("flavor.changed", request.actor, room=words(after.capacity))
+    return after
+
+
+def withdraw(draft: Draft, request: Withdraw) -> Account:
+    """Offer it no longer. Contracts to be taken back that do not fit into this turn follow in the next."""
+    before = draft.known().withdrawn
+    if before is None:
+        draft.withdraw(Withdrawal(draft.now, request.reason, request.reclaims), request.actor)
+    elif request.reclaims and not before.reclaims:
+        draft.withdraw(replace(before, reclaims=True), request.actor)
+    draft.reclaim_withdrawn(request.actor)
+    return draft.known()
+
+
+def _check_room(flavor: Flavor) -> None:
+    if flavor.room == NOTHING:
+        raise errors.Invalid("an offer has some room", field="room")
+
+
+def _terms(flavor: Flavor) -> Flavor:
+    return replace(flavor, version=1, created_at=0.0)
+
+
+def _at_least(wanted: Room, taken: Room) -> Room:
+    """The greater of both in each resource."""
+    return wanted + wanted.lack(taken)
