@@ -122,6 +122,8 @@ def edited(**members: Any) -> bytes:
         ({"flavor__extra": 1}, "extra"),
         ({"document": "skerry.contract.v2"}, "Invalid enum value"),
         ({"count": "2"}, "int"),
+        ({"count": 0}, ">= 1"),
+        ({"notice_s": -1}, ">= 0"),
         ({"room__cpu_millicores": -1}, "cpu"),
         ({"room__cpu_millicores": 2**40}, "cpu"),
         ({"price__amount": "1E+2"}, "plain decimal"),

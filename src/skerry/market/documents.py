@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -77,13 +77,13 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buyer: str
     flavor: _Offer
     room: _Amounts
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1)]
     price: _Rate
     total: str
     starts: str
     ends: str
-    notice_s: int
-    renewals: int
+    notice_s: Annotated[int, msgspec.Meta(ge=0)]
+    renewals: Annotated[int, msgspec.Meta(ge=0)]
 
 
 def write(contract: Contract) -> bytes:
