@@ -168,7 +168,11 @@ class Books:
         """The book of a flavor, empty if it is not known."""
         return self.flavors.get(flavor) or Book()
 
-    def put_account(self, id: FlavorId, after: Account | None, revision: int) -> None:
+    def put_account(self, before: Account | None, after: Account | None, revision: int) -> FlavorId:
+        """A flavor changed; `revision` is that of its account now. Gives its id."""
+        account = after or before
+        assert account is not None
+        id = account.flavor.id
         book = self.flavors.setdefault(id, Book())
         book.account, book.revision = after, revision
         if after is not None and after.withdrawn is not None and after.held == after.sold == NOTHING:
@@ -176,6 +180,7 @@ class Books:
         else:
             self.over_flavors.pop(id, None)
         self._drop_if_empty(id, book)
+        return id
 
     def put_hold(self, before: Hold | None, after: Hold | None) -> FlavorId:
         """A hold changed; gives its flavor."""

@@ -33,6 +33,12 @@ class Desk:
         self.line: deque[Asked] = deque()
         self.is_busy = False
 
+    @property
+    def waits_until(self) -> float | None:
+        """When the first in line has waited long enough, whoever that is."""
+        waits = [one.request.wait_until for one in self.line if isinstance(one.request, Reserve)]
+        return min((until for until in waits if until is not None), default=None)
+
     def next(self, limit: int) -> tuple[list[Reserve], list[Request]]:
         """Who waits and who asks, without those who gave up; not more than one decision can take."""
         self.asked = _still_there(self.asked)

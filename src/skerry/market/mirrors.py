@@ -1,0 +1,178 @@
+"""The market in the store and in memory: decisions are written here, and come back as books and changes.
+
+The books are fed by the watch only, also with what was written by ourselves, so there is one order of things;
+who writes waits until its own has come back. What we wrote is recognized and need not be decoded. Each record
+is one key: `market/flavor/`, `market/hold/` and `market/contract/`, with its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from skerry.kit import jsonio
+from skerry.market.accounts import (
+    CONTRACTS,
+    FLAVORS,
+    PREFIX,
+    Account,
+    Sale,
+    contract_key,
+    flavor_key,
+    hold_key,
+)
+from skerry.market.books import Books
+from skerry.market.changes import Changed, Changes
+from skerry.market.decisions import Decision
+from skerry.model import errors, ids
+from skerry.model.ids import ContractId, FlavorId, HoldId
+from skerry.model.market import Hold
+from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Op, Put, Store
+from skerry.store.view import Moved, View
+
+Id = TypeVar("Id", FlavorId, HoldId, ContractId)
+Record = Account | Hold | Sale
+
+
+class EventWriter(Protocol):
+    """The operation that writes an event, for the transaction of the change it tells of."""
+
+    def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put: ...
+
+
+class Kept(NamedTuple):
+    """A record as the store holds it."""
+
+    value: Record
+    revision: int
+
+
+class Mirror:
+    """Books of the market in `store`. `touched` is told which flavors moved, in the step in which they do."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventWriter,
+        changes: Changes,
+        touched: Callable[[Iterable[FlavorId]], None],
+    ) -> None:
+        self.books = Books()
+        self._store = store
+        self._events = events
+        self._changes = changes
+        self._touched = touched
+        self._view = View(store, PREFIX, self._read, changed=self._moved)
+        self._written: dict[str, tuple[bytes, Record]] = {}  # by us, and not come back yet
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    async def write(self, flavor: FlavorId, decision: Decision) -> None:
+        """Make a decision durable and wait until it is in the books.
+
+        Raises `Conflict` if the flavor is not as it was when this was decided.
+        """
+        assert decision.account is not None  # nothing changes without one
+        key = flavor_key(flavor)
+        records: dict[str, Record] = {key: decision.account}
+        records |= {hold_key(id): hold for id, hold in decision.holds.items()}
+        records |= {contract_key(id): sale for id, sale in decision.sales.items()}
+        written = {name: (jsonio.encode(record), record) for name, record in records.items()}
+        ops = [Put(name, value) for name, (value, _) in written.items()]
+        ops += [
+            self._events.put(told.kind, told.subject, actor=told.actor, reason=told.reason, **told.data)
+            for told in decision.events
+        ]
+        new = [hold for id, hold in decision.holds.items() if id not in self.books.holds]
+        for hold in new:
+            self.books.buyers.promise(hold)
+        self._written |= written
+        try:
+            expect = Expect(key, self.books.book(flavor).revision or ABSENT)
+            await self._view.seen(await self._store.commit(ops, [expect]))
+        finally:
+            for hold in new:
+                self.books.buyers.forget(hold)
+            for name in written:
+                self._written.pop(name, None)
+
+    async def catch_up(self, flavor: FlavorId) -> None:
+        """Another server has changed this flavor: wait until that is in the books."""
+        entry = await self._store.get(flavor_key(flavor))
+        await self._view.reached(entry.revision if entry is not None else await self._store.revision())
+
+    async def look_up(self, key: str) -> None:
+        """Perhaps another server has just written this: then wait until it is in the books."""
+        try:
+            ids.check_id(key.rpartition("/")[2])
+        except errors.Invalid:
+            return  # there cannot be such a thing
+        entry = await self._store.get(key)
+        if entry is not None:
+            await self._view.reached(entry.revision)
+
+    async def trim(self, keep: int) -> None:
+        """Forget the oldest of what is over but `keep` of each; such records do not change any more."""
+        books = self.books
+        keys = [hold_key(id) for id in _oldest(books.over_holds, keep)]
+        for id in _oldest(books.over_sales, keep):
+            keys += [contract_key(id), hold_key(books.sales[id].contract.hold)]
+        keys += [flavor_key(id) for id in _oldest(books.over_flavors, keep)]
+        for start in range(0, len(keys), MAX_OPS):
+            ops: list[Op] = [Delete(key) for key in keys[start : start + MAX_OPS]]
+            await self._view.seen(await self._store.commit(ops))
+
+    def _read(self, entry: Entry) -> Kept:
+        ours = self._written.pop(entry.key, None)
+        if ours is not None and ours[0] == entry.value:
+            return Kept(ours[1], entry.revision)
+        value: Record
+        if entry.key.startswith(FLAVORS):
+            value = jsonio.decode(entry.value, Account)
+        elif entry.key.startswith(CONTRACTS):
+            value = jsonio.decode(entry.value, Sale)
+        else:
+            value = jsonio.decode(entry.value, Hold)
+        return Kept(value, entry.revision)
+
+    def _moved(self, moved: Sequence[Moved[Kept]]) -> None:
+        touched: dict[FlavorId, None] = {}
+        changed: list[Changed] = []
+        is_new = self._view.revision < 0
+        for _, before, after in moved:
+            was = before.value if before is not None else None
+            now = after.value if after is not None else None
+            match was or now:
+                case Account():
+                    assert not isinstance(was, Hold | Sale)
+                    assert not isinstance(now, Hold | Sale)
+                    flavor = self.books.put_account(was, now, after.revision if after is not None else 0)
+                    # An offer goes only when it was withdrawn, unless the store was put back to a backup.
+                    is_new = is_new or (now is None and was is not None and was.withdrawn is None)
+                    if now is not None and (was is None or was.flavor.version != now.flavor.version):
+                        changed.append(Changed(was, now))
+                case Hold():
+                    assert not isinstance(was, Account | Sale)
+                    assert not isinstance(now, Account | Sale)
+                    flavor = self.books.put_hold(was, now)
+                case _:
+                    assert not isinstance(was, Account | Hold)
+                    assert not isinstance(now, Account | Hold)
+                    flavor = self.books.put_sale(was, now)
+            touched[flavor] = None
+        newest = max((after.revision for _, _, after in moved if after is not None), default=0)
+        if is_new:
+            self.books.sort()
+            self._changes.start(newest)
+        elif changed:
+            self._changes.tell(newest, changed)
+        self._touched(touched)
+
+
+def _oldest(over: dict[Id, None], keep: int) -> list[Id]:
+    return list(over)[: max(0, len(over) - keep)]
