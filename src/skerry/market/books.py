@@ -43,11 +43,20 @@ class Book:
 
     @property
     def next_due(self) -> float | None:
-        """When something of it ends, if anything does."""
+        """When there is something to do, if nobody asks for anything; None: never."""
         times = [self._dues[0].at] if self._dues else []
-        if self.account is not None and self.account.withdrawn is None and self.account.flavor.expires_at:
-            times.append(self.account.flavor.expires_at)
+        if self.account is not None:
+            withdrawn, expires_at = self.account.withdrawn, self.account.flavor.expires_at
+            if withdrawn is None and expires_at is not None:
+                times.append(expires_at)
+            if withdrawn is not None and withdrawn.reclaims and self._has_untold:
+                times.append(withdrawn.at)
         return min(times, default=None)
+
+    @property
+    def _has_untold(self) -> bool:
+        """True if there are contracts that are not to be taken back yet."""
+        return any(sale.contract.reclaim_at is None for sale in self.sales.values())
 
     def due(self, now: float) -> Iterator[Due]:
         """What ended by `now`, the oldest first."""

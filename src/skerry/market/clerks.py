@@ -53,7 +53,12 @@ class Clerk:
         self._desks: dict[FlavorId, Desk] = {}
         self._deadlines = Deadlines()
         self._alarm = asyncio.Event()
+        self._opened = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+
+    async def ready(self) -> None:
+        """Wait until requests are taken."""
+        await self._opened.wait()
 
     async def run(self) -> None:
         """Follow the store, take requests and mind deadlines, for ever."""
@@ -62,9 +67,11 @@ class Clerk:
                 group.create_task(self.mirror.run())
                 await self.mirror.ready()
                 self._group = group
+                self._opened.set()
                 await self._mind_deadlines()
         finally:
             self._group = None
+            self._opened.clear()
             gone = errors.Unavailable("the market is closing; what was asked last may have happened")
             for desk in self._desks.values():
                 desks.tell([(one, gone) for one in (*desk.line, *desk.asked)])

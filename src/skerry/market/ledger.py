@@ -88,8 +88,8 @@ class Ledger:
         await self._clerk.run()
 
     async def ready(self) -> None:
-        """Wait until the books have been read."""
-        await self._mirror.ready()
+        """Wait until the books have been read and requests are taken."""
+        await self._clerk.ready()
 
     async def sweep(self) -> None:
         """End what is due. Happens by itself; a test with its own clock calls it."""

@@ -60,7 +60,7 @@ def _digits(price: Price) -> int:
 
 
 def _round_down(amount: Fraction, digits: int) -> Decimal:
-    """Without the zeros that say nothing, and never with an exponent."""
+    """Without the zeros that say nothing, and never as `1E+3`."""
     scaled = amount.numerator * 10**digits // amount.denominator
     while digits and scaled % 10 == 0:
         scaled //= 10

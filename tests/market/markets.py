@@ -1,0 +1,137 @@
+"""A market for tests: a ledger on a store that forgets, with a clock that stands still, and small offers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from typing import Any
+
+from msgspec.structs import replace
+
+from skerry.control.events import EventLog
+from skerry.kit import jsonio, tasks
+from skerry.kit.clock import ManualClock
+from skerry.market.accounts import Account, Sale
+from skerry.market.ledger import Ledger
+from skerry.model.ids import CloudId, FlavorId
+from skerry.model.market import Contract, Flavor, Hold, Partition, Price
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.settings import EventSettings, MarketSettings
+from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Store
+
+PROVIDER = CloudId("north")
+ANN, BOB = CloudId("ann"), CloudId("bob")
+F = FlavorId("f")
+
+
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+    """Cores, MB and GB."""
+    return Room(Millicores(cpu * 1000), Megabytes(memory), Gigabytes(disk))
+
+
+def flavor(**changes: Any) -> Flavor:
+    """Eight cores and 8 GB, in parts of a core and 1 GB."""
+    basics: dict[str, Any] = {
+        "id": F,
+        "provider": PROVIDER,
+        "kind": "k8slice",
+        "room": room(8, 8000),
+        "price": Price(Decimal("0.80"), "EUR", "PT1H"),
+        "created_at": 1.0,
+        "partition": Partition(least=room(1, 1000), step=room(1, 1000)),
+    }
+    return Flavor(**basics | changes)
+
+
+def document(contract: Contract) -> bytes:
+    """Stands for the signed contract: depends on every term, as that does."""
+    return b"signed:" + jsonio.encode(contract)
+
+
+class Market:
+    """A ledger that runs, and all around it."""
+
+    def __init__(self, store: Store, clock: ManualClock, settings: MarketSettings, **options: Any) -> None:
+        self.store = store
+        self.clock = clock
+        self.events = EventLog(store, clock, EventSettings())
+        numbers = itertools.count(1)
+        prefix = options.pop("prefix", "hold")
+        self.ledger = Ledger(
+            store,
+            clock,
+            settings,
+            self.events,
+            provider=PROVIDER,
+            make_contract=document,
+            new_hold=lambda: f"{prefix}-{next(numbers)}",
+            **options,
+        )
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._running = asyncio.create_task(self.ledger.run())
+        await self.ledger.ready()
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            await tasks.give_up([self._running])
+
+    async def publish(self, **changes: Any) -> Account:
+        return await self.ledger.publish(flavor(**changes), actor="ed")
+
+    async def reserve(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> Hold:
+        """So many cores, and as many GB of memory."""
+        return await self.ledger.reserve(
+            buyer, options.pop("flavor", F), room=room(cpu, cpu * 1000), **options
+        )
+
+    async def buy(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> Sale:
+        return await self.ledger.purchase((await self.reserve(buyer, cpu, **options)).id, buyer)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass and have the ledger notice."""
+        self.clock.advance(seconds)
+        await self.ledger.sweep()
+
+    def split(self, id: FlavorId = F) -> tuple[int, int, int]:
+        """Cores that are free, held and sold, which make up all there are."""
+        account = self.ledger.flavor(id)
+        assert account.free + account.held + account.sold == account.capacity
+        assert self.ledger.audit() == {}
+        return account.free.cpu // 1000, account.held.cpu // 1000, account.sold.cpu // 1000
+
+    async def kinds(self) -> list[str]:
+        """The events so far."""
+        return [told.event.kind for told in await self.events.kept("0")]
+
+
+@asynccontextmanager
+async def market(
+    *, store: Store | None = None, clock: ManualClock | None = None, **changes: Any
+) -> AsyncIterator[Market]:
+    """`changes` are settings, or options of the ledger that are no settings."""
+    clock = clock or ManualClock()
+    ours = store or MemoryStore(clock)
+    names = {"owns_deadlines", "prefix"}
+    options = {name: changes.pop(name) for name in names & changes.keys()}
+    one = Market(ours, clock, replace(MarketSettings(), **changes), **options)
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.stop()
+        if store is None:
+            await ours.close()
+
+
+async def outcome(work: Any) -> Any:
+    """The result, or the class of the error."""
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 - the caller looks at it
+        return type(error)

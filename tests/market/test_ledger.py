@@ -1,0 +1,512 @@
+"""The ledger, one buyer and one step at a time: what may be held, bought, given back, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from skerry.kit.clock import ManualClock
+from skerry.model import errors
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.market import Aggregation, Ending, Price
+from skerry.store.memory import MemoryStore
+from tests.market.markets import ANN, BOB, F, document, flavor, market, outcome, room
+from tests.support.waiting import eventually
+
+
+async def test_a_hold_takes_room_and_a_purchase_makes_it_a_contract_at_the_price_of_the_hold() -> None:
+    async with market(contract_s=7200.0) as m:
+        await m.publish()
+        hold = await m.reserve(cpu=3)
+        assert m.split() == (5, 3, 0)
+        assert hold.price == Price(Decimal("0.3"), "EUR", "PT1H")
+        assert hold.total == Decimal("0.6")
+        await m.ledger.update(F, lambda f: replace(f, price=Price(Decimal(8), "EUR", "PT1H")), actor="ed")
+        sale = await m.ledger.purchase(hold.id, ANN)
+        assert m.split() == (5, 0, 3)
+        contract = sale.contract
+        assert (contract.price, contract.total, contract.taken) == (hold.price, hold.total, room(3, 3000))
+        assert contract.flavor == hold.flavor
+        assert contract.ends_at - contract.starts_at == 7200.0
+        assert sale.document == document(contract)
+        assert m.ledger.hold(hold.id).contract == contract.id
+        assert await m.kinds() == ["flavor.offered", "hold.made", "flavor.changed", "contract.made"]
+
+
+async def test_two_buyers_get_two_parts_or_one_of_them_nothing() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=5)
+        with pytest.raises(errors.NoRoom, match="lacks 1000 milli-cores"):
+            await m.reserve(BOB, cpu=4)
+        await m.reserve(BOB, cpu=3)
+        assert m.split() == (0, 8, 0)
+
+
+async def test_a_purchase_is_made_once_however_often_it_is_asked_for() -> None:
+    async with market() as m:
+        await m.publish()
+        hold = await m.reserve()
+        first = await m.ledger.purchase(hold.id, ANN)
+        m.clock.advance(100_000)
+        assert await m.ledger.purchase(hold.id, ANN) is not first
+        assert (await m.ledger.purchase(hold.id, ANN)).document == first.document
+        assert (await m.kinds()).count("contract.made") == 1
+
+
+async def test_a_hold_can_be_bought_until_its_deadline_and_not_at_it() -> None:
+    async with market(hold_s=60.0) as m:
+        await m.publish()
+        kept, lost = await m.reserve(), await m.reserve()
+        m.clock.advance(59.999)
+        await m.ledger.purchase(kept.id, ANN)
+        m.clock.advance(0.001)
+        with pytest.raises(errors.Expired, match="not bought in time"):
+            await m.ledger.purchase(lost.id, ANN)
+        assert m.split() == (7, 0, 1)
+        assert m.ledger.hold(lost.id).ending is Ending.EXPIRED
+
+
+async def test_room_of_a_hold_that_is_over_can_be_had_before_anybody_swept() -> None:
+    async with market() as m:
+        await m.publish()
+        hold = await m.reserve(ANN, cpu=8)
+        m.clock.advance(60)
+        assert m.split() == (8, 0, 0)
+        assert not m.ledger.hold(hold.id).is_live(m.clock.now())
+        await m.reserve(BOB, cpu=8)
+        assert m.split() == (0, 8, 0)
+
+
+async def test_setting_the_clock_of_the_machine_neither_ends_nor_lengthens_a_hold() -> None:
+    async with market() as m:
+        await m.publish()
+        hold = await m.reserve()
+        m.clock._now += 86400.0
+        assert m.ledger.hold(hold.id).ending is None
+        m.clock._now -= 2 * 86400.0
+        m.clock.advance(60)
+        with pytest.raises(errors.Expired):
+            await m.ledger.purchase(hold.id, ANN)
+
+
+async def test_only_the_buyer_buys_or_cancels_its_hold_and_gives_its_contract_back() -> None:
+    async with market() as m:
+        await m.publish()
+        hold, sale = await m.reserve(), await m.buy()
+        for attempt in (
+            m.ledger.purchase(hold.id, BOB),
+            m.ledger.cancel(hold.id, BOB),
+            m.ledger.release(sale.contract.id, BOB),
+            m.ledger.renew(sale.contract.id, BOB, m.clock.now() + 9999),
+            m.ledger.countersign(sale.contract.id, BOB, b"x"),
+        ):
+            with pytest.raises(errors.Forbidden, match="another buyer's"):
+                await attempt
+        assert m.split() == (6, 1, 1)
+
+
+async def test_a_cancelled_hold_gives_its_room_back_once() -> None:
+    async with market() as m:
+        await m.publish()
+        hold = await m.reserve(cpu=2)
+        cancelled = await m.ledger.cancel(hold.id, ANN)
+        assert cancelled.ending is Ending.CANCELLED
+        assert await m.ledger.cancel(hold.id, ANN) == cancelled
+        with pytest.raises(errors.Expired, match="was cancelled"):
+            await m.ledger.purchase(hold.id, ANN)
+        assert m.split() == (8, 0, 0)
+        bought = await m.buy()
+        with pytest.raises(errors.Conflict, match="was bought; release contract"):
+            await m.ledger.cancel(bought.contract.hold, ANN)
+
+
+async def test_what_is_not_known_is_not_found() -> None:
+    async with market() as m:
+        for attempt in (
+            m.reserve(flavor=FlavorId("none")),
+            m.ledger.purchase(HoldId("none"), ANN),
+            m.ledger.purchase(HoldId("../flavor/f"), ANN),
+            m.ledger.cancel(HoldId("x" * 5000), ANN),
+            m.ledger.release(ContractId("none"), ANN),
+            m.ledger.withdraw(FlavorId("none"), actor="ed"),
+        ):
+            with pytest.raises(errors.NotFound):
+                await attempt
+        for read in (m.ledger.flavor, m.ledger.hold, m.ledger.contract):
+            with pytest.raises(errors.NotFound):
+                read("none")  # type: ignore[operator]  # each takes a kind of id of its own
+
+
+async def test_a_contract_ends_at_its_time_or_when_its_buyer_gives_it_back() -> None:
+    async with market(contract_s=100.0) as m:
+        await m.publish()
+        first, second = await m.buy(cpu=2), await m.buy(cpu=3)
+        released = await m.ledger.release(first.contract.id, ANN)
+        assert released.contract.ending is Ending.RELEASED
+        assert await m.ledger.release(first.contract.id, ANN) == released
+        assert m.split() == (5, 0, 3)
+        await m.pass_time(100)
+        ended = m.ledger.contract(second.contract.id).contract
+        assert (ended.ending, ended.ended_at) == (Ending.EXPIRED, second.contract.ends_at)
+        assert m.split() == (8, 0, 0)
+
+
+async def test_a_contract_is_renewed_at_the_price_of_now_and_only_as_far_as_asked() -> None:
+    async with market(contract_s=3600.0, max_contract_s=10 * 3600.0) as m:
+        await m.publish()
+        sale = await m.buy(cpu=4)
+        await m.ledger.countersign(sale.contract.id, ANN, b"mine")
+        await m.ledger.update(F, lambda f: replace(f, price=Price(Decimal("1.6"), "EUR", "PT1H")), actor="ed")
+        until = sale.contract.ends_at + 3600.0
+        renewed = await m.ledger.renew(sale.contract.id, ANN, until)
+        assert (renewed.contract.ends_at, renewed.contract.renewals) == (until, 1)
+        assert renewed.contract.total == Decimal("0.4") + Decimal("0.8")
+        assert renewed.current == document(renewed.contract) != renewed.document
+        assert renewed.countersigned == b""
+        assert await m.ledger.renew(sale.contract.id, ANN, until) == renewed
+        assert (await m.ledger.purchase(sale.contract.hold, ANN)).document == sale.document
+        with pytest.raises(errors.Unprocessable, match="at most 36000 s"):
+            await m.ledger.renew(sale.contract.id, ANN, until + 9 * 3600.0)
+        await m.pass_time(7200)
+        with pytest.raises(errors.Expired):
+            await m.ledger.renew(sale.contract.id, ANN, until + 1)
+
+
+async def test_the_signature_of_a_buyer_is_kept_once() -> None:
+    async with market() as m:
+        await m.publish()
+        sale = await m.buy()
+        signed = await m.ledger.countersign(sale.contract.id, ANN, b"mine")
+        assert signed.countersigned == b"mine"
+        assert await m.ledger.countersign(sale.contract.id, ANN, b"mine") == signed
+        with pytest.raises(errors.Conflict):
+            await m.ledger.countersign(sale.contract.id, ANN, b"other")
+        with pytest.raises(errors.TooLarge):
+            await m.ledger.countersign((await m.buy()).contract.id, ANN, b"x" * 20_000)
+
+
+async def test_a_withdrawn_flavor_takes_no_buyers_but_keeps_its_word() -> None:
+    async with market() as m:
+        await m.publish()
+        hold, sale = await m.reserve(), await m.buy()
+        await m.ledger.withdraw(F, actor="ed", reason="repair")
+        assert m.ledger.flavors() == []
+        with pytest.raises(errors.Expired, match="no longer offered: repair"):
+            await m.reserve()
+        with pytest.raises(errors.Expired):
+            await m.ledger.renew(sale.contract.id, ANN, sale.contract.ends_at + 1)
+        late = await m.ledger.purchase(hold.id, ANN)
+        assert late.contract.reclaim_at is None
+        await m.pass_time(3599)
+        assert m.split() == (6, 0, 2)
+
+
+async def test_contracts_of_a_reclaimed_flavor_end_after_their_notice_and_not_before() -> None:
+    async with market(notice_s=120.0, contract_s=3600.0) as m:
+        await m.publish()
+        hold, sale = await m.reserve(), await m.buy()
+        short = await m.buy(duration_s=60.0)
+        await m.ledger.withdraw(F, actor="ed", reason="repair", reclaim=True)
+        told = m.ledger.contract(sale.contract.id).contract
+        assert (told.reclaim_at, told.reason) == (m.clock.now() + 120, "repair")
+        await m.pass_time(30)
+        late = await m.ledger.purchase(hold.id, ANN)  # its notice begins when it does
+        await m.pass_time(89.999)
+        assert m.ledger.contract(short.contract.id).contract.ending is Ending.EXPIRED
+        assert m.split() == (6, 0, 2)
+        await m.pass_time(0.001)
+        assert m.ledger.contract(sale.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.split() == (7, 0, 1)
+        await m.pass_time(30)
+        assert m.ledger.contract(late.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.split() == (8, 0, 0)
+
+
+async def test_more_contracts_are_taken_back_than_one_transaction_holds() -> None:
+    async with market(max_holds=1000) as m:
+        await m.publish(room=room(200, 200_000))
+        for _ in range(150):
+            await m.buy()
+        await m.ledger.withdraw(F, actor="ed", reclaim=True)
+        notice = {m.clock.now() + 120}
+        await eventually(lambda: {sale.contract.reclaim_at for sale in m.ledger.contracts()} == notice)
+        await m.pass_time(120)
+        assert m.split() == (200, 0, 0)
+
+
+async def test_one_contract_is_taken_back() -> None:
+    async with market(notice_s=10.0) as m:
+        await m.publish()
+        sale, other = await m.buy(), await m.buy()
+        told = await m.ledger.reclaim(sale.contract.id, actor="ed", reason="needed")
+        assert await m.ledger.reclaim(sale.contract.id, actor="ed", reason="again") == told
+        with pytest.raises(errors.Expired, match="takes this contract back"):
+            await m.ledger.renew(sale.contract.id, ANN, sale.contract.ends_at + 1)
+        await m.pass_time(10)
+        assert m.ledger.contract(sale.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.ledger.contract(other.contract.id).contract.ending is None
+
+
+async def test_a_flavor_may_be_published_again_and_what_was_sold_of_it_stays_sold() -> None:
+    async with market() as m:
+        first = await m.publish()
+        assert await m.publish() == first
+        with pytest.raises(errors.AlreadyExists, match="update it instead"):
+            await m.publish(room=room(4, 4000))
+        await m.buy(cpu=2)
+        withdrawn = await m.ledger.withdraw(F, actor="ed")
+        again = await m.publish(room=room(1, 1000))
+        assert again.flavor.version == withdrawn.flavor.version + 1
+        assert m.split() == (0, 0, 2)
+
+
+async def test_a_flavor_never_shrinks_below_what_is_held_and_sold() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(cpu=2)
+        await m.buy(cpu=3)
+        await m.ledger.update(F, lambda f: f, actor="ed", capacity=room(1, 7000))
+        account = m.ledger.flavor(F)
+        assert (account.capacity, account.free) == (room(5, 7000), room(0, 2000))
+        assert m.ledger.audit() == {}
+        with pytest.raises(errors.Invalid, match="keeps its id"):
+            await m.ledger.update(F, lambda f: replace(f, kind="vm"), actor="ed")
+        with pytest.raises(errors.Invalid, match="some room"):
+            await m.ledger.update(F, lambda f: replace(f, room=room(0, 0)), actor="ed")
+
+
+async def test_a_flavor_whose_time_is_over_is_offered_no_longer() -> None:
+    async with market() as m:
+        await m.publish(expires_at=m.clock.now() + 10)
+        sale = await m.buy()
+        m.clock.advance(10)
+        assert m.ledger.flavors() == []
+        with pytest.raises(errors.Expired, match="its time is over"):
+            await m.reserve()
+        assert m.ledger.contract(sale.contract.id).contract.is_live(m.clock.now())
+
+
+async def test_versions_go_up_by_one_with_every_change_that_buyers_see() -> None:
+    async with market() as m:
+        seen = [(await m.publish()).flavor.version]
+        hold = await m.reserve()
+        seen.append(m.ledger.flavor(F).flavor.version)
+        await m.ledger.purchase(hold.id, ANN)  # what is free is as before
+        seen.append(m.ledger.flavor(F).flavor.version)
+        seen.append((await m.ledger.withdraw(F, actor="ed")).flavor.version)
+        assert seen == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "asks"),
+    [
+        ({}, {"room": room(1, 1500)}),
+        ({}, {"room": room(8, 7500)}),
+        ({}, {"room": room(1, 1000), "count": 2}),
+        ({"aggregation": Aggregation(2, 3)}, {"room": room(1, 1000), "count": 1}),
+        ({"aggregation": Aggregation(2, 3)}, {"room": room(1, 1000), "count": 4}),
+        ({"partition": None}, {"room": room(1, 1000)}),
+    ],
+)
+async def test_what_is_against_the_policy_of_a_flavor_is_refused_and_changes_nothing(
+    changes: dict[str, Any], asks: dict[str, Any]
+) -> None:
+    async with market() as m:
+        await m.publish(**changes)
+        with pytest.raises(errors.Unprocessable):
+            await m.ledger.reserve(ANN, F, **asks)
+        assert m.split() == (8, 0, 0)
+        assert await m.kinds() == ["flavor.offered"]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"count": 0},
+        {"count": -1},
+        {"count": 1.5},
+        {"count": 2**31, "room": room(1, 1000)},
+        {"duration_s": 0.0},
+        {"duration_s": float("nan")},
+        {"duration_s": 1e12},
+        {"wait_s": -1.0},
+        {"wait_s": float("nan")},
+        {"room": room(0, 0)},
+        {"idempotency_key": ""},
+        {"idempotency_key": "x" * 256},
+    ],
+)
+async def test_quantities_that_make_no_sense_are_invalid(asks: dict[str, Any]) -> None:
+    async with market() as m:
+        await m.publish()
+        with pytest.raises(errors.Invalid):
+            await m.ledger.reserve(ANN, F, **asks)
+        assert m.split() == (8, 0, 0)
+
+
+async def test_several_equal_parts_are_taken_together() -> None:
+    async with market() as m:
+        await m.publish(aggregation=Aggregation(1, 4))
+        hold = await m.reserve(cpu=2, count=3)
+        assert (hold.taken, hold.price.amount) == (room(6, 6000), Decimal("0.6"))
+        with pytest.raises(errors.NoRoom):
+            await m.reserve(cpu=1, count=3)
+        assert m.split() == (2, 6, 0)
+
+
+async def test_whole_ones_are_taken_while_there_are_enough() -> None:
+    async with market() as m:
+        await m.publish(partition=None, stock=5, aggregation=Aggregation(1, 3))
+        hold = await m.ledger.reserve(ANN, F, count=3)
+        assert (hold.room, hold.taken, hold.price.amount) == (room(8, 8000), room(24, 24_000), Decimal("2.4"))
+        assert m.ledger.flavor(F).units == 2
+        with pytest.raises(errors.NoRoom):
+            await m.ledger.reserve(BOB, F, count=3)
+
+
+async def test_who_names_no_part_takes_all_that_is_free() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=3)
+        hold = await m.ledger.reserve(BOB, F)
+        assert (hold.room, hold.price.amount) == (room(5, 5000), Decimal("0.5"))
+        with pytest.raises(errors.NoRoom):
+            await m.ledger.reserve(BOB, F)
+
+
+async def test_a_request_with_a_key_is_done_once() -> None:
+    async with market() as m:
+        await m.publish()
+        hold = await m.reserve(idempotency_key="k")
+        assert await m.reserve(idempotency_key="k") == hold
+        with pytest.raises(errors.Unprocessable, match="used for another request"):
+            await m.reserve(cpu=2, idempotency_key="k")
+        other = await m.reserve(BOB, idempotency_key="k")
+        assert other.id != hold.id
+        assert m.split() == (6, 2, 0)
+        await m.ledger.purchase(hold.id, ANN)
+        assert (await m.reserve(idempotency_key="k")).contract is not None
+
+
+async def test_a_buyer_that_has_enough_holds_must_buy_or_cancel_first() -> None:
+    async with market(max_holds=2) as m:
+        await m.publish()
+        await m.publish(id=FlavorId("g"))
+        hold = await m.reserve()
+        await m.reserve(flavor=FlavorId("g"))
+        with pytest.raises(errors.Overloaded, match="2 holds, the most at once"):
+            await m.reserve()
+        await m.reserve(BOB)
+        await m.ledger.purchase(hold.id, ANN)
+        await m.reserve()
+
+
+async def test_a_buyer_that_lets_holds_expire_gets_no_more_for_a_while() -> None:
+    async with market(max_lapsed=2) as m:
+        await m.publish()
+        for _ in range(2):
+            await m.reserve()
+            await m.pass_time(60)
+        with pytest.raises(errors.Overloaded, match="let 2 holds expire"):
+            await m.reserve()
+        await m.reserve(BOB)
+        await m.pass_time(3600)
+        await m.reserve()
+
+
+async def test_one_buyer_holds_no_more_than_its_share() -> None:
+    async with market(hold_percent=50) as m:
+        await m.publish()
+        await m.reserve(cpu=3)
+        with pytest.raises(errors.Unprocessable, match="at most 50 %"):
+            await m.reserve(cpu=2)
+        await m.buy(cpu=1)
+        await m.reserve(cpu=1)
+        await m.reserve(BOB, cpu=3)
+
+
+async def test_what_is_over_is_kept_for_a_while_and_then_forgotten_the_oldest_first() -> None:
+    async with market(keep_ended=2, max_holds=1000, contract_s=10.0) as m:
+        await m.publish()
+        holds = [await m.reserve() for _ in range(3)]
+        for hold in holds:
+            await m.ledger.cancel(hold.id, ANN)
+        assert len(m.ledger.holds(ANN)) == 3
+        for _ in range(70):
+            last = await m.reserve()
+            await m.ledger.cancel(last.id, ANN)
+        await m.pass_time(0)
+        assert m.ledger.hold(last.id).ending is Ending.CANCELLED
+        assert len(m.ledger.holds()) <= 2 + 64
+        with pytest.raises(errors.NotFound):
+            await m.ledger.purchase(holds[0].id, ANN)
+        sales = [await m.buy() for _ in range(5)]
+        await m.pass_time(10)
+        for _ in range(67):
+            sales.append(sale := await m.buy())
+            await m.ledger.release(sale.contract.id, ANN)
+        await m.pass_time(0)
+        kept = [sale.contract.id for sale in m.ledger.contracts()]
+        assert kept == [sale.contract.id for sale in sales][-len(kept) :]
+        assert 2 <= len(kept) <= 2 + 64
+        assert {hold.contract for hold in m.ledger.holds()} - {None} == set(kept)
+        assert m.split() == (8, 0, 0)
+
+
+async def test_before_it_runs_and_after_it_ended_a_ledger_takes_no_requests() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(cpu=8)
+        waiter = asyncio.create_task(outcome(m.reserve(BOB, cpu=8, wait_s=10)))
+        await asyncio.sleep(0)
+        await m.stop()
+        assert await waiter is errors.Unavailable
+        with pytest.raises(errors.Unavailable, match="not open"):
+            await m.reserve()
+
+
+async def test_only_offers_of_this_provider_are_published_and_not_more_than_allowed() -> None:
+    async with market(max_flavors=1) as m:
+        with pytest.raises(errors.Invalid, match="nothing of others"):
+            await m.publish(provider=CloudId("south"))
+        with pytest.raises(errors.Invalid, match="some room"):
+            await m.publish(room=room(0, 0))
+        await m.publish()
+        with pytest.raises(errors.TooLarge):
+            await m.publish(id=FlavorId("g"))
+        await m.ledger.withdraw(F, actor="ed")
+        await m.ledger.publish(flavor(id=FlavorId("g")), actor="ed")
+
+
+async def test_everything_is_as_it_was_after_a_restart() -> None:
+    async with market(keep_ended=10) as m:
+        await m.publish()
+        held, bought, cancelled = await m.reserve(), await m.buy(), await m.reserve()
+        await m.ledger.cancel(cancelled.id, ANN)
+        before = (m.ledger.flavor(F), m.ledger.holds(), m.ledger.contracts())
+        async with market(store=m.store, clock=m.clock) as again:
+            assert again.ledger.flavor(F) == before[0]
+            assert sorted(again.ledger.holds(), key=lambda h: h.id) == sorted(before[1], key=lambda h: h.id)
+            assert again.ledger.contracts() == before[2]
+            assert again.split() == m.split()
+            assert (await again.ledger.purchase(bought.contract.hold, ANN)).document == bought.document
+            await again.pass_time(60)
+            assert again.ledger.hold(held.id).ending is Ending.EXPIRED
+
+
+async def test_a_deadline_that_came_while_nobody_was_there_is_kept_at_the_start() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    async with market(store=store, clock=clock) as m:
+        await m.publish()
+        hold = await m.reserve(cpu=8)
+    clock.advance(60)
+    async with market(store=store, clock=clock) as m:
+        await eventually(lambda: m.ledger.flavor(F).flavor.version == 3)
+        assert m.ledger.hold(hold.id).ended_at == hold.expires_at
+    await store.close()

@@ -1,0 +1,81 @@
+"""Parts cost what they are of the whole, to the last digit, and never more together than the whole."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.market import pricing
+from skerry.model.market import Price
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from tests.market.markets import flavor, room
+
+amounts = st.decimals(0, 10_000, places=4)
+
+
+def test_a_quarter_of_everything_costs_a_quarter() -> None:
+    assert pricing.prorate(flavor(), room(2, 2000)) == Price(Decimal("0.2"), "EUR", "PT1H")
+    assert pricing.prorate(flavor(), room(1, 1000), count=3) == Price(Decimal("0.3"), "EUR", "PT1H")
+
+
+def test_all_of_it_costs_the_price_as_it_was_written() -> None:
+    price = pricing.prorate(flavor(), flavor().room)
+    assert str(price.amount) == "0.80"
+
+
+def test_resources_count_the_same_and_those_that_the_whole_has_not_do_not() -> None:
+    assert pricing.share(room(8, 8000), room(8, 0)) == Fraction(1, 2)
+    assert pricing.share(room(8, 8000, 10), room(8, 8000, 0)) == Fraction(2, 3)
+    assert pricing.share(room(8), room(2)) == Fraction(1, 4)
+
+
+@given(amount=amounts, cuts=st.lists(st.integers(1, 999), min_size=1, max_size=8, unique=True))
+def test_parts_never_cost_more_than_the_whole_nor_less_by_more_than_rounding(
+    amount: Decimal, cuts: list[int]
+) -> None:
+    whole = Room(Millicores(1000), Megabytes(3000), Gigabytes(0))
+    one = flavor(room=whole, partition=None, price=Price(amount, "EUR", "PT1H"))
+    edges = [0, *sorted(cuts), 1000]
+    parts = [
+        Room(Millicores(b - a), Megabytes(3 * (b - a)), Gigabytes(0)) for a, b in itertools.pairwise(edges)
+    ]
+    together = sum((pricing.prorate(one, part).amount for part in parts), Decimal(0))
+    assert amount - len(parts) * Decimal("1e-9") <= together <= amount
+
+
+@given(amount=amounts, hours=st.integers(1, 10_000))
+def test_whole_periods_cost_exactly_so_many_times_the_price(amount: Decimal, hours: int) -> None:
+    price = Price(amount, "EUR", "PT1H")
+    assert pricing.total_for(price, 3600.0 * hours) == amount * hours
+
+
+@given(
+    amount=st.decimals(0, 10**6, places=12),
+    seconds=st.floats(0.001, 1e8),
+    period=st.sampled_from(["PT7S", "P1M"]),
+)
+def test_a_total_is_the_exact_product_rounded_down_once(amount: Decimal, seconds: float, period: str) -> None:
+    total = pricing.total_for(Price(amount, "EUR", period), seconds)
+    exact = Fraction(amount) * Fraction(seconds) / pricing.seconds_of(period)
+    assert 0 <= exact - Fraction(total) < Fraction(1, 10**12)
+    assert total.as_tuple().exponent <= 0  # `1E+3` is no way to write money
+
+
+@pytest.mark.parametrize(
+    ("period", "seconds"),
+    [
+        ("PT1S", 1),
+        ("PT90M", 5400),
+        ("P1DT12H", 129_600),
+        ("P2W", 1_209_600),
+        ("P12M", 31_556_952),
+        ("P1Y", 31_556_952),
+    ],
+)
+def test_a_period_has_one_length(period: str, seconds: int) -> None:
+    assert pricing.seconds_of(period) == seconds
