@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import skerry
+from skerry.kit.clock import SystemClock
 from skerry.model.calls import Answer, WorkerGone
 from skerry.node.workers import conversations
 from skerry.node.workers.conversations import Conversation, Load
@@ -159,7 +160,9 @@ class Programs:
         with theirs, log.open("ab") as file:
             pidfd = self._start(theirs, file.fileno())
         ended = asyncio.Event()
-        conversation = Conversation(ours, on_end=ended.set, explain=_as_it_is, printed=lambda age_s: "")
+        conversation = Conversation(
+            ours, SystemClock(), on_end=ended.set, explain=_as_it_is, printed=lambda began: ""
+        )
         what = Load(
             handler=handler,
             folder=str(folder),

@@ -18,12 +18,14 @@ from typing import Any, Final
 
 import msgspec
 
+from skerry.kit.clock import Clock
 from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
 from skerry.node.workers import frames
 
 _FEW: Final = 64 * 1024  # nearly every answer; asking for more costs more, even if it is not there
 _MANY: Final = 1024 * 1024
 _LOADING: Final = 0  # the number of no call
+HUNG_UP: Final = "its worker ended in the middle of it"
 _LEFT_BEHIND: Final = "its worker was ended because of a call before it that did not end in its time"
 _EARLY_S: Final = 0.001  # the loop's timers know no less
 _HEAD: Final = frames.HEADER.size
@@ -69,16 +71,23 @@ class Conversation:
     """Calls to one worker; owns the socket and needs a running loop."""
 
     def __init__(
-        self, end: socket.socket, *, on_end: Callable[[], None], explain: Explain, printed: Printed
+        self,
+        end: socket.socket,
+        clock: Clock,
+        *,
+        on_end: Callable[[], None],
+        explain: Explain,
+        printed: Printed,
     ) -> None:
         """`on_end` is called once, from the loop, when no call will be answered any more, unless `close` came
         first. `explain` makes of what is known here, that the socket closed, what really happened; `printed`
-        is what a call that began so many seconds ago has printed, for one that cannot say it itself."""
+        is what a call that began at a time has printed, for one that cannot say it itself."""
         end.setblocking(False)
         self._end = end
         self._on_end = on_end
         self._explain = explain
         self._printed = printed
+        self._now = clock.now
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(_LOADING + 1)
         # By number: the answer, and when it must be there.
@@ -127,7 +136,7 @@ class Conversation:
         """
         if not self.is_alive:
             raise await self._explain(WorkerGone(Failure.DIED, self._why or "its worker takes no more calls"))
-        number = next(self._numbers)
+        number, began = next(self._numbers), self._now()
         answer: asyncio.Future[Answer] = self._loop.create_future()
         until = self._loop.time() + within_s
         self._calls[number] = answer, until
@@ -141,13 +150,11 @@ class Conversation:
         try:
             return await answer
         except TimeoutError:
-            output = self._printed(self._loop.time() - until + within_s)
             error = f"the call did not end within {within_s:g} s"
-            return Answer(within_s, b"", output, Failure.TIMEOUT, error)
+            return Answer(within_s, b"", self._printed(began), Failure.TIMEOUT, error)
         except WorkerGone as gone:
             why = await self._explain(gone)
-            output = self._printed(self._loop.time() - until + within_s)
-            raise WorkerGone(why.failure, why.error, output) from None
+            raise WorkerGone(why.failure, why.error, self._printed(began)) from None
         except asyncio.CancelledError:
             self._abandon(number)
             raise
@@ -195,7 +202,7 @@ class Conversation:
         except OSError:
             data = b""
         if not data:
-            self._finish("its worker ended in the middle of it")
+            self._finish(HUNG_UP)
             return
         try:
             if self._received or not self._is_whole_result(data):

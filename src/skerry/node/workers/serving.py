@@ -20,7 +20,7 @@ from skerry.model.cells import Exit
 from skerry.model.functions import Function
 from skerry.node.cells.cells import Cells
 from skerry.node.workers.blanks import PROCESS, Blank, Blanks
-from skerry.node.workers.conversations import Conversation, Load
+from skerry.node.workers.conversations import HUNG_UP, Conversation, Load
 from skerry.node.workers.logs import FunctionLogs
 
 _NOTICE_S: Final = 0.5  # from the end of its socket to that of its process, if that was why
@@ -47,7 +47,6 @@ class Worker:
         self._cells = cells
         self._blanks = blanks
         self._logs = logs
-        self._clock = clock
         self._on_closed = on_closed
         self._tell: Callable[[], None] | None = None
         self._has_ended = False
@@ -55,7 +54,7 @@ class Worker:
         self._closing: asyncio.Task[None] | None = None
         assert blank.socket is not None, "its process runs"
         self._talk = Conversation(
-            blank.socket, on_end=self._end, explain=self._explain, printed=self._printed
+            blank.socket, clock, on_end=self._end, explain=self._explain, printed=self._printed
         )
         blank.socket = None
 
@@ -105,12 +104,11 @@ class Worker:
         if self._tell is not None:
             self._tell()
 
-    def _printed(self, age_s: float) -> str:
-        """What a call that began so long ago has printed; nothing where others may have printed meanwhile."""
+    def _printed(self, began: float) -> str:
+        """What a call that began then has printed; nothing where others may have printed meanwhile."""
         if self._function.max_concurrency > 1:
             return ""
-        since_ns = int((self._clock.now() - age_s) * 1e9)
-        return self._logs.last_words(self.id, self._function.name, _WORDS, since_ns=since_ns)
+        return self._logs.last_words(self.id, self._function.name, _WORDS, since_ns=int(began * 1e9))
 
     async def _explain(self, gone: WorkerGone) -> WorkerGone:
         """What really happened to it, with all its last words; the same to everybody who asks."""
@@ -126,15 +124,15 @@ class Worker:
         except errors.SkerryError:
             return gone  # closed meanwhile, or the kernel holds it
         words = self._logs.last_words(self.id, self._function.name, _WORDS)
-        if ended is None:  # by us, since it spoke out of turn or not at all
-            return WorkerGone(gone.failure, gone.error, words)
-        if ended.oom:
+        if ended is not None and ended.oom:
             return WorkerGone(
                 Failure.MEMORY,
                 f"its worker was killed because it used more than its {self._function.memory} MB of memory; "
                 "let the function use less, or give it more",
                 words,
             )
+        if ended is None or gone.error != HUNG_UP:  # what it did before it ended, or we ended it
+            return WorkerGone(gone.failure, gone.error, words)
         return WorkerGone(Failure.DIED, f"its worker {_told(ended)} in the middle of it", words)
 
     async def _exit(self) -> Exit | None:
