@@ -68,8 +68,16 @@ def withdraw(draft: Draft, request: Withdraw) -> Account:
 
 
 def _check_room(flavor: Flavor) -> None:
+    """Raise unless all of it could be sold to one buyer."""
     if flavor.room == NOTHING:
         raise errors.Invalid("an offer has some room", field="room")
+    if flavor.partition is not None:
+        try:
+            flavor.partition.check(flavor.room, flavor.room)
+        except errors.Unprocessable as error:
+            raise errors.Invalid(
+                f"all of it would be no part that may be taken: {error.message}", field="partition"
+            ) from error
 
 
 def _terms(flavor: Flavor) -> Flavor:

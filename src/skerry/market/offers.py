@@ -69,15 +69,19 @@ def wanted(
     if settings.sell_percent == 0:
         return []
     rate = price_of(settings)
+    partition = Partition(
+        Room(Millicores(settings.sell_cpu_min * _CORE), Megabytes(settings.sell_memory_min)),
+        Room(Millicores(settings.sell_cpu_step * _CORE), Megabytes(settings.sell_memory_step)),
+    )
     labels = [label.partition("=") for label in settings.sell_nodes]
     offers = []
     for supply in supplies:
         if any(supply.labels.get(key) != value for key, _, value in labels):
             continue
-        share = _whole(_share(supply.room, settings.sell_percent))
+        share = in_parts(_share(supply.room, settings.sell_percent), partition)
         if share.cpu == 0:
-            continue  # prices are of cores
-        free = _whole(supply.room - _least(supply.room, supply.used)) if supply.takes_work else NOTHING
+            continue  # less than the least part, or than a core, which is what has a price
+        free = supply.room - _least(supply.room, supply.used) if supply.takes_work else NOTHING
         flavor = Flavor(
             id=FlavorId(_PREFIX + supply.node),
             provider=provider,
@@ -86,12 +90,12 @@ def wanted(
             price=replace(rate, amount=rate.amount * (share.cpu // _CORE)),
             created_at=now,
             architecture=supply.architecture,
-            partition=_partition(settings, share),
+            partition=partition,
             aggregation=Aggregation(1, settings.sell_max_count) if settings.sell_max_count > 1 else None,
             location=settings.location,
             worker=supply.node,
         )
-        offers.append(Wanted(flavor, _least(share, free)))
+        offers.append(Wanted(flavor, in_parts(_least(share, free), partition)))
     return offers
 
 
@@ -155,12 +159,6 @@ def _is_as_wanted(account: Account, offer: Wanted) -> bool:
     return account.capacity == capacity and account.flavor == _take_over(offer.flavor, account.flavor)
 
 
-def _partition(settings: MarketSettings, share: Room) -> Partition:
-    least = Room(Millicores(settings.sell_cpu_min * _CORE), Megabytes(settings.sell_memory_min))
-    step = Room(Millicores(settings.sell_cpu_step * _CORE), Megabytes(settings.sell_memory_step))
-    return Partition(_least(least, share), step)
-
-
 def _share(room: Room, percent: int) -> Room:
     return Room(
         Millicores(room.cpu * percent // 100),
@@ -169,9 +167,20 @@ def _share(room: Room, percent: int) -> Room:
     )
 
 
-def _whole(room: Room) -> Room:
-    """In whole cores, as they are sold."""
-    return replace(room, cpu=Millicores(room.cpu // _CORE * _CORE))
+def in_parts(room: Room, partition: Partition) -> Room:
+    """As much of `room` as can be sold: whole cores, and of each resource the least part and whole steps."""
+    least, step = partition.least, partition.step
+    return Room(
+        Millicores(_steps(room.cpu // _CORE * _CORE, least.cpu, step.cpu)),
+        Megabytes(_steps(room.memory, least.memory, step.memory)),
+        room.disk,
+    )
+
+
+def _steps(amount: int, least: int, step: int) -> int:
+    if amount < least:
+        return 0
+    return least + (amount - least) // step * step if step else amount
 
 
 def _least(one: Room, other: Room) -> Room:

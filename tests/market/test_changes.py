@@ -1,0 +1,103 @@
+"""Changes of flavors: a snapshot and then every change once, in order, or the word that some are missed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skerry.market.changes import Changes, Follower
+from skerry.model import errors
+from skerry.model.ids import FlavorId
+from tests.market.markets import F, market
+
+
+def versions(told: list[tuple[int, tuple[object, ...]]]) -> list[tuple[str, int]]:
+    return [
+        (changed.after.flavor.id, changed.after.flavor.version)  # type: ignore[attr-defined]  # Changed
+        for _, batch in told
+        for changed in batch
+    ]
+
+
+async def test_a_follower_gets_every_change_after_its_snapshot() -> None:
+    async with market() as m:
+        await m.publish()
+        accounts, follower = m.ledger.changes.snapshot()
+        assert [account.flavor.version for account in accounts] == [1]
+        assert follower.take() == []
+        hold = await m.reserve()
+        await m.ledger.cancel(hold.id, hold.buyer)
+        await m.ledger.withdraw(F, actor="ed", reason="repair")
+        told = await follower.next()
+        assert versions(told) == [(F, 2), (F, 3), (F, 4)]
+        last = told[-1][1][-1]
+        assert last.before is not None
+        assert last.before.withdrawn is None
+        assert last.after is not None
+        assert last.after.withdrawn is not None
+        assert last.after.withdrawn.reason == "repair"
+
+
+async def test_a_follower_that_waits_is_woken_by_a_change() -> None:
+    async with market() as m:
+        _, follower = m.ledger.changes.snapshot()
+        waiter = asyncio.create_task(follower.next())
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        await m.publish()
+        assert versions(await waiter) == [(F, 1)]
+
+
+async def test_who_comes_back_gets_all_that_it_missed_and_nothing_twice() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve()
+        _, follower = m.ledger.changes.snapshot()
+        place = m.ledger.changes.revision
+        await m.reserve()
+        (seen, _), *_ = await follower.next()
+        await m.publish(id=FlavorId("g"))
+        assert versions(await m.ledger.changes.resume(place).next()) == [(F, 3), ("g", 1)]
+        assert versions(await m.ledger.changes.resume(seen).next()) == [("g", 1)]
+        assert m.ledger.changes.resume(m.ledger.changes.revision).take() == []
+
+
+async def test_who_missed_more_than_is_kept_is_told_to_take_a_snapshot() -> None:
+    async with market(history=2) as m:
+        await m.publish()
+        _, follower = m.ledger.changes.snapshot()
+        place = m.ledger.changes.revision
+        for _ in range(3):
+            await m.reserve()
+        with pytest.raises(errors.Compacted, match="too slow"):
+            await follower.next()
+        assert follower.take() is None
+        with pytest.raises(errors.Compacted, match="take a new snapshot"):
+            m.ledger.changes.resume(place)
+        with pytest.raises(errors.Compacted):
+            m.ledger.changes.resume(m.ledger.changes.revision + 1)
+
+
+async def test_after_a_restart_a_place_is_good_if_nothing_was_missed() -> None:
+    async with market() as m:
+        await m.publish()
+        early = m.ledger.changes.revision
+        await m.reserve()
+        place = m.ledger.changes.revision
+        async with market(store=m.store, clock=m.clock, prefix="again") as again:
+            with pytest.raises(errors.Compacted):
+                again.ledger.changes.resume(early)
+            follower = again.ledger.changes.resume(place)
+            await again.reserve()
+            assert versions(await follower.next()) == [(F, 3)]
+
+
+async def test_a_new_start_tells_every_follower() -> None:
+    changes = Changes(4, list)
+    changes.start(7)
+    followers: list[Follower] = [changes.snapshot()[1], changes.resume(7)]
+    changes.start(9)
+    for follower in followers:
+        with pytest.raises(errors.Compacted):
+            await follower.next()

@@ -1,0 +1,176 @@
+"""Buyers that wait for what others hold: in order, within bounds, and never in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from skerry.model import errors
+from skerry.model.ids import CloudId
+from skerry.model.market import Hold
+from tests.market.markets import ANN, BOB, F, Market, market, outcome, room
+
+CAT = CloudId("cat")
+
+
+def waiting(m: Market, buyer: CloudId, cpu: int, wait_s: float = 30.0, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(outcome(m.reserve(buyer, cpu=cpu, wait_s=wait_s, **options)))
+
+
+async def settle() -> None:
+    """Let everybody go as far as they can without time passing."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def test_who_waits_gets_what_is_given_up_in_the_order_of_coming() -> None:
+    async with market() as m:
+        await m.publish()
+        held = await m.reserve(ANN, cpu=8)
+        first, second, third = waiting(m, BOB, 6), waiting(m, CAT, 2), waiting(m, ANN, 1)
+        await settle()
+        assert not any(waiter.done() for waiter in (first, second, third))
+        await m.ledger.cancel(held.id, ANN)
+        got_first, got_second = await first, await second
+        assert (got_first.buyer, got_second.buyer) == (BOB, CAT)
+        assert m.split() == (0, 8, 0)
+        assert not third.done()
+        await m.ledger.cancel(got_second.id, CAT)
+        assert isinstance(await third, Hold)
+
+
+async def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
+    async with market() as m:
+        await m.publish()
+        held = await m.reserve(ANN, cpu=6)
+        large = waiting(m, BOB, 8)
+        await settle()
+        with pytest.raises(errors.NoRoom, match="others wait"):
+            await m.reserve(CAT, cpu=1)
+        small = waiting(m, CAT, 1)
+        await settle()
+        assert not small.done()
+        await m.ledger.cancel(held.id, ANN)
+        assert isinstance(await large, Hold)
+        assert not small.done()
+        small.cancel()
+
+
+async def test_who_waits_gets_the_room_of_a_hold_that_expires() -> None:
+    async with market(hold_s=20.0) as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        waiter = waiting(m, BOB, 8)
+        await settle()
+        await m.pass_time(20)
+        assert (await waiter).created_at == m.clock.now()
+
+
+async def test_who_waited_long_enough_is_told_so() -> None:
+    async with market(max_wait_s=5.0) as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        waiter = asyncio.create_task(m.reserve(BOB, cpu=8, wait_s=1e9))  # as long as is allowed
+        await settle()
+        await m.pass_time(4.9)
+        assert not waiter.done()
+        await m.pass_time(0.1)
+        with pytest.raises(errors.NoRoom, match="nobody gave it up"):
+            await waiter
+
+
+async def test_nobody_waits_for_what_is_sold() -> None:
+    async with market() as m:
+        await m.publish()
+        held, other = await m.reserve(ANN, cpu=4), await m.reserve(ANN, cpu=4)
+        waiter = waiting(m, BOB, 8)
+        await settle()
+        await m.ledger.purchase(held.id, ANN)
+        assert await waiter is errors.NoRoom
+        with pytest.raises(errors.NoRoom, match="nothing to wait for"):
+            await m.reserve(BOB, cpu=5, wait_s=10)
+        last = waiting(m, BOB, 4)
+        await settle()
+        await m.ledger.purchase(other.id, ANN)
+        assert await last is errors.NoRoom
+
+
+async def test_the_line_is_bounded() -> None:
+    async with market(max_waiting=2) as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        line = [waiting(m, BOB, 1), waiting(m, BOB, 1)]
+        await settle()
+        with pytest.raises(errors.Overloaded, match="too many wait"):
+            await m.reserve(CAT, cpu=1, wait_s=10)
+        for waiter in line:
+            waiter.cancel()
+
+
+async def test_who_gave_up_waiting_is_passed_over() -> None:
+    async with market() as m:
+        await m.publish()
+        held = await m.reserve(ANN, cpu=8)
+        first, second = waiting(m, BOB, 8), waiting(m, CAT, 8)
+        await settle()
+        first.cancel()
+        await m.ledger.cancel(held.id, ANN)
+        assert (await second).buyer == CAT
+        assert m.split() == (0, 8, 0)
+
+
+async def test_who_waits_for_a_flavor_that_is_withdrawn_is_told_at_once() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        waiter = waiting(m, BOB, 8)
+        await settle()
+        await m.ledger.withdraw(F, actor="ed")
+        assert await waiter is errors.Expired
+
+
+async def test_what_would_be_refused_anyway_does_not_wait() -> None:
+    async with market(max_holds=1) as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        waiter = waiting(m, BOB, 8)
+        await settle()
+        with pytest.raises(errors.Overloaded):
+            await m.reserve(ANN, cpu=1, wait_s=10)
+        waiter.cancel()
+
+
+async def test_a_request_with_a_key_that_waits_is_under_way_until_it_is_answered() -> None:
+    async with market() as m:
+        await m.publish()
+        held = await m.reserve(ANN, cpu=8)
+        waiter = waiting(m, BOB, 8, idempotency_key="k")
+        await settle()
+        with pytest.raises(errors.Conflict, match="under way"):
+            await m.reserve(BOB, cpu=8, wait_s=30, idempotency_key="k")
+        await m.ledger.cancel(held.id, ANN)
+        hold = await waiter
+        assert await m.reserve(BOB, cpu=8, idempotency_key="k") == hold
+
+
+async def test_a_key_that_was_served_is_answered_though_others_wait() -> None:
+    async with market() as m:
+        await m.publish()
+        held = await m.reserve(ANN, cpu=8, idempotency_key="k")
+        waiter = waiting(m, BOB, 8)
+        await settle()
+        assert await m.reserve(ANN, cpu=8, idempotency_key="k") == held
+        waiter.cancel()
+
+
+async def test_who_names_no_part_waits_for_whatever_comes() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.buy(ANN, cpu=3)
+        held = await m.reserve(ANN, cpu=5)
+        waiter = asyncio.create_task(m.ledger.reserve(BOB, F, wait_s=10))
+        await settle()
+        await m.ledger.cancel(held.id, ANN)
+        assert (await waiter).room == room(5, 5000)
