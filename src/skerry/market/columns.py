@@ -188,7 +188,8 @@ class Columns:
         return each * (selector.count or 1)
 
     def _column(self, column: int, rows: Numbers) -> Numbers:
-        return self._table[column].take(rows)
+        values: Numbers = self._table[column].take(rows)
+        return values
 
     def _groups(self, selector: Selector, rows: Numbers) -> Iterator[tuple[str, slice | Bits]]:
         """Prices by currency, in the order of their names; anything else is one group."""

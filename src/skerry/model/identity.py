@@ -32,6 +32,7 @@ class Origin(enum.StrEnum):
     LOOPBACK = "loopback"  # same user on this machine, told by the kernel
     TOKEN = "token"  # noqa: S105 - the word, not a secret
     CERTIFICATE = "certificate"
+    KEY = "key"  # a buyer that signed this request; it has no role
     NONE = "none"  # it did not
 
 

@@ -17,6 +17,7 @@ class Access(msgspec.Struct, frozen=True):
 
     roles: frozenset[Role] = frozenset()
     anybody: bool = False
+    buyers: bool = False  # also whoever signs the request with its own key, which the route itself checks
 
 
 OPEN = Access(anybody=True)
@@ -26,12 +27,18 @@ def _only(*roles: Role) -> Access:
     return Access(roles=frozenset(roles))
 
 
+def _buyers_and(*roles: Role) -> Access:
+    return Access(roles=frozenset(roles), buyers=True)
+
+
 _ADMIN = _only(Role.ADMIN)
 _READERS = _only(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)
 _PEOPLE = _only(Role.VIEWER, Role.DEPLOYER, Role.INVOKER, Role.ADMIN)
 _DEPLOYERS = _only(Role.DEPLOYER, Role.ADMIN)
 _INVOKERS = _only(Role.INVOKER, Role.DEPLOYER, Role.ADMIN)
 _NODES = _only(Role.NODE)
+_SHOPPERS = _buyers_and(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)  # look at offers, and at what is theirs
+_BUYERS = _buyers_and(Role.DEPLOYER, Role.ADMIN)
 _REPORTERS = _only(Role.NODE, Role.ADMIN)  # a node only for itself, which the handlers see to
 
 HTTP: dict[str, Access] = {
@@ -82,6 +89,32 @@ HTTP: dict[str, Access] = {
     "GET /functions": _READERS,
     "GET /function/{name}": _READERS,
     "GET /function/{name}/logs": _READERS,
+    "GET /api/listflavors": _SHOPPERS,
+    "POST /api/listflavors": _SHOPPERS,
+    "GET /api/flavors/{id}": _SHOPPERS,
+    "POST /api/flavors": _ADMIN,
+    "DELETE /api/flavors/{id}": _ADMIN,
+    "POST /api/reserveflavor": _BUYERS,
+    "POST /api/purchaseflavor": _BUYERS,
+    "GET /api/reservations": _SHOPPERS,
+    "GET /api/reservations/{id}": _SHOPPERS,
+    "GET /api/transactions/{id}": _SHOPPERS,
+    "DELETE /api/reservations/{id}": _BUYERS,
+    "GET /api/contracts": _SHOPPERS,
+    "GET /api/contracts/{id}": _SHOPPERS,
+    "POST /api/contracts/{id}/release": _BUYERS,
+    "POST /api/contracts/{id}/renew": _BUYERS,
+    "POST /api/contracts/{id}/signature": _BUYERS,
+    "GET /api/subscribe": _SHOPPERS,
+    "GET /api/rear.xsd": _SHOPPERS,
+    "GET /api/listflavours": _SHOPPERS,
+    "POST /api/listflavours/selector": _SHOPPERS,
+    "POST /api/reserveflavour/{flavour_id}": _BUYERS,
+    "POST /api/purchaseflavour/{transaction_id}": _BUYERS,
+    "GET /api/v2/flavors": _SHOPPERS,
+    "GET /api/v2/flavors/k8slice": _SHOPPERS,
+    "POST /api/v2/reservations": _BUYERS,
+    "POST /api/v2/transactions/{id}/purchase": _BUYERS,
 }
 # What lives in a namespace is also served there, to the same callers.
 HTTP |= {

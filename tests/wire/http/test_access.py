@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
-from skerry.kit.clock import SystemClock
+from skerry.kit.clock import ManualClock, SystemClock
+from skerry.market.keys import SigningKey
 from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
+from skerry.model.settings import MarketSettings
 from skerry.wire import access
 from skerry.wire.gate import Gate
 from skerry.wire.http.front import Front
 from skerry.wire.kudo import table as kudo_table
 from skerry.wire.own import table as own_table
 from skerry.wire.peers import Peer
+from skerry.wire.rear import table as rear_table
+from skerry.wire.rear.context import Rear
 from skerry.wire.serverledge import table as serverledge_table
 from tests.wire.http.conftest import Serve, StrangerGate
+from tests.wire.rear.conftest import market_of
 from tests.wire.serverledge.fakes import Fakes
+
+
+@pytest.fixture
+async def rear() -> AsyncIterator[Rear]:
+    async with market_of(SigningKey.generate(), ManualClock(), MarketSettings()) as (_, bundle):
+        yield bundle
 
 
 class RoleGate(Gate):
@@ -32,14 +45,16 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
     assert isinstance(app, Front)
     served = [f"{target.method} {target.template}" for target in app.targets()]
     assert sorted(served) == sorted(access.HTTP)
-    rooms = (own_table, kudo_table, serverledge_table)
+    rooms = (own_table, kudo_table, serverledge_table, rear_table)
     assert sorted(served) == sorted(endpoint.name for room in rooms for endpoint in room.ENDPOINTS)
     assert all(target.row is access.HTTP[f"{target.method} {target.template}"] for target in app.targets())
 
 
 @pytest.mark.parametrize("role", [None, *Role])
-async def test_a_role_reaches_exactly_the_routes_of_its_rows(serve: Serve, role: Role | None) -> None:
-    site = await serve(gate=RoleGate, serverledge=Fakes(SystemClock()).bundle)
+async def test_a_role_reaches_exactly_the_routes_of_its_rows(
+    serve: Serve, rear: Rear, role: Role | None
+) -> None:
+    site = await serve(gate=RoleGate, serverledge=Fakes(SystemClock()).bundle, rear=rear)
     session = await site.session(headers={"Authorization": role} if role else {})
     got = {}
     wanted = {}

@@ -24,10 +24,13 @@ from schemathesis.checks import (
 )
 
 from skerry.kit import pki
-from skerry.kit.clock import SystemClock
+from skerry.kit.clock import ManualClock, SystemClock
+from skerry.market.keys import SigningKey
+from skerry.model.settings import MarketSettings
 from skerry.wire import access
 from skerry.wire.http.openapi import openapi_document
 from tests.wire.http.conftest import serving
+from tests.wire.rear.conftest import market_of
 from tests.wire.serverledge.fakes import Fakes
 
 DOCUMENT = openapi_document()
@@ -47,7 +50,10 @@ def url(authority: pki.Authority) -> Iterator[str]:
     async def live() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        async with serving(authority, serverledge=Fakes(SystemClock()).bundle) as site:
+        async with (
+            market_of(SigningKey.generate(), ManualClock(), MarketSettings()) as (_, rear),
+            serving(authority, serverledge=Fakes(SystemClock()).bundle, rear=rear) as site,
+        ):
             started.set_result((site.url, lambda: loop.call_soon_threadsafe(stop.set) and None))
             await stop.wait()
 

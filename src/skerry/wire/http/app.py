@@ -23,6 +23,8 @@ from skerry.wire.kudo.context import Kudo
 from skerry.wire.own import health
 from skerry.wire.own import table as own_table
 from skerry.wire.own.context import Own
+from skerry.wire.rear import table as rear_table
+from skerry.wire.rear.context import Rear
 from skerry.wire.serverledge import table as serverledge_table
 from skerry.wire.serverledge.context import Serverledge
 
@@ -33,10 +35,12 @@ def build_app(
     grpc_address: Callable[[], str],
     kudo: Kudo,
     serverledge: Serverledge | None = None,
+    rear: Rear | None = None,
 ) -> Front:
     """The app that `HttpServer` serves; `grpc_address` is asked when a node joins.
 
-    Without `serverledge` this server has no functions, and says so where they are asked for.
+    Without `serverledge` this server has no functions, and without `rear` no market; it says so where they
+    are asked for.
     """
     own = Own.of(plane, grpc_address, jsonio.encode(openapi_document()))
     settings = plane.settings.http
@@ -64,6 +68,7 @@ def build_app(
         if declared is not health.healthz
     ]
     behind.extend(serverledge_table.behind(serverledge, plane.settings))
+    behind.extend(rear_table.behind(rear, plane.settings))
     return Front(
         bare={"/healthz": [health.bare()], **serverledge_table.bare(serverledge, plane.settings)},
         behind=[(route(found), found) for found in behind],

@@ -103,6 +103,7 @@ class Endpoint:
     is_quiet: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
     max_message_bytes: int = MAX_BODY_BYTES  # of a WebSocket
+    subprotocols: tuple[str, ...] = ()  # of a WebSocket, those that its room can choose from
     may_lack_body: bool = False
 
     @property
@@ -129,6 +130,7 @@ def endpoint(
     is_quiet: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
     max_message_bytes: int = MAX_BODY_BYTES,
+    subprotocols: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
     """Declare an endpoint; its description is the function's docstring, its types the annotations."""
 
@@ -161,6 +163,7 @@ def endpoint(
             is_quiet=is_quiet,
             max_body_bytes=max_body_bytes,
             max_message_bytes=max_message_bytes,
+            subprotocols=subprotocols,
             may_lack_body="body" in hints and type(None) in typing.get_args(hints["body"]),
         )
 
@@ -190,7 +193,7 @@ class Served:
             address=scope["client"][0] if scope["client"] else "",
             headers=headers,
         )
-        handshake = websocket.accept(scope) if declared.reply is Duplex else []
+        handshake = websocket.accept(scope, declared.subprotocols) if declared.reply is Duplex else []
         inputs = await self._decoded(scope, headers, receive)
         reply = await declared.handle(self._context, call, **inputs)
         if isinstance(reply, Stream):

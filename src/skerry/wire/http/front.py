@@ -40,6 +40,7 @@ GONE = 499
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,64}\Z")
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length"})
 _MAX_KNOWN_HOSTS = 256
+_PROOF = b"skerry-proof "
 
 Told = tuple[int, answers.Headers, bytes]  # status, headers and body
 
@@ -153,8 +154,10 @@ class Front:
         self._check_names(scope, headers)
         target = exchange.target = self._find(scope)
         state = scope["state"]
-        if not target.row.anybody:
-            shown = headers.get(b"authorization")
+        shown = headers.get(b"authorization")
+        # A request that a buyer signed is checked by its route, which has the body that was signed.
+        is_signed = target.row.buyers and shown is not None and shown[: len(_PROOF)].lower() == _PROOF
+        if not target.row.anybody and not is_signed:
             exchange.caller = self._gate.caller(
                 state["connection"].peer(), None if shown is None else shown.decode("latin-1")
             )

@@ -20,6 +20,7 @@ from skerry.wire.http.answers import Problem
 from skerry.wire.http.endpoints import Duplex, Endpoint, Raw, Stream
 from skerry.wire.kudo import table as kudo_table
 from skerry.wire.own import table as own_table
+from skerry.wire.rear import table as rear_table
 from skerry.wire.serverledge import table as serverledge_table
 
 _DESCRIPTION = """\
@@ -28,6 +29,7 @@ people. Every answer carries `X-Request-Id`; send your own to find the request i
 same with and without a slash at the end. On loopback the user who runs Skerry, and root, need no token: \
 the kernel tells who is calling."""
 
+_NO_CONTENT = 204
 _SECURITY_SCHEMES = {
     "token": {
         "type": "http",
@@ -35,13 +37,26 @@ _SECURITY_SCHEMES = {
         "description": "An access token of `skerry token create`.",
     },
     "certificate": {"type": "mutualTLS", "description": "A certificate of this cloud's own CA."},
+    "proof": {
+        "type": "http",
+        "scheme": "skerry-proof",
+        "description": "A signature of the request by a buyer's key, made for each request.",
+    },
 }
 _SECURED: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
+_SIGNED: dict[str, list[str]] = {"proof": []}
 
 
 def openapi_document() -> dict[str, Any]:
     """The document for everything that this version serves."""
-    return describe([*own_table.ENDPOINTS, *kudo_table.ENDPOINTS, *serverledge_table.ENDPOINTS])
+    return describe(
+        [
+            *own_table.ENDPOINTS,
+            *kudo_table.ENDPOINTS,
+            *serverledge_table.ENDPOINTS,
+            *rear_table.ENDPOINTS,
+        ]
+    )
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -92,7 +107,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[Any, Any], components: dict[s
         "operationId": f"{endpoint.handle.__module__.rpartition('.')[2]}.{endpoint.handle.__name__}",
         "summary": endpoint.summary,
         "description": endpoint.description,
-        "security": [] if row.anybody else _SECURED,
+        "security": [] if row.anybody else [*_SECURED, *([_SIGNED] if row.buyers else [])],
         "x-skerry-roles": ["anybody"] if row.anybody else sorted(row.roles),
     }
     parameters = [
@@ -141,7 +156,7 @@ def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
         usual["content"][media] = {"schema": schema_of[shape]}
     responses = {str(endpoint.status): usual}
     for status, text in endpoint.also.items():
-        responses[str(status)] = {**usual, "description": text}
+        responses[str(status)] = {**({} if status == _NO_CONTENT else usual), "description": text}
     problem = {answers.JSON: {"schema": schema_of[endpoint.problem]}}
     causes: dict[int, list[str]] = {}
     closed = () if access.HTTP[endpoint.name].anybody else (errors.Unauthenticated, errors.Forbidden)

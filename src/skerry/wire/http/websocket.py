@@ -3,8 +3,8 @@
 The request passes the front like any other, so who may not come in is told so in plain HTTP; only then it is
 accepted here. The protocol is that of the `websockets` package, which does no I/O; the connection stays
 `skerry.wire.http.protocol.Connection`, with its bounds. A client that does not read, or is not heard, is let
-go; one that sends more than is taken is held up. Without compression, and without text: what is sent are the
-frames of a program.
+go; one that sends more than is taken is held up. Without compression. A conversation is either of bytes, the
+frames of a program, or of text; the other kind is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from starlette.types import Scope, Send
@@ -21,6 +21,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from skerry.kit.tasks import give_up
 from skerry.model import errors
@@ -29,6 +30,7 @@ from skerry.wire.http.protocol import LINGER_S, Connection
 from skerry.wire.http.streaming import STALL_S
 
 Handshake = list[tuple[bytes, bytes]]
+CHOSEN: Final = b"sec-websocket-protocol"
 
 PING_S: Final = 20.0
 # Input that waits for whoever takes it; more is left to the kernel, and so to the client.
@@ -39,8 +41,12 @@ _MAX_REASON: Final = 123  # bytes, by the protocol
 _SILENT: Final = logging.Logger(__name__, logging.CRITICAL + 1)  # the request has its own line in the log
 
 
-def accept(scope: Scope) -> Handshake:
-    """The headers that complete the handshake; raises `HttpError` if this is none, or a bad one."""
+def accept(scope: Scope, subprotocols: Sequence[str] = ()) -> Handshake:
+    """The headers that complete the handshake; raises `HttpError` if this is none, or a bad one.
+
+    Of `subprotocols` the first that the client offers is chosen. One that offers none gets none, but one that
+    offers only others is refused.
+    """
     upgrade = dict(scope["headers"]).get(b"upgrade", b"")
     if scope["method"] != "GET" or upgrade.lower() != b"websocket":
         raise HttpError(
@@ -49,7 +55,12 @@ def accept(scope: Scope) -> Handshake:
             "this path is a WebSocket; call it with a client that speaks that",
             [(b"upgrade", b"websocket")],
         )
-    asked = ServerProtocol(logger=_SILENT)
+    known = [Subprotocol(name) for name in subprotocols]
+
+    def choose(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+        return protocol.select_subprotocol(offered) if offered else None
+
+    asked = ServerProtocol(subprotocols=known or None, select_subprotocol=choose, logger=_SILENT)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     response = asked.accept(Request("/", Headers(headers)))
     if response.status_code != 101:
@@ -66,10 +77,11 @@ async def serve(
     *,
     max_message: int,
     ping_s: float = PING_S,
+    speaks_text: bool = False,
 ) -> None:
     """Complete the handshake and `converse` to its end. What it raises, the client is told on closing."""
     connection: Connection = scope["state"]["connection"]
-    socket = WebSocket(connection, max_message)
+    socket = WebSocket(connection, max_message, speaks_text=speaks_text)
     connection.prepare_switch()
     await send({"type": "http.response.start", "status": 101, "headers": list(handshake)})
     connection.switch(socket)
@@ -98,8 +110,9 @@ async def serve(
 class WebSocket:
     """One conversation; made by `serve`."""
 
-    def __init__(self, connection: Connection, max_message: int) -> None:
+    def __init__(self, connection: Connection, max_message: int, *, speaks_text: bool = False) -> None:
         self._connection = connection
+        self._speaks_text = speaks_text
         self._protocol = ServerProtocol(state=OPEN, max_size=max_message, logger=_SILENT)
         self._messages: deque[bytes] = deque()
         self._parts = bytearray()  # of a message that is not complete
@@ -125,7 +138,10 @@ class WebSocket:
         """One message; returns when there is room for another. Raises `ClientGone` if nobody reads it."""
         if self._protocol.state is not OPEN or self._connection.transport.is_closing():
             raise ClientGone
-        self._protocol.send_binary(message)
+        if self._speaks_text:
+            self._protocol.send_text(message)
+        else:
+            self._protocol.send_binary(message)
         self._flush()
         try:
             async with asyncio.timeout(STALL_S):
@@ -184,10 +200,11 @@ class WebSocket:
         self._news.set()
 
     def _take(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.TEXT:
-            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "send binary messages")
+        if frame.opcode is (Opcode.BINARY if self._speaks_text else Opcode.TEXT):
+            wanted = "text" if self._speaks_text else "binary"
+            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, f"send {wanted} messages")
             self.ended()
-        elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and not self._is_over:
+        elif frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self._is_over:
             self._parts += frame.data
             if frame.fin:
                 self._messages.append(bytes(self._parts))

@@ -1,0 +1,225 @@
+"""Holds and contracts in the document's dialect: reserve, purchase, and what follows.
+
+Only translation. Who is asking is settled before (`serving`); the ledger decides.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, field
+
+from skerry.market import pricing, signing
+from skerry.model import errors
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.market import Hold
+from skerry.wire.http.endpoints import Call, endpoint
+from skerry.wire.rear import documents
+from skerry.wire.rear.buyers import Buyer
+from skerry.wire.rear.context import Rear, terms_of
+from skerry.wire.rear.documents import (
+    ContractDocument,
+    ContractState,
+    PurchaseBody,
+    ReservationBody,
+    TransactionDocument,
+)
+from skerry.wire.rear.serving import buyer_of
+
+ONCE = b"idempotency-key"
+ONCE_TEXT = "Chosen by you: a request that is sent again with it, and is the same, is done once"
+
+RESERVING = (
+    errors.Invalid,
+    errors.Forbidden,
+    errors.NotFound,
+    errors.Conflict,
+    errors.Expired,
+    errors.Unprocessable,
+    errors.Overloaded,
+    errors.Unavailable,
+)
+CHANGING = (
+    errors.Invalid,
+    errors.Forbidden,
+    errors.NotFound,
+    errors.Conflict,
+    errors.Expired,
+    errors.Unprocessable,
+    errors.Unavailable,
+)
+_READING = (errors.Invalid, errors.Forbidden, errors.NotFound, errors.Unavailable)
+
+
+class IdPath(msgspec.Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class RenewBody(msgspec.Struct, frozen=True):
+    """How much longer."""
+
+    duration: Annotated[str, Meta(max_length=40, description="Beyond its end, ISO 8601: `PT2H`")] = field(
+        name="Duration"
+    )
+
+
+class SignatureBody(msgspec.Struct, frozen=True):
+    """The contract as its buyer signed it."""
+
+    document: Annotated[str, Meta(min_length=1, description="A compact JWS around that of the seller")] = (
+        field(name="Document")
+    )
+
+
+class Transactions(msgspec.Struct, frozen=True):
+    """Holds, live ones and those that ended not long ago."""
+
+    items: list[TransactionDocument] = field(name="Items")
+
+
+class Contracts(msgspec.Struct, frozen=True):
+    """Contracts, live ones and those that ended not long ago."""
+
+    items: list[ContractState] = field(name="Items")
+
+
+def once(call: Call) -> str | None:
+    given = call.headers.get(ONCE)
+    return None if given is None else given.decode("latin-1")
+
+
+@endpoint(
+    "POST",
+    "/api/reserveflavor",
+    summary="Hold a flavor, or a part of it",
+    raises=RESERVING,
+    headers={"Idempotency-Key": ONCE_TEXT},
+    streams=True,  # who waits in line has a time of its own
+)
+async def reserve(rear: Rear, call: Call, body: ReservationBody) -> TransactionDocument:
+    """RESERVE_FLAVOR, bare or as `{"Reservation": {...}}`: until it expires, nobody else can have it.
+
+    What is taken is 409; with `Wait` that is said only after waiting in line. A part that the policy of the
+    flavor does not allow is 422, a flavor that is withdrawn 410.
+    """
+    buyer = buyer_of(call).named(body.buyer.node_id)
+    part = body.partition
+    hold = await rear.ledger.reserve(
+        buyer,
+        FlavorId(body.flavor_id),
+        room=None if part is None else part.room(),
+        count=1 if part is None else part.count,
+        duration_s=body.duration_s(),
+        wait_s=body.wait,
+        idempotency_key=once(call),
+    )
+    return documents.transaction_document(hold, rear.clock.now(), body.buyer.domain, body.buyer.ip)
+
+
+@endpoint("POST", "/api/purchaseflavor", summary="Buy what is held", raises=CHANGING)
+async def purchase(rear: Rear, call: Call, body: PurchaseBody) -> ContractDocument:
+    """PURCHASE_FLAVOR, bare or as `{"Purchase": {...}}`: the contract, signed by the seller.
+
+    Sent again it is the same contract, to the byte. A hold that was cancelled or has expired is 410.
+    """
+    sale = await rear.ledger.purchase(*held(rear, buyer_of(call), body.transaction_id))
+    return documents.contract_document(terms_of(sale), sale.document, rear.owner)
+
+
+def held(rear: Rear, buyer: Buyer, id: str) -> tuple[HoldId, CloudId]:
+    """A hold and its buyer, if that is who asks."""
+    try:
+        hold = rear.ledger.hold(HoldId(id))
+    except errors.NotFound:
+        return HoldId(id), buyer.cloud  # another server may have made it just now; the ledger looks
+    return hold.id, buyer.of(hold.buyer, "hold")
+
+
+def _readable(rear: Rear, call: Call, id: str) -> Hold:
+    hold = rear.ledger.hold(HoldId(id))
+    buyer_of(call).check_reads(hold.buyer, "hold")
+    return hold
+
+
+@endpoint("GET", "/api/reservations", summary="Your holds", raises=(errors.Unavailable,))
+async def list_reservations(rear: Rear, call: Call) -> Transactions:
+    """Of whoever asks; an admin or a viewer sees those of all buyers."""
+    buyer, now = buyer_of(call), rear.clock.now()
+    holds = rear.ledger.holds(None if buyer.sees_all else buyer.cloud)
+    return Transactions([documents.transaction_document(hold, now) for hold in holds])
+
+
+@endpoint("GET", "/api/reservations/{id}", summary="A hold", raises=_READING)
+async def show_reservation(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
+    """By the `TransactionID` that its reservation gave."""
+    return documents.transaction_document(_readable(rear, call, path.id), rear.clock.now())
+
+
+@endpoint("GET", "/api/transactions/{id}", summary="A hold, by its other name", raises=_READING)
+async def show_transaction(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
+    """The same as `/api/reservations/{id}`: the document calls what a reservation gives a transaction."""
+    return documents.transaction_document(_readable(rear, call, path.id), rear.clock.now())
+
+
+@endpoint("DELETE", "/api/reservations/{id}", summary="Give a hold up", raises=CHANGING)
+async def cancel(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
+    """What it kept is free at once. One that was bought is 409: release its contract."""
+    hold = await rear.ledger.cancel(*held(rear, buyer_of(call), path.id))
+    return documents.transaction_document(hold, rear.clock.now())
+
+
+@endpoint("GET", "/api/contracts", summary="Your contracts", raises=(errors.Unavailable,))
+async def list_contracts(rear: Rear, call: Call) -> Contracts:
+    """Of whoever asks; an admin or a viewer sees those of all buyers."""
+    buyer, now = buyer_of(call), rear.clock.now()
+    sales = rear.ledger.contracts(None if buyer.sees_all else buyer.cloud)
+    return Contracts([documents.contract_state(sale, rear.owner, now) for sale in sales])
+
+
+@endpoint("GET", "/api/contracts/{id}", summary="A contract as it stands now", raises=_READING)
+async def show_contract(rear: Rear, call: Call, path: IdPath) -> ContractState:
+    """With the signed document of the terms that hold now."""
+    sale = rear.ledger.contract(ContractId(path.id))
+    buyer_of(call).check_reads(sale.contract.buyer, "contract")
+    return documents.contract_state(sale, rear.owner, rear.clock.now())
+
+
+@endpoint("POST", "/api/contracts/{id}/release", summary="Give a contract back", raises=CHANGING)
+async def release(rear: Rear, call: Call, path: IdPath) -> ContractState:
+    """Its room is free at once."""
+    sale = await rear.ledger.release(*_bought(rear, call, path.id))
+    return documents.contract_state(sale, rear.owner, rear.clock.now())
+
+
+@endpoint("POST", "/api/contracts/{id}/renew", summary="Make a contract last longer", raises=CHANGING)
+async def renew(rear: Rear, call: Call, path: IdPath, body: RenewBody) -> ContractState:
+    """At the price of now for the time that is added; the document is signed anew."""
+    id, buyer = _bought(rear, call, path.id)
+    until = rear.ledger.contract(id).contract.ends_at + pricing.seconds_of(body.duration)
+    sale = await rear.ledger.renew(id, buyer, until)
+    return documents.contract_state(sale, rear.owner, rear.clock.now())
+
+
+@endpoint(
+    "POST",
+    "/api/contracts/{id}/signature",
+    summary="Sign a contract as its buyer",
+    raises=(*CHANGING, errors.TooLarge),
+)
+async def sign(rear: Rear, call: Call, path: IdPath, body: SignatureBody) -> ContractState:
+    """SEND_CONTRACT: the buyer's signature around the seller's, over the terms that hold now."""
+    id, buyer = _bought(rear, call, path.id)
+    text = body.document.encode("ascii", "replace")
+    signing.check_countersigned(text, rear.ledger.contract(id).current)
+    sale = await rear.ledger.countersign(id, buyer, text)
+    return documents.contract_state(sale, rear.owner, rear.clock.now())
+
+
+def _bought(rear: Rear, call: Call, id: str) -> tuple[ContractId, CloudId]:
+    buyer = buyer_of(call)
+    try:
+        contract = rear.ledger.contract(ContractId(id)).contract
+    except errors.NotFound:
+        return ContractId(id), buyer.cloud  # as above
+    return contract.id, buyer.of(contract.buyer, "contract")

@@ -1,0 +1,452 @@
+"""What comes in and goes out in the document's dialect: cores, MB and GB, in whole numbers.
+
+Pure translation to and from the nouns of the market, with the names and the casing of the document; what
+Skerry adds stands behind. Where the document leaves a number out or writes 0, it does not matter, as in the
+programs that came of it. Of a flavor, what is free now is shown, at the price of that.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from skerry.kit.clock import iso
+from skerry.market import pricing
+from skerry.market.accounts import Sale
+from skerry.market.selecting import MAX_PAGE, Offer, Selector, Sort
+from skerry.model import errors
+from skerry.model.ids import CloudId, FlavorId
+from skerry.model.market import Aggregation, Contract, Ending, Flavor, Hold, Partition, Price
+from skerry.model.room import MOST, NOTHING, Gigabytes, Megabytes, Millicores, Room
+
+Cores = Annotated[int, Meta(ge=0, le=MOST // 1000, description="Cores")]
+MB = Annotated[int, Meta(ge=0, le=MOST, description="MB")]
+GB = Annotated[int, Meta(ge=0, le=MOST, description="GB")]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Text = Annotated[str, Meta(max_length=256)]
+
+_CORE: Final = 1000
+_SPELLINGS: Final = {"FlavorID": ("flavourID",), "FlavorType": ("flavourType", "type")}
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A cloud: a provider or a buyer."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"NodeID": ("id",)}
+
+    domain: Text = field(default="", name="Domain")
+    node_id: Text = field(default="", name="NodeID")
+    ip: Text = field(default="", name="IP")
+
+
+class PriceDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """So much money for each period."""
+
+    amount: Annotated[str, Meta(max_length=40, description="A decimal number: `0.10`")]
+    currency: Annotated[str, Meta(max_length=3, description="ISO 4217: `EUR`")]
+    period: Annotated[str, Meta(max_length=40, description="ISO 8601: `PT1H`")] = "PT1H"
+
+    @classmethod
+    def of(cls, price: Price) -> PriceDocument:
+        return cls(f"{price.amount:f}", price.currency, price.period)
+
+    def price(self) -> Price:
+        try:
+            amount = Decimal(self.amount)
+        except InvalidOperation:
+            raise errors.Invalid("an amount is a decimal number, such as `0.10`", field="Amount") from None
+        return Price(amount, self.currency, self.period)
+
+
+class Characteristics(msgspec.Struct, frozen=True, rename="pascal"):
+    """What there is of it."""
+
+    architecture: Text = ""
+    cpu: Cores = 0
+    memory: MB = 0
+    gpu: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    ephemeral_storage: GB = 0
+    persistent_storage: GB = 0
+
+
+class Partitionable(msgspec.Struct, frozen=True, rename="pascal"):
+    """Parts: at least the minimum, and from there in whole steps; a step of 0 is any."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {
+        "CpuMin": ("cpuMinimum",),
+        "MemoryMin": ("memoryMinimum",),
+    }
+
+    cpu_min: Cores = 0
+    memory_min: MB = 0
+    cpu_step: Cores = 0
+    memory_step: MB = 0
+
+
+class Aggregatable(msgspec.Struct, frozen=True, rename="pascal"):
+    """How many may be taken together."""
+
+    min_count: Count = 1
+    max_count: Count = 1
+
+
+class Policy(msgspec.Struct, frozen=True, rename="pascal"):
+    """In which parts, and how many at once; null: whole, and one at a time."""
+
+    partitionable: Partitionable | None = None
+    aggregatable: Aggregatable | None = None
+
+
+class ShownParts(Partitionable, frozen=True, rename="pascal", kw_only=True):
+    """The same twice: the document names each number in its text and, otherwise spelt, in a JSON tag."""
+
+    tagged_cpu_min: int = field(name="cpuMin")
+    tagged_memory_min: int = field(name="memoryMin")
+    tagged_cpu_step: int = field(name="cpuStep")
+    tagged_memory_step: int = field(name="memoryStep")
+
+
+class ShownPolicy(msgspec.Struct, frozen=True, rename="pascal"):
+    """In which parts, and how many at once; null: whole, and one at a time."""
+
+    partitionable: ShownParts | None
+    aggregatable: Aggregatable | None
+
+
+class OptionalFields(msgspec.Struct, frozen=True):
+    """Whether something of it can be had now, and the node that it is of."""
+
+    availability: bool = field(default=True, name="Availability")
+    worker_id: Text = field(default="", name="WorkerID")
+
+
+class FlavorDocument(msgspec.Struct, frozen=True):
+    """An offer, with what is free of it now and the price of that."""
+
+    flavor_id: str = field(name="FlavorID")
+    provider_id: str = field(name="ProviderID")
+    flavor_type: str = field(name="FlavorType")
+    characteristics: Characteristics = field(name="Characteristics")
+    policy: ShownPolicy = field(name="Policy")
+    owner: Identity = field(name="Owner")
+    price: PriceDocument = field(name="Price")
+    optional_fields: OptionalFields = field(name="OptionalFields")
+    version: Annotated[int, Meta(description="Goes up with every change")] = field(name="Version")
+    count: Annotated[int, Meta(description="How many of it can be had")] = field(name="Count")
+    location: str = field(default="", name="Location")
+    expiration_time: str | None = field(default=None, name="ExpirationTime")
+
+
+class PartDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """A part of a flavor, and how many of it. Without amounts: all that is on offer."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"EphemeralStorage": ("ephemeral-storage",)}
+
+    cpu: Cores = 0
+    memory: MB = 0
+    ephemeral_storage: GB = 0
+    count: Count = 1
+
+    @classmethod
+    def of(cls, room: Room, count: int) -> PartDocument:
+        return cls(room.cpu // _CORE, room.memory, room.disk, count)
+
+    def room(self) -> Room | None:
+        asked = _room(self.cpu, self.memory, self.ephemeral_storage)
+        return None if asked == NOTHING else asked
+
+
+class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
+    """Which offers; what is left out, empty or 0 is no matter. All bounds are inclusive."""
+
+    wrapper: ClassVar[str] = "Selector"
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {
+        "FlavorType": _SPELLINGS["FlavorType"],
+        "EphemeralStorage": ("ephemeral-storage",),
+    }
+
+    flavor_type: Text = ""
+    architecture: Text = ""
+    cpu: Cores = 0
+    memory: MB = 0
+    ephemeral_storage: GB = 0
+    more_than_cpu: Cores = 0
+    more_than_memory: MB = 0
+    more_than_eph: GB = 0
+    less_than_cpu: Cores = 0
+    less_than_memory: MB = 0
+    less_than_eph: GB = 0
+    location: Text = ""
+    max_price: Annotated[
+        PriceDocument | None, Meta(description="Of all that is on offer, or of `Partition` if that is given")
+    ] = None
+    partition: Annotated[
+        PartDocument | None, Meta(description="Offers of which this may be taken, by their policies")
+    ] = None
+    sort: Annotated[
+        str, Meta(pattern="^-?(price|cpu|memory|disk)$", description="`-` before it: the largest first")
+    ] = "price"
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = MAX_PAGE
+    continue_: Annotated[str, Meta(max_length=512, description="`Continue` of the answer before")] = field(
+        default="", name="Continue"
+    )
+
+    def selector(self) -> Selector:
+        part = self.partition
+        return Selector(
+            kind=self.flavor_type,
+            architecture=self.architecture,
+            location=self.location,
+            cpu=self.cpu * _CORE or None,
+            memory=self.memory or None,
+            disk=self.ephemeral_storage or None,
+            least_cpu=self.more_than_cpu * _CORE or None,
+            least_memory=self.more_than_memory or None,
+            least_disk=self.more_than_eph or None,
+            most_cpu=self.less_than_cpu * _CORE or None,
+            most_memory=self.less_than_memory or None,
+            most_disk=self.less_than_eph or None,
+            most_price=None if self.max_price is None else self.max_price.price(),
+            part=None if part is None else part.room(),
+            count=None if part is None else part.count,
+            sort=Sort(self.sort.removeprefix("-")),
+            is_descending=self.sort.startswith("-"),
+        )
+
+
+class ReservationBody(msgspec.Struct, frozen=True):
+    """What to hold, and for whom."""
+
+    wrapper: ClassVar[str] = "Reservation"
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {
+        "FlavorID": _SPELLINGS["FlavorID"],
+        "Buyer": ("buyerID",),
+    }
+
+    flavor_id: Annotated[str, Meta(min_length=1, max_length=128)] = field(name="FlavorID")
+    buyer: Annotated[Identity, Meta(description="You; another one is refused")] = field(
+        default_factory=Identity, name="Buyer"
+    )
+    partition: Annotated[PartDocument | None, Meta(description="Of it; without it all that is free")] = field(
+        default=None, name="Partition"
+    )
+    duration: Annotated[
+        str, Meta(max_length=40, description="Of the contract, ISO 8601; without it the provider's setting")
+    ] = field(default="", name="Duration")
+    wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait in line if it is taken now")] = (
+        field(default=0.0, name="Wait")
+    )
+
+    def duration_s(self) -> float | None:
+        return float(pricing.seconds_of(self.duration)) if self.duration else None
+
+
+class PurchaseBody(msgspec.Struct, frozen=True):
+    """Which hold to buy."""
+
+    wrapper: ClassVar[str] = "Purchase"
+
+    transaction_id: Annotated[str, Meta(min_length=1, max_length=128)] = field(name="TransactionID")
+
+
+class TransactionDocument(msgspec.Struct, frozen=True):
+    """A hold: a part of a flavor that is kept for its buyer at a fixed price until it expires."""
+
+    transaction_id: str = field(name="TransactionID")
+    flavor_id: str = field(name="FlavorID")
+    buyer: Identity = field(name="Buyer")
+    start_time: str = field(name="StartTime")
+    expiration_time: str = field(name="ExpirationTime")
+    partition: PartDocument = field(name="Partition")
+    price: PriceDocument = field(name="Price")
+    total: Annotated[str, Meta(description="For the whole of the contract that it would be")] = field(
+        name="Total"
+    )
+    state: Annotated[str, Meta(description="`held`, `bought`, `cancelled` or `expired`")] = field(
+        name="State"
+    )
+    contract_id: str | None = field(default=None, name="ContractID")
+
+
+class ContractDocument(msgspec.Struct, frozen=True):
+    """A part of a flavor, bought. `Document` holds the same terms, signed: that counts."""
+
+    contract_id: str = field(name="ContractID")
+    flavor: FlavorDocument = field(name="Flavor")
+    buyer: str = field(name="Buyer")
+    seller: str = field(name="Seller")
+    transaction_id: str = field(name="TransactionID")
+    partition: PartDocument = field(name="Partition")
+    price: PriceDocument = field(name="Price")
+    total: str = field(name="Total")
+    start_time: str = field(name="StartTime")
+    expiration_time: str = field(name="ExpirationTime")
+    notice_seconds: float = field(name="NoticeSeconds")
+    document: Annotated[str, Meta(description="A compact JWS of the seller: `skerry contract verify`")] = (
+        field(name="Document")
+    )
+
+
+class ContractState(ContractDocument, frozen=True, kw_only=True):
+    """The contract as it stands now."""
+
+    state: Annotated[
+        str,
+        Meta(description="`live`, `reclaimed` (ends at `ReclaimTime`), `released`, `withdrawn` or `expired`"),
+    ] = field(name="State")
+    reclaim_time: str | None = field(default=None, name="ReclaimTime")
+    reason: str = field(default="", name="Reason")
+    renewals: int = field(default=0, name="Renewals")
+    countersigned: Annotated[str | None, Meta(description="With the buyer's signature around it")] = field(
+        default=None, name="Countersigned"
+    )
+
+
+class OfferBody(msgspec.Struct, frozen=True):
+    """A flavor to sell."""
+
+    wrapper: ClassVar[str] = "Flavor"
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = _SPELLINGS
+
+    characteristics: Characteristics = field(name="Characteristics")
+    price: PriceDocument = field(name="Price")
+    flavor_id: Annotated[str, Meta(max_length=128, description="Without it one is made up")] = field(
+        default="", name="FlavorID"
+    )
+    flavor_type: Annotated[str, Meta(max_length=128)] = field(default="k8slice", name="FlavorType")
+    policy: Policy = field(default_factory=Policy, name="Policy")
+    count: Annotated[Count, Meta(description="How many of it there are")] = field(default=1, name="Count")
+    location: Text = field(default="", name="Location")
+
+    def flavor(self, new_id: FlavorId, provider: CloudId, now: float) -> Flavor:
+        has = self.characteristics
+        parts, together = self.policy.partitionable, self.policy.aggregatable
+        return Flavor(
+            id=FlavorId(self.flavor_id) if self.flavor_id else new_id,
+            provider=provider,
+            kind=self.flavor_type,
+            room=_room(has.cpu, has.memory, has.ephemeral_storage),
+            price=self.price.price(),
+            created_at=now,
+            architecture=has.architecture,
+            gpus=has.gpu,
+            persistent=Gigabytes(has.persistent_storage),
+            partition=None
+            if parts is None
+            else Partition(_room(parts.cpu_min, parts.memory_min), _room(parts.cpu_step, parts.memory_step)),
+            aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
+            stock=self.count,
+            location=self.location,
+        )
+
+
+def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Room:
+    return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+
+
+def flavor_document(offer: Offer, owner: Identity) -> FlavorDocument:
+    """The offer as it is now. Cores are whole: what is free of one that is taken in part is not shown."""
+    flavor, shown = offer.flavor, offer.shown
+    return FlavorDocument(
+        flavor.id,
+        flavor.provider,
+        flavor.kind,
+        Characteristics(
+            flavor.architecture, shown.cpu // _CORE, shown.memory, flavor.gpus, shown.disk, flavor.persistent
+        ),
+        _policy(flavor),
+        owner,
+        PriceDocument.of(pricing.prorate(flavor, shown)),
+        OptionalFields(offer.is_available, flavor.worker),
+        flavor.version,
+        offer.count,
+        flavor.location,
+        None if flavor.expires_at is None else iso(flavor.expires_at),
+    )
+
+
+def _policy(flavor: Flavor) -> ShownPolicy:
+    together = flavor.aggregation
+    return ShownPolicy(
+        None if flavor.partition is None else _shown_parts(flavor.partition),
+        None if together is None else Aggregatable(together.least, together.most),
+    )
+
+
+def _shown_parts(parts: Partition) -> ShownParts:
+    least, step = parts.least, parts.step
+    cpu_min, cpu_step = -(-least.cpu // _CORE), -(-step.cpu // _CORE)
+    return ShownParts(
+        cpu_min,
+        least.memory,
+        cpu_step,
+        step.memory,
+        tagged_cpu_min=cpu_min,
+        tagged_memory_min=least.memory,
+        tagged_cpu_step=cpu_step,
+        tagged_memory_step=step.memory,
+    )
+
+
+def transaction_document(hold: Hold, now: float, domain: str = "", ip: str = "") -> TransactionDocument:
+    return TransactionDocument(
+        hold.id,
+        hold.flavor.id,
+        Identity(domain, hold.buyer, ip),
+        iso(hold.created_at),
+        iso(hold.expires_at),
+        PartDocument.of(hold.room, hold.count),
+        PriceDocument.of(hold.price),
+        f"{hold.total:f}",
+        state_of_hold(hold, now),
+        hold.contract,
+    )
+
+
+def state_of_hold(hold: Hold, now: float) -> str:
+    if hold.ending is not None:
+        return hold.ending.value
+    return "held" if hold.is_live(now) else Ending.EXPIRED.value
+
+
+def contract_document(terms: Contract, document: bytes, owner: Identity) -> ContractDocument:
+    """The answer to a purchase: made of the terms at that time alone, and so always the same."""
+    return ContractDocument(
+        terms.id,
+        flavor_document(Offer(terms.flavor, terms.flavor.whole), owner),
+        terms.buyer,
+        terms.seller,
+        terms.hold,
+        PartDocument.of(terms.room, terms.count),
+        PriceDocument.of(terms.price),
+        f"{terms.total:f}",
+        iso(terms.starts_at),
+        iso(terms.ends_at),
+        terms.notice_s,
+        document.decode("ascii"),
+    )
+
+
+def contract_state(sale: Sale, owner: Identity, now: float) -> ContractState:
+    """The contract as it stands now, with the document of the terms that hold now."""
+    contract = sale.contract
+    plain = contract_document(contract, sale.current, owner)
+    return ContractState(
+        **{name: getattr(plain, name) for name in plain.__struct_fields__},
+        state=state_of_contract(contract, now),
+        reclaim_time=None if contract.reclaim_at is None else iso(contract.reclaim_at),
+        reason=contract.reason,
+        renewals=contract.renewals,
+        countersigned=sale.countersigned.decode("ascii") or None,
+    )
+
+
+def state_of_contract(contract: Contract, now: float) -> str:
+    if contract.ending is not None:
+        return contract.ending.value
+    if now >= contract.due_at:
+        return Ending.EXPIRED.value
+    return "live" if contract.reclaim_at is None else "reclaimed"

@@ -1,0 +1,331 @@
+"""What comes in and goes out as version 2 of the public program spells it, its slips of spelling included.
+
+`charateristics` is how it writes that word, and `location.altitude` is where it keeps the country. Quantities
+are texts, as in Kubernetes. Only slices of a cluster (`k8slice`) have a shape here. Pure translation.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from skerry.kit.clock import iso
+from skerry.market import pricing
+from skerry.market.selecting import EVERYTHING, Offer, Selector
+from skerry.model import errors
+from skerry.model.market import Contract, Flavor, Hold
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.wire.rear import documents, quantities
+from skerry.wire.rear.documents import Text
+from skerry.wire.rear.documents_v1 import PODS, PriceV1, Quantity
+
+K8SLICE: Final = "k8slice"
+
+
+class AdditionalInformation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a peering by Liqo needs; read, and not minded."""
+
+    liqo_id: Text = field(default="", name="liqoID")
+    kubeconfig: str = ""
+
+
+class IdentityV2(msgspec.Struct, frozen=True):
+    """A cloud."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"ID": ("nodeID",)}
+
+    id: Text = field(default="", name="ID")
+    ip: Text = field(default="", name="IP")
+    domain: Text = ""
+    additional_information: AdditionalInformation | msgspec.UnsetType = field(
+        default=msgspec.UNSET, name="additionalInformation"
+    )
+
+    @classmethod
+    def of(cls, identity: documents.Identity) -> IdentityV2:
+        return cls(identity.node_id, identity.ip, identity.domain)
+
+    @property
+    def cluster(self) -> str:
+        more = self.additional_information
+        return "" if more is msgspec.UNSET or more is None else more.liqo_id
+
+
+class GpuV2(msgspec.Struct, frozen=True):
+    """Of one kind."""
+
+    model: Text = ""
+    cores: Quantity = "0"
+    memory: Quantity = "0"
+
+
+class CharacteristicsV2(msgspec.Struct, frozen=True):
+    """What there is of it."""
+
+    architecture: str
+    cpu: Quantity
+    memory: Quantity
+    pods: Quantity
+    storage: Quantity
+    gpu: GpuV2 | msgspec.UnsetType = msgspec.UNSET
+
+
+class PartitionabilityV2(msgspec.Struct, frozen=True, rename="camel"):
+    """Parts: at least the minimum, and from there in whole steps; of a whole, all of it is the minimum."""
+
+    cpu_min: Quantity
+    memory_min: Quantity
+    pods_min: Quantity
+    cpu_step: Quantity
+    memory_step: Quantity
+    pods_step: Quantity
+
+
+class PoliciesV2(msgspec.Struct, frozen=True):
+    """In which parts it is sold."""
+
+    partitionability: PartitionabilityV2
+
+
+class SliceV2(msgspec.Struct, frozen=True):
+    """A slice of a cluster."""
+
+    charateristics: CharacteristicsV2
+    properties: dict[str, Any]
+    policies: PoliciesV2
+
+
+class TypeV2(msgspec.Struct, frozen=True):
+    """What kind of flavor it is, and all that such a one has."""
+
+    name: str
+    data: SliceV2
+
+
+class LocationV2(msgspec.Struct, frozen=True):
+    """Where it is; the public program keeps the country under this name."""
+
+    altitude: str
+
+
+class FlavorV2(msgspec.Struct, frozen=True):
+    """An offer, with what is free of it now and the price of that."""
+
+    flavor_id: str = field(name="flavorID")
+    provider_id: str = field(name="providerID")
+    type: TypeV2
+    timestamp: str
+    price: PriceV1
+    owner: IdentityV2
+    availability: bool
+    location: LocationV2 | msgspec.UnsetType = msgspec.UNSET
+
+
+def _filter(name: str, what: str) -> Any:
+    return field(default="", name=f"filter[{name}][{what}]")
+
+
+class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which offers; what is left out is no matter, and ranges are inclusive."""
+
+    architecture: Text = _filter("architecture", "match")
+    cpu: Quantity = _filter("cpu", "match")
+    cpu_min: Quantity = _filter("cpu", "range][min")
+    cpu_max: Quantity = _filter("cpu", "range][max")
+    memory: Quantity = _filter("memory", "match")
+    memory_min: Quantity = _filter("memory", "range][min")
+    memory_max: Quantity = _filter("memory", "range][max")
+    pods: Quantity = _filter("pods", "match")
+    pods_min: Quantity = _filter("pods", "range][min")
+    pods_max: Quantity = _filter("pods", "range][max")
+    storage: Quantity = _filter("storage", "match")
+    storage_min: Quantity = _filter("storage", "range][min")
+    storage_max: Quantity = _filter("storage", "range][max")
+
+    def selector(self) -> Selector | None:
+        """None if nothing can match: pods are not counted here, and every slice has the same number."""
+        pods = (self.pods, self.pods_min, self.pods_max)
+        exact, least, most = (_units(text, quantities.ONE, "pods") for text in pods)
+        if (exact is not None and exact != PODS) or not (least or 0) <= PODS <= (
+            PODS if most is None else most
+        ):
+            return None
+        return Selector(
+            kind=K8SLICE,
+            architecture=self.architecture,
+            cpu=_units(self.cpu, quantities.MILLICORE, "cpu"),
+            least_cpu=_units(self.cpu_min, quantities.MILLICORE, "cpu"),
+            most_cpu=_units(self.cpu_max, quantities.MILLICORE, "cpu"),
+            memory=_units(self.memory, quantities.MEGABYTE, "memory"),
+            least_memory=_units(self.memory_min, quantities.MEGABYTE, "memory"),
+            most_memory=_units(self.memory_max, quantities.MEGABYTE, "memory"),
+            disk=_units(self.storage, quantities.GIGABYTE, "storage"),
+            least_disk=_units(self.storage_min, quantities.GIGABYTE, "storage"),
+            most_disk=_units(self.storage_max, quantities.GIGABYTE, "storage"),
+            sort=EVERYTHING.sort,
+        )
+
+
+def _units(text: str, unit: Any, name: str) -> int | None:
+    return quantities.read(text, unit, f"filter[{name}]") if text else None
+
+
+class SliceConfiguration(msgspec.Struct, frozen=True):
+    """A part of a slice."""
+
+    cpu: Quantity = "0"
+    memory: Quantity = "0"
+    pods: Quantity = "0"
+    gpu: GpuV2 | msgspec.UnsetType = msgspec.UNSET
+    storage: Quantity = "0"
+
+
+class ConfigurationV2(msgspec.Struct, frozen=True):
+    """Which part, of which kind of flavor."""
+
+    data: SliceConfiguration
+    type: Text = K8SLICE
+
+    @classmethod
+    def of(cls, room: Room) -> ConfigurationV2:
+        return cls(
+            SliceConfiguration(
+                quantities.cores(room.cpu),
+                quantities.megabytes(room.memory),
+                quantities.plain(PODS),
+                storage=quantities.gigabytes(room.disk),
+            )
+        )
+
+    def room(self) -> Room:
+        if self.type.lower() != K8SLICE:
+            raise errors.Unprocessable(f"only a {K8SLICE} can be taken in part, and this says {self.type!r}")
+        asked = self.data
+        return Room(
+            Millicores(quantities.read(asked.cpu, quantities.MILLICORE, "cpu")),
+            Megabytes(quantities.read(asked.memory, quantities.MEGABYTE, "memory")),
+            Gigabytes(quantities.read(asked.storage, quantities.GIGABYTE, "storage")),
+        )
+
+
+class ReserveV2(msgspec.Struct, frozen=True):
+    """What to hold, and for whom."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"flavorID": ("flavourID",), "buyerID": ("buyer",)}
+
+    flavor_id: Annotated[str, Meta(min_length=1, max_length=128)] = field(name="flavorID")
+    buyer_id: IdentityV2 = field(default_factory=IdentityV2, name="buyerID")
+    configuration: ConfigurationV2 | None = None
+
+
+class PurchaseV2(msgspec.Struct, frozen=True):
+    """What the public program sends along; nothing of it is needed here."""
+
+    liqo_credentials: dict[str, Any] | None = field(default=None, name="liqoCredentials")
+    ingress_telemetry_endpoint: dict[str, Any] | None = field(default=None, name="ingressTelemetryEndpoint")
+
+
+class TransactionV2(msgspec.Struct, frozen=True):
+    """A hold."""
+
+    transaction_id: str = field(name="transactionID")
+    flavor_id: str = field(name="flavorID")
+    configuration: ConfigurationV2
+    buyer: IdentityV2
+    cluster_id: str = field(name="clusterID")
+    expiration_time: str = field(name="expirationTime")
+
+
+class CredentialsV2(msgspec.Struct, frozen=True):
+    """How to reach what was bought."""
+
+    cluster_id: str = field(default="", name="clusterID")
+    kubeconfig: str = ""
+
+
+class ContractV2(msgspec.Struct, frozen=True):
+    """A part of a flavor, bought. `extraInformation.document` holds the same terms, signed."""
+
+    contract_id: str = field(name="contractID")
+    transaction_id: str = field(name="transactionID")
+    flavor: FlavorV2
+    buyer_id: IdentityV2 = field(name="buyerID")
+    buyer_cluster_id: str = field(name="buyerClusterID")
+    seller: IdentityV2
+    peering_target_credentials: CredentialsV2 = field(name="peeringTargetCredentials")
+    expiration_time: str = field(name="expirationTime")
+    extra_information: dict[str, str] = field(name="extraInformation")
+    configuration: ConfigurationV2
+
+
+def flavor_v2(offer: Offer, owner: documents.Identity) -> FlavorV2:
+    """The offer as it is now."""
+    flavor, shown = offer.flavor, offer.shown
+    price = pricing.prorate(flavor, shown)
+    return FlavorV2(
+        flavor.id,
+        flavor.provider,
+        TypeV2(
+            K8SLICE,
+            SliceV2(
+                CharacteristicsV2(
+                    flavor.architecture,
+                    quantities.cores(shown.cpu),
+                    quantities.megabytes(shown.memory),
+                    quantities.plain(PODS),
+                    quantities.gigabytes(shown.disk),
+                    GpuV2(cores=quantities.plain(flavor.gpus)) if flavor.gpus else msgspec.UNSET,
+                ),
+                {},
+                PoliciesV2(_partitionability(flavor)),
+            ),
+        ),
+        iso(flavor.created_at),
+        PriceV1(f"{price.amount:f}", price.currency, price.period),
+        IdentityV2.of(owner),
+        offer.is_available,
+        LocationV2(flavor.location) if flavor.location else msgspec.UNSET,
+    )
+
+
+def _partitionability(flavor: Flavor) -> PartitionabilityV2:
+    parts = flavor.partition
+    least = flavor.room if parts is None else parts.least
+    step = flavor.room if parts is None else parts.step
+    return PartitionabilityV2(
+        quantities.cores(least.cpu),
+        quantities.megabytes(least.memory),
+        "0",
+        quantities.cores(step.cpu),
+        quantities.megabytes(step.memory),
+        "0",
+    )
+
+
+def transaction_v2(hold: Hold, buyer: IdentityV2 | None = None) -> TransactionV2:
+    known = buyer or IdentityV2()
+    return TransactionV2(
+        hold.id,
+        hold.flavor.id,
+        ConfigurationV2.of(hold.room),
+        msgspec.structs.replace(known, id=hold.buyer, additional_information=msgspec.UNSET),
+        known.cluster,
+        iso(hold.expires_at),
+    )
+
+
+def contract_v2(terms: Contract, document: bytes, owner: documents.Identity) -> ContractV2:
+    return ContractV2(
+        terms.id,
+        terms.hold,
+        flavor_v2(Offer(terms.flavor, terms.flavor.whole), owner),
+        IdentityV2(terms.buyer),
+        "",
+        IdentityV2.of(owner),
+        CredentialsV2(),
+        iso(terms.ends_at),
+        {"document": document.decode("ascii")},
+        ConfigurationV2.of(terms.room),
+    )

@@ -1,0 +1,82 @@
+"""What this room needs of the market, so that it can be served and tested without a ledger.
+
+`skerry.market.ledger` and `skerry.market.proofs` keep these promises. A change is durable when it returns.
+Reads come from memory and wait for nothing. Who may do what to which hold is the ledger's word; this room
+only tells it who is asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from skerry.market.accounts import Account, Sale
+from skerry.market.changes import Changes
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.market import Flavor, Hold
+from skerry.model.room import Room
+
+
+class Ledger(Protocol):
+    """Flavors, holds on them, and contracts."""
+
+    @property
+    def changes(self) -> Changes: ...
+
+    async def publish(self, flavor: Flavor, *, actor: str) -> Account:
+        """Raises `AlreadyExists` if the id is that of another."""
+        ...
+
+    async def withdraw(
+        self, id: FlavorId, *, actor: str, reason: str = "", reclaim: bool = False
+    ) -> Account: ...
+
+    async def reserve(
+        self,
+        buyer: CloudId,
+        flavor: FlavorId,
+        *,
+        room: Room | None = None,
+        count: int = 1,
+        duration_s: float | None = None,
+        wait_s: float = 0.0,
+        idempotency_key: str | None = None,
+    ) -> Hold:
+        """Without `room`: all that is free. `NoRoom`, `NotFound`, `Expired`, `Unprocessable`, `Conflict`."""
+        ...
+
+    async def purchase(self, id: HoldId, buyer: CloudId) -> Sale:
+        """Once; again, it is the same sale."""
+        ...
+
+    async def cancel(self, id: HoldId, buyer: CloudId) -> Hold: ...
+
+    async def release(self, id: ContractId, buyer: CloudId) -> Sale: ...
+
+    async def renew(self, id: ContractId, buyer: CloudId, until: float) -> Sale: ...
+
+    async def countersign(self, id: ContractId, buyer: CloudId, document: bytes) -> Sale:
+        """Keep what the buyer signed, which this room has verified."""
+        ...
+
+    def flavors(self) -> Sequence[Account]:
+        """All that is offered, in the order of ids."""
+        ...
+
+    def flavor(self, id: FlavorId) -> Account: ...
+
+    def hold(self, id: HoldId) -> Hold: ...
+
+    def contract(self, id: ContractId) -> Sale: ...
+
+    def holds(self, buyer: CloudId | None = None) -> Sequence[Hold]: ...
+
+    def contracts(self, buyer: CloudId | None = None) -> Sequence[Sale]: ...
+
+
+class Proofs(Protocol):
+    """Requests that a buyer signed with its key."""
+
+    async def check(self, authorization: str, *, method: str, target: str, body: bytes) -> CloudId:
+        """Whose request this is; `Unauthenticated` says why it is nobody's."""
+        ...

@@ -1,0 +1,215 @@
+"""Messages on the WebSocket, as values and as JSON; `xml` writes and reads the same ones as XML.
+
+A message is an object with one name, that of the XML element. REFRESH and WITHDRAW have the document's shape;
+around them is what it leaves open: subscribing, versions, a place to resume from, heartbeats, errors. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from skerry.kit import jsonio
+from skerry.kit.clock import iso
+from skerry.market.accounts import Withdrawal
+from skerry.market.selecting import Selector
+from skerry.model import errors
+from skerry.wire.rear import reading
+from skerry.wire.rear.documents import FlavorDocument, SelectorBody, Text
+
+JSON: Final = "rear.v1.json"
+XML: Final = "rear.v1.xml"
+
+
+class SubscribeMessage(msgspec.Struct, frozen=True):
+    """What to be told of: one flavor, all of a type, all that a selector means, or everything."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {
+        "FlavorID": ("flavourID",),
+        "FlavorType": ("flavourType",),
+    }
+
+    subscription_id: Annotated[Text, Meta(description="Chosen by you")] = field(
+        default="", name="SubscriptionID"
+    )
+    flavor_id: Text = field(default="", name="FlavorID")
+    flavor_type: Text = field(default="", name="FlavorType")
+    selector: SelectorBody | None = field(default=None, name="Selector")
+    all: bool = field(default=False, name="All")
+    resume: Annotated[int, Meta(ge=0)] | None = field(default=None, name="Resume")
+
+    def scope(self) -> Scope:
+        named = [bool(self.flavor_id), bool(self.flavor_type), self.selector is not None, self.all]
+        if sum(named) != 1:
+            raise errors.Invalid(
+                "subscribe to one of FlavorID, FlavorType, Selector and All", field="SubscribeMessage"
+            )
+        selector = None if self.selector is None else self.selector.selector()
+        return Scope(self.subscription_id, self.flavor_id, self.flavor_type, selector)
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """What a subscription is about; nothing of it: everything."""
+
+    id: str
+    flavor: str = ""
+    kind: str = ""
+    selector: Selector | None = None
+
+
+class UnsubscribeMessage(msgspec.Struct, frozen=True):
+    """Which subscription to end."""
+
+    subscription_id: Text = field(default="", name="SubscriptionID")
+
+
+class SubscribedMessage(msgspec.Struct, frozen=True):
+    """A subscription stands. Unless it `Resumed`, so many flavors follow as they are; then what changes."""
+
+    subscription_id: str = field(name="SubscriptionID")
+    revision: int = field(name="Revision")
+    resumed: bool = field(name="Resumed")
+    flavors: int = field(name="Flavors")
+
+
+class UnsubscribedMessage(msgspec.Struct, frozen=True):
+    """A subscription has ended."""
+
+    subscription_id: str = field(name="SubscriptionID")
+
+
+class ModificationDetails(msgspec.Struct, frozen=True):
+    """One field that changed."""
+
+    field_modified: str = field(name="FieldModified")
+    old_value: str = field(name="OldValue")
+    new_value: str = field(name="NewValue")
+
+
+class RefreshMessage(msgspec.Struct, frozen=True):
+    """A flavor as it is now. Without details: nothing changed, it is part of a snapshot or still valid."""
+
+    flavor: FlavorDocument = field(name="Flavor")
+    modification_details: list[ModificationDetails] = field(name="ModificationDetails")
+    version: int = field(name="Version")
+    revision: int = field(name="Revision")
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why, when, and whether contracts are taken back, each after its notice."""
+
+    message: str = field(name="Message")
+    time: str | None = field(default=None, name="Time")
+    reclaims: bool = field(default=False, name="Reclaims")
+
+
+class WithdrawMessage(msgspec.Struct, frozen=True):
+    """A flavor that is no longer offered, as it was last."""
+
+    flavor: FlavorDocument = field(name="Flavor")
+    reason: Reason = field(name="Reason")
+    version: int = field(name="Version")
+    revision: int = field(name="Revision")
+
+
+class ResetMessage(msgspec.Struct, frozen=True):
+    """What was missed is no longer kept: forget what you know, so many flavors follow as they are."""
+
+    message: str = field(name="Message")
+    revision: int = field(name="Revision")
+    flavors: int = field(name="Flavors")
+
+
+class HeartbeatMessage(msgspec.Struct, frozen=True):
+    """Nothing happened; up to here everything was told."""
+
+    revision: int = field(name="Revision")
+
+
+class ErrorMessage(msgspec.Struct, frozen=True):
+    """A message of yours that was not understood or not allowed; what stood before it still stands."""
+
+    code: str = field(name="Code")
+    message: str = field(name="Message")
+
+
+FromServer = (
+    SubscribedMessage
+    | UnsubscribedMessage
+    | RefreshMessage
+    | WithdrawMessage
+    | ResetMessage
+    | HeartbeatMessage
+    | ErrorMessage
+)
+FromClient = SubscribeMessage | UnsubscribeMessage
+
+_READERS: Final[dict[str, reading.Reader[Any]]] = {
+    "subscribemessage": reading.Reader(SubscribeMessage),
+    "unsubscribemessage": reading.Reader(UnsubscribeMessage),
+}
+
+
+def written(message: FromServer) -> bytes:
+    """The message as JSON."""
+    return b'{"%s":%s}' % (type(message).__name__.encode(), jsonio.encode(message))
+
+
+def read(data: bytes) -> FromClient:
+    """A message of a client in JSON; `Invalid` if it is none."""
+    return understood(reading.parsed(data))
+
+
+def understood(given: Any, *, strict: bool = True) -> FromClient:
+    """The message that an object with one name holds."""
+    if not isinstance(given, dict) or len(given) != 1:
+        raise errors.Invalid(
+            'a message is an object with one name, such as {"SubscribeMessage": {"All": true}}'
+        )
+    ((name, value),) = given.items()
+    reader = _READERS.get(name.lower())
+    if reader is None:
+        raise errors.Invalid(f"{name[:40]!r} is none of SubscribeMessage and UnsubscribeMessage")
+    message, unknown = reader.convert({} if value is None else value, strict=strict)
+    if unknown:
+        # There is no header to tell of it, and a subscription that means less than it says goes unnoticed.
+        raise errors.Invalid(f"{name} has no {unknown[0][:64]!r}; leave it out")
+    found: FromClient = message
+    return found
+
+
+def reason_of(withdrawal: Withdrawal | None) -> Reason:
+    if withdrawal is None:
+        return Reason("its time is over")
+    return Reason(withdrawal.reason or "withdrawn by the provider", iso(withdrawal.at), withdrawal.reclaims)
+
+
+def differences(before: FlavorDocument, after: FlavorDocument) -> list[ModificationDetails]:
+    """Every field that differs, by its path, with its values as texts."""
+    old, new = _flat(msgspec.to_builtins(before)), _flat(msgspec.to_builtins(after))
+    return [
+        ModificationDetails(name, old.get(name, ""), new.get(name, ""))
+        for name in dict.fromkeys((*old, *new))
+        if name != "Version" and old.get(name) != new.get(name)
+    ]
+
+
+def _flat(value: Any, where: str = "") -> dict[str, str]:
+    if isinstance(value, dict):
+        # A name that is spelt a second time in lower case (`cpuMin`) says nothing new.
+        return {
+            path: text
+            for name, inner in value.items()
+            if not name[:1].islower()
+            for path, text in _flat(inner, f"{where}.{name}" if where else name).items()
+        }
+    return {} if value is None else {where: text_of(value)}
+
+
+def text_of(value: Any) -> str:
+    """As XML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,141 @@
+"""`/api/listflavors` and `/api/flavors`: what is for sale, and putting it up, in the document's dialect.
+
+Only translation; what a selector means is `skerry.market.selecting`, and what is offered is the ledger's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, field
+
+from skerry.market.selecting import EVERYTHING, MAX_PAGE, Offer, Page
+from skerry.model import errors
+from skerry.model.ids import FlavorId
+from skerry.wire.http.endpoints import Call, Reply, endpoint
+from skerry.wire.rear import documents
+from skerry.wire.rear.context import Rear, offer_of
+from skerry.wire.rear.documents import FlavorDocument, OfferBody, SelectorBody
+from skerry.wire.rear.serving import Listed
+
+DIALECT = "document"
+
+
+class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which part of the list."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = MAX_PAGE
+    continue_: Annotated[str, Meta(max_length=512, description="`Continue` of the answer before")] = field(
+        default="", name="continue"
+    )
+
+
+class FlavorPath(msgspec.Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class WithdrawQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to withdraw it."""
+
+    reason: Annotated[str, Meta(max_length=256, description="Subscribers and buyers are told")] = ""
+    reclaim: Annotated[bool, Meta(description="Take its contracts back, each after its notice")] = False
+
+
+class FlavorList(msgspec.Struct, frozen=True):
+    """Offers, the cheapest first; `Continue` asks for more, and `Total` counts all."""
+
+    items: list[FlavorDocument] = field(name="Items")
+    total: int = field(name="Total")
+    continue_: str | None = field(default=None, name="Continue")
+
+
+class Selected(msgspec.Struct, frozen=True):
+    """Offers that match, and the best of them."""
+
+    items: list[FlavorDocument] = field(name="Items")
+    flavor: FlavorDocument | None = field(name="Flavor")
+    total: int = field(name="Total")
+    continue_: str | None = field(default=None, name="Continue")
+
+
+@endpoint(
+    "GET",
+    "/api/listflavors",
+    summary="What is for sale",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def list_flavors(rear: Rear, call: Call, query: ListQuery) -> FlavorList | Reply:
+    """LIST_FLAVORS: everything of which something can be had now, with what is free of it."""
+    page = rear.shelf.find(EVERYTHING, limit=query.limit, after=query.continue_)
+    return Reply(_written(rear, page, with_best=False))
+
+
+@endpoint(
+    "POST",
+    "/api/listflavors",
+    summary="What is for sale and matches a selector",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def select(rear: Rear, call: Call, body: SelectorBody) -> Selected | Reply:
+    """LIST_FLAVORS with a Selector, bare or as `{"Selector": {...}}`.
+
+    Compared is what is free now. `Partition` finds offers of which that part may be taken. Without `Sort` the
+    cheapest is first; `Flavor` is the first of the whole list, or null.
+    """
+    selector = body.selector()
+    page = rear.shelf.find(selector, limit=body.limit, after=body.continue_)
+    return Reply(_written(rear, page, with_best=True))
+
+
+def _written(rear: Rear, page: Page, *, with_best: bool) -> Listed:
+    """The answer, put together of offers that were written down before."""
+    items = [rear.shelf.written(offer, DIALECT, lambda one: document(rear, one)) for offer in page.offers]
+    parts = [b'{"Items":[', b",".join(items), b"]"]
+    if with_best:
+        parts += [b',"Flavor":', items[0] if items else b"null"]
+    following = b'"' + page.following.encode() + b'"' if page.following else b"null"
+    parts += [b',"Total":%d,"Continue":' % page.total, following, b"}"]
+    return Listed(b"".join(parts))
+
+
+def document(rear: Rear, offer: Offer) -> FlavorDocument:
+    return documents.flavor_document(offer, rear.owner)
+
+
+@endpoint(
+    "GET",
+    "/api/flavors/{id}",
+    summary="One flavor",
+    raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
+)
+async def show(rear: Rear, call: Call, path: FlavorPath) -> FlavorDocument:
+    """As it is now, also if nothing of it is free."""
+    return document(rear, offer_of(rear.ledger.flavor(FlavorId(path.id))))
+
+
+@endpoint(
+    "POST",
+    "/api/flavors",
+    summary="Sell capacity",
+    status=201,
+    raises=(errors.Invalid, errors.AlreadyExists, errors.Unprocessable, errors.Unavailable),
+)
+async def publish(rear: Rear, call: Call, body: OfferBody) -> FlavorDocument:
+    """Put up a flavor, bare or as `{"Flavor": {...}}`; the same again is no change."""
+    flavor = body.flavor(FlavorId(rear.new_id()), rear.provider, rear.clock.now())
+    return document(rear, offer_of(await rear.ledger.publish(flavor, actor=call.caller.name)))
+
+
+@endpoint(
+    "DELETE",
+    "/api/flavors/{id}",
+    summary="Sell it no longer",
+    raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
+)
+async def withdraw(rear: Rear, call: Call, path: FlavorPath, query: WithdrawQuery) -> FlavorDocument:
+    """Nothing more of it can be reserved; subscribers are told. Holds and contracts keep their terms."""
+    account = await rear.ledger.withdraw(
+        FlavorId(path.id), actor=call.caller.name, reason=query.reason, reclaim=query.reclaim
+    )
+    return document(rear, offer_of(account))

@@ -1,0 +1,119 @@
+"""Endpoints of this room as ASGI apps: who is buying, tolerant reading, and the answer as it is.
+
+Like `skerry.wire.http.endpoints.Served`, but a caller may also be a buyer that signs each request with its
+key, bodies are read as `reading` does, and names that are not known are told of in a header. Without a market
+on this server every endpoint says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from skerry.kit import jsonio
+from skerry.market import proofs
+from skerry.model import errors
+from skerry.model.identity import Caller, Origin
+from skerry.wire.http import answers, bodies, decoding, websocket
+from skerry.wire.http.endpoints import Call, Duplex, Endpoint, Raw, Reply
+from skerry.wire.rear import buyers, reading
+from skerry.wire.rear.buyers import Buyer
+from skerry.wire.rear.context import Rear
+
+_AUTHORIZATION: Final = b"authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """JSON that is written already."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dealing(Call):
+    """A call whose sender is known as a buyer."""
+
+    buyer: Buyer
+
+
+def buyer_of(call: Call) -> Buyer:
+    """Who is buying."""
+    assert isinstance(call, Dealing), "every call of this room is one"
+    return call.buyer
+
+
+class Spoken:
+    """An endpoint with what it works with."""
+
+    def __init__(self, declared: Endpoint, rear: Rear | None) -> None:
+        self._declared = declared
+        self._rear = rear
+        self._path = declared.inputs.get("path")
+        self._query = declared.inputs.get("query")
+        body = declared.inputs.get("body")
+        self._reader = None if body is None else reading.Reader(body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        declared, rear = self._declared, self._rear
+        if rear is None:
+            raise errors.Unavailable(
+                "this server has no market; ask another one, or read what its `/about` says is lacking"
+            )
+        is_socket = declared.reply is Duplex
+        handshake = websocket.accept(scope, declared.subprotocols) if is_socket else []
+        data = b"" if is_socket else await bodies.read_whole(receive)
+        call = await self._dealing(rear, scope, data)
+        inputs: dict[str, Any] = {}
+        if self._path is not None:
+            inputs["path"] = decoding.path(scope["path_params"], self._path)
+        if self._query is not None:
+            inputs["query"] = decoding.query(scope["query_string"], self._query)
+        unknown: list[str] = []
+        if self._reader is not None:
+            inputs["body"], unknown = self._reader.read(data)
+        reply = await declared.handle(rear, call, **inputs)
+        if isinstance(reply, Duplex):
+            async with reply.held:
+                await websocket.serve(
+                    reply.converse,
+                    handshake,
+                    scope,
+                    send,
+                    max_message=declared.max_message_bytes,
+                    speaks_text=True,
+                )
+            return
+        status, value, more = declared.status, reply, reading.reported(unknown)
+        if isinstance(reply, Reply):
+            status, value, more = reply.status or status, reply.value, (*reply.headers, *more)
+        if value is None:
+            await answers.send_nothing(send, status)
+        elif isinstance(value, Raw):
+            await answers.send_whole(send, status, value.content, declared.media, more)
+        else:
+            body = value.data if isinstance(value, Listed) else jsonio.encode(value)
+            await answers.send_whole(send, status, body, answers.JSON, more)
+
+    async def _dealing(self, rear: Rear, scope: Scope, data: bytes) -> Dealing:
+        state = scope["state"]
+        headers = dict(scope["headers"])
+        caller: Caller = state["caller"]
+        shown = headers.get(_AUTHORIZATION, b"").decode("latin-1")
+        if proofs.is_proof(shown):
+            target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+            cloud = await rear.proofs.check(
+                shown, method=scope["method"], target=target.decode("latin-1"), body=data
+            )
+            buyer, caller = buyers.of_key(cloud), Caller(origin=Origin.KEY, name=cloud)
+        else:
+            buyer = buyers.of_caller(caller)
+        return Dealing(
+            caller=caller,
+            request_id=state["request_id"],
+            address=scope["client"][0] if scope["client"] else "",
+            headers=headers,
+            buyer=buyer,
+        )

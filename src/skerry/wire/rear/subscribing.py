@@ -1,0 +1,214 @@
+"""`/api/subscribe`: offers pushed over a WebSocket, first as they are and then as they change.
+
+One connection has one place in the ledger's history and any number of subscriptions, up to a bound; a change
+is told once, whichever of them mean it. A reader that is too slow has no queue here: once what it missed is
+no longer kept it is told so, and gets everything anew. One that does not read at all is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from skerry.kit.tasks import give_up
+from skerry.market.accounts import Account
+from skerry.market.changes import Changed, Follower
+from skerry.market.selecting import matches
+from skerry.model import errors
+from skerry.model.ids import FlavorId
+from skerry.wire.http import websocket
+from skerry.wire.http.endpoints import Call, Duplex, Raw, endpoint
+from skerry.wire.http.websocket import WebSocket
+from skerry.wire.rear import messages, news, xml
+from skerry.wire.rear.context import Rear, offer_of
+from skerry.wire.rear.messages import (
+    ErrorMessage,
+    FromServer,
+    HeartbeatMessage,
+    ResetMessage,
+    Scope,
+    SubscribedMessage,
+    SubscribeMessage,
+    UnsubscribedMessage,
+)
+
+MAX_SCOPES: Final = 64
+MAX_MISTAKES: Final = 16
+_LONELY_S: Final = 30.0  # a connection that subscribes to nothing is closed after this
+
+
+@endpoint(
+    "GET",
+    "/api/subscribe",
+    summary="Be told of offers as they change",
+    status=101,
+    raises=(errors.Overloaded, errors.Unavailable),
+    streams=True,
+    max_message_bytes=xml.MAX_BYTES,
+    subprotocols=(messages.JSON, messages.XML),
+)
+async def subscribe(rear: Rear, call: Call) -> Duplex:
+    """A WebSocket of text messages: `rear.v1.json` (also without a subprotocol) or `rear.v1.xml`.
+
+    Send `{"SubscribeMessage": {"All": true}}`, or with `FlavorID`, `FlavorType` or `Selector`; the answer is
+    a `SubscribedMessage`, so many flavors as it says, and then a `RefreshMessage` or `WithdrawMessage` for
+    each change. With `Resume`, the last `Revision` you saw, only what you missed follows, if that is kept.
+    """
+    offered = call.headers.get(websocket.CHOSEN, b"").decode("latin-1")
+    chosen = next(
+        (name for name in _offered(offered) if name in (messages.JSON, messages.XML)), messages.JSON
+    )
+    async with AsyncExitStack() as undo:
+        undo.enter_context(rear.subscribers.take())
+        subscriber = Subscriber(rear, is_xml=chosen == messages.XML)
+        return Duplex(subscriber.converse, undo.pop_all())
+
+
+def _offered(header: str) -> Iterator[str]:
+    return (name.strip() for name in header.split(","))
+
+
+@endpoint(
+    "GET",
+    "/api/rear.xsd",
+    summary="The XML schema of the messages",
+    media="application/xml",
+    raises=(errors.Unavailable,),
+)
+async def schema(rear: Rear, call: Call) -> Raw:
+    """Of everything that is sent over `/api/subscribe` in XML, in both directions."""
+    return Raw(xml.schema())
+
+
+class Subscriber:
+    """One connection."""
+
+    def __init__(self, rear: Rear, *, is_xml: bool) -> None:
+        self._rear = rear
+        self._changes = rear.ledger.changes
+        self._is_xml = is_xml
+        self._scopes: dict[str, Scope] = {}
+        self._follower: Follower | None = None
+        self._revision = 0
+        self._mistakes = 0
+
+    async def converse(self, socket: WebSocket) -> None:
+        """Until the client goes."""
+        asking = asyncio.ensure_future(socket.receive())
+        telling: asyncio.Future[list[tuple[int, tuple[Changed, ...]]]] | None = None
+        try:
+            while True:
+                if telling is None and self._follower is not None:
+                    telling = asyncio.ensure_future(self._follower.next())
+                wait_s = self._rear.heartbeat_s if self._scopes else _LONELY_S
+                waiting: list[asyncio.Future[Any]] = [asking] if telling is None else [asking, telling]
+                await asyncio.wait(waiting, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if telling is not None and telling.done():
+                    done, telling = telling, None
+                    await self._tell(socket, done)
+                elif asking.done():
+                    message = asking.result()
+                    if message is None:
+                        return
+                    await self._answer(socket, message)
+                    asking = asyncio.ensure_future(socket.receive())
+                elif not self._scopes:
+                    raise errors.Invalid("nothing was subscribed to; send a SubscribeMessage")
+                else:
+                    await self._send(socket, HeartbeatMessage(self._changes.revision))
+        finally:
+            await give_up([asking] if telling is None else [asking, telling])
+
+    async def _answer(self, socket: WebSocket, message: bytes) -> None:
+        try:
+            asked = xml.read(message) if self._is_xml else messages.read(message)
+            if isinstance(asked, SubscribeMessage):
+                await self._subscribe(socket, asked)
+                return
+            if self._scopes.pop(asked.subscription_id, None) is None:
+                raise errors.NotFound(f"there is no subscription {asked.subscription_id!r}")
+            await self._send(socket, UnsubscribedMessage(asked.subscription_id))
+        except (
+            errors.Invalid,
+            errors.NotFound,
+            errors.AlreadyExists,
+            errors.TooLarge,
+            errors.Overloaded,
+        ) as error:
+            self._mistakes += 1
+            if self._mistakes > MAX_MISTAKES:
+                raise errors.Invalid(
+                    f"{MAX_MISTAKES} messages were wrong; read what was said of them"
+                ) from None
+            await self._send(socket, ErrorMessage(error.slug, error.message))
+
+    async def _subscribe(self, socket: WebSocket, asked: SubscribeMessage) -> None:
+        scope = asked.scope()
+        if scope.id in self._scopes:
+            raise errors.AlreadyExists(
+                f"there is a subscription {scope.id!r}; give each its own SubscriptionID"
+            )
+        if len(self._scopes) >= MAX_SCOPES:
+            raise errors.Overloaded(
+                f"{MAX_SCOPES} subscriptions are the most on one connection; end one first"
+            )
+        if scope.flavor and asked.resume is None:
+            self._rear.ledger.flavor(FlavorId(scope.flavor))
+        is_first = not self._scopes
+        self._scopes[scope.id] = scope
+        if is_first and asked.resume is not None:
+            try:
+                self._follower = self._changes.resume(asked.resume)
+            except errors.Compacted:
+                pass  # then it is told that it was not resumed, and everything follows
+            else:
+                self._revision = asked.resume
+                await self._send(socket, SubscribedMessage(scope.id, asked.resume, True, 0))
+                return
+        accounts, follower = self._changes.snapshot()
+        if is_first:
+            self._follower = follower
+            self._revision = self._changes.revision
+        meant = [account for account in accounts if _means(scope, account)]
+        await self._send(socket, SubscribedMessage(scope.id, self._changes.revision, False, len(meant)))
+        await self._show(socket, meant, self._changes.revision)
+
+    async def _tell(
+        self, socket: WebSocket, told: asyncio.Future[list[tuple[int, tuple[Changed, ...]]]]
+    ) -> None:
+        try:
+            batches = told.result()
+        except errors.Compacted as error:
+            accounts, self._follower = self._changes.snapshot()
+            revision = self._revision = self._changes.revision
+            meant = [account for account in accounts if self._is_meant(account)]
+            await self._send(socket, ResetMessage(error.message, revision, len(meant)))
+            await self._show(socket, meant, revision)
+            return
+        for revision, batch in batches:
+            for changed in batch:
+                if self._is_meant(changed.before) or self._is_meant(changed.after):
+                    data = self._rear.news.written(revision, changed, is_xml=self._is_xml)
+                    if data is not None:
+                        await socket.send(data)
+            self._revision = revision
+
+    async def _show(self, socket: WebSocket, accounts: Iterable[Account], revision: int) -> None:
+        for account in accounts:
+            await self._send(socket, news.snapshot_of(self._rear.owner, account, revision))
+
+    def _is_meant(self, account: Account | None) -> bool:
+        return account is not None and any(_means(scope, account) for scope in self._scopes.values())
+
+    async def _send(self, socket: WebSocket, message: FromServer) -> None:
+        await socket.send(xml.written(message) if self._is_xml else messages.written(message))
+
+
+def _means(scope: Scope, account: Account) -> bool:
+    if scope.flavor:
+        return account.flavor.id == scope.flavor
+    if scope.kind:
+        return account.flavor.kind == scope.kind
+    return scope.selector is None or matches(offer_of(account), scope.selector)

@@ -1,0 +1,256 @@
+"""From an offer to a contract and back, in the document's dialect, over the real server and ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from skerry.kit import pki
+from skerry.market import signing
+from skerry.market.keys import SigningKey
+from skerry.market.proofs import Prover
+from skerry.model.identity import Role
+from skerry.model.room import Room
+from tests.wire.http.conftest import serving
+from tests.wire.rear.conftest import WHOLE, Market
+
+
+async def test_a_flavor_is_listed_reserved_and_bought(market: Market) -> None:
+    await market.sell()
+    listed = (await market.get("/api/listflavors")).json
+    assert [item["FlavorID"] for item in listed["Items"]] == ["f-1"]
+    held = await market.reserve(
+        2, 1024, Buyer={"Domain": "south.example", "NodeID": "south", "IP": "192.0.2.9"}
+    )
+    assert held["Buyer"] == {"Domain": "south.example", "NodeID": "south", "IP": "192.0.2.9"}
+    assert held["State"] == "held"
+    bought = await market.post("/api/purchaseflavor", {"Purchase": {"TransactionID": held["TransactionID"]}})
+    assert bought.status == 200
+    assert bought.json["Partition"] == {"Cpu": 2, "Memory": 1024, "EphemeralStorage": 0, "Count": 1}
+    assert (bought.json["Buyer"], bought.json["Seller"]) == ("south", market.key.cloud)
+    verified = signing.verify(bought.json["Document"].encode())
+    assert (verified.contract.id, verified.seller.cloud) == (bought.json["ContractID"], market.key.cloud)
+    account = market.ledger.flavor(verified.contract.flavor.id)
+    assert (account.sold.cpu, account.held, account.free.cpu) == (2000, Room(), 6000)
+
+
+async def test_a_purchase_sent_again_is_the_same_to_the_byte_also_after_a_renewal(market: Market) -> None:
+    await market.sell()
+    wanted = {"TransactionID": (await market.reserve(2))["TransactionID"]}
+    answers = await asyncio.gather(*(market.post("/api/purchaseflavor", wanted) for _ in range(5)))
+    assert {answer.body for answer in answers} == {answers[0].body}
+    id = answers[0].json["ContractID"]
+    renewed = await market.post(f"/api/contracts/{id}/renew", {"Duration": "PT2H"})
+    assert (renewed.status, renewed.json["Renewals"]) == (200, 1)
+    assert renewed.json["ExpirationTime"] > answers[0].json["ExpirationTime"]
+    assert (await market.post("/api/purchaseflavor", wanted)).body == answers[0].body
+    assert (await market.get(f"/api/contracts/{id}")).json["Document"] == renewed.json["Document"]
+
+
+async def test_what_is_taken_is_409_and_free_again_when_the_hold_is_given_up(market: Market) -> None:
+    await market.sell()
+    first = await market.reserve(8, 16384)
+    taken = await market.post(
+        "/api/reserveflavor", {"FlavorID": "f-1", "Partition": {"Cpu": 1, "Memory": 512}}
+    )
+    assert (taken.status, taken.json["code"]) == (409, "no-room")
+    assert (await market.get("/api/listflavors")).json["Items"] == []
+    gone = await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
+    assert (gone.status, gone.json["State"]) == (200, "cancelled")
+    assert (await market.reserve(8, 16384))["State"] == "held"
+
+
+async def test_what_is_free_is_listed_at_the_price_of_that(market: Market) -> None:
+    await market.sell(Characteristics={"Cpu": 8, "Memory": 16384})
+    await market.reserve(4, 8192)
+    (item,) = (await market.get("/api/listflavors")).json["Items"]
+    assert (item["Characteristics"]["Cpu"], item["Characteristics"]["Memory"]) == (4, 8192)
+    assert item["Price"]["Amount"] == "0.05"
+    rest = await market.reserve()
+    assert (rest["Partition"]["Cpu"], rest["Partition"]["Memory"]) == (4, 8192)
+
+
+async def test_404_409_410_and_422_are_apart(market: Market) -> None:
+    await market.sell()
+
+    async def reserve(**body: Any) -> int:
+        return (await market.post("/api/reserveflavor", {"FlavorID": "f-1", **body})).status
+
+    assert await reserve(FlavorID="nothing") == 404
+    assert await reserve(Partition={"Cpu": 1, "Memory": 100}) == 422
+    assert await reserve(Partition={"Cpu": 9, "Memory": 512}) == 409
+    held = await market.reserve(1)
+    market.clock.advance(3600)
+    late = await market.post("/api/purchaseflavor", {"TransactionID": held["TransactionID"]})
+    assert (late.status, late.json["code"]) == (410, "expired")
+    assert (await market.post("/api/purchaseflavor", {"TransactionID": "f" * 32})).status == 404
+    await market.ask("DELETE", "/api/flavors/f-1?reason=repairs")
+    assert await reserve() == 410
+    assert (await market.ask("DELETE", "/api/flavors/f-2")).status == 404
+
+
+async def test_a_hold_that_was_bought_cannot_be_cancelled_and_its_contract_is_released(
+    market: Market,
+) -> None:
+    await market.sell()
+    held = await market.reserve(2)
+    bought = (await market.post("/api/purchaseflavor", {"TransactionID": held["TransactionID"]})).json
+    refused = await market.ask("DELETE", f"/api/reservations/{held['TransactionID']}")
+    assert (refused.status, refused.json["code"]) == (409, "conflict")
+    shown = (await market.get(f"/api/transactions/{held['TransactionID']}")).json
+    assert (shown["State"], shown["ContractID"]) == ("bought", bought["ContractID"])
+    released = await market.post(f"/api/contracts/{bought['ContractID']}/release")
+    assert (released.status, released.json["State"]) == (200, "released")
+    (item,) = (await market.get("/api/listflavors")).json["Items"]
+    assert item["Characteristics"]["Cpu"] == 8
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b'{"Cpu": -1, "Memory": 512}',
+        b'{"Cpu": 1.5, "Memory": 512}',
+        b'{"Cpu": 99999999999999999999, "Memory": 512}',
+        b'{"Cpu": 2147484, "Memory": 512}',
+        b'{"Cpu": "2", "Memory": 512}',
+        b'{"Cpu": 1, "Memory": 512, "Count": 0}',
+        b'{"Cpu": NaN}',
+        b'{"Cpu": 1, "cpu": 2}',
+    ],
+)
+async def test_amounts_that_make_no_sense_are_400_and_change_nothing(market: Market, part: bytes) -> None:
+    await market.sell()
+    answer = await market.post("/api/reserveflavor", b'{"FlavorID": "f-1", "Partition": %s}' % part)
+    assert (answer.status, answer.json["code"]) == (400, "invalid")
+    assert market.ledger.flavors()[0].held == Room()
+
+
+async def test_unknown_names_are_passed_over_and_told_of(market: Market) -> None:
+    await market.sell()
+    answer = await market.post(
+        "/api/reserveflavor", {"flavourid": "f-1", "Partitoin": {}, "Buyer": {"nodeid": "south", "x,\n": 1}}
+    )
+    assert answer.status == 200
+    assert answer.headers["skerry-unknown-fields"] == "Partitoin, Buyer.x??"
+    assert answer.json["Buyer"]["NodeID"] == "south"
+
+
+async def test_an_idempotency_key_makes_one_hold_and_another_body_with_it_is_422(market: Market) -> None:
+    await market.sell()
+    key = {"Idempotency-Key": "order-7"}
+    body = {"FlavorID": "f-1", "Partition": {"Cpu": 1, "Memory": 512}}
+    first = await market.post("/api/reserveflavor", body, headers=key)
+    again = await market.post("/api/reserveflavor", body, headers=key)
+    assert again.json["TransactionID"] == first.json["TransactionID"]
+    body["Partition"] = {"Cpu": 2, "Memory": 512}
+    assert (await market.post("/api/reserveflavor", body, headers=key)).status == 422
+
+
+async def test_who_waits_in_line_gets_what_is_given_up(market: Market) -> None:
+    await market.sell(WHOLE)
+    first = await market.reserve()
+    waiting = asyncio.ensure_future(market.reserve(Wait=20))
+    assert (await market.get("/api/listflavors")).json["Items"] == []
+    assert not waiting.done()
+    await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
+    assert (await waiting)["State"] == "held"
+
+
+async def test_a_stolen_transaction_is_good_for_nobody_but_its_buyer(market: Market) -> None:
+    await market.sell()
+    south, thief = await market.buyer(), await market.buyer()
+    id = (await south.reserve(1))["TransactionID"]
+    for stolen in (
+        await thief.post("/api/purchaseflavor", {"TransactionID": id}),
+        await thief.ask("DELETE", f"/api/reservations/{id}"),
+        await thief.get(f"/api/reservations/{id}"),
+        await market.post("/api/purchaseflavor", {"TransactionID": id}),  # not even who runs the server
+    ):
+        assert (stolen.status, stolen.json["code"]) == (403, "forbidden")
+    assert (await thief.get("/api/reservations")).json["Items"] == []
+    assert [item["TransactionID"] for item in (await market.get("/api/reservations")).json["Items"]] == [id]
+    bought = await south.post("/api/purchaseflavor", {"TransactionID": id})
+    assert bought.status == 200
+    contract = bought.json["ContractID"]
+    for path in (f"/api/contracts/{contract}/release", f"/api/contracts/{contract}/renew"):
+        assert (await thief.post(path, {"Duration": "PT1H"})).status == 403
+    assert (await thief.get("/api/contracts")).json["Items"] == []
+    assert len((await south.get("/api/contracts")).json["Items"]) == 1
+
+
+async def test_a_body_cannot_name_another_buyer(market: Market) -> None:
+    await market.sell()
+    south = await market.buyer()
+    spoofed = await south.post("/api/reserveflavor", {"FlavorID": "f-1", "Buyer": {"NodeID": "north"}})
+    assert (spoofed.status, spoofed.json["code"]) == (403, "forbidden")
+    for proven in ("key.abc", "token.1", "certificate.x"):
+        named = await market.post("/api/reserveflavor", {"FlavorID": "f-1", "Buyer": {"NodeID": proven}})
+        assert named.status == 403
+    assert market.ledger.holds() == []
+
+
+async def test_a_buyer_with_a_key_signs_each_request_and_the_contract(market: Market) -> None:
+    await market.sell()
+    key = SigningKey.generate()
+    prover = Prover(key, market.clock)
+
+    async def ask(method: str, path: str, body: bytes = b"") -> Any:
+        return await market.ask(method, path, data=body, headers=market.signed(prover, method, path, body))
+
+    assert (await ask("GET", "/api/listflavors?limit=5")).status == 200
+    held = await ask("POST", "/api/reserveflavor", b'{"FlavorID":"f-1","Partition":{"Cpu":1,"Memory":512}}')
+    assert (held.status, held.json["Buyer"]["NodeID"]) == (200, key.cloud)
+    bought = await ask(
+        "POST", "/api/purchaseflavor", b'{"TransactionID":"%s"}' % held.json["TransactionID"].encode()
+    )
+    both = signing.countersign(key, bought.json["Document"].encode())
+    path = f"/api/contracts/{bought.json['ContractID']}/signature"
+    kept = await ask("POST", path, b'{"Document":"%s"}' % both)
+    assert (kept.status, kept.json["Countersigned"]) == (200, both.decode())
+    stranger = signing.countersign(key, bought.json["Document"].encode())[:-4] + b"AAAA"
+    assert (await ask("POST", path, b'{"Document":"%s"}' % stranger)).status == 400
+
+
+async def test_a_proof_is_good_once_and_for_its_request_only(market: Market) -> None:
+    await market.sell()
+    prover = Prover(SigningKey.generate(), market.clock)
+    body = b'{"FlavorID":"f-1","Partition":{"Cpu":1,"Memory":512}}'
+    path = "/api/reserveflavor"
+    proof = market.signed(prover, "POST", path, body)
+    other = await market.post(path, body.replace(b"1,", b"2,"), headers=proof)
+    assert (other.status, other.json["code"]) == (401, "unauthenticated")
+    assert other.headers["www-authenticate"]
+    assert (await market.post(path, body, headers=proof)).status == 200
+    assert (await market.post(path, body, headers=proof)).status == 401
+    elsewhere = {"Authorization": prover.header(SigningKey.generate().cloud, "POST", path, body)}
+    assert (await market.post(path, body, headers=elsewhere)).status == 401
+    assert len(market.ledger.holds()) == 1
+
+
+async def test_a_key_opens_nothing_but_the_market(market: Market) -> None:
+    prover = Prover(SigningKey.generate(), market.clock)
+    for path in ("/about", "/node/", "/token/"):
+        assert (await market.get(path, headers=market.signed(prover, "GET", path))).status == 401
+    sold = await market.post(
+        "/api/flavors", b"{}", headers=market.signed(prover, "POST", "/api/flavors", b"{}")
+    )
+    assert sold.status == 401
+
+
+async def test_roles_may_do_what_the_table_says(market: Market) -> None:
+    await market.sell()
+    viewer, deployer = await market.buyer(Role.VIEWER), await market.buyer()
+    assert (await viewer.get("/api/listflavors")).status == 200
+    assert (await viewer.post("/api/reserveflavor", {"FlavorID": "f-1"})).status == 403
+    assert (await deployer.post("/api/flavors", WHOLE)).status == 403
+
+
+async def test_a_server_without_a_market_says_so(cloud: pki.Authority) -> None:
+    async with serving(cloud) as site:
+        session = await site.session()
+        for path in ("/api/listflavors", "/api/v2/flavors", "/api/listflavours", "/api/contracts"):
+            async with session.get(path) as answer:
+                assert answer.status == 503
+                assert "no market" in (await answer.json())["error"]
