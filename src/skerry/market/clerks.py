@@ -178,7 +178,8 @@ class Clerk:
         now = self._time.now()
         looks = []
         for flavor in self._deadlines.take(now):
-            if self._owns_deadlines() or flavor in self._desks:
+            desk = self._desks.get(flavor)
+            if self._owns_deadlines() or (desk is not None and desk.line):
                 looks.append(self._put(flavor, Look()))
             else:
                 self._arm(flavor, now + _RETRY_S)
