@@ -1,4 +1,4 @@
-"""A crash at every write, before it or after it: nothing is sold twice, nothing lost, and all may ask again."""
+"""A crash at every write, before it or after it: nothing is sold twice or lost, and all may ask again."""
 
 from __future__ import annotations
 
