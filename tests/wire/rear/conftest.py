@@ -90,7 +90,6 @@ class Market:
             await self.site.bearer(role),
         )
 
-
     def signed(self, prover: Prover, method: str, path: str, body: bytes = b"") -> dict[str, str]:
         return {"Authorization": prover.header(self.key.cloud, method, path, body)}
 

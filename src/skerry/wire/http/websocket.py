@@ -58,7 +58,7 @@ def accept(scope: Scope, subprotocols: Sequence[str] = ()) -> Handshake:
     known = [Subprotocol(name) for name in subprotocols]
 
     def choose(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-        return protocol.select_subprotocol(offered) if offered else None
+        return ServerProtocol.select_subprotocol(protocol, offered) if offered else None
 
     asked = ServerProtocol(subprotocols=known or None, select_subprotocol=choose, logger=_SILENT)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]

@@ -37,12 +37,22 @@ class Dealing(Call):
     """A call whose sender is known as a buyer."""
 
     buyer: Buyer
+    subprotocol: str = ""  # that was agreed on, on a WebSocket
 
 
 def buyer_of(call: Call) -> Buyer:
     """Who is buying."""
+    return _dealing(call).buyer
+
+
+def subprotocol_of(call: Call) -> str:
+    """What is spoken on a WebSocket; empty if the client named nothing."""
+    return _dealing(call).subprotocol
+
+
+def _dealing(call: Call) -> Dealing:
     assert isinstance(call, Dealing), "every call of this room is one"
-    return call.buyer
+    return call
 
 
 class Spoken:
@@ -65,7 +75,8 @@ class Spoken:
         is_socket = declared.reply is Duplex
         handshake = websocket.accept(scope, declared.subprotocols) if is_socket else []
         data = b"" if is_socket else await bodies.read_whole(receive)
-        call = await self._dealing(rear, scope, data)
+        subprotocol = dict(handshake).get(websocket.CHOSEN, b"").decode()
+        call = await self._dealing(rear, scope, data, subprotocol)
         inputs: dict[str, Any] = {}
         if self._path is not None:
             inputs["path"] = decoding.path(scope["path_params"], self._path)
@@ -97,7 +108,7 @@ class Spoken:
             body = value.data if isinstance(value, Listed) else jsonio.encode(value)
             await answers.send_whole(send, status, body, answers.JSON, more)
 
-    async def _dealing(self, rear: Rear, scope: Scope, data: bytes) -> Dealing:
+    async def _dealing(self, rear: Rear, scope: Scope, data: bytes, subprotocol: str) -> Dealing:
         state = scope["state"]
         headers = dict(scope["headers"])
         caller: Caller = state["caller"]
@@ -116,4 +127,5 @@ class Spoken:
             address=scope["client"][0] if scope["client"] else "",
             headers=headers,
             buyer=buyer,
+            subprotocol=subprotocol,
         )

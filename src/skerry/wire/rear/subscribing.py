@@ -8,7 +8,7 @@ no longer kept it is told so, and gets everything anew. One that does not read a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from skerry.market.changes import Changed, Follower
 from skerry.market.selecting import matches
 from skerry.model import errors
 from skerry.model.ids import FlavorId
-from skerry.wire.http import websocket
 from skerry.wire.http.endpoints import Call, Duplex, Raw, endpoint
 from skerry.wire.http.websocket import WebSocket
 from skerry.wire.rear import messages, news, xml
@@ -33,6 +32,7 @@ from skerry.wire.rear.messages import (
     SubscribeMessage,
     UnsubscribedMessage,
 )
+from skerry.wire.rear.serving import subprotocol_of
 
 MAX_SCOPES: Final = 64
 MAX_MISTAKES: Final = 16
@@ -56,18 +56,10 @@ async def subscribe(rear: Rear, call: Call) -> Duplex:
     a `SubscribedMessage`, so many flavors as it says, and then a `RefreshMessage` or `WithdrawMessage` for
     each change. With `Resume`, the last `Revision` you saw, only what you missed follows, if that is kept.
     """
-    offered = call.headers.get(websocket.CHOSEN, b"").decode("latin-1")
-    chosen = next(
-        (name for name in _offered(offered) if name in (messages.JSON, messages.XML)), messages.JSON
-    )
     async with AsyncExitStack() as undo:
         undo.enter_context(rear.subscribers.take())
-        subscriber = Subscriber(rear, is_xml=chosen == messages.XML)
+        subscriber = Subscriber(rear, is_xml=subprotocol_of(call) == messages.XML)
         return Duplex(subscriber.converse, undo.pop_all())
-
-
-def _offered(header: str) -> Iterator[str]:
-    return (name.strip() for name in header.split(","))
 
 
 @endpoint(

@@ -1,0 +1,66 @@
+"""One of each noun, with everything in it that a dialect can show."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from skerry.market.accounts import Account
+from skerry.market.selecting import Offer
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.wire.rear.documents import Identity
+
+START = 1_700_000_000.0
+OWNER = Identity("skerry.example", "key.north", "192.0.2.1:1323")
+DOCUMENT = b"eyJhbGciOiJFZDI1NTE5In0.e30.c2lnbmF0dXJl"
+
+
+def room(cpu: int, memory: int, disk: int = 0) -> Room:
+    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+
+
+FLAVOR = Flavor(
+    id=FlavorId("f-1"),
+    provider=CloudId("key.north"),
+    kind="k8slice",
+    room=room(8000, 16384, 100),
+    price=Price(Decimal("0.10"), "EUR", "PT1H"),
+    created_at=START,
+    architecture="amd64",
+    gpus=2,
+    persistent=Gigabytes(500),
+    partition=Partition(room(1000, 512), room(1000, 512)),
+    aggregation=Aggregation(1, 4),
+    expires_at=START + 86400,
+    version=3,
+    location="NO",
+    worker="node-1",
+)
+OFFER = Offer(FLAVOR, room(6000, 12288, 100))
+ACCOUNT = Account(FLAVOR, FLAVOR.whole, held=room(2000, 4096))
+HOLD = Hold(
+    id=HoldId("0123456789abcdef0123456789abcdef"),
+    flavor=FLAVOR,
+    buyer=CloudId("south"),
+    room=room(2000, 4096),
+    price=Price(Decimal("0.016666666"), "EUR", "PT1H"),
+    created_at=START,
+    expires_at=START + 60,
+    total=Decimal("0.033333332"),
+    duration_s=7200.0,
+    notice_s=120.0,
+)
+CONTRACT = Contract(
+    id=ContractId("c-1"),
+    hold=HOLD.id,
+    flavor=FLAVOR,
+    buyer=HOLD.buyer,
+    seller=FLAVOR.provider,
+    room=HOLD.room,
+    price=HOLD.price,
+    starts_at=START + 30,
+    ends_at=START + 7230,
+    total=HOLD.total,
+    notice_s=120.0,
+)

@@ -1,0 +1,134 @@
+"""Messages in XML: what the schema accepts, what is read, and what is refused before it can do harm."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from lxml import etree
+
+from skerry.model import errors
+from skerry.wire.rear import messages, xml
+from skerry.wire.rear.messages import SubscribeMessage, UnsubscribeMessage
+from tests.wire.rear.test_goldens import FOLDER, MESSAGES
+
+SCHEMA = etree.XMLSchema(etree.fromstring(xml.schema()))
+
+# As REAR's document has them.
+REFRESH = b"""<RefreshMessage>
+    <Flavor>
+        <!-- Details of the Flavor object that has been refreshed -->
+        <FlavorID>string</FlavorID>
+        <ProviderID>string</ProviderID>
+        <FlavorType>string</FlavorType>
+    </Flavor>
+    <ModificationDetails>
+        <FieldModified>string</FieldModified>
+        <OldValue>string</OldValue>
+        <NewValue>string</NewValue>
+    </ModificationDetails>
+</RefreshMessage>"""
+WITHDRAW = b"""<WithdrawMessage>
+    <Flavor>
+        <FlavorID>string</FlavorID>
+        <ProviderID>string</ProviderID>
+        <FlavorType>string</FlavorType>
+    </Flavor>
+    <Reason>
+        <Message>string</Message>
+    </Reason>
+</WithdrawMessage>"""
+
+ASKED = [
+    (b"<SubscribeMessage><All>true</All></SubscribeMessage>", SubscribeMessage(all=True)),
+    (b"<SubscribeMessage><FlavorID>f-1</FlavorID></SubscribeMessage>", SubscribeMessage(flavor_id="f-1")),
+    (
+        b"<SubscribeMessage><SubscriptionID>a</SubscriptionID><FlavorType>vm</FlavorType>"
+        b"<Resume>12</Resume></SubscribeMessage>",
+        SubscribeMessage(subscription_id="a", flavor_type="vm", resume=12),
+    ),
+    (
+        b"<SubscribeMessage><Selector><MoreThanCpu>2</MoreThanCpu><Partition><Cpu>1</Cpu></Partition></Selector>"
+        b"</SubscribeMessage>",
+        None,
+    ),
+    (b"<UnsubscribeMessage><SubscriptionID>a</SubscriptionID></UnsubscribeMessage>", UnsubscribeMessage("a")),
+]
+
+
+@pytest.mark.parametrize("sample", [REFRESH, WITHDRAW, *(data for data, _ in ASKED)])
+def test_the_schema_accepts_the_samples_of_the_document_and_what_clients_send(sample: bytes) -> None:
+    assert SCHEMA.validate(etree.fromstring(sample)), SCHEMA.error_log
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_the_schema_accepts_what_is_written(name: str) -> None:
+    document = etree.fromstring((FOLDER / f"message-{name}.xml").read_bytes())
+    assert SCHEMA.validate(document), SCHEMA.error_log
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        REFRESH.replace(b"<ProviderID>string</ProviderID>", b""),
+        WITHDRAW.replace(b"Message>", b"Note>"),
+        b"<SubscribeMessage><All>true</All><FlavorID>f</FlavorID></SubscribeMessage>",
+        b"<Other/>",
+    ],
+)
+def test_the_schema_refuses_others(sample: bytes) -> None:
+    assert not SCHEMA.validate(etree.fromstring(sample))
+
+
+@pytest.mark.parametrize(("data", "wanted"), ASKED)
+def test_what_clients_send_is_read_as_in_json(data: bytes, wanted: object) -> None:
+    found = xml.read(data)
+    if wanted is None:
+        in_json = {"SubscribeMessage": {"Selector": {"MoreThanCpu": 2, "Partition": {"Cpu": 1}}}}
+        wanted = messages.read(json.dumps(in_json).encode())
+    assert found == wanted
+
+
+BOMB = (
+    b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">'
+    + b"".join(b'<!ENTITY %c "&%c;&%c;&%c;&%c;">' % ((n + 1, *[n] * 4)) for n in range(97, 110))
+    + b"]><SubscribeMessage><FlavorID>&n;</FlavorID></SubscribeMessage>"
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (BOMB, "no DOCTYPE"),
+        (BOMB.decode().encode("utf-16"), "DOCTYPE|not well-formed|namespace"),
+        (
+            b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><SubscribeMessage><FlavorID>&f;</FlavorID>'
+            b"</SubscribeMessage>",
+            "no DOCTYPE",
+        ),
+        (b"<!DOCTYPE x><SubscribeMessage/>", "no DOCTYPE"),
+        (b"<SubscribeMessage><FlavorID>&f;</FlavorID></SubscribeMessage>", "not well-formed"),
+        (b"<a>" * 9 + b"</a>" * 9, "inside each other"),
+        (b"<a>" * 5000 + b"</a>" * 5000, "inside each other|not well-formed"),
+        (b"<SubscribeMessage>" + b"<All/>" * 300 + b"</SubscribeMessage>", "at most 256 elements"),
+        (b"<SubscribeMessage><All>true</All><All>true</All></SubscribeMessage>", "given twice"),
+        (b'<SubscribeMessage x="1"/>', "no attributes"),
+        (b'<SubscribeMessage xmlns="urn:x"><All>true</All></SubscribeMessage>', "no namespace"),
+        (b"<SubscribeMessage>", "not well-formed"),
+        (b"", "not well-formed"),
+        (b"\x00", "not well-formed"),
+        (b"<SubscribeMessage><All>perhaps</All></SubscribeMessage>", "All"),
+        (b"<SubscribeMessage><Resume>-1</Resume></SubscribeMessage>", "Resume"),
+        (b"<SubscribeMessage><Selector><Cpu>1.5</Cpu></Selector></SubscribeMessage>", "Cpu"),
+        (b"<RefreshMessage/>", "none of SubscribeMessage"),
+        (b"<SubscribeMessage><Flavor>f</Flavor></SubscribeMessage>", "has no 'Flavor'"),
+    ],
+)
+def test_what_is_wrong_or_dangerous_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(errors.Invalid, match=said):
+        xml.read(data)
+
+
+def test_what_is_too_large_is_not_even_parsed() -> None:
+    with pytest.raises(errors.TooLarge):
+        xml.read(b"<a>" + b" " * xml.MAX_BYTES + b"</a>")
