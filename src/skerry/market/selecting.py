@@ -11,12 +11,12 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from skerry.market import pricing
 from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.model.market import Flavor, Price
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 # From here on columns are quicker than looking at each.
 MANY: Final = 512
 MAX_PAGE: Final = 1000
-
-_PARTS = re.compile(r"P(?:(\d+)W)?(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-# For comparing only: a month is a twelfth of a mean Gregorian year.
-_SECONDS = (7 * 86400, 31_556_952, 2_629_746, 86400, 3600, 60, 1)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -166,10 +162,7 @@ def unit_costs(flavor: Flavor) -> tuple[float, float, float]:
 
 def rate(price: Price) -> float:
     """Its amount a second."""
-    parts = _PARTS.fullmatch(price.period)
-    assert parts is not None, "a price has checked its period"
-    seconds = sum(int(given or 0) * unit for given, unit in zip(parts.groups(), _SECONDS, strict=True))
-    return float(price.amount) / seconds
+    return float(price.amount) / pricing.seconds_of(price.period)
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, order=True):

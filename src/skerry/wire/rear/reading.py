@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -74,17 +74,10 @@ def reported(unknown: list[str]) -> tuple[tuple[bytes, bytes], ...]:
 
 def parsed(data: bytes) -> Any:
     try:
-        return json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        raise errors.Invalid(f"body: not valid JSON: byte {error.start} is not UTF-8") from None
-    except RecursionError:
-        raise errors.Invalid("body: not valid JSON: nested too deeply") from None
-    except ValueError as error:
-        raise errors.Invalid(f"body: not valid JSON: {error}") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+        jsonio.decode(data, object)  # stricter than what follows: no NaN, and no half of a character
+        return json.loads(data, object_pairs_hook=_once)
+    except (jsonio.Malformed, RecursionError, ValueError) as error:
+        raise errors.Invalid(f"body: {str(error) or 'nested too deeply'}") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,138 @@
+"""Listing, selecting and selling over HTTP, in the document's dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.wire.rear.conftest import PARTS, WHOLE, Market
+
+
+async def chosen(market: Market, **selector: Any) -> list[str]:
+    answer = await market.post("/api/listflavors", selector)
+    assert answer.status == 200, answer.body
+    return [item["FlavorID"] for item in answer.json["Items"]]
+
+
+async def sell_some(market: Market) -> None:
+    await market.sell(Location="Oslo")
+    await market.sell(
+        WHOLE, FlavorID="f-2", Characteristics={"Architecture": "arm64", "Cpu": 4, "Memory": 4096}
+    )
+    await market.sell(FlavorID="f-3", Price={"Amount": "0.01", "Currency": "EUR", "Period": "PT1H"})
+
+
+async def test_nothing_is_an_empty_list_and_no_best_match(market: Market) -> None:
+    assert (await market.get("/api/listflavors")).json == {"Items": [], "Total": 0, "Continue": None}
+    selected = (await market.post("/api/listflavors", {"Cpu": 1})).json
+    assert (selected["Items"], selected["Flavor"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ({}, ["f-3", "f-1", "f-2"]),
+        ({"Cpu": 0, "FlavorType": "", "Architecture": None}, ["f-3", "f-1", "f-2"]),
+        ({"Architecture": "arm64"}, ["f-2"]),
+        ({"Cpu": 4}, ["f-2"]),
+        ({"MoreThanCpu": 8}, ["f-3", "f-1"]),
+        ({"LessThanCpu": 4}, ["f-2"]),
+        ({"Memory": 16384, "EphemeralStorage": 100}, ["f-3", "f-1"]),
+        ({"MoreThanMemory": 4097, "LessThanEph": 100, "MoreThanEph": 100}, ["f-3", "f-1"]),
+        ({"Location": "Oslo"}, ["f-1"]),
+        ({"MaxPrice": {"Amount": "0.02", "Currency": "EUR", "Period": "PT1H"}}, ["f-3"]),
+        ({"Partition": {"Cpu": 4, "Memory": 4096}}, ["f-3", "f-1", "f-2"]),
+        ({"Partition": {"Cpu": 2, "Memory": 1024}}, ["f-3", "f-1"]),
+        ({"Partition": {"Count": 2}}, []),
+        ({"Sort": "-cpu"}, ["f-1", "f-3", "f-2"]),
+        ({"FlavorType": "vm"}, []),
+    ],
+)
+async def test_a_selector_finds_what_it_says(
+    market: Market, selector: dict[str, Any], found: list[str]
+) -> None:
+    await sell_some(market)
+    assert await chosen(market, **selector) == found
+    assert await chosen(market, Selector=selector) == found
+    best = (await market.post("/api/listflavors", selector)).json["Flavor"]
+    assert (best or {}).get("FlavorID") == (found[0] if found else None)
+
+
+async def test_lists_are_read_in_pages(market: Market) -> None:
+    await sell_some(market)
+    first = (await market.get("/api/listflavors?limit=2")).json
+    assert ([item["FlavorID"] for item in first["Items"]], first["Total"]) == (["f-3", "f-1"], 3)
+    second = (await market.get("/api/listflavors", params={"limit": 2, "continue": first["Continue"]})).json
+    assert ([item["FlavorID"] for item in second["Items"]], second["Continue"]) == (["f-2"], None)
+    page = await market.post("/api/listflavors", {"Limit": 1, "Continue": first["Continue"]})
+    assert [item["FlavorID"] for item in page.json["Items"]] == ["f-2"]
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        b'{"Cpu": -1}',
+        b'{"Cpu": 1.5}',
+        b'{"MoreThanMemory": 4294967296}',
+        b'{"Sort": "beauty"}',
+        b'{"Limit": 0}',
+        b'{"Limit": 100000}',
+        b'{"Continue": "?"}',
+        b'{"MaxPrice": {"Amount": "much", "Currency": "EUR"}}',
+        b'{"MaxPrice": {"Amount": "NaN", "Currency": "EUR"}}',
+        b'{"MaxPrice": {"Amount": "1", "Currency": "euro"}}',
+        b'{"Location": "\\ud800"}',
+        b'{"Cpu": 1, "Cpu": 1}',
+        b'{"Selector": {"Cpu": 1, "CPU": 2}}',
+        b'{"Cpu": NaN}',
+        b"[" * 100_000,
+        b'{"a":' * 5_000,
+        b"\xff",
+        b"[]",
+    ],
+    ids=lambda body: body[:40].decode("latin-1"),
+)
+async def test_a_selector_that_makes_no_sense_is_400(market: Market, selector: bytes) -> None:
+    answer = await market.post("/api/listflavors", selector)
+    assert answer.status in (400, 413)
+    assert answer.json["error"]
+
+
+async def test_the_spelling_of_the_programs_is_understood_too(market: Market) -> None:
+    await sell_some(market)
+    answer = await market.post("/api/listflavors", {"type": "k8slice", "morethancpu": 8, "pods": 3})
+    assert [item["FlavorID"] for item in answer.json["Items"]] == ["f-3", "f-1"]
+    assert answer.headers["skerry-unknown-fields"] == "pods"
+
+
+async def test_the_same_put_up_again_is_no_change_and_another_under_its_id_is_409(market: Market) -> None:
+    first = await market.sell()
+    assert (await market.sell())["Version"] == first["Version"]
+    other = {**PARTS, "Price": {"Amount": "9", "Currency": "EUR", "Period": "PT1H"}}
+    assert (await market.post("/api/flavors", {"Flavor": other})).status == 409
+
+
+async def test_a_flavor_without_an_id_gets_one(market: Market) -> None:
+    made = await market.sell(FlavorID="")
+    assert (await market.get(f"/api/flavors/{made['FlavorID']}")).json == made
+
+
+async def test_one_that_is_withdrawn_is_not_listed_but_can_be_looked_at(market: Market) -> None:
+    await market.sell()
+    assert (await market.ask("DELETE", "/api/flavors/f-1")).status == 200
+    assert (await market.get("/api/listflavors")).json["Items"] == []
+    assert (await market.get("/api/flavors/f-1")).status == 200
+    assert (await market.get("/api/flavors/f-2")).status == 404
+
+
+async def test_several_whole_ones_are_taken_together(market: Market) -> None:
+    await market.sell(WHOLE, Count=3, Policy={"Aggregatable": {"MinCount": 1, "MaxCount": 2}})
+    (item,) = (await market.get("/api/listflavors")).json["Items"]
+    assert (item["Characteristics"]["Cpu"], item["Count"]) == (8, 3)
+    held = await market.reserve(Partition={"Cpu": 8, "Memory": 16384, "EphemeralStorage": 100, "Count": 2})
+    assert (held["Partition"]["Count"], held["Price"]["Amount"]) == (2, "0.2")
+    (item,) = (await market.get("/api/listflavors")).json["Items"]
+    assert item["Count"] == 1
+    too_many = await market.post("/api/reserveflavor", {"FlavorID": "f-1", "Partition": {"Count": 3}})
+    assert too_many.status == 422
