@@ -12,7 +12,7 @@ import time
 
 from bench.figures import Figure
 
-TOPICS = ("store", "schedule", "cells", "images", "containers", "cluster", "functions")
+TOPICS = ("store", "schedule", "cells", "images", "containers", "cluster", "functions", "market")
 
 
 def line(figure: Figure) -> str:

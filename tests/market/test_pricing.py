@@ -29,9 +29,9 @@ def test_all_of_it_costs_the_price_as_it_was_written() -> None:
 
 
 def test_resources_count_the_same_and_those_that_the_whole_has_not_do_not() -> None:
-    assert pricing.share(room(8, 8000), room(8, 0)) == Fraction(1, 2)
-    assert pricing.share(room(8, 8000, 10), room(8, 8000, 0)) == Fraction(2, 3)
-    assert pricing.share(room(8), room(2)) == Fraction(1, 4)
+    assert Fraction(*pricing.share(room(8, 8000), room(8, 0))) == Fraction(1, 2)
+    assert Fraction(*pricing.share(room(8, 8000, 10), room(8, 8000, 0))) == Fraction(2, 3)
+    assert Fraction(*pricing.share(room(8), room(2))) == Fraction(1, 4)
 
 
 @given(amount=amounts, cuts=st.lists(st.integers(1, 999), min_size=1, max_size=8, unique=True))

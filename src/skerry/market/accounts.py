@@ -21,7 +21,7 @@ HOLDS: Final = PREFIX + "hold/"
 CONTRACTS: Final = PREFIX + "contract/"
 
 
-class Withdrawal(msgspec.Struct, frozen=True, omit_defaults=True):
+class Withdrawal(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A flavor is no longer offered. Holds keep their terms; contracts end early only if it `reclaims`."""
 
     at: float
@@ -29,7 +29,7 @@ class Withdrawal(msgspec.Struct, frozen=True, omit_defaults=True):
     reclaims: bool = False  # contracts are taken back, each after its notice
 
 
-class Account(msgspec.Struct, frozen=True, omit_defaults=True):
+class Account(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A flavor and where its capacity is: free, held or sold. `flavor.version` is the account's."""
 
     flavor: Flavor
@@ -57,7 +57,7 @@ class Account(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.withdrawn is None and (expires_at is None or now < expires_at)
 
 
-class Sale(msgspec.Struct, frozen=True, omit_defaults=True):
+class Sale(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A contract with its signed documents."""
 
     contract: Contract

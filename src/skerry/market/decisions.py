@@ -56,7 +56,7 @@ class Decision(msgspec.Struct):
     @property
     def is_change(self) -> bool:
         """True if there is something to write."""
-        return bool(self.events)
+        return bool(self.holds or self.sales or self.events)
 
 
 def decide(

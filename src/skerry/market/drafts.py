@@ -143,14 +143,12 @@ class Draft:
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) + 1
         if hold.once:
             self.once[hold.once] = hold.id
-        self.tell("hold.made", hold.buyer, hold=_short(hold), room=words(hold.taken))
 
     def end_hold(self, hold: Hold, ending: Ending, at: float) -> Hold:
         account = self.known()
         self.account = replace(account, held=account.held - hold.taken)
         self.holds[hold.id] = ended = replace(hold, ending=ending, ended_at=at)
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) - 1
-        self.tell(f"hold.{ending}", hold.buyer, hold=_short(hold), room=words(hold.taken))
         return ended
 
     def sell(self, hold: Hold, sale: Sale) -> None:
@@ -160,9 +158,7 @@ class Draft:
         self.holds[hold.id] = replace(hold, ending=Ending.BOUGHT, ended_at=self.now, contract=contract.id)
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) - 1
         self.sales[contract.id] = sale
-        self.tell(
-            "contract.made", hold.buyer, contract=contract.id, hold=_short(hold), room=words(hold.taken)
-        )
+        self.tell("contract.made", hold.buyer, contract=contract.id, room=words(hold.taken))
 
     def end_sale(self, sale: Sale, at: float, ending: Ending | None = None) -> Sale:
         account, contract = self.known(), sale.contract
@@ -208,6 +204,9 @@ class Draft:
         return document
 
     def tell(self, kind: str, actor: str, reason: str = "", **data: str) -> None:
+        """An event of an offer or a contract. Holds have none: who makes and cancels many would push all else
+        out of the log.
+        """
         self.events.append(Told(kind, flavor_key(self.known().flavor.id), actor, reason, data))
 
 
@@ -221,11 +220,6 @@ def no_such_contract() -> errors.NotFound:
 
 def words(room: Room) -> str:
     return f"{room.cpu}m cpu, {room.memory} MB memory, {room.disk} GB disk"
-
-
-def _short(hold: Hold) -> str:
-    """Enough of a hold's id to tell it from others, and not enough to use it."""
-    return hold.id[:8]
 
 
 def _shown(account: Account) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from skerry.model import errors
@@ -23,6 +23,7 @@ _PERIOD = re.compile(r"P(?:(\d+)W)?(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)D)?(?:T(?:(\d+)
 _SECONDS: Final = (7 * 86400, 31_556_952, 2_629_746, 86400, 3600, 60, 1)
 
 
+@lru_cache(maxsize=256)
 def seconds_of(period: str) -> int:
     """The length of an ISO 8601 duration, as `Price` takes it."""
     match = _PERIOD.fullmatch(period)
@@ -31,26 +32,31 @@ def seconds_of(period: str) -> int:
     return sum(int(number or 0) * each for number, each in zip(match.groups(), _SECONDS, strict=True))
 
 
-def share(whole: Room, part: Room) -> Fraction:
-    """Which part of `whole` this is: the mean over all resources that the whole has."""
-    pairs = zip(whole.parts(), part.parts(), strict=True)
-    shares = [Fraction(taken, there) for (_, _, there), (_, _, taken) in pairs if there]
-    return sum(shares, Fraction(0)) / len(shares) if shares else Fraction(0)
-
-
 def prorate(flavor: Flavor, part: Room, count: int = 1) -> Price:
     """The price of `count` times `part` of a flavor, for each period."""
     price = flavor.price
     if part == flavor.room and count == 1:
         return price
-    amount = Fraction(price.amount) * share(flavor.room, part) * count
-    return Price(_round_down(amount, _digits(price)), price.currency, price.period)
+    taken, whole = share(flavor.room, part)
+    amount, one = price.amount.as_integer_ratio()
+    digits = _digits(price)
+    return Price(_decimal(amount * taken * count, one * whole, digits), price.currency, price.period)
 
 
 def total_for(price: Price, duration_s: float) -> Decimal:
     """What `duration_s` at this price cost; parts of a period are paid in part."""
-    amount = Fraction(price.amount) * Fraction(duration_s) / seconds_of(price.period)
-    return _round_down(amount, _digits(price))
+    amount, one = price.amount.as_integer_ratio()
+    seconds, parts = duration_s.as_integer_ratio()
+    return _decimal(amount * seconds, one * parts * seconds_of(price.period), _digits(price))
+
+
+def share(whole: Room, part: Room) -> tuple[int, int]:
+    """Which part of `whole` this is, as a fraction: the mean over all resources that the whole has."""
+    taken, of, number = 0, 1, 0
+    for there, amount in ((whole.cpu, part.cpu), (whole.memory, part.memory), (whole.disk, part.disk)):
+        if there:
+            taken, of, number = taken * there + amount * of, of * there, number + 1
+    return taken, of * max(number, 1)
 
 
 def _digits(price: Price) -> int:
@@ -59,11 +65,10 @@ def _digits(price: Price) -> int:
     return max(DIGITS, -exponent)
 
 
-def _round_down(amount: Fraction, digits: int) -> Decimal:
-    """Without the zeros that say nothing, and never as `1E+3`."""
-    scaled = amount.numerator * 10**digits // amount.denominator
+def _decimal(numerator: int, denominator: int, digits: int) -> Decimal:
+    """Rounded down, without the zeros that say nothing, and never as `1E+3`."""
+    scaled = numerator * 10**digits // denominator
     while digits and scaled % 10 == 0:
         scaled //= 10
         digits -= 1
-    sign, figures, _ = Decimal(scaled).as_tuple()
-    return Decimal((sign, figures, -digits))
+    return Decimal(scaled).scaleb(-digits)

@@ -5,6 +5,8 @@ one (partition) or several (aggregation); of a flavor that allows both, several 
 
 Free of every dialect: `skerry.wire.rear` translates. Amounts of money are decimal and exact. Which part of an
 offer may be taken is decided here, on values alone; the ledger that makes it binding is `skerry.market`.
+
+Nouns hold only values and there may be very many: the garbage collector need not look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _MOST_DIGITS = 18
 _CLOUD = re.compile(rf"[A-Za-z0-9._-]{{1,{ids.MAX_ID}}}")
 
 
-class Price(msgspec.Struct, frozen=True):
+class Price(msgspec.Struct, frozen=True, gc=False):
     """So much money for each period: `Price(Decimal("0.05"), "EUR", "PT1H")`."""
 
     amount: Decimal
@@ -53,7 +55,7 @@ class Price(msgspec.Struct, frozen=True):
             )
 
 
-class Partition(msgspec.Struct, frozen=True):
+class Partition(msgspec.Struct, frozen=True, gc=False):
     """In which parts an offer may be taken: `least`, and from there in whole steps; a step of 0 is any."""
 
     least: Room
@@ -82,7 +84,7 @@ class Partition(msgspec.Struct, frozen=True):
                 )
 
 
-class Aggregation(msgspec.Struct, frozen=True):
+class Aggregation(msgspec.Struct, frozen=True, gc=False):
     """How many of an offer may be taken together."""
 
     least: int = 1
@@ -98,7 +100,7 @@ class Aggregation(msgspec.Struct, frozen=True):
             raise errors.Unprocessable(f"take {self.least} to {self.most} of this offer, not {count}")
 
 
-class Flavor(msgspec.Struct, frozen=True):
+class Flavor(msgspec.Struct, frozen=True, gc=False):
     """An offer of capacity, carved from free room."""
 
     id: FlavorId
@@ -163,7 +165,7 @@ class Ending(enum.StrEnum):
     WITHDRAWN = "withdrawn"  # a contract, by the provider after its notice
 
 
-class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
+class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`count` times `room` of a flavor, kept for one buyer until `expires_at` at the price of that moment."""
 
     id: HoldId  # whoever knows it still has to be the buyer
@@ -192,14 +194,14 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def taken(self) -> Room:
         """All that it keeps."""
-        return self.room * self.count
+        return self.room if self.count == 1 else self.room * self.count
 
     def is_live(self, now: float) -> bool:
         """True while it can be bought; at `expires_at` itself it is over."""
         return self.ending is None and now < self.expires_at
 
 
-class Contract(msgspec.Struct, frozen=True, omit_defaults=True):
+class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`count` times `room` of a flavor, bought: the terms as they stood when the hold was made."""
 
     id: ContractId
@@ -230,7 +232,7 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def taken(self) -> Room:
         """All that was bought."""
-        return self.room * self.count
+        return self.room if self.count == 1 else self.room * self.count
 
     @property
     def due_at(self) -> float:

@@ -22,7 +22,7 @@ Gigabytes = NewType("Gigabytes", int)
 MOST = 2**31 - 1
 
 
-class Room(msgspec.Struct, frozen=True):
+class Room(msgspec.Struct, frozen=True, gc=False):
     """An amount of each resource, of one machine or less; `NOTHING` is none of any."""
 
     cpu: Millicores = Millicores(0)
