@@ -254,3 +254,27 @@ def test_columns_find_what_is_found_one_by_one(
         if not (token := pages[0].following):
             break
     assert paged == list(everything.offers)
+
+
+@pytest.mark.parametrize("sort", list(Sort))
+@pytest.mark.parametrize("is_descending", [False, True])
+def test_the_first_of_thousands_are_found_without_sorting_them_all(sort: Sort, is_descending: bool) -> None:
+    some = [
+        offer(
+            f"f-{number * 7919 % 3001:04}",
+            room=room(1000 * (1 + number * 31 % 17), 512 * (1 + number * 17 % 23), number % 5),
+            price=Price(Decimal(1 + number * 13 % 11) / 100, "EUR", "PT1H"),
+        )
+        for number in range(3000)
+    ]
+    small, large = Catalogue(some, many=10_000), Catalogue(some, many=0)
+    for selector in (
+        Selector(sort=sort, is_descending=is_descending),
+        Selector(sort=sort, is_descending=is_descending, part=room(1000, 1024)),
+        Selector(sort=sort, is_descending=is_descending, least_cpu=16000, most_memory=4000),
+    ):
+        first = small.find(selector, limit=5)
+        assert large.find(selector, limit=5) == first
+        assert large.find(selector, limit=5, after=first.following) == small.find(
+            selector, limit=5, after=first.following
+        )

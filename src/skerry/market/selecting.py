@@ -112,7 +112,7 @@ def matches(offer: Offer, selector: Selector) -> bool:
         and _is_within(shown.cpu, selector.cpu, selector.least_cpu, selector.most_cpu)
         and _is_within(shown.memory, selector.memory, selector.least_memory, selector.most_memory)
         and _is_within(shown.disk, selector.disk, selector.least_disk, selector.most_disk)
-        and ((selector.part is None and selector.count is None) or _may_be_taken(offer, selector))
+        and ((selector.part is None and selector.count is None) or may_be_taken(offer, selector))
         and (selector.most_price is None or _is_affordable(offer, selector, selector.most_price))
     )
 
@@ -125,7 +125,8 @@ def _is_within(amount: int, exact: int | None, least: int | None, most: int | No
     )
 
 
-def _may_be_taken(offer: Offer, selector: Selector) -> bool:
+def may_be_taken(offer: Offer, selector: Selector) -> bool:
+    """Whether the part that the selector asks for, or all that is shown, may be taken by the policy."""
     part = offer.shown if selector.part is None else selector.part
     try:
         offer.flavor.check_part(part, offer.free, 1 if selector.count is None else selector.count)
