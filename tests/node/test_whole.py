@@ -21,6 +21,7 @@ from skerry.model.settings import EventSettings
 from skerry.model.tunnels import Channel, Frame, LogsAsk
 from skerry.model.workloads import Instance, Restart, RestartPolicy, Spec
 from skerry.node.instances.tunnels import Tunnels
+from skerry.node.servers import KnownServers
 from skerry.node.session import Session
 from skerry.store.memory import MemoryStore
 from tests.node.instances.ground import Ground
@@ -37,8 +38,9 @@ WEB = Spec(name="web", uri="web:1")
 class Cloud:
     """One server and one node, either of which may be away for a while."""
 
-    def __init__(self, control: Control, ground: Ground, authority: object) -> None:
+    def __init__(self, control: Control, ground: Ground, authority: object, folder: Path) -> None:
         self.control = control
+        self._file = folder / "servers.json"
         self.ground = ground
         self._authority = authority
         self._listening: Listening
@@ -50,7 +52,8 @@ class Cloud:
 
     def connect(self) -> None:
         session = Session(
-            [self._listening.dialler("n1")],
+            KnownServers("joined:1", self._file),
+            lambda _: self._listening.dialler("n1"),
             self.ground.instances,
             Tunnels(self.ground.instances, self.ground.containers),
             lambda: Hello("edge", Facts("amd64", "linux"), ROOM),
@@ -88,7 +91,7 @@ async def cloud(tmp_path: Path, authority: object) -> AsyncIterator[Cloud]:
     ground = Ground(tmp_path)
     await ground.open()
     async with control_on(store, EventLog(store, clock, EventSettings()), clock, leads=True) as control:
-        cloud = Cloud(control, ground, authority)
+        cloud = Cloud(control, ground, authority, tmp_path)
         await cloud.serve()
         cloud.connect()
         yield cloud

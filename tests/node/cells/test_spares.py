@@ -43,11 +43,10 @@ def spares(ground: Ground) -> set[int]:
 @asynccontextmanager
 async def stocked(ground: Ground) -> AsyncIterator[Cells]:
     """An agent whose stock of spares is full."""
-    taken = spares(ground)
     async with ground.agent() as cells:
         running = asyncio.create_task(cells.run())
         try:
-            await eventually(lambda: len(spares(ground) - taken) == ground.settings.spare_inits)
+            await eventually(lambda: cells.spares() == ground.settings.spare_inits)
             yield cells
         finally:
             running.cancel()
@@ -157,7 +156,7 @@ async def test_a_cell_for_a_container_takes_a_spare_once_there_was_one_before(gr
         before = spares(ground)
         await cells.allocate(Cell(CellName("first"), isolates_processes=False))
         await cells.start(executable("first", "x", "exec sleep 1000"))
-        await eventually(lambda: len(spares(ground) - before) == ground.settings.spare_inits)
+        await eventually(lambda: cells.spares(isolating=False) == ground.settings.spare_inits)
         waiting, name = spares(ground) - before, socket.gethostname()
         await cells.allocate(Cell(CellName("second"), isolates_processes=False))
         await cells.start(executable("second", "x", "exec sleep 1000"))

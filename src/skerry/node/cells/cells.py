@@ -110,6 +110,10 @@ class Cells:
         """How limits are held here: `unified`, `hybrid` or `legacy`."""
         return self._means.groups.kind
 
+    def spares(self, *, isolating: bool = True) -> int:
+        """How many first starts, in cells that isolate processes or in others, would not wait for an init."""
+        return self._executables.inits.spares(isolating=isolating)
+
     async def allocate(self, cell: Cell) -> None:
         """Make a cell. Raises AlreadyExists, NotFound (an ancestor), Refused, NoRoom, Invalid."""
         self._check_new(cell.name)

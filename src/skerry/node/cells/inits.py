@@ -67,6 +67,10 @@ class Inits:
         finally:
             await tasks.give_up(filling)
 
+    def spares(self, *, isolating: bool) -> int:
+        """How many are ready for cells that isolate processes, or for those that do not."""
+        return self._spares[isolating].count
+
     async def of(self, home: Home) -> InitHandle:
         """The cell's init, made now if it has none."""
         async with home.making:

@@ -49,6 +49,11 @@ class Spares:
         if not only_after_use:
             self._wanted.set()
 
+    @property
+    def count(self) -> int:
+        """How many are ready now."""
+        return len(self._ready)
+
     def take(self) -> InitHandle | None:
         """One that lives, or None if there is none now."""
         self._wanted.set()

@@ -29,6 +29,26 @@ _MOST_UNSENT: Final = 4096
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
 _ABOVE_OUR_ENDS: Final = 10
+# As `skerry.node.launching` asks for a start, with a folder for a program.
+_REHEARSAL: Final[dict[str, Any]] = {
+    "id": 0,
+    "key": "",
+    "arguments": ["/"],
+    "environment": {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"},  # noqa: S108 - the cell's
+    "folder": "/",
+    "uid": 65534,
+    "gid": 65534,
+    "capabilities": "none",
+    "open_files": 1024,
+    "is_trusted": False,
+    "is_fork": False,
+    "has_logs": False,
+    "has_socket": False,
+    "streams": 0,
+    "clone_into": False,
+    "log_bytes": 65536,
+    "pid_file": "",
+}
 
 
 def begin(
@@ -137,9 +157,28 @@ class Init:
         self._loop.watch_children(self._reap)
 
     def run(self) -> NoReturn:
+        if self._is_spare:
+            self._rehearse()
         self._tell({"ready": True})
         while True:
             self._loop.turn()
+
+    def _rehearse(self) -> None:
+        """Go through a start, whose program is none. Each page of the interpreter that this process is the
+        first to touch is copied for it: that is done before somebody waits, and at no cell's expense."""
+        agent, own = messages.pair()
+        folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with agent, own:
+            messages.send(agent, messages.encode(_REHEARSAL), [folder])
+            os.close(folder)
+            message = messages.receive(own)
+            assert message is not None
+            try:
+                self._start(message)
+            except kernel.StepFailed:
+                pass  # as it must: nobody can run a folder
+            finally:
+                message.close()
 
     # What the agent says
 
