@@ -207,6 +207,8 @@ class Catalogue:
         self._offers = {offer.flavor.id: offer for offer in offers}
         self._many = many
         self._columns: Columns | None = None
+        if len(self._offers) >= max(1, many):
+            self._by_columns()  # takes a while, so not in the middle of the first search
 
     def __len__(self) -> int:
         return len(self._offers)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skerry.kit import pki, tls
 from skerry.model import errors
-from skerry.wire.http import websocket
+from skerry.wire.http import answers, websocket
 from skerry.wire.http.answers import HttpError
 from skerry.wire.http.websocket import WebSocket
 from tests.support.waiting import eventually
@@ -72,6 +72,39 @@ async def test_what_is_sent_right_behind_the_handshake_is_not_lost(serve: Serve)
     assert b"transfer-encoding" not in head
     assert b"sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head
     assert await wire.reader.readexactly(7) == b"\x82\x05early"
+
+
+async def test_text_is_spoken_where_it_is_agreed_on(serve: Serve) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            handshake = websocket.accept(scope, ("b.v1", "a.v1"))
+        except HttpError as error:
+            await answers.send_nothing(send, error.status)
+            return
+        await websocket.serve(echo, handshake, scope, send, max_message=1000, speaks_text=True)
+
+    site = await serve(app=app)
+    session = await site.session()
+    for offered, chosen in (((), None), (("a.v1",), "a.v1"), (("c.v1", "a.v1", "b.v1"), "b.v1")):
+        client = await session.ws_connect("/", protocols=offered)
+        assert client.protocol == chosen
+        await client.send_str("é")
+        assert await client.receive_str() == "é"
+        await client.close()
+    client = await session.ws_connect("/")
+    await client.send_bytes(b"bytes")
+    assert (await client.receive()).data == 1003
+    async with session.get(
+        "/",
+        headers={
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": KEY,
+            "Sec-WebSocket-Protocol": "c.v1",
+        },
+    ) as refused:
+        assert refused.status == 400
 
 
 async def test_the_parts_of_a_message_are_put_together(serve: Serve) -> None:

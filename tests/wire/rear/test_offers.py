@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from tests.wire.rear.conftest import PARTS, WHOLE, Market
+from skerry.kit import pki
+from skerry.kit.clock import ManualClock
+from skerry.kit.tasks import give_up
+from skerry.market.keys import SigningKey
+from skerry.model.settings import MarketSettings
+from tests.support.waiting import eventually
+from tests.wire.http.conftest import serving
+from tests.wire.rear.conftest import PARTS, WHOLE, Market, market_of
 
 
 async def chosen(market: Market, **selector: Any) -> list[str]:
@@ -124,6 +132,36 @@ async def test_one_that_is_withdrawn_is_not_listed_but_can_be_looked_at(market: 
     assert (await market.get("/api/listflavors")).json["Items"] == []
     assert (await market.get("/api/flavors/f-1")).status == 200
     assert (await market.get("/api/flavors/f-2")).status == 404
+
+
+async def test_what_changes_is_taken_in_also_if_nobody_looks_and_if_it_is_no_longer_kept(
+    cloud: pki.Authority, provider: SigningKey
+) -> None:
+    clock = ManualClock()
+    async with (
+        market_of(provider, clock, MarketSettings(history=2)) as (ledger, rear),
+        serving(cloud, rear=rear) as site,
+    ):
+        market = Market(site, await site.session(), ledger, rear, clock, provider)
+        for number in range(6):  # more than is kept
+            await market.sell(FlavorID=f"f-{number}")
+        await market.ask("DELETE", "/api/flavors/f-1")
+        await market.reserve(3, FlavorID="f-2")
+        listed = (await market.get("/api/listflavors")).json["Items"]
+        assert [(item["FlavorID"], item["Characteristics"]["Cpu"]) for item in listed] == [
+            ("f-2", 5),
+            ("f-0", 8),
+            ("f-3", 8),
+            ("f-4", 8),
+            ("f-5", 8),
+        ]
+        for id in ("f-0", "f-3", "f-4"):
+            await market.ask("DELETE", f"/api/flavors/{id}")
+        following = asyncio.ensure_future(rear.shelf.run())
+        await eventually(lambda: len(rear.shelf._catalogue) == 2)
+        await give_up([following])
+        listed = (await market.get("/api/listflavors")).json["Items"]
+        assert [item["FlavorID"] for item in listed] == ["f-2", "f-5"]
 
 
 async def test_several_whole_ones_are_taken_together(market: Market) -> None:

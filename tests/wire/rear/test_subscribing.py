@@ -18,7 +18,8 @@ from skerry.kit.clock import ManualClock
 from skerry.market.changes import Changed
 from skerry.market.keys import SigningKey
 from skerry.model.settings import MarketSettings
-from skerry.wire.rear import xml
+from skerry.wire.rear import subscribing, xml
+from skerry.wire.rear.messages import SubscribeMessage
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.rear.conftest import Market, market_of
@@ -123,6 +124,41 @@ async def test_a_change_that_two_subscriptions_mean_is_told_once(market: Market)
     assert await client.next() == ("UnsubscribedMessage", {"SubscriptionID": "a"})
     await client.send("UnsubscribeMessage", SubscriptionID="a")
     assert (await client.next())[1]["Code"] == "not-found"
+
+
+class Ear:
+    """A socket that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    async def send(self, message: bytes) -> None:
+        self.heard.append(json.loads(message))
+
+    def versions(self) -> list[int]:
+        return [one["RefreshMessage"]["Version"] for one in self.heard if "RefreshMessage" in one]
+
+
+async def test_a_change_that_a_second_snapshot_shows_is_not_told_again(market: Market) -> None:
+    await market.sell()
+    ear: Any = Ear()
+    subscriber = subscribing.Subscriber(market.rear, is_xml=False)
+
+    async def tell() -> None:
+        assert subscriber._follower is not None
+        news = asyncio.ensure_future(subscriber._follower.next())
+        await asyncio.wait([news])
+        await subscriber._tell(ear, news)
+
+    await subscriber._subscribe(ear, SubscribeMessage("a", flavor_type="vm"))
+    await market.reserve(1)  # which is not told yet when the next one is shown everything
+    await subscriber._subscribe(ear, SubscribeMessage("b", all=True))
+    shown = market.ledger.flavors()[0].flavor.version
+    await tell()
+    assert ear.versions() == [shown]
+    await market.reserve(1)
+    await tell()
+    assert ear.versions() == [shown, shown + 1]
 
 
 async def test_who_resumes_gets_what_it_missed_and_nothing_else(market: Market) -> None:

@@ -6,6 +6,7 @@ whoever was answered by the ledger finds it here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +27,7 @@ from skerry.wire.rear.news import News
 MAX_SUBSCRIBERS: Final = 4096
 HEARTBEAT_S: Final = 15.0
 _MOST_WRITTEN: Final = 20_000
+_CATCH_UP_S: Final = 0.2
 
 
 class Shelf:
@@ -49,6 +51,12 @@ class Shelf:
             )
         return page
 
+    async def run(self) -> None:
+        """Take in what changes, for ever, so that there is never much to take in before an answer."""
+        while True:
+            self._catch_up()
+            await asyncio.sleep(_CATCH_UP_S)
+
     def written(self, offer: Offer, dialect: str, write: Callable[[Offer], Any]) -> bytes:
         """The JSON of an offer, kept until it changes."""
         key = (dialect, offer.flavor.id)
@@ -64,8 +72,7 @@ class Shelf:
     def _catch_up(self) -> None:
         changes = self._follower.take()
         if changes is None:
-            accounts, self._follower = self._ledger.changes.snapshot()
-            self._catalogue = Catalogue(map(offer_of, accounts))
+            self._start_over()
             return
         for _, batch in changes:
             for changed in batch:
@@ -74,6 +81,17 @@ class Shelf:
                     self._catalogue.put(offer_of(account))
                 elif (gone := account or changed.before) is not None:
                     self._catalogue.drop(gone.flavor.id)
+
+    def _start_over(self) -> None:
+        """Take everything anew, and write only what is not the same."""
+        accounts, self._follower = self._ledger.changes.snapshot()
+        there = {account.flavor.id for account in accounts}
+        for gone in [offer.flavor.id for offer in self._catalogue if offer.flavor.id not in there]:
+            self._catalogue.drop(gone)
+        for account in accounts:
+            known = self._catalogue.get(account.flavor.id)
+            if known is None or known.flavor != account.flavor or known.free != account.free:
+                self._catalogue.put(offer_of(account))
 
 
 def offer_of(account: Account) -> Offer:

@@ -83,7 +83,8 @@ class Subscriber:
         self._is_xml = is_xml
         self._scopes: dict[str, Scope] = {}
         self._follower: Follower | None = None
-        self._revision = 0
+        self._ahead: dict[FlavorId, int] = {}  # versions that were shown before their change was told
+        self._ahead_until = 0
         self._mistakes = 0
 
     async def converse(self, socket: WebSocket) -> None:
@@ -156,16 +157,18 @@ class Subscriber:
             except errors.Compacted:
                 pass  # then it is told that it was not resumed, and everything follows
             else:
-                self._revision = asked.resume
                 await self._send(socket, SubscribedMessage(scope.id, asked.resume, True, 0))
                 return
         accounts, follower = self._changes.snapshot()
+        revision = self._changes.revision
+        meant = [account for account in accounts if _means(scope, account)]
         if is_first:
             self._follower = follower
-            self._revision = self._changes.revision
-        meant = [account for account in accounts if _means(scope, account)]
-        await self._send(socket, SubscribedMessage(scope.id, self._changes.revision, False, len(meant)))
-        await self._show(socket, meant, self._changes.revision)
+        else:
+            self._ahead.update((account.flavor.id, account.flavor.version) for account in meant)
+            self._ahead_until = revision
+        await self._send(socket, SubscribedMessage(scope.id, revision, False, len(meant)))
+        await self._show(socket, meant, revision)
 
     async def _tell(
         self, socket: WebSocket, told: asyncio.Future[list[tuple[int, tuple[Changed, ...]]]]
@@ -174,22 +177,31 @@ class Subscriber:
             batches = told.result()
         except errors.Compacted as error:
             accounts, self._follower = self._changes.snapshot()
-            revision = self._revision = self._changes.revision
+            revision = self._changes.revision
+            self._ahead.clear()
             meant = [account for account in accounts if self._is_meant(account)]
             await self._send(socket, ResetMessage(error.message, revision, len(meant)))
             await self._show(socket, meant, revision)
             return
         for revision, batch in batches:
+            if revision > self._ahead_until:
+                self._ahead.clear()
             for changed in batch:
-                if self._is_meant(changed.before) or self._is_meant(changed.after):
-                    data = self._rear.news.written(revision, changed, is_xml=self._is_xml)
-                    if data is not None:
-                        await socket.send(data)
-            self._revision = revision
+                if not self._is_meant(changed.before) and not self._is_meant(changed.after):
+                    continue
+                if self._ahead and self._was_shown(changed):
+                    continue
+                data = self._rear.news.written(revision, changed, is_xml=self._is_xml)
+                if data is not None:
+                    await socket.send(data)
 
     async def _show(self, socket: WebSocket, accounts: Iterable[Account], revision: int) -> None:
         for account in accounts:
             await self._send(socket, news.snapshot_of(self._rear.owner, account, revision))
+
+    def _was_shown(self, changed: Changed) -> bool:
+        account = changed.after
+        return account is not None and account.flavor.version <= self._ahead.get(account.flavor.id, 0)
 
     def _is_meant(self, account: Account | None) -> bool:
         return account is not None and any(_means(scope, account) for scope in self._scopes.values())
