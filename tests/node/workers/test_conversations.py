@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -257,6 +258,24 @@ async def test_an_answer_that_was_said_before_the_end_still_counts(far: FarEnd) 
     assert (await call).result == b"1"
     await eventually(lambda: far.ends == 1)
     assert not far.conversation.is_alive
+
+
+def test_a_worker_that_dies_with_calls_unread_is_heard_after_what_it_said() -> None:
+    async def die() -> tuple[int, list[Answer | BaseException]]:
+        far = FarEnd()
+        calls = [far.call() for _ in range(3)]
+        _, number, _ = await far.hear()
+        far.say(result(number, b"1"))
+        far.end.close()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        far.conversation.close()
+        return far.ends, answers
+
+    for run in (asyncio.run, uvloop.run):  # which tell of it in ways of their own
+        ends, (first, *others) = run(die())
+        assert isinstance(first, Answer)
+        assert (ends, first.result) == (1, b"1")
+        assert [type(each) for each in others] == [WorkerGone] * 2
 
 
 async def test_each_call_has_a_time_of_its_own(far: FarEnd) -> None:

@@ -174,7 +174,8 @@ class Conversation:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                return  # the other end is gone, which is heard in a moment, after what it said before
+                self._loop.call_soon(self._hear)  # the other end is gone; what it said before comes first
+                return
             if sent == len(frame):
                 return
             frame = frame[sent:]
@@ -195,15 +196,22 @@ class Conversation:
     # What is heard
 
     def _hear(self) -> None:
+        # While there are more calls, until there is no more to hear: that a worker died with calls unread is
+        # an error of the socket, after which libuv looks at it no more, whatever is still to be read.
+        while self._hear_some() and self._calls:
+            pass
+
+    def _hear_some(self) -> bool:
+        """False if there was nothing, or it is over."""
         try:
             data = self._end.recv(_MANY if self._received else _FEW)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._finish(HUNG_UP)
-            return
+            return False
         try:
             if self._received or not self._is_whole_result(data):
                 self._received += data
@@ -213,6 +221,7 @@ class Conversation:
         else:
             if not self.is_alive and not self._calls:
                 self._finish(_LEFT_BEHIND)
+        return not self._why
 
     def _is_whole_result(self, data: bytes) -> bool:
         """Take `data` as the one answer that it nearly always is."""
