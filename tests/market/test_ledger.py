@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from skerry.kit.clock import ManualClock
+from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.market import Aggregation, Ending, Price
@@ -289,6 +289,8 @@ async def test_a_flavor_whose_time_is_over_is_offered_no_longer() -> None:
         with pytest.raises(errors.Expired, match="its time is over"):
             await m.reserve()
         assert m.ledger.contract(sale.contract.id).contract.is_live(m.clock.now())
+        with pytest.raises(errors.Invalid, match="ends after it begins"):
+            await m.publish(expires_at=m.clock.now())
 
 
 async def test_versions_go_up_by_one_with_every_change_that_buyers_see() -> None:
@@ -299,7 +301,9 @@ async def test_versions_go_up_by_one_with_every_change_that_buyers_see() -> None
         await m.ledger.purchase(hold.id, ANN)  # what is free is as before
         seen.append(m.ledger.flavor(F).flavor.version)
         seen.append((await m.ledger.withdraw(F, actor="ed")).flavor.version)
-        assert seen == [1, 2, 2, 3]
+        await m.pass_time(3600)  # the contract ends, and nobody can have what it had
+        seen.append(m.ledger.flavor(F).flavor.version)
+        assert seen == [1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -468,6 +472,21 @@ async def test_before_it_runs_and_after_it_ended_a_ledger_takes_no_requests() ->
         assert await waiter is errors.Unavailable
         with pytest.raises(errors.Unavailable, match="not open"):
             await m.reserve()
+
+
+async def test_deadlines_are_kept_by_themselves() -> None:
+    async with market(clock=SystemClock(), hold_s=0.05) as m:
+        await m.publish()
+        await m.publish(id=FlavorId("g"), expires_at=m.clock.now() + 0.1)
+        await m.reserve()
+        waiter = asyncio.create_task(m.reserve(BOB, cpu=8, wait_s=10))
+        sale = await m.ledger.purchase((await waiter).id, BOB)
+        assert sale.contract.taken == room(8, 8000)
+
+        async def is_withdrawn() -> bool:
+            return "flavor.withdrawn" in await m.kinds()
+
+        await eventually(is_withdrawn)
 
 
 async def test_only_offers_of_this_provider_are_published_and_not_more_than_allowed() -> None:

@@ -169,7 +169,8 @@ class Draft:
         self.sales[contract.id] = after = replace(
             sale, contract=replace(contract, ended_at=at, ending=ending)
         )
-        self.tell(f"contract.{ending}", contract.buyer, contract=contract.id, room=words(contract.taken))
+        actor = contract.buyer if ending is Ending.RELEASED else "skerry"
+        self.tell(f"contract.{ending}", actor, contract=contract.id, room=words(contract.taken))
         return after
 
     def withdraw(self, withdrawal: Withdrawal, actor: str) -> None:
@@ -223,5 +224,9 @@ def words(room: Room) -> str:
 
 
 def _shown(account: Account) -> tuple[object, ...]:
-    """What buyers are told of: a purchase alone moves room that was not free before."""
-    return account.flavor, account.capacity, account.free, account.withdrawn
+    """What buyers are told of: neither a purchase, which moves room that was not free before, nor whatever
+    becomes of a flavor after it was withdrawn.
+    """
+    if account.withdrawn is not None:
+        return (account.withdrawn,)
+    return account.flavor, account.capacity, account.free

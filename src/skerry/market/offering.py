@@ -20,6 +20,8 @@ def publish(draft: Draft, request: Publish) -> Account:
     """Offer a flavor; one that was withdrawn is offered anew, and what is sold of it stays sold."""
     before, flavor = draft.account, request.flavor
     _check_room(flavor)
+    if flavor.expires_at is not None and flavor.expires_at <= draft.now:
+        raise errors.Invalid("an offer ends after it begins", field="expires_at")
     if before is not None and before.withdrawn is None:
         capacity = _at_least(request.capacity, before.held + before.sold)
         if _terms(before.flavor) != _terms(flavor) or before.capacity != capacity:
