@@ -410,6 +410,16 @@ async def test_a_buyer_that_has_enough_holds_must_buy_or_cancel_first() -> None:
         await m.reserve()
 
 
+async def test_holds_that_are_asked_for_at_once_count_before_they_are_written() -> None:
+    async with market(max_holds=2) as m:
+        flavors = [FlavorId(f"f{number}") for number in range(5)]
+        for id in flavors:
+            await m.publish(id=id)
+        found = await asyncio.gather(*(outcome(m.reserve(flavor=id)) for id in flavors))
+        assert found.count(errors.Overloaded) == 3
+        assert len(m.ledger.holds(ANN)) == 2
+
+
 async def test_a_buyer_that_lets_holds_expire_gets_no_more_for_a_while() -> None:
     async with market(max_lapsed=2) as m:
         await m.publish()
