@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from skerry.kit.clock import Clock
@@ -20,6 +21,9 @@ async def open_store(settings: StoreSettings, folder: Path, clock: Clock) -> Sto
     if settings.url == "sqlite":
         return await SqliteStore.open(folder / FILE_NAME, clock, history=settings.history)
     endpoints, tls = parse_url(settings.url)
+    # The client's library would run code of its own in every child between fork and exec, which crashes while
+    # its threads are busy. No child of ours is a client.
+    os.putenv("GRPC_ENABLE_FORK_SUPPORT", "0")
     from skerry.store.etcd import EtcdStore
 
     return await EtcdStore.open(endpoints, settings, tls=tls)
