@@ -205,8 +205,9 @@ def test_cells_go_on_when_skerry_is_killed_and_are_taken_over_with_logs_and_exit
         assert output == b"before\nafter\n"
 
         def exit_of_x() -> Any:
-            (found,) = json.loads(second.cli("cell", "list", "-o", "json").stdout)["cells"]
-            return next(e["exit"] for e in found["executables"] if e["name"] == "x")
+            cells = json.loads(second.cli("cell", "list", "-o", "json").stdout)["cells"]
+            found = [e for c in cells if c["cell"] == "on" for e in c["executables"]]
+            return next(e["exit"] for e in found if e["name"] == "x")
 
         assert eventually_sync(exit_of_x)["code"] == 3
         free(second, "on")
