@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def now(self) -> float:
-        return self.clock.now()
+        return round(self.clock.now(), 3)  # as the ledger counts
 
     def buyer_of(self, hold: HoldId, is_thief: bool = False) -> CloudId:
         """Whose hold it is, or somebody else."""

@@ -24,7 +24,7 @@ class SteadyTime:
 
     def now(self) -> float:
         """In whole milliseconds, as contracts write times."""
-        return math.floor((self._offset + self._clock.monotonic()) * 1000) / 1000
+        return round(self._offset + self._clock.monotonic(), 3)
 
 
 class Deadlines:
