@@ -33,6 +33,8 @@ AT_ONCE = 64
 SHARES = {"async": 100, "raise": 30, "exit": 8, "hang": 8, "print": 30}
 UPDATES = 8
 SEED = 6
+# What is said of a worker that is killed from outside, in the middle of a call or before its first.
+KILLED = re.compile("by SIGKILL|ended as soon as it had loaded")
 
 PYTHON = """
 import os, time
@@ -162,7 +164,7 @@ class Crowd:
     def _check(self, name: str, kind: str, nonce: str, oldest: int, report: dict[str, Any]) -> None:
         self.outcomes[name, report["ErrorType"] or "Success"] += 1
         self.cold[name] += report["InitTime"] > 0
-        if report["ErrorType"] in ("WorkerDied", "LoadError") and "SIGKILL" in report["Error"]:
+        if report["ErrorType"] in ("WorkerDied", "LoadError") and KILLED.search(report["Error"]):
             return  # by us, which may be any call's fate
         if report["ErrorType"] == "WorkerDied":
             assert "exited with 3" in report["Error"], report
@@ -174,7 +176,7 @@ class Crowd:
             assert (report["ErrorType"], report["TimedOut"]) == ("Timeout", True), report
         else:
             assert kind != "exit", report
-            assert report["Success"], report
+            assert report["Success"], report["ErrorType"] + report["Error"]
             told = json.loads(report["Result"])
             assert told["nonce"] == nonce
             assert told["version"] == told["told"] >= oldest
@@ -193,7 +195,7 @@ class Crowd:
     async def _update(self, one: Caller, function: dict[str, Any]) -> None:
         status, said = await one.ask("POST", "/update", function)
         # Again if the worker that tried it out was killed, by us.
-        while status == 422 and ("SIGKILL" in said["message"] or "ended as soon as" in said["message"]):
+        while status == 422 and KILLED.search(said["message"]):
             status, said = await one.ask("POST", "/update", function)
         assert status == 200, said
 
