@@ -328,14 +328,11 @@ def test_more_workers_than_fit_are_not_made_and_that_is_said(skerry: Skerry) -> 
 def test_workers_go_with_their_function_and_only_blank_ones_stay(skerry: Skerry) -> None:
     create(skerry, "brief", "import os\ndef handler(params): return os.getuid()\n")
     uid = result(skerry, "brief")
-
-    def is_there() -> bool:
-        owners = {owner_of(pid) for group in groups(skerry) for pid in processes(group)}
-        return uid in owners
-
-    assert is_there()
+    own = {pid for group in groups(skerry) for pid in processes(group) if owner_of(pid) == uid}
+    assert own
     delete(skerry, "brief")
-    eventually_sync(lambda: not is_there() and skerry.call("GET", "/status")[1]["Workers"] == 0)
+    eventually_sync(lambda: not any(Path(f"/proc/{pid}").exists() for pid in own))
+    eventually_sync(lambda: skerry.call("GET", "/status")[1]["Workers"] == 0)
 
 
 def owner_of(pid: int) -> int:

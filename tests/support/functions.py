@@ -105,7 +105,7 @@ def processes(group: Path) -> set[int]:
     for leaf in _leaves(group):
         try:
             found.update(map(int, (leaf / "cgroup.procs").read_text().split()))
-        except FileNotFoundError:
+        except OSError:
             continue  # it has ended meanwhile
     return found
 
