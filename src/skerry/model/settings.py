@@ -291,7 +291,7 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     spare_workers: Annotated[
         int, Meta(ge=0, le=64, description="Prepared cells, and blank Node.js processes, kept ready")
-    ] = 2
+    ] = 3
     worker_pids: Annotated[int, Meta(ge=8, description="Processes and threads of a worker")] = 256
 
 

@@ -74,16 +74,21 @@ def of_error(error: errors.SkerryError | HttpError, request_id: str) -> tuple[in
     return status, headers, body
 
 
+def headers_of(body: bytes, media: str, more: Iterable[tuple[bytes, bytes]] = ()) -> Headers:
+    """What an answer in one piece says of its body, and `more`."""
+    return [
+        (b"content-type", media.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+        *more,
+    ]
+
+
 async def send_whole(
     send: Send, status: int, body: bytes, media: str = JSON, more: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
     """An answer in one piece, with `more` headers."""
-    headers = [
-        (b"content-type", media.encode()),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        *more,
-    ]
+    headers = headers_of(body, media, more)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

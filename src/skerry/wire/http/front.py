@@ -29,8 +29,9 @@ from skerry.model.identity import ANONYMOUS, Caller
 from skerry.model.settings import HttpSettings
 from skerry.wire import access, gate
 from skerry.wire.http import answers, bodies
-from skerry.wire.http.answers import ClientGone, HttpError
+from skerry.wire.http.answers import ClientGone, Headers, HttpError
 from skerry.wire.http.measures import MEASURES
+from skerry.wire.http.protocol import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,13 @@ class _Exchange:
             self.status = message["status"]
             message["headers"].append((b"x-request-id", self.id_header))
         await self._send(message)
+
+    def answer(self, connection: Connection, status: int, headers: Headers, body: bytes) -> bool:
+        """The whole answer at once, if `connection` can do that."""
+        if self.status or not connection.answer(status, (*headers, (b"x-request-id", self.id_header)), body):
+            return False
+        self.status = status
+        return True
 
     async def tell(self, error: errors.SkerryError | HttpError) -> None:
         told = answers.of_error if self.target is None else self.target.told
@@ -164,6 +172,7 @@ class Front:
             access.allow(target.row, exchange.caller)
         state["caller"] = exchange.caller
         state["request_id"] = exchange.request_id
+        state["exchange"] = exchange
         length = headers.get(b"content-length")
         if length is not None or b"transfer-encoding" in headers:
             if length is not None and int(length) > target.max_body_bytes:

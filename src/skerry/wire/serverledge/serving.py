@@ -57,11 +57,15 @@ class Spoken:
                 await streaming.write(reply.parts, scope, receive, send, manner=reply.manner)
             return
         is_pretty = bool(query) and wants_pretty(query)
-        if isinstance(reply, Reply):
-            body = spelling.written(reply.value, is_pretty=is_pretty)
-            await answers.send_whole(send, reply.status or 200, body, refusals.JSON, reply.headers)
-        else:
-            await answers.send_whole(send, 200, spelling.written(reply, is_pretty=is_pretty), refusals.JSON)
+        if not isinstance(reply, Reply):
+            reply = Reply(reply)
+        status = reply.status or 200
+        body = spelling.written(reply.value, is_pretty=is_pretty)
+        headers = answers.headers_of(body, refusals.JSON, reply.headers)
+        state = scope["state"]
+        # Twice as quick as the two messages of ASGI, of which the server looks at every header again.
+        if not state["exchange"].answer(state["connection"], status, headers, body):
+            await answers.send_whole(send, status, body, refusals.JSON, reply.headers)
 
 
 def wants_pretty(query_string: bytes) -> bool:
