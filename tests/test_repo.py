@@ -57,7 +57,15 @@ def test_there_is_no_room_for_odds_and_ends() -> None:
 
 # Written in parts, so that this file does not break its own rule.
 MACHINE = re.compile(
-    "|".join(["/" + "work/", "/" + "root/", "/" + r"home/(?!function/|runtime/)\w+/", "/" + "Users/", "/" + "farm/"])
+    "|".join(
+        [
+            "/" + "work/",
+            "/" + "root/",
+            "/" + r"home/(?!function/|runtime/)\w+/",
+            "/" + "Users/",
+            "/" + "farm/",
+        ]
+    )
 )
 REGISTRY = re.compile(
     "|".join(
