@@ -282,7 +282,7 @@ async def test_ten_thousand_calls_of_every_kind_each_get_their_own_answer_and_le
         killing.cancel()
         await asyncio.wait([killing])
     assert crowd.ended == CALLS == crowd.outcomes.total()
-    assert crowd.killed > 50
+    assert crowd.killed > 5
     happened = {outcome for _, outcome in crowd.outcomes}
     assert happened >= {"Success", "HandlerError", "WorkerDied", "Timeout"}
     assert counted(skerry, "skerry_function_calls_total") == dict(crowd.outcomes)

@@ -87,8 +87,8 @@ class LoadFailed(errors.Unprocessable):
 
     slug = "unprocessable"
 
-    def __init__(self, message: str, *, output: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, output: str = "", detail: str = "") -> None:
+        super().__init__(message, detail=detail)
         self.output = output
 
 

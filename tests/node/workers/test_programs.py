@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +23,21 @@ def script(folder: Path, name: str, text: str) -> str:
 
 
 @pytest.fixture
-def seen(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def seen(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that workers could see, with nothing else on the path."""
-    monkeypatch.setattr(programs, "_UNSEEN", (str(tmp_path / "hidden"),))
-    monkeypatch.setattr(programs, "ENVIRONMENT", {"PATH": str(tmp_path / "bin")})
+    monkeypatch.setattr(programs, "_UNSEEN", (str(open_folder / "hidden"),))
+    monkeypatch.setattr(programs, "ENVIRONMENT", {"PATH": str(open_folder / "bin")})
     monkeypatch.setattr(sys, "_base_executable", "")
     monkeypatch.setattr(sys, "executable", "")
-    top = tmp_path_factory.getbasetemp()
-    for folder in (top, tmp_path):
-        folder.chmod(0o755)
-    for folder in top.parents:
-        if not folder.stat().st_mode & 0o001:
-            pytest.skip(f"not everybody may enter {folder}, where tests have their files")
-    return tmp_path / "bin"
+    return open_folder / "bin"
 
 
 async def test_the_first_program_that_can_be_used_is_taken(seen: Path) -> None:
@@ -64,15 +69,15 @@ async def test_that_there_is_none_is_told_with_what_to_do(seen: Path) -> None:
         await programs.find_python()
 
 
-async def test_a_program_that_workers_cannot_see_or_enter_is_not_taken(seen: Path, tmp_path: Path) -> None:
+async def test_a_program_that_workers_cannot_see_or_enter_is_not_taken(seen: Path, open_folder: Path) -> None:
     seen.mkdir()
-    hidden = script(tmp_path / "hidden" / "bin", "node", "echo v20.1.0")
+    hidden = script(open_folder / "hidden" / "bin", "node", "echo v20.1.0")
     (seen / "node").symlink_to(hidden)
     with pytest.raises(errors.Unavailable, match="which workers do not see"):
         await programs.find_node()
     (seen / "node").unlink()
-    private = script(tmp_path / "private" / "bin", "node", "echo v20.1.0")
-    (tmp_path / "private").chmod(0o700)
+    private = script(open_folder / "private" / "bin", "node", "echo v20.1.0")
+    (open_folder / "private").chmod(0o700)
     (seen / "node").symlink_to(private)
     with pytest.raises(errors.Unavailable, match="is for some users only"):
         await programs.find_node()
