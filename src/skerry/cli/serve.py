@@ -78,7 +78,7 @@ def server(**given: Any) -> None:
 
 
 joining = together(
-    click.option("--join", metavar="URL", help="The server to join."),
+    click.option("--join", metavar="URL", help="The server to join; of several, with commas."),
     click.option(
         "--token",
         metavar="TEXT",
