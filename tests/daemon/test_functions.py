@@ -230,6 +230,7 @@ while read -r line; do
   [ -z "$line" ] && break
   case "$line" in Content-Length:*) length=${line#*: } ;; esac
 done
+[ -n "$length" ] || exit 0  # somebody only looked whether this listens
 params=$(head -c "$length" | sed 's/.*"n": *\([0-9]*\).*/\1/')
 echo "asked for $params" >&2
 said='{"Success":true,"Result":"'$((params * params))'","Output":"squared"}'

@@ -34,6 +34,7 @@ while read -r line; do
   [ -z "$line" ] && break
   case "$line" in Content-Length:*) length=${line#*: } ;; esac
 done
+[ -n "$length" ] || exit 0  # somebody only looked whether this listens
 case "$(head -c "$length")" in *'"die"'*) touch /tmp/die; sleep 100 ;; esac
 said='{"Success":true,"Result":"{\"name\":\"'$NAME'\"}","Output":"printed"}'
 printf 'HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' ${#said} "$said"
