@@ -56,6 +56,8 @@ async def test_the_node_tells_of_itself_in_headers_which_are_measured_now_and_th
     assert [soon.headers["serverledge-free-mem"], later.headers["serverledge-free-mem"]] == ["2944", "1"]
     assert later.headers["serverledge-timestamp"] == "1700000002"
     assert "serverledge-mab-request-id" not in later.headers
+    odd = await ledge.post("/invoke/isprime", CLI, headers={"Serverledge-MAB-Request-ID": "r" * 257})
+    assert "serverledge-mab-request-id" not in odd.headers
 
 
 @pytest.mark.parametrize("body", [b"", b"  \n", b"{}", b"null".join([b'{"Params":', b"}"]), b'{"Other":1}'])

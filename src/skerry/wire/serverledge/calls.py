@@ -6,6 +6,7 @@ the status alone sees what it always saw, and one that reads finds the cause, th
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
 import msgspec
@@ -26,7 +27,8 @@ POLL: Final = "/poll/"
 # The status of a report by its failure; any other failure is the function's own: 500.
 _STATUS: Final = {None: 200, Failure.NO_ROOM: 429}
 _RETRY: Final = (b"retry-after", b"1")
-_BANDIT: Final = b"serverledge-mab-request-id"
+_BANDIT: Final = b"serverledge-mab-request-id"  # a load balancer's, which wants it back
+_PLAIN: Final = re.compile(rb"[\x20-\x7e]{1,256}")
 
 
 class FunctionPath(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ def _answer(room: Serverledge, call: Call, report: Report) -> Reply:
 def _headers(room: Serverledge, call: Call) -> Headers:
     headers = room.standing.headers()
     bandit = call.headers.get(_BANDIT)
-    return headers if bandit is None else (*headers, (_BANDIT, bandit))
+    return headers if bandit is None or not _PLAIN.fullmatch(bandit) else (*headers, (_BANDIT, bandit))
 
 
 @endpoint(
