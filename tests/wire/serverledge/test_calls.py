@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -254,3 +256,22 @@ async def test_an_expired_call_is_404_and_says_so(ledge: Serverledge) -> None:
     answer = await ledge.get("/poll/x-1")
     assert (answer.status, answer.json["State"], answer.json["Success"]) == (404, "expired", False)
     assert "1800 s" in answer.json["Error"]
+
+
+async def test_requests_sent_ahead_are_answered_in_order_and_the_last_one_closes(ledge: Serverledge) -> None:
+    """An answer that is one write, another behind it, and one that cannot be because the connection ends."""
+    url = urlsplit(ledge.site.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        for close in ("", "", "Connection: close\r\n"):
+            head = f"POST /invoke/isprime HTTP/1.1\r\nHost: {url.netloc}\r\n{close}"
+            head += f"Content-Length: {len(CLI)}\r\n\r\n"
+            writer.write(head.encode() + CLI)
+        said = await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    assert said.count(b"HTTP/1.1 200 OK\r\n") == 3
+    answers = [part.partition(b"\r\n\r\n") for part in said.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+    assert [b"connection: close" in head for head, _, _ in answers] == [False, False, True]
+    assert [body for _, _, body in answers] == [GOOD] * 3
