@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.daemon.runtime import group_root
+from tests.support.remains import groups_of
 from tests.support.skerry import COMMAND, Skerry, environment, running
 from tests.support.waiting import eventually_sync
 
@@ -59,7 +59,7 @@ def test_a_clean_stop_takes_its_files_with_it_and_exits_with_0(folder: Path) -> 
             if path.exists()
         ]
         assert left == []
-        assert list(Path("/sys/fs/cgroup").glob(f"**/{group_root('skerry', skerry.data)}")) == []
+        assert groups_of(skerry) == []
 
 
 def test_a_clean_stop_does_not_wait_for_an_open_event_stream(folder: Path) -> None:

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skerry.daemon.runtime import group_root
+from tests.support.remains import groups_of
 from tests.support.skerry import Skerry, ask
 from tests.support.waiting import eventually_sync
 
 Document = dict[str, Any]
 WITHIN_S = 40.0
 
-_GROUPS = Path("/sys/fs/cgroup")
 # A cell has an init, which stays when what ran in it has ended; once its group is gone too, it is dead, and
 # only has to be waited for by its parent.
 _COPY = r"^0::.*/{}/i-([0-9a-z]+)/(?!_init( \(deleted\))?$)"
@@ -142,7 +142,7 @@ def sweep(skerry: Skerry) -> None:
     """Kill a Skerry and its containers, if a failed test has left them, and take away what they had."""
     if skerry.process.poll() is None:
         skerry.kill()
-    groups = list(_GROUPS.glob(f"**/{group_root('skerry', skerry.data)}"))
+    groups = groups_of(skerry)
 
     def are_empty() -> bool:
         members = {
