@@ -26,8 +26,12 @@ FIRST_RUNS = ["SCHEDULING", "SCHEDULED", "STARTING", "RUNNING"]
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """busybox that serves a page with its host name, as a file that every node can read."""
-    script = "hostname > /www/index.html; echo serving; exec httpd -f -p 80 -h /www"
+    """busybox that serves a page with its host name, as a file that every node can read. One process from its
+    start on, so that who looks at its processes never sees a passing one."""
+    script = (
+        "read -r name < /proc/sys/kernel/hostname; echo $name > /www/index.html; echo serving; "
+        "exec httpd -f -p 80 -h /www"
+    )
     made = imagery.busybox(command=("sh", "-c", script))
     return f"oci-archive:{imagery.write_oci_archive(made, tmp_path_factory.mktemp('image') / 'web.tar')}"
 

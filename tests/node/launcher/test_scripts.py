@@ -49,15 +49,20 @@ def test_the_program_gets_its_arguments_and_its_environment(stage: Stage) -> Non
 
 
 def test_the_calls_are_made_in_the_child_and_not_here(stage: Stage, tmp_path: os.PathLike[str]) -> None:
-    here = os.getcwd()
+    here, session = os.getcwd(), os.getsid(0)
     script = Script()
     script.call("change folder", "chdir", os.fsencode(tmp_path))
     script.call("set up", "umask", 0o027)
     script.call("set up", "setsid")
-    said, _ = output_of(script, stage, [SHELL], b"-c", b"pwd; umask")
-    assert said == os.fsencode(tmp_path) + b"\n0027\n"
-    assert os.getcwd() == here
-    assert os.getsid(0) != 0
+    said, _ = output_of(
+        script,
+        stage,
+        [SHELL],
+        b"-c",
+        b"pwd; umask; read -r p c s pp g session rest < /proc/self/stat; [ $session = $$ ] && echo leads",
+    )
+    assert said == os.fsencode(tmp_path) + b"\n0027\nleads\n"
+    assert (os.getcwd(), os.getsid(0)) == (here, session)
 
 
 def test_a_call_that_fails_is_told_with_its_step_and_the_child_is_gone(stage: Stage) -> None:

@@ -204,7 +204,10 @@ class Backend:
             return []
         held = self._holder.pids(cell, below=leaf is None)
         inside = set(self._tree.pids(cell)) if held else set()
-        return [pid for pid in held if pid not in inside]
+        if outside := set(held) - inside:
+            # One that ended before the second look is in neither tree: only who is still held is outside.
+            outside &= set(self._holder.pids(cell, below=leaf is None))
+        return [pid for pid in held if pid in outside]
 
     def freeze(self, cell: CellName) -> None:
         self._check_exists(cell)
