@@ -41,6 +41,7 @@ class Cluster:
     kudo: Kudo
     services: list[IServable]
     sessions: Sessions
+    leader: Leader
     ready: Callable[[], Awaitable[None]]  # when what is in the store is known
 
 
@@ -104,5 +105,6 @@ def start(
             *grpc_services.services(instances, nodes, identity, clock),
         ],
         sessions=sessions,
+        leader=leader,
         ready=ready,
     )

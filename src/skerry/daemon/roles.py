@@ -21,7 +21,7 @@ from skerry import __version__
 from skerry.control.events import EventLog
 from skerry.control.identity import Identity
 from skerry.control.plane import Plane
-from skerry.daemon import addresses, agent, cluster, credentials, functions, runtime
+from skerry.daemon import addresses, agent, cluster, credentials, functions, market, runtime
 from skerry.kit import files
 from skerry.kit.clock import Clock
 from skerry.kit.ids import new_id
@@ -115,6 +115,17 @@ async def _start_server(
         loops=loops,
     )
     await _first(fleet.ready(), loops.failed())
+    trade = await market.start(
+        store,
+        events,
+        clock,
+        settings.market,
+        folder / "pki",
+        is_leading=lambda: fleet.leader.is_leading,
+        domain=host_name,
+        address=_advertised(http_address, settings),
+        loops=loops,
+    )
     lacking: tuple[str, ...] = ()
     engine = None
     serverledge = None
@@ -159,7 +170,7 @@ async def _start_server(
     )
     services = [IdentityService(identity), *fleet.services]
     grpc = GrpcServer(standard.beside(services, checks), door, settings.grpc, clock=clock)
-    app = build_app(plane, door, lambda: _advertised(grpc_address, settings), fleet.kudo, serverledge)
+    app = build_app(plane, door, lambda: _advertised(grpc_address, settings), fleet.kudo, serverledge, trade.rear)
     http = HttpServer(app, settings.http)
 
     async def drain() -> None:

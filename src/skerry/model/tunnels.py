@@ -13,6 +13,7 @@ import msgspec
 
 from skerry.model import errors
 from skerry.model.cells import Stream
+from skerry.model.ids import InstanceId
 
 MAX_FRAME = 64 * 1024
 
@@ -69,4 +70,15 @@ class ExecAsk(msgspec.Struct, frozen=True, tag="exec"):
     columns: int = 0
 
 
-Ask = LogsAsk | ExecAsk
+class SessionAsk(msgspec.Struct, frozen=True, tag="session"):
+    """Of a cell that is lent: the conversation that a node has, with whoever bought it as control plane."""
+
+
+class GuestAsk(msgspec.Struct, frozen=True, tag="guest"):
+    """Of a cell that is lent: what is asked of one of the instances in it, which are its buyer's."""
+
+    instance: InstanceId
+    ask: LogsAsk | ExecAsk
+
+
+Ask = LogsAsk | ExecAsk | SessionAsk | GuestAsk

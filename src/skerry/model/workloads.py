@@ -29,6 +29,7 @@ class Kind(enum.StrEnum):
     """What a workload is made of."""
 
     CONTAINER = "CONTAINER"
+    CELL = "CELL"  # room and nothing in it yet: what a contract of the market lends
 
 
 class Restart(enum.StrEnum):

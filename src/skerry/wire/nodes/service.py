@@ -1,9 +1,8 @@
 """The server's half of `skerry.nodes.v1`: calls of nodes become sessions and ends of tunnels.
 
 A node is known by the certificate of its connection, and by nothing that it says: nobody can speak for
-another. What a session means is `skerry.control.sessions`; here are its bounds on the wire: the first message
-must come soon, messages are taken at a bearable pace, a node that does not read is let go when its session is
-over, and one whose certificate is revoked at its next word.
+another. What a session means is `skerry.control.sessions`, and how it goes on `skerry.wire.nodes.attending`;
+here the first message must come soon, and a node whose certificate is revoked is let go at its next word.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import structlog
 from grpclib.server import Stream
 
 from skerry.control import sessions
-from skerry.control.rates import Bucket
 from skerry.control.tunnels import End
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import give_up
@@ -25,6 +23,7 @@ from skerry.model.identity import Caller, Origin
 from skerry.model.ids import InstanceId, NodeId
 from skerry.wire.grpc.streams import caller_of
 from skerry.wire.nodes import messages, tunnels
+from skerry.wire.nodes.attending import LAST_WORD_S, attend
 from skerry.wire.proto import nodes_pb2 as pb
 from skerry.wire.proto.nodes_grpc import NodeServiceBase, ServerServiceBase
 
@@ -34,10 +33,6 @@ M = TypeVar("M")
 R = TypeVar("R")
 
 _FIRST_WORD_S: Final = 10.0
-# A call that ends here before it does there is cut off, and with it whatever the node has not read yet: after
-# its last word the node gets this long to hang up.
-_LAST_WORD_S: Final = 5.0
-_MESSAGES_PER_S: Final = 100.0
 
 
 class NodeService(NodeServiceBase):
@@ -55,20 +50,7 @@ class NodeService(NodeServiceBase):
         if first.WhichOneof("message") != "hello":
             raise errors.Invalid("the first message of a session must be a hello", field="hello")
         async with self._sessions.connect(node, messages.hello_of(first.hello)) as session:
-            await stream.send_message(messages.told_welcome(session.welcome))
-            sending = asyncio.Lock()  # a message goes out whole
-            conversation = [
-                asyncio.ensure_future(self._listen(stream, session, caller)),
-                asyncio.ensure_future(_tell(stream, session, sending)),
-                asyncio.ensure_future(_beat(stream, session.welcome.report_s, sending)),
-                asyncio.ensure_future(_let_go(session)),
-            ]
-            try:
-                done, _ = await asyncio.wait(conversation, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()  # what went wrong is for the node to know
-            finally:
-                await give_up(conversation)
+            await attend(stream, self._sessions, session, self._clock, check=lambda: self._check(caller))
 
     async def Tunnel(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
         node = _node_of(caller_of(stream))
@@ -79,37 +61,11 @@ class NodeService(NodeServiceBase):
             await stream.send_initial_metadata()  # so that the node knows it was let in
             await _pass_on(stream, end)
 
-    async def _listen(
-        self, stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session, caller: Caller
-    ) -> None:
-        """Take what the node says, until it says no more."""
-        pace = Bucket.full(_MESSAGES_PER_S, at=self._clock.monotonic())
-        while (message := await stream.recv_message()) is not None:
-            if not self._counts(caller.serial):
-                raise errors.Unauthenticated(
-                    "the certificate of this session no longer counts; connect again with a new one"
-                )
-            self._sessions.heard(session)
-            match message.WhichOneof("message"):
-                case "heartbeat":
-                    pass
-                case "reports":
-                    await self._sessions.reported(session, messages.reports_of(message.reports))
-                    self._sessions.heard(session)  # it could not speak while we were busy with its word
-                case "hello":
-                    await self._sessions.changed(session, messages.hello_of(message.hello))
-                case _:
-                    raise errors.Invalid("a message must hold a hello, reports or a heartbeat")
-            pace = await self._pause(pace)
-
-    async def _pause(self, pace: Bucket) -> Bucket:
-        """Wait until one more message may be taken; whoever sends more is held up by flow control."""
-        while True:
-            now = self._clock.monotonic()
-            pace = pace.filled(now)
-            if (taken := pace.take()) is not None:
-                return taken
-            await asyncio.sleep(max(0.0, pace.next_at() - now))
+    def _check(self, caller: Caller) -> None:
+        if not self._counts(caller.serial):
+            raise errors.Unauthenticated(
+                "the certificate of this session no longer counts; connect again with a new one"
+            )
 
 
 class ServerService(ServerServiceBase):
@@ -131,37 +87,12 @@ class ServerService(ServerServiceBase):
             await _pass_on(stream, end)
 
 
-async def _tell(
-    stream: Stream[pb.FromNode, pb.ToNode], session: sessions.Session, sending: asyncio.Lock
-) -> None:
-    """Send what the node is to know, to the goodbye, after which it is for the node to hang up."""
-    async for message in session.messages():
-        for part in messages.told(message):
-            async with sending:
-                await stream.send_message(part)
-    await asyncio.sleep(_LAST_WORD_S)
-
-
-async def _beat(stream: Stream[pb.FromNode, pb.ToNode], every_s: float, sending: asyncio.Lock) -> None:
-    """Show the node that there is somebody, whatever the store is doing."""
-    while True:
-        await asyncio.sleep(every_s)
-        async with sending:
-            await stream.send_message(messages.HEARTBEAT)
-
-
-async def _let_go(session: sessions.Session) -> None:
-    """End soon after the session has, though the node may not read its goodbye."""
-    await session.ended()
-    await asyncio.sleep(_LAST_WORD_S)
-
-
 async def _pass_on(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
     """What comes from either side goes to the other, until both have no more or one is gone."""
     ways = [asyncio.ensure_future(_from_far(stream, end)), asyncio.ensure_future(_to_far(stream, end))]
     try:
         await asyncio.gather(*ways)
-        await asyncio.wait_for(stream.recv_message(), _LAST_WORD_S)  # until it hangs up
+        await asyncio.wait_for(stream.recv_message(), LAST_WORD_S)  # until it hangs up
     except TimeoutError:
         pass
     finally:
@@ -191,7 +122,7 @@ async def _to_far(stream: Stream[pb.Frame, pb.Frame], end: End) -> None:
             await stream.send_message(tunnels.told_data(frame))
     except errors.SkerryError as error:
         await stream.send_message(tunnels.told_failure(error))
-        await asyncio.sleep(_LAST_WORD_S)
+        await asyncio.sleep(LAST_WORD_S)
         raise
     await stream.send_message(tunnels.END)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.model.cells import Stream
 from skerry.model.ids import InstanceId
 from skerry.model.sessions import OpenTunnel
-from skerry.model.tunnels import Ask, ExecAsk, LogsAsk
+from skerry.model.tunnels import Ask, ExecAsk, GuestAsk, LogsAsk, SessionAsk
 from skerry.wire.nodes.words import one_of
 from skerry.wire.proto import nodes_pb2 as pb
 
@@ -34,20 +34,15 @@ def told_tunnel(tunnel: OpenTunnel) -> pb.OpenTunnel:
     message = pb.OpenTunnel(id=tunnel.id, instance=tunnel.instance)
     match tunnel.ask:
         case LogsAsk() as ask:
-            message.logs.CopyFrom(pb.LogsAsk(follow=ask.follow, tail=ask.tail, stream=ask.stream or ""))
+            message.logs.CopyFrom(_told_logs(ask))
         case ExecAsk() as ask:
-            message.exec.CopyFrom(
-                pb.ExecAsk(
-                    arguments=ask.arguments,
-                    environment=ask.environment,
-                    user=ask.user,
-                    folder=ask.folder,
-                    terminal=ask.terminal,
-                    takes_input=ask.takes_input,
-                    rows=ask.rows,
-                    columns=ask.columns,
-                )
-            )
+            message.exec.CopyFrom(_told_exec(ask))
+        case SessionAsk():
+            message.session.SetInParent()
+        case GuestAsk(instance, LogsAsk() as ask):
+            message.guest.CopyFrom(pb.GuestAsk(instance=instance, logs=_told_logs(ask)))
+        case GuestAsk(instance, ExecAsk() as ask):
+            message.guest.CopyFrom(pb.GuestAsk(instance=instance, exec=_told_exec(ask)))
     return message
 
 
@@ -55,27 +50,65 @@ def tunnel_of(message: pb.OpenTunnel) -> OpenTunnel:
     ask: Ask
     match message.WhichOneof("ask"):
         case "logs":
-            logs = message.logs
-            ask = LogsAsk(
-                follow=logs.follow,
-                tail=logs.tail if logs.HasField("tail") else None,
-                stream=one_of(Stream, logs.stream, "stream") if logs.stream else None,
-            )
+            ask = _logs_of(message.logs)
         case "exec":
-            exec_ = message.exec
-            ask = ExecAsk(
-                arguments=tuple(exec_.arguments),
-                environment=tuple(exec_.environment),
-                user=exec_.user,
-                folder=exec_.folder,
-                terminal=exec_.terminal,
-                takes_input=exec_.takes_input,
-                rows=exec_.rows,
-                columns=exec_.columns,
-            )
+            ask = _exec_of(message.exec)
+        case "session":
+            ask = SessionAsk()
+        case "guest":
+            ask = guest_of(message.guest)
         case _:
             raise errors.Invalid("the server asked for a tunnel of a kind that is not known here")
     return OpenTunnel(message.id, InstanceId(message.instance), ask)
+
+
+def guest_of(message: pb.GuestAsk) -> GuestAsk:
+    instance = InstanceId(ids.check_id(message.instance, "instance"))
+    match message.WhichOneof("ask"):
+        case "logs":
+            return GuestAsk(instance, _logs_of(message.logs))
+        case "exec":
+            return GuestAsk(instance, _exec_of(message.exec))
+        case _:
+            raise errors.Invalid("of an instance in a lent cell there are only logs and programs to ask for")
+
+
+def _told_logs(ask: LogsAsk) -> pb.LogsAsk:
+    return pb.LogsAsk(follow=ask.follow, tail=ask.tail, stream=ask.stream or "")
+
+
+def _told_exec(ask: ExecAsk) -> pb.ExecAsk:
+    return pb.ExecAsk(
+        arguments=ask.arguments,
+        environment=ask.environment,
+        user=ask.user,
+        folder=ask.folder,
+        terminal=ask.terminal,
+        takes_input=ask.takes_input,
+        rows=ask.rows,
+        columns=ask.columns,
+    )
+
+
+def _logs_of(logs: pb.LogsAsk) -> LogsAsk:
+    return LogsAsk(
+        follow=logs.follow,
+        tail=logs.tail if logs.HasField("tail") else None,
+        stream=one_of(Stream, logs.stream, "stream") if logs.stream else None,
+    )
+
+
+def _exec_of(exec_: pb.ExecAsk) -> ExecAsk:
+    return ExecAsk(
+        arguments=tuple(exec_.arguments),
+        environment=tuple(exec_.environment),
+        user=exec_.user,
+        folder=exec_.folder,
+        terminal=exec_.terminal,
+        takes_input=exec_.takes_input,
+        rows=exec_.rows,
+        columns=exec_.columns,
+    )
 
 
 def told_data(frame: bytes) -> pb.Frame:

@@ -225,16 +225,34 @@ class Acknowledged(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("id", "instance", "logs", "exec")
+    __slots__ = ("id", "instance", "logs", "exec", "session", "guest")
     ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     EXEC_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GUEST_FIELD_NUMBER: _ClassVar[int]
     id: str
     instance: str
     logs: LogsAsk
     exec: ExecAsk
-    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ...) -> None: ...
+    session: SessionAsk
+    guest: GuestAsk
+    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ..., session: _Optional[_Union[SessionAsk, _Mapping]] = ..., guest: _Optional[_Union[GuestAsk, _Mapping]] = ...) -> None: ...
+
+class SessionAsk(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GuestAsk(_message.Message):
+    __slots__ = ("instance", "logs", "exec")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    EXEC_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    logs: LogsAsk
+    exec: ExecAsk
+    def __init__(self, instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ...) -> None: ...
 
 class LogsAsk(_message.Message):
     __slots__ = ("follow", "tail", "stream")
