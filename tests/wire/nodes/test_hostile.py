@@ -13,7 +13,7 @@ from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.sessions import Hello, Orders
 from skerry.model.tunnels import LogsAsk
-from skerry.wire.nodes import service
+from skerry.wire.nodes import attending, service
 from skerry.wire.proto import nodes_pb2 as pb
 from skerry.wire.proto.nodes_grpc import NodeServiceStub
 from tests.support.fleets import FACTS, ROOM, instance_on
@@ -198,7 +198,7 @@ async def test_a_long_or_odd_reason_is_cut_and_not_refused(served):
 
 
 async def test_a_node_that_floods_is_slowed_down_and_others_are_served(served, monkeypatch):
-    monkeypatch.setattr(service, "_MESSAGES_PER_S", 5.0)
+    monkeypatch.setattr(attending, "_MESSAGES_PER_S", 5.0)
     heard, plain = 0, served.sessions.heard
 
     def count(session) -> None:
@@ -220,7 +220,7 @@ async def test_a_node_that_floods_is_slowed_down_and_others_are_served(served, m
 
 
 async def test_a_node_that_does_not_read_costs_no_more_than_its_orders_and_is_let_go(served, monkeypatch):
-    monkeypatch.setattr(service, "_LAST_WORD_S", 0.05)
+    monkeypatch.setattr(attending, "LAST_WORD_S", 0.05)
     async with NodeServiceStub(served.channel("n1")).Session.open() as stream:
         await stream.send_message(hello())
         await eventually(lambda: served.sessions._sessions)
