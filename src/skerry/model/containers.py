@@ -54,6 +54,7 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     inside: str = (
         ""  # the cell that its own is made in; empty: at the top. Of no contract: for this node's own use
     )
+    is_apart: bool = False  # a stranger's: it reaches no other container and not the node. As `inside`
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -89,6 +90,10 @@ class ContainerSpec(msgspec.Struct, frozen=True):
         if self.ports and self.network is NetworkMode.NONE:
             raise errors.Invalid(
                 "a container without a network has no ports; use network bridge", field="ports"
+            )
+        if self.ports and self.is_apart:
+            raise errors.Invalid(
+                "a container that is kept apart cannot publish ports; ask for none", field="ports"
             )
 
 

@@ -1,0 +1,30 @@
+"""What a container may be asked to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.kit import jsonio
+from skerry.model import errors
+from skerry.model.containers import ContainerSpec
+from skerry.model.ports import PortMapping
+
+
+def test_a_spec_that_was_written_before_there_were_containers_apart_is_not_apart() -> None:
+    old = b'{"name": "web", "image": "example.org/web:1"}'
+
+    assert jsonio.decode(old, ContainerSpec) == ContainerSpec(name="web", image="example.org/web:1")
+    assert jsonio.decode(old, ContainerSpec).is_apart is False
+
+
+def test_a_spec_that_is_apart_stays_so_on_disk() -> None:
+    spec = ContainerSpec(name="web", image="example.org/web:1", is_apart=True)
+
+    assert jsonio.decode(jsonio.encode(spec), ContainerSpec) == spec
+
+
+def test_nothing_that_is_kept_apart_publishes_ports() -> None:
+    with pytest.raises(errors.Invalid, match="apart") as caught:
+        ContainerSpec(name="web", image="web", ports=(PortMapping(8080, 80),), is_apart=True)
+
+    assert caught.value.field == "ports"
