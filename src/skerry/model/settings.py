@@ -296,7 +296,7 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Capacity for sale: terms, limits of buyers, and what share of the nodes is offered."""
+    """Capacity for sale, and borrowed: terms, limits of buyers and peers, what share of nodes is offered."""
 
     hold_s: Annotated[float, Meta(gt=0, description="A hold that is not bought ends after this")] = 60.0
     max_wait_s: Annotated[
@@ -348,6 +348,24 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Equal parts of a node's offer that may be taken together")
     ] = 1
     location: Annotated[str, Meta(description="Where this cloud is, as buyers read it")] = ""
+    buyers: Annotated[
+        tuple[str, ...],
+        Meta(description="Clouds (`key...`) and accounts that may buy; empty: all who can show who they are"),
+    ] = ()
+    buyer_silence_s: Annotated[
+        float, Meta(gt=0, description="A contract whose buyer left its door for this long is ended")
+    ] = 3600.0
+    max_guests: Annotated[int, Meta(ge=1, description="Instances of a buyer in one contract's cell")] = 256
+    list_timeout_s: Annotated[float, Meta(gt=0, description="A peer's offers come within this")] = 3.0
+    deal_timeout_s: Annotated[
+        float, Meta(gt=0, description="Reserving, buying and opening at one peer take at most this")
+    ] = 20.0
+    drain_s: Annotated[
+        float, Meta(ge=0, description="A borrowed node is drained this long before its contract ends")
+    ] = 60.0
+    peer_silence_s: Annotated[
+        float, Meta(gt=0, description="A contract whose provider is silent for this long is given up")
+    ] = 120.0
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
