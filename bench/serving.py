@@ -16,8 +16,8 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def skerry(*flags: str) -> Iterator[dict[str, Any]]:
-    """What the ready file of a running `skerry up` says."""
+def skerry(*flags: str, role: str = "up", data: Path | None = None) -> Iterator[dict[str, Any]]:
+    """What the ready file of a running `skerry` says; its folder is `data`, or one that goes afterwards."""
     with tempfile.TemporaryDirectory(prefix="skerry-bench-") as name:
         folder = Path(name)
         ready_file = folder / "ready.json"
@@ -25,9 +25,9 @@ def skerry(*flags: str) -> Iterator[dict[str, Any]]:
             sys.executable,
             "-m",
             "skerry",
-            "up",
+            role,
             "--data",
-            str(folder / "data"),
+            str(data or folder / "data"),
             "--log-level",
             "warning",
         ]

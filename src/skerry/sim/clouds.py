@@ -195,11 +195,19 @@ class Cloud:
         return alive is not None and alive.server == link.connection.server.name
 
     async def come_to_rest(self, within_s: float) -> list[str]:
-        """Wait until all is as it must be; what is not after `within_s`."""
+        """Wait until all is as it must be, and stays so between two looks; what is not after `within_s`."""
         deadline = self.clock.monotonic() + within_s
-        while (unrest := self.unrest()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110 - as above
+        before: int | None = None  # the store's revision at the last look, if all was well then
+        while True:
+            unrest = self.unrest()
+            revision = await self.store.revision()
+            if not unrest and revision == before:
+                return []
+            if self.clock.monotonic() >= deadline:
+                return unrest or ["something still goes on"]
+            # What was decided on before the faults were over may still be on its way to the store.
+            before = None if unrest else revision
             await asyncio.sleep(_LOOKS_S)
-        return unrest
 
     async def close(self) -> None:
         for server in list(self.servers):
