@@ -45,7 +45,7 @@ class Wish(msgspec.Struct, frozen=True):
     room: Room
     count: int = 1
     duration_s: float | None = None  # None: the provider's own default
-    max_price: Decimal | None = None  # of all of it, for each period
+    max_price: Decimal | None = None  # of all of it, for each hour, whatever the period of an offer
     currency: str = ""
     where: str = ""
     architecture: str = ""

@@ -123,6 +123,15 @@ class OptionalFields(msgspec.Struct, frozen=True):
     worker_id: Text = field(default="", name="WorkerID")
 
 
+class WholeDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """All of a flavor that is sold in parts, taken or not: what the price of a part follows from."""
+
+    cpu: Cores
+    memory: MB
+    ephemeral_storage: GB
+    price: PriceDocument
+
+
 class FlavorDocument(msgspec.Struct, frozen=True):
     """An offer, with what is free of it now and the price of that."""
 
@@ -138,6 +147,9 @@ class FlavorDocument(msgspec.Struct, frozen=True):
     count: Annotated[int, Meta(description="How many of it can be had")] = field(name="Count")
     location: str = field(default="", name="Location")
     expiration_time: str | None = field(default=None, name="ExpirationTime")
+    whole: Annotated[WholeDocument | None, Meta(description="Of one that is sold in parts")] = field(
+        default=None, name="Whole"
+    )
 
 
 class PartDocument(msgspec.Struct, frozen=True, rename="pascal"):
@@ -365,7 +377,13 @@ def flavor_document(offer: Offer, owner: Identity) -> FlavorDocument:
         offer.count,
         flavor.location,
         None if flavor.expires_at is None else iso(flavor.expires_at),
+        None if flavor.partition is None else _whole(flavor),
     )
+
+
+def _whole(flavor: Flavor) -> WholeDocument:
+    room = flavor.room
+    return WholeDocument(room.cpu // _CORE, room.memory, room.disk, PriceDocument.of(flavor.price))
 
 
 def _policy(flavor: Flavor) -> ShownPolicy:
