@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
@@ -99,6 +100,12 @@ class SigningKey:
     def pem(self) -> bytes:
         """The private key as it is kept in its file."""
         return self.jwk.as_pem(private=True)
+
+    def derive(self, use: bytes) -> bytes:
+        """A secret for one use: who knows it learns neither the key nor the secret of another use."""
+        private = self.jwk.private_key
+        assert isinstance(private, Ed25519PrivateKey)
+        return HKDF(hashes.SHA256(), length=32, salt=None, info=use).derive(private.private_bytes_raw())
 
 
 def is_key_id(cloud: str) -> bool:
