@@ -252,7 +252,7 @@ class TestASession:
     async def test_says_hello_again_when_the_machine_has_changed(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("skerry.node.session._DESCRIBE_S", 0.0)
+        monkeypatch.setattr("skerry.node.attendance._DESCRIBE_S", 0.0)
         talk.begin()
         connection = await talk.dialler.connection()
         await eventually(lambda: connection.heartbeats > 1)
