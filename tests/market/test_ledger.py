@@ -252,6 +252,60 @@ async def test_one_contract_is_taken_back() -> None:
         assert m.ledger.contract(other.contract.id).contract.ending is None
 
 
+async def test_a_contract_is_taken_back_at_once_from_a_buyer_that_is_gone() -> None:
+    async with market(notice_s=120.0) as m:
+        await m.publish()
+        sale, told, ended = await m.buy(), await m.buy(), await m.buy()
+        await m.ledger.reclaim(told.contract.id, actor="ed", reason="needed")
+        await m.ledger.release(ended.contract.id, ANN)
+        for one in (sale, told, ended):
+            await m.ledger.reclaim(one.contract.id, actor="skerry", reason="nobody came", at_once=True)
+        assert m.split() == (8, 0, 0)
+        after = m.ledger.contract(sale.contract.id).contract
+        assert (after.ending, after.ended_at, after.reason) == (
+            Ending.WITHDRAWN,
+            m.clock.now(),
+            "nobody came",
+        )
+        assert m.ledger.contract(told.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.ledger.contract(ended.contract.id).contract.ending is Ending.RELEASED
+
+
+async def test_only_buyers_that_are_named_may_hold_if_any_are() -> None:
+    async with market(buyers=("ann",)) as m:
+        await m.publish()
+        await m.buy(ANN)
+        with pytest.raises(errors.Forbidden, match=r"bob is none of them; ask .* market\.buyers"):
+            await m.reserve(BOB)
+        assert m.split() == (7, 0, 1)
+
+
+async def test_who_listens_hears_of_holds_and_contracts_before_their_buyer_does() -> None:
+    async with market() as m:
+        await m.publish()
+        heard: list[tuple[str, tuple[int, int, int]]] = []
+        stop = m.ledger.listen(lambda flavors: heard.extend((one, m.split()) for one in flavors))
+        hold = await m.reserve()
+        assert heard == [("f", (7, 1, 0))]
+        sale = await m.ledger.purchase(hold.id, ANN)
+        assert heard[1:] == [("f", (7, 0, 1))]
+        assert [one.id for one in m.ledger.live_contracts()] == [sale.contract.id]
+        assert m.ledger.live_contracts(FlavorId("other")) == []
+        stop()
+        await m.ledger.release(sale.contract.id, ANN)
+        assert len(heard) == 2
+        assert m.ledger.live_contracts() == m.ledger.live_contracts(F) == []
+
+
+async def test_a_contract_that_another_server_has_made_is_found() -> None:
+    async with market() as m, market(store=m.store, clock=m.clock, prefix="other") as other:
+        await m.publish()
+        sale = await m.buy()
+        assert (await other.ledger.find_contract(sale.contract.id)).contract == sale.contract
+        with pytest.raises(errors.NotFound):
+            await other.ledger.find_contract(ContractId("none"))
+
+
 async def test_a_flavor_may_be_published_again_and_what_was_sold_of_it_stays_sold() -> None:
     async with market() as m:
         first = await m.publish()

@@ -165,6 +165,8 @@ class Books:
         self.flavors: dict[FlavorId, Book] = {}
         self.holds: dict[HoldId, Hold] = {}
         self.sales: dict[ContractId, Sale] = {}
+        self.live_sales: dict[ContractId, Sale] = {}  # those that have not ended
+        self.of_nodes: dict[FlavorId, None] = {}  # flavors that are carved from a node
         self.once: dict[str, HoldId] = {}  # which hold a request made that may be repeated
         self.buyers = Buyers()
         # What is over, in the order in which it ended, to be forgotten one day; a bought hold goes with its
@@ -184,6 +186,10 @@ class Books:
         id = account.flavor.id
         book = self.flavors.setdefault(id, Book())
         book.account, book.revision = after, revision
+        if after is not None and after.flavor.worker:
+            self.of_nodes[id] = None
+        else:
+            self.of_nodes.pop(id, None)
         if after is not None and after.withdrawn is not None and after.held == after.sold == NOTHING:
             self.over_flavors.setdefault(id)
         else:
@@ -220,6 +226,10 @@ class Books:
         id, flavor = sale.contract.id, sale.contract.flavor.id
         book = self.flavors.setdefault(flavor, Book())
         book.put_sale(before, after)
+        if after is not None and after.contract.ended_at is None:
+            self.live_sales[id] = after
+        else:
+            self.live_sales.pop(id, None)
         if after is None:
             self.sales.pop(id, None)
             self.over_sales.pop(id, None)

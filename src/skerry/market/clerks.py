@@ -8,7 +8,7 @@ minds the deadlines: of holds and contracts if this server owns them, of its own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -26,6 +26,8 @@ from skerry.model.ids import FlavorId
 from skerry.store.protocol import MAX_OPS, Store
 
 log = structlog.get_logger(__name__)
+
+Listener = Callable[[Collection[FlavorId]], None]
 
 # Trimming waits for this many too many, so that it costs a small share of the writes that made it needed.
 _SLACK: Final = 64
@@ -55,6 +57,13 @@ class Clerk:
         self._alarm = asyncio.Event()
         self._opened = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+        self._listeners: list[Listener] = []
+
+    def listen(self, moved: Listener) -> Callable[[], None]:
+        """Call `moved` with the flavors whose books have moved, in the step in which they do; the result ends
+        that."""
+        self._listeners.append(moved)
+        return lambda: self._listeners.remove(moved)
 
     async def ready(self) -> None:
         """Wait until requests are taken."""
@@ -87,8 +96,10 @@ class Clerk:
         if self._is_overfull and self._owns_deadlines():
             await self.mirror.trim(self._means.settings.keep_ended)
 
-    def _touched(self, flavors: Iterable[FlavorId]) -> None:
+    def _touched(self, flavors: Collection[FlavorId]) -> None:
         """Their books moved: there may be new deadlines, and room for who waits."""
+        for moved in tuple(self._listeners):
+            moved(flavors)
         for flavor in flavors:
             self._arm(flavor, self._books.book(flavor).next_due)
             desk = self._desks.get(flavor)

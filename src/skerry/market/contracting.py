@@ -63,8 +63,13 @@ def countersign(draft: Draft, request: Countersign) -> Sale:
 
 
 def take_back(draft: Draft, request: Reclaim) -> Sale:
-    """The provider says that it wants the room again; the contract ends after its notice."""
+    """The provider says that it wants the room again; the contract ends after its notice, or at once."""
     sale = draft.sale(request.contract)
-    if not sale.contract.is_live(draft.now) or sale.contract.reclaim_at is not None:
+    if not sale.contract.is_live(draft.now):
+        return sale
+    if request.is_at_once:
+        sale = draft.reclaim(sale, request.reason, request.actor, notice_s=0.0)
+        return draft.end_sale(sale, draft.now)
+    if sale.contract.reclaim_at is not None:
         return sale
     return draft.reclaim(sale, request.reason, request.actor)

@@ -189,8 +189,8 @@ class Draft:
                 self.reclaim(sale, withdrawn.reason, actor)
         return True
 
-    def reclaim(self, sale: Sale, reason: str, actor: str) -> Sale:
-        at = self.now + sale.contract.notice_s
+    def reclaim(self, sale: Sale, reason: str, actor: str, notice_s: float | None = None) -> Sale:
+        at = self.now + (sale.contract.notice_s if notice_s is None else notice_s)
         after = replace(sale, contract=replace(sale.contract, reclaim_at=at, reason=reason))
         self.sales[sale.contract.id] = after
         self.tell("contract.reclaimed", actor, reason, contract=sale.contract.id)

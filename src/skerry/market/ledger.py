@@ -13,7 +13,7 @@ what it knows. This module is the door: it checks what comes in, and reads; `cle
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from skerry.kit.clock import Clock
 from skerry.market.accounts import Account, Sale, contract_key, flavor_key, hold_key
 from skerry.market.books import Book
 from skerry.market.changes import Changes
-from skerry.market.clerks import Clerk
+from skerry.market.clerks import Clerk, Listener
 from skerry.market.deadlines import SteadyTime
 from skerry.market.decisions import Answer
 from skerry.market.drafts import Draft, Means, no_such_contract, no_such_hold
@@ -95,6 +95,15 @@ class Ledger:
         """End what is due. Happens by itself; a test with its own clock calls it."""
         await self._clerk.sweep()
 
+    def now(self) -> float:
+        """The time that deadlines are judged by."""
+        return self._time.now()
+
+    def listen(self, moved: Listener) -> Callable[[], None]:
+        """Call `moved` with the flavors of which anything has changed, also a hold or a contract, before
+        anybody is answered; the result ends that."""
+        return self._clerk.listen(moved)
+
     # Offers
 
     async def publish(self, flavor: Flavor, *, actor: str, capacity: Room | None = None) -> Account:
@@ -122,9 +131,12 @@ class Ledger:
         request = Withdraw(ids.check_label(reason, "reason"), reclaim, actor)
         return _account(await self._clerk.ask(await self._find_flavor(id), request))
 
-    async def reclaim(self, id: ContractId, *, actor: str, reason: str = "") -> Sale:
-        """Say that the provider takes one contract back; it ends after its notice."""
-        request = Reclaim(id, ids.check_label(reason, "reason"), actor)
+    async def reclaim(self, id: ContractId, *, actor: str, reason: str = "", at_once: bool = False) -> Sale:
+        """Say that the provider takes one contract back; it ends after its notice.
+
+        With `at_once` it ends now: for a buyer that is gone, and whom no notice would reach.
+        """
+        request = Reclaim(id, ids.check_label(reason, "reason"), actor, at_once)
         return _sale(await self._clerk.ask(await self._flavor_of_contract(id), request))
 
     # Holds
@@ -149,6 +161,11 @@ class Ledger:
         """
         settings = self._settings
         check_cloud(buyer, "buyer")
+        if settings.buyers and buyer not in settings.buyers:
+            raise errors.Forbidden(
+                f"this cloud sells only to those it names, and {buyer} is none of them; ask who runs it to "
+                "add you to market.buyers (SKERRY_MARKET_BUYERS)"
+            )
         if type(count) is not int or count < 1:
             raise errors.Invalid("count is a whole number above 0", field="count")
         if room is not None:
@@ -207,9 +224,11 @@ class Ledger:
 
     def flavors(self) -> Sequence[Account]:
         """All that is offered, in the order of ids, also if nothing of it is free."""
-        now = self._time.now()
-        accounts = (self._as_of(book, now) for _, book in sorted(self._books.flavors.items()))
-        return [account for account in accounts if account is not None and account.withdrawn is None]
+        return self._offered(sorted(self._books.flavors))
+
+    def flavors_of_nodes(self) -> Sequence[Account]:
+        """Of those, the ones that are carved from a node."""
+        return self._offered(sorted(self._books.of_nodes))
 
     def flavor(self, id: FlavorId) -> Account:
         """Raises `NotFound`; one that was withdrawn is found while it is kept."""
@@ -244,10 +263,25 @@ class Ledger:
         sales = self._books.sales.values()
         return [sale for sale in sales if buyer is None or sale.contract.buyer == buyer]
 
+    def live_contracts(self, flavor: FlavorId | None = None) -> Sequence[Contract]:
+        """Contracts that have not ended, of one flavor or of all."""
+        live = self._books.live_sales if flavor is None else self._books.book(flavor).sales
+        return [sale.contract for sale in live.values()]
+
+    async def find_contract(self, id: ContractId) -> Sale:
+        """As `contract`, but found also if another server has only just made it."""
+        await self._flavor_of_contract(id)
+        return self.contract(id)
+
     def audit(self) -> dict[FlavorId, list[str]]:
         """Flavors whose free, held and sold do not add up, and why; empty, unless we have a fault."""
         found = {id: book.audit() for id, book in self._books.flavors.items()}
         return {id: wrong for id, wrong in found.items() if wrong}
+
+    def _offered(self, flavors: Iterable[FlavorId]) -> Sequence[Account]:
+        now = self._time.now()
+        accounts = (self._as_of(self._books.flavors[id], now) for id in flavors)
+        return [account for account in accounts if account is not None and account.withdrawn is None]
 
     def _as_of(self, book: Book, now: float) -> Account | None:
         """The account with what is due by now ended, though it may not be written yet."""

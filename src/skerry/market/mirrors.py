@@ -7,7 +7,7 @@ is one key: `market/flavor/`, `market/hold/` and `market/contract/`, with its id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from skerry.kit import jsonio
@@ -55,7 +55,7 @@ class Mirror:
         store: Store,
         events: EventWriter,
         changes: Changes,
-        touched: Callable[[Iterable[FlavorId]], None],
+        touched: Callable[[Collection[FlavorId]], None],
     ) -> None:
         self.books = Books()
         self._store = store

@@ -116,7 +116,7 @@ def plan(accounts: Iterable[Account], offers: Iterable[Wanted]) -> Plan:
 
 async def follow(ledger: Ledger, offers: Iterable[Wanted]) -> None:
     """Carry the plan out; what cannot be done now is tried with the next."""
-    todo = plan(ledger.flavors(), offers)
+    todo = plan(ledger.flavors_of_nodes(), offers)
     steps = [ledger.publish(one.flavor, actor=ACTOR, capacity=one.capacity) for one in todo.publish]
     steps += [
         ledger.update(one.flavor.id, partial(_take_over, one.flavor), actor=ACTOR, capacity=one.capacity)

@@ -92,11 +92,12 @@ class Countersign(msgspec.Struct, frozen=True):
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """Say that the provider takes a contract back after its notice."""
+    """Say that the provider takes a contract back after its notice, or take it back at once."""
 
     contract: ContractId
     reason: str
     actor: str
+    is_at_once: bool = False
 
 
 class Look(msgspec.Struct, frozen=True):
