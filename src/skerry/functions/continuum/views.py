@@ -1,0 +1,112 @@
+"""What a node knows when a call arrives, and what it may decide to do with the call.
+
+A `Demand` is the call, a `View` is everything around it at one moment, and a `Policy` makes a `Decision` of the
+two with what was learnt (`skerry.functions.continuum.learning`). Whoever asks a policy, the node or the
+simulator, builds these; whoever decides reads them and nothing else. Views are old when they are read: a place
+may refuse what it seemed to have room for, and then the next of the decision is tried.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from skerry.model.ids import FunctionName, NodeId
+
+if TYPE_CHECKING:
+    from skerry.functions.continuum.learning import Learnt
+
+
+class Demand(Struct, frozen=True, gc=False):
+    """A call that has to run somewhere, as far as that matters for where."""
+
+    function: FunctionName
+    memory: int  # MB of a worker
+    cpu: float  # cores of a worker; 0: it has no cap
+    params_bytes: int = 0
+    qos_class: int = 0
+    deadline_s: float | None = None  # what is left of it; None: whoever asks waits for as long as it takes
+    may_offload: bool = True
+    hops_left: int = 1  # how many nodes more it may be handed on to
+    is_idempotent: bool = False  # it may be run twice
+
+    @property
+    def may_leave(self) -> bool:
+        return self.may_offload and self.hops_left > 0
+
+
+class Place(Struct, frozen=True, gc=False):
+    """A node where a function may run, as one call sees it."""
+
+    node: NodeId
+    area: str
+    is_here: bool
+    memory_total: int  # MB for workers
+    memory_free: int  # of those, what no worker has or an idle one would give up
+    cpus_total: float
+    cpus_free: float
+    warm: int = 0  # idle workers of the function that is called
+    waiting: int = 0  # calls in its queue
+    rtt_s: float = 0.0  # a round trip to it, as measured or predicted; 0 here
+    is_up: bool = True
+    heard_s: float = 0.0  # how old this knowledge is
+
+    def could_ever_run(self, demand: Demand) -> bool:
+        """False if even the empty node is too small for a worker of it."""
+        return demand.memory <= self.memory_total and demand.cpu <= self.cpus_total
+
+    def has_room(self, demand: Demand) -> bool:
+        """True if it is up and the call needs to wait for nobody else's end, but perhaps for a start.
+
+        That calls wait there says nothing: they may do so for workers of theirs that start at this moment,
+        and those have taken their room already.
+        """
+        return self.is_up and demand.memory <= self.memory_free and demand.cpu <= self.cpus_free
+
+
+class View(Struct, frozen=True):
+    """All places that a call may run at."""
+
+    here: Place
+    neighbours: tuple[Place, ...] = ()  # the other nodes of our area, nearest first
+    remote: tuple[Place, ...] = ()  # the nodes of the remote area, nearest first
+
+
+class Run(Struct, frozen=True, gc=False):
+    """Here: at once, or in its turn; the queue of this node may still refuse it."""
+
+
+class Offload(Struct, frozen=True):
+    """At `node`, and if that refuses or does not answer, at those of `or_else`, in order.
+
+    Our own node among these means here, at once or in its turn. If all of them refuse, the call is refused.
+    """
+
+    node: NodeId
+    or_else: tuple[NodeId, ...] = ()
+
+
+class Drop(Struct, frozen=True):
+    """Nowhere; `reason` is for whoever called and says what would have helped."""
+
+    reason: str
+
+
+Decision: TypeAlias = Run | Offload | Drop
+
+RUN = Run()  # there is nothing to tell two of them apart
+
+
+class Policy(Protocol):
+    """Decides where calls run.
+
+    It is asked for every call, on the node's only thread: it must be quick, never wait, and keep nothing of what
+    it is given. It offloads only what `may_leave`, and only to places of the view that are up; a decision that
+    breaks this is a fault of the policy, and the call then runs here.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision: ...
