@@ -162,9 +162,8 @@ class Draft:
 
     def end_sale(self, sale: Sale, at: float, ending: Ending | None = None) -> Sale:
         account, contract = self.known(), sale.contract
-        if ending is None:
-            is_reclaimed = contract.reclaim_at is not None and contract.reclaim_at <= contract.ends_at
-            ending = Ending.WITHDRAWN if is_reclaimed else Ending.EXPIRED
+        ending = ending or contract.ending_by(at)
+        assert ending is not None, "what ends by itself is due"
         self.account = replace(account, sold=account.sold - contract.taken)
         self.sales[contract.id] = after = replace(
             sale, contract=replace(contract, ended_at=at, ending=ending)

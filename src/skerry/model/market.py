@@ -239,6 +239,13 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """When it ends if nothing else happens."""
         return self.ends_at if self.reclaim_at is None else min(self.ends_at, self.reclaim_at)
 
+    def ending_by(self, now: float) -> Ending | None:
+        """How it has ended by `now`, also if nobody has written that yet; None if it has not."""
+        if self.ending is not None or now < self.due_at:
+            return self.ending
+        is_reclaimed = self.reclaim_at is not None and self.reclaim_at <= self.ends_at
+        return Ending.WITHDRAWN if is_reclaimed else Ending.EXPIRED
+
     def is_live(self, now: float) -> bool:
         """True while its room belongs to the buyer."""
         return self.ended_at is None and self.starts_at <= now < self.due_at

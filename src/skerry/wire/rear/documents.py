@@ -463,8 +463,6 @@ def contract_state(sale: Sale, owner: Identity, now: float) -> ContractState:
 
 
 def state_of_contract(contract: Contract, now: float) -> str:
-    if contract.ending is not None:
-        return contract.ending.value
-    if now >= contract.due_at:
-        return Ending.EXPIRED.value
+    if (ending := contract.ending_by(now)) is not None:
+        return ending.value
     return "live" if contract.reclaim_at is None else "reclaimed"

@@ -1,0 +1,147 @@
+"""Lending: every live contract has its cell, and no other cell is lent.
+
+`plan` compares what the ledger has sold with what is lent, and looks at nothing else. `Lender` carries that
+out on whatever lends (`Estate`), on the one server that leads: it rests until the ledger or the estate moves,
+and tries again what did not work. It acts on ends that are written, never on the clock alone: a contract may
+have been made longer by another server. How a cell is made is for `skerry.daemon.lending` to know.
+
+`Standing` is what a buyer is told of its contract at the door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from skerry.kit.clock import iso
+from skerry.market.ledger import Ledger
+from skerry.model import errors
+from skerry.model.ids import ContractId
+from skerry.model.market import Contract
+
+log = structlog.get_logger(__name__)
+
+# How long after something was to be done, or another server led, it is looked again.
+_RETRY_S: Final = 2.0
+
+
+class Estate(Protocol):
+    """What is lent from."""
+
+    def lent(self) -> Collection[ContractId]:
+        """The contracts whose cell is there, or on its way, as it should be."""
+        ...
+
+    async def lend(self, contract: Contract) -> None:
+        """Bring the contract's cell nearer to being there; asked again, it does no more than is left."""
+        ...
+
+    async def take_back(self, id: ContractId) -> None:
+        """Remove the contract's cell with all that is in it; returns when that is certain to happen."""
+        ...
+
+    def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` whenever a cell that is lent has changed; the result ends that."""
+        ...
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be done so that exactly what is sold is lent."""
+
+    lend: Sequence[Contract]
+    take_back: Sequence[ContractId]
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.lend and not self.take_back
+
+
+def plan(sold: Iterable[Contract], lent: Collection[ContractId], now: float) -> Plan:
+    """What to lend and what to take back, of the contracts that have not ended and the cells there are."""
+    owed = {contract.id: contract for contract in sold if contract.ended_at is None}
+    return Plan(
+        # What is due by now is about to end, though that is not written yet.
+        lend=[one for id, one in owed.items() if id not in lent and now < one.due_at],
+        take_back=[id for id in lent if id not in owed],
+    )
+
+
+class Lender:
+    """`run` for ever; of several servers, one `is_leading`."""
+
+    def __init__(self, ledger: Ledger, estate: Estate, *, is_leading: Callable[[], bool]) -> None:
+        self._ledger = ledger
+        self._estate = estate
+        self._is_leading = is_leading
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep what is lent in line with what is sold."""
+        stops = (
+            self._ledger.listen(lambda _: self._moved.set()),
+            self._estate.listen(self._moved.set),
+        )
+        try:
+            while True:
+                self._moved.clear()
+                is_done = self._is_leading() and await self.turn()
+                try:
+                    async with asyncio.timeout(None if is_done else _RETRY_S):
+                        await self._moved.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            for stop in stops:
+                stop()
+
+    async def turn(self) -> bool:
+        """Do what is to be done now; True if there was nothing."""
+        todo = plan(self._ledger.live_contracts(), self._estate.lent(), self._ledger.now())
+        steps = [self._estate.lend(contract) for contract in todo.lend]
+        steps += [self._take_back(id) for id in todo.take_back]
+        for failure in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(failure, errors.SkerryError):
+                log.warning("contract.not-lent", error=failure.message, detail=failure.detail)
+            elif isinstance(failure, BaseException):
+                raise failure
+        return todo.is_nothing
+
+    async def _take_back(self, id: ContractId) -> None:
+        try:
+            # The cell may have been heard of before its contract, both from another server.
+            sale = await self._ledger.find_contract(id)
+        except errors.NotFound:
+            pass
+        else:
+            if sale.contract.ended_at is None:
+                return
+        await self._estate.take_back(id)
+        log.info("contract.taken-back", contract=id)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A contract and its cell, as its buyer is told of them: the text messages at its door."""
+
+    contract: ContractId
+    ends: str  # ISO 8601
+    reclaim: str | None = None  # the provider takes it back then
+    reason: str = ""  # why it does
+    ended: str | None = None  # how: `expired`, `released` or `withdrawn`
+    cell: str = ""  # what its cell is doing, in the words for instances
+    cell_reason: str = ""
+
+    @classmethod
+    def of(cls, contract: Contract, cell: str, cell_reason: str, now: float) -> Standing:
+        return cls(
+            contract.id,
+            iso(contract.ends_at),
+            None if contract.reclaim_at is None else iso(contract.reclaim_at),
+            contract.reason,
+            contract.ending_by(now),
+            cell,
+            cell_reason,
+        )

@@ -1,0 +1,173 @@
+"""Lending: exactly what is sold is lent, whatever happens in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skerry.kit import jsonio, tasks
+from skerry.market.lending import Lender, Standing, plan
+from skerry.model import errors
+from skerry.model.ids import ContractId
+from skerry.model.market import Contract, Ending
+from tests.market.markets import ANN, Market, market
+from tests.support.waiting import eventually
+from tests.wire.rear.nouns import CONTRACT, START
+
+NOW = START + 60
+
+
+def contract(id: str, **changes: Any) -> Contract:
+    return replace(CONTRACT, id=ContractId(id), **changes)
+
+
+def test_what_is_sold_is_lent_and_what_has_ended_is_taken_back() -> None:
+    sold = [contract("new"), contract("lent"), contract("over", ended_at=NOW, ending=Ending.RELEASED)]
+    todo = plan(sold, [ContractId("lent"), ContractId("over"), ContractId("unknown")], NOW)
+    assert [one.id for one in todo.lend] == ["new"]
+    assert todo.take_back == ["over", "unknown"]
+
+
+def test_what_is_due_is_not_lent_any_more_and_not_taken_back_before_its_end_is_written() -> None:
+    due = contract("due", reclaim_at=NOW)
+    assert plan([due], [], NOW).is_nothing
+    assert plan([due], [due.id], NOW).is_nothing
+
+
+names = st.sets(st.sampled_from([ContractId(name) for name in "abcdef"]))
+
+
+@given(sold=names, lent=names)
+def test_after_a_plan_there_is_nothing_to_do(sold: set[ContractId], lent: set[ContractId]) -> None:
+    contracts = [contract(id) for id in sorted(sold)]
+    todo = plan(contracts, sorted(lent), NOW)
+    after = lent - set(todo.take_back) | {one.id for one in todo.lend}
+    assert after == sold
+    assert plan(contracts, sorted(after), NOW).is_nothing
+
+
+def test_a_buyer_is_told_how_its_contract_stands_and_how_it_ended() -> None:
+    told = Standing.of(contract("c", reclaim_at=NOW + 5, reason="repairs"), "running", "", NOW)
+    assert jsonio.decode(jsonio.encode(told), dict) == {
+        "contract": "c",
+        "ends": "2023-11-15T00:13:50.000Z",
+        "reclaim": "2023-11-14T22:14:25.000Z",
+        "reason": "repairs",
+        "ended": None,
+        "cell": "running",
+        "cell_reason": "",
+    }
+    assert Standing.of(contract("c"), "", "", CONTRACT.ends_at).ended == "expired"
+    assert Standing.of(contract("c", reclaim_at=NOW), "", "", NOW).ended == "withdrawn"
+    assert Standing.of(contract("c", ending=Ending.RELEASED), "", "", NOW).ended == "released"
+
+
+class Cells:
+    """An estate on which a test can do what operators and machines do."""
+
+    def __init__(self) -> None:
+        self.there: dict[ContractId, Contract] = {}
+        self.refusals = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def lent(self) -> Collection[ContractId]:
+        return list(self.there)
+
+    async def lend(self, contract: Contract) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise errors.Unavailable("the store is away")
+        self.there[contract.id] = contract
+
+    async def take_back(self, id: ContractId) -> None:
+        self.there.pop(id)
+
+    def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
+
+    def destroy(self, id: ContractId) -> None:
+        self.there.pop(id)
+        for changed in self._listeners:
+            changed()
+
+
+@asynccontextmanager
+async def lending(
+    m: Market, cells: Cells, *, leads: Callable[[], bool] = lambda: True
+) -> AsyncIterator[None]:
+    running = asyncio.ensure_future(Lender(m.ledger, cells, is_leading=leads).run())
+    try:
+        yield
+    finally:
+        await tasks.give_up([running])
+
+
+async def test_a_contract_has_its_cell_from_its_purchase_to_its_end() -> None:
+    cells = Cells()
+    async with market() as m, lending(m, cells):
+        await m.publish()
+        first, second = await m.buy(), await m.buy()
+        ids = {first.contract.id, second.contract.id}
+        await eventually(lambda: cells.there.keys() == ids)
+        await m.ledger.release(first.contract.id, ANN)
+        await eventually(lambda: cells.there.keys() == {second.contract.id})
+        await m.pass_time(second.contract.ends_at - m.clock.now())
+        await eventually(lambda: not cells.there)
+
+
+async def test_what_an_operator_destroyed_is_made_again() -> None:
+    cells = Cells()
+    async with market() as m, lending(m, cells):
+        await m.publish()
+        sale = await m.buy()
+        await eventually(lambda: sale.contract.id in cells.there)
+        cells.destroy(sale.contract.id)
+        await eventually(lambda: sale.contract.id in cells.there)
+
+
+async def test_what_did_not_work_is_tried_again_and_does_not_hold_up_others() -> None:
+    cells = Cells()
+    async with market() as m:
+        await m.publish()
+        for _ in range(2):
+            await m.buy()
+        lender = Lender(m.ledger, cells, is_leading=lambda: True)
+        cells.refusals = 1
+        with structlog.testing.capture_logs() as logs:
+            assert not await lender.turn()
+        assert (len(cells.there), logs[0]["event"]) == (1, "contract.not-lent")
+        assert not await lender.turn()
+        assert len(cells.there) == 2
+        assert await lender.turn()
+
+
+async def test_a_cell_whose_contract_is_only_not_known_yet_is_left_alone() -> None:
+    cells = Cells()
+    async with market() as m, market(store=m.store, clock=m.clock, prefix="other") as other:
+        await m.publish()
+        sale = await m.buy()
+        cells.there[sale.contract.id] = sale.contract
+        books = other.ledger._books  # as if what was sold had not come by yet
+        books.live_sales.pop(sale.contract.id, None)
+        await Lender(other.ledger, cells, is_leading=lambda: True).turn()
+        assert sale.contract.id in cells.there
+
+
+async def test_a_server_that_does_not_lead_lends_nothing_until_it_does() -> None:
+    cells, leads = Cells(), [False]
+    async with market() as m, lending(m, cells, leads=lambda: leads[0]):
+        await m.publish()
+        sale = await m.buy()
+        await asyncio.sleep(0)
+        assert not cells.there
+        leads[0] = True
+        await m.ledger.release((await m.buy()).contract.id, ANN)  # anything that moves
+        await eventually(lambda: cells.there.keys() == {sale.contract.id})
