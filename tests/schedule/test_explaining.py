@@ -11,6 +11,7 @@ from skerry.schedule import explaining
 from skerry.schedule.answers import (
     LacksRoom,
     NoAddress,
+    NotOwn,
     PortTaken,
     Reason,
     Refusal,
@@ -50,6 +51,12 @@ from tests.schedule.making import ask, fleet_of, node, room
             ask("web", architecture="amd64"),
             WrongArchitecture("", "amd64"),
             "architecture is unknown, amd64 is wanted",
+        ),
+        (
+            msgspec.structs.replace(node("a"), is_borrowed=True),
+            ask("web", published="8080:80"),
+            NotOwn(),
+            "is borrowed, and takes nothing that publishes ports or is lent on",
         ),
         (
             node("a", zone="cloud"),

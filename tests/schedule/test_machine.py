@@ -42,6 +42,7 @@ views = st.builds(
     takes_work=st.sampled_from([True, True, True, False]),
     why_not=st.sampled_from(["is cordoned", "is lost"]),
     addresses=st.sampled_from([0, 2, 253, 253]),
+    is_borrowed=st.booleans(),
 )
 asks = st.builds(
     Ask,
@@ -52,6 +53,7 @@ asks = st.builds(
     ),
     architecture=st.sampled_from(["", "", "", "amd64"]),
     constraints=st.sampled_from([(), (), (), ("zone=a",), ("zone!=a", "rack=b")]),
+    is_lent=st.sampled_from([False, False, False, True]),
 )
 policies = st.sampled_from(Policy)
 
@@ -87,6 +89,7 @@ class Model:
             and taken.isdisjoint(ask.doors)
             and ask.architecture in ("", view.architecture)
             and all(Constraint.parse(text).holds(view.labels) for text in ask.constraints)
+            and not (view.is_borrowed and (ask.ports or ask.is_lent))
         )
 
     def emptiness(self, node: NodeId, ask: Ask) -> int:

@@ -71,11 +71,13 @@ def standing_of(node: Node, heard: Liveness, *, reserve_percent: int) -> Standin
     why_not = _why_not(node, heard)
     view = NodeView(
         id=node.id,
-        room=_without_reserve(node.room, reserve_percent),
+        # What is kept back is for the machine itself, which is not ours if it is borrowed.
+        room=node.room if node.is_borrowed else _without_reserve(node.room, reserve_percent),
         architecture=node.facts.architecture,
         labels=node.labels,
         takes_work=not why_not,
         why_not=why_not,
+        is_borrowed=node.is_borrowed,
     )
     return Standing(view, heard, node.drain_by)
 

@@ -11,11 +11,13 @@ import enum
 import msgspec
 
 from skerry.model import errors, ids
-from skerry.model.ids import NodeId
+from skerry.model.ids import ContractId, NodeId
 from skerry.model.room import NOTHING, Room
 from skerry.model.statuses import NodeStatus
 
 MAX_LABELS = 64
+# Ids of nodes that are borrowed begin so; those of machines that join are made by their cloud, and do not.
+_BORROWED = "borrowed-"
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -62,6 +64,11 @@ class Node(msgspec.Struct, frozen=True):
             ids.check_label(value, "labels")
 
     @property
+    def is_borrowed(self) -> bool:
+        """True if it is a contract that was bought, and so a part of somebody else's machine."""
+        return self.id.startswith(_BORROWED)
+
+    @property
     def takes_work(self) -> bool:
         """True if something new may be placed on it."""
         return self.status is NodeStatus.READY and not self.is_cordoned and self.drain_by is None
@@ -72,3 +79,8 @@ class Node(msgspec.Struct, frozen=True):
         if silent_s >= lost_after_s:
             return Liveness.LOST
         return Liveness.SUSPECT if silent_s >= suspect_after_s else Liveness.LIVE
+
+
+def borrowed_id(contract: ContractId) -> NodeId:
+    """What the node is called that a bought contract is; `Invalid` if its id is too long for that."""
+    return NodeId(ids.check_id(_BORROWED + contract, "contract"))

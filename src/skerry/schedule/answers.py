@@ -30,6 +30,10 @@ class WrongLabel(msgspec.Struct, frozen=True, tag_field="filter", tag="label"):
     is_equal: bool  # False: `wanted` is what it must not be
 
 
+class NotOwn(msgspec.Struct, frozen=True, tag_field="filter", tag="own"):
+    """It is borrowed, and what publishes ports or is lent to others needs a machine of one's own."""
+
+
 class TakesNothing(msgspec.Struct, frozen=True, tag_field="filter", tag="takes_work"):
     """It takes nothing new at present: cordoned, draining, silent, foreign."""
 
@@ -57,9 +61,9 @@ class PortTaken(msgspec.Struct, frozen=True, tag_field="filter", tag="port"):
     by: InstanceId | None
 
 
-Refusal = WrongArchitecture | WrongLabel | TakesNothing | NoAddress | LacksRoom | PortTaken
+Refusal = WrongArchitecture | WrongLabel | NotOwn | TakesNothing | NoAddress | LacksRoom | PortTaken
 
-FILTERS = (WrongArchitecture, WrongLabel, TakesNothing, NoAddress, LacksRoom, PortTaken)
+FILTERS = (WrongArchitecture, WrongLabel, NotOwn, TakesNothing, NoAddress, LacksRoom, PortTaken)
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import msgspec
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.room import NOTHING, Room
-from skerry.model.workloads import Spec
+from skerry.model.workloads import Kind, Spec
 
 # A node's subnet is a /24: what is left without the network, the broadcast and the node's own address.
 ADDRESSES = 253
@@ -40,6 +40,7 @@ class NodeView(msgspec.Struct, frozen=True):
     takes_work: bool = True
     why_not: str = ""  # what follows its name if it takes no work, such as `is cordoned`
     addresses: int = ADDRESSES  # instances it can have at once
+    is_borrowed: bool = False  # a part of somebody else's machine: no ports of it, and it is not lent on
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -50,11 +51,18 @@ class Ask(msgspec.Struct, frozen=True):
     ports: tuple[PortMapping, ...] = ()
     architecture: str = ""  # empty: any
     constraints: tuple[str, ...] = ()  # as `skerry.model.workloads.Constraint` reads them
+    is_lent: bool = False  # a cell for somebody else
 
     @classmethod
     def of(cls, instance: InstanceId, spec: Spec) -> Ask:
         """What `instance` wants if it runs `spec`."""
-        return cls(instance, spec.room, spec.ports, spec.architecture, spec.constraints)
+        is_lent = spec.kind is Kind.CELL
+        return cls(instance, spec.room, spec.ports, spec.architecture, spec.constraints, is_lent)
+
+    @property
+    def needs_own(self) -> bool:
+        """True if only a machine of one's own will do."""
+        return self.is_lent or bool(self.ports)
 
     @property
     def doors(self) -> tuple[Door, ...]:
@@ -64,4 +72,4 @@ class Ask(msgspec.Struct, frozen=True):
     @property
     def shape(self) -> tuple[Any, ...]:
         """All but whose it is: where one of a shape finds no place, no other does."""
-        return (self.room, self.ports, self.architecture, self.constraints)
+        return (self.room, self.ports, self.architecture, self.constraints, self.is_lent)

@@ -24,9 +24,9 @@ from skerry.schedule.asks import Ask, Door
 from skerry.schedule.masks import KEPT, Masks
 from skerry.schedule.tallies import Tally
 
-Kind = tuple[str, tuple[str, ...]]  # architecture and constraints
+Kind = tuple[str, tuple[str, ...], bool]  # architecture, constraints, and whether it must be one's own
 
-_ANY: Kind = ("", ())
+_ANY: Kind = ("", (), False)
 _NEVER = np.iinfo(np.int64).max  # no volume, nor its negative, comes near
 
 # So many nodes are asked for their ports one by one, before a column is made of who has them.
@@ -75,7 +75,7 @@ class Columns:
 
     def best(self, ask: Ask, *, fullest: bool) -> Account | None:
         cpu, memory, disk, volume, emptiness = self._table
-        room, kind, doors = ask.room, (ask.architecture, ask.constraints), ask.doors
+        room, kind, doors = ask.room, (ask.architecture, ask.constraints, ask.needs_own), ask.doors
         fits = cpu >= room.cpu
         if room.memory:
             fits &= memory >= room.memory
@@ -99,7 +99,7 @@ class Columns:
     def count_refusals(self, ask: Ask) -> Unplaced:
         """Counts by columns where there may be many nodes, and one by one those that are shut."""
         tally = Tally(ask.room)
-        kind = (ask.architecture, ask.constraints)
+        kind = (ask.architecture, ask.constraints, ask.needs_own)
         is_left = np.ones(len(self._accounts), np.bool_)
         if kind != _ANY:
             is_left = self._kinds.get(kind).copy()

@@ -10,6 +10,7 @@ from skerry.model.room import NOTHING, Room
 from skerry.schedule.answers import (
     LacksRoom,
     NoAddress,
+    NotOwn,
     PortTaken,
     Reason,
     Refusal,
@@ -31,6 +32,8 @@ def words(refusal: Refusal) -> str:
             if not is_equal:
                 return f"{there}, which is not wanted"
             return f'{there}, "{wanted}" is wanted' if wanted else f"{there}, none is wanted"
+        case NotOwn():
+            return "is borrowed, and takes nothing that publishes ports or is lent on"
         case TakesNothing(why):
             return why or "takes nothing new"
         case NoAddress(addresses):

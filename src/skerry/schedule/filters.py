@@ -1,7 +1,7 @@
 """The filters: what keeps a node from taking an ask, asked in a fixed order.
 
-Two of them look only at what a node is, which seldom changes: they are one `Requirement`, so that the answer
-can be kept per set of constraints. The others look at its account. Every no carries its numbers.
+Three of them look only at what a node is, which seldom changes: they are one `Requirement`, whose answers
+are kept per set of constraints. The others look at its account. Every no carries its numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from skerry.schedule.accounts import Account
 from skerry.schedule.answers import (
     LacksRoom,
     NoAddress,
+    NotOwn,
     PortTaken,
     Refusal,
     TakesNothing,
@@ -26,14 +27,17 @@ from skerry.schedule.asks import Ask, Door, NodeView
 
 
 class Requirement:
-    """What kind of node is wanted: an architecture, and constraints on labels."""
+    """What kind of node is wanted: an architecture, constraints on labels, a machine of one's own."""
 
-    def __init__(self, architecture: str, constraints: tuple[str, ...]) -> None:
+    def __init__(self, architecture: str, constraints: tuple[str, ...], needs_own: bool) -> None:
         self._architecture = architecture
+        self._needs_own = needs_own
         self._constraints = tuple(Constraint.parse(text) for text in constraints)
 
     def holds(self, view: NodeView) -> bool:
         if self._architecture and view.architecture != self._architecture:
+            return False
+        if self._needs_own and view.is_borrowed:
             return False
         for wanted in self._constraints:  # noqa: SIM110  (half the time of `all`, once per node and ask)
             if not wanted.holds(view.labels):
@@ -47,18 +51,20 @@ class Requirement:
             if not wanted.holds(view.labels):
                 has = view.labels.get(wanted.label, "")
                 yield WrongLabel(wanted.label, has, wanted.value, wanted.is_equal)
+        if self._needs_own and view.is_borrowed:
+            yield NotOwn()
 
 
 @lru_cache(maxsize=256)
-def requirement(architecture: str, constraints: tuple[str, ...]) -> Requirement:
+def requirement(architecture: str, constraints: tuple[str, ...], needs_own: bool) -> Requirement:
     """The requirement of an ask; asks come in few kinds, and reading one takes longer than checking it."""
-    return Requirement(architecture, constraints)
+    return Requirement(architecture, constraints, needs_own)
 
 
 def refusals(account: Account, ask: Ask) -> Iterator[Refusal]:
     """Every no of a node to an ask, in the order of the filters; none if it can take it."""
     view = account.known
-    yield from requirement(ask.architecture, ask.constraints).refusals(view)
+    yield from requirement(ask.architecture, ask.constraints, ask.needs_own).refusals(view)
     if not view.takes_work:
         yield TakesNothing(view.why_not)
     if not account.has_address:

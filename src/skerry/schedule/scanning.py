@@ -63,8 +63,8 @@ class Scan:
             for account in self._accounts.values()
             if cpu <= account.cpu and memory <= account.memory and disk <= account.disk
         ]
-        if ask.architecture or ask.constraints:
-            wanted = filters.requirement(ask.architecture, ask.constraints)
+        if ask.architecture or ask.constraints or ask.needs_own:
+            wanted = filters.requirement(ask.architecture, ask.constraints, ask.needs_own)
             found = [account for account in found if wanted.holds(account.known)]
         if doors := ask.doors:
             found = [account for account in found if filters.are_free(account, doors)]
@@ -78,7 +78,8 @@ class Scan:
 
     def count_refusals(self, ask: Ask) -> Unplaced:
         tally = Tally(ask.room)
-        wanted, doors = filters.requirement(ask.architecture, ask.constraints), ask.doors
+        wanted = filters.requirement(ask.architecture, ask.constraints, ask.needs_own)
+        doors = ask.doors
         for account in self._accounts.values():
             if account.is_shut or not wanted.holds(account.known):
                 tally.refuse(next(filters.refusals(account, ask)))
