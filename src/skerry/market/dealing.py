@@ -1,0 +1,157 @@
+"""What a buyer asks of a provider, and what comes back; and whether what comes back is what was agreed on.
+
+`Provider` is one peer, whatever carries the requests: in a cloud `skerry.wire.rear.client`, in tests a ledger.
+Nothing that a provider says of a contract is believed unless it is signed: `check_contract` is what stands
+between a purchase and its use. Values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Final, Protocol
+
+import msgspec
+
+from skerry.market import pricing, proofs, signing
+from skerry.market.selecting import Offer
+from skerry.market.trading import Peer, Wish
+from skerry.model import errors, nodes
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.market import Contract, Price
+from skerry.model.room import Room
+
+# An offer is shown at a price that was rounded, and the price of a part of it is rounded again.
+_ROUNDING: Final = Decimal(2).scaleb(-pricing.DIGITS)
+_MOMENT_S: Final = 1.0  # times in documents are rounded too
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """A hold, as the provider told of it."""
+
+    id: HoldId
+    room: Room
+    count: int
+    price: Price  # of all of it, for each period
+
+
+class Bought(msgspec.Struct, frozen=True):
+    """The answer to a purchase. `document` is what counts; the id is for giving back what is not good."""
+
+    id: str
+    document: bytes
+    credential: str  # opens the contract's door, and nothing else
+
+    def __repr__(self) -> str:
+        return f"Bought(id={self.id!r})"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a provider says of a contract while its door is open."""
+
+    ends_at: float
+    reclaim_at: float | None = None
+    reason: str = ""
+    ended: str = ""  # how; empty while it is not over
+    cell: str = ""  # the status of what stands behind the door
+    cell_reason: str = ""
+
+
+class Provider(Protocol):
+    """One peer that sells."""
+
+    async def offers(self, wish: Wish | None) -> Sequence[Offer]:
+        """What it offers that could suit the wish; everything without one, as far as one answer goes."""
+
+    async def reserve(
+        self, flavor: FlavorId, room: Room, count: int, duration_s: float | None, *, key: str
+    ) -> Reserved:
+        """Hold it; again with the same key, it is the same hold."""
+
+    async def purchase(self, hold: HoldId) -> Bought:
+        """Buy it; again, it is the same contract."""
+
+    async def cancel(self, hold: HoldId) -> None:
+        """Give the hold up; `Conflict` if it was bought."""
+
+    async def sign(self, contract: ContractId, document: bytes) -> None:
+        """Send the contract as we signed it."""
+
+    async def release(self, contract: str) -> None:
+        """Give it back; one that is over stays so."""
+
+    async def renew(self, contract: ContractId, duration_s: float) -> bytes:
+        """Let it last so much longer; the new document."""
+
+
+Providers = Callable[[Peer], Provider]
+
+
+def check_reserved(found: Reserved, *, room: Room, count: int, most: Price) -> None:
+    """Raise `Refused` if something else was held than was asked for, or for more money than was offered."""
+    if (found.room, found.count) != (room, count):
+        raise errors.Refused("it held something else than was asked for")
+    if not is_within(found.price, most):
+        raise errors.Refused(f"it offered this for {spoken(most)} and now asks for {spoken(found.price)}")
+
+
+def check_contract(
+    document: bytes,
+    *,
+    seller: CloudId,
+    buyer: CloudId,
+    held: Reserved,
+    duration_s: float | None,
+    now: float,
+) -> Contract:
+    """The contract in `document`, if the seller signed it, for us, and on the terms of the hold, from now on.
+
+    `Invalid` or `Refused` says what is wrong. Clocks may differ as much as those of proofs.
+    """
+    contract = signing.verify(document, seller=seller, buyer=buyer).contract
+    if contract.hold != held.id:
+        raise errors.Refused("the contract is for another hold")
+    if (contract.room, contract.count) != (held.room, held.count):
+        raise errors.Refused("the contract is for another amount than was held")
+    if not is_within(contract.price, held.price):
+        raise errors.Refused(
+            f"it was held for {spoken(held.price)}, and the contract says {spoken(contract.price)}"
+        )
+    length_s = contract.ends_at - contract.starts_at
+    if contract.total > pricing.total_for(contract.price, length_s + _MOMENT_S) + _ROUNDING:
+        raise errors.Refused("the contract asks for more in all than its price and its length come to")
+    if duration_s is not None and length_s < duration_s - _MOMENT_S:
+        raise errors.Refused(f"the contract lasts {length_s:g} s, and {duration_s:g} s were asked for")
+    if contract.starts_at > now + proofs.LEEWAY_S or contract.ends_at <= now:
+        raise errors.Refused("the contract is not in force now")
+    nodes.borrowed_id(contract.id)  # raises what cannot be the name of a node
+    return contract
+
+
+def check_renewed(document: bytes, contract: Contract, *, most: Price) -> Contract:
+    """The renewed contract in `document`, if nothing but its length and its price is another."""
+    after = signing.verify(document, seller=contract.seller, buyer=contract.buyer).contract
+    if (after.id, after.hold, after.room, after.count) != (
+        contract.id,
+        contract.hold,
+        contract.room,
+        contract.count,
+    ):
+        raise errors.Refused("what came back is no renewal of this contract")
+    if after.ends_at < contract.ends_at:
+        raise errors.Refused("the renewed contract ends before the old one")
+    if not is_within(after.price, most):
+        raise errors.Refused(f"it now asks for {spoken(after.price)}, and it was bought for {spoken(most)}")
+    return after
+
+
+def is_within(price: Price, most: Price) -> bool:
+    """True if `price` is not above `most`, but for rounding."""
+    return (price.currency, price.period) == (most.currency, most.period) and (
+        price.amount <= most.amount + _ROUNDING
+    )
+
+
+def spoken(price: Price) -> str:
+    """Such as `0.10 EUR for PT1H`."""
+    return f"{price.amount:f} {price.currency} for {price.period}"
