@@ -25,12 +25,12 @@ from skerry.model.ids import InstanceId
 from skerry.model.images import PullProgress
 from skerry.model.sessions import Welcome
 from skerry.model.statuses import FINAL, Status
-from skerry.node.containers.containers import Containers
-from skerry.node.images.images import Images
+from skerry.model.workloads import Kind
 from skerry.node.instances import steps
 from skerry.node.instances.histories import Copy, History
+from skerry.node.instances.homes import Home, Homes
 from skerry.node.instances.records import Records
-from skerry.node.instances.specs import container_name, container_spec
+from skerry.node.instances.specs import Translation
 from skerry.node.instances.steps import Act, Do, Situation, Tell, Wait
 
 log = structlog.get_logger(__name__)
@@ -43,8 +43,8 @@ class Means:
     """What driving instances takes."""
 
     records: Records
-    containers: Containers
-    images: Images
+    homes: Homes
+    translation: Translation
     clock: Clock
     terms: Welcome
     starts: asyncio.Semaphore
@@ -64,7 +64,7 @@ class Driver:
     def __init__(self, means: Means, copy: Copy, *, is_durable: bool) -> None:
         self.copy = copy
         self._means = means
-        self._name = container_name(copy.instance)
+        self.name = means.translation.name(copy.instance)  # of its container
         self.is_durable = is_durable
         self._woken = asyncio.Event()
         self._failures = 0  # in a row, to stop or remove it
@@ -76,7 +76,7 @@ class Driver:
     @property
     def runs(self) -> bool:
         """True if its container does, whether or not it is meant to."""
-        view = self._view()
+        _, view = self._residence()
         return view is not None and view.state is ContainerState.RUNNING
 
     def take(self, copy: Copy) -> None:
@@ -134,28 +134,41 @@ class Driver:
         return False
 
     def _situation(self) -> Situation:
-        means, view = self._means, self._view()
+        means = self._means
+        home, view = self._residence()
         return Situation(
             copy=self.copy,
             view=view,
-            is_outdated=view is not None and view.spec != self._wanted(),
+            is_outdated=view is not None and (home, view.spec) != self._wanted(),
             now=means.clock.now(),
             terms=means.terms,
             chance=means.chance(),
         )
 
-    def _view(self) -> ContainerView | None:
-        """The container, if there is one and it is ours: people may have made one of that name."""
-        try:
-            view = self._means.containers.get(self._name)
-        except errors.NotFound:
-            return None
-        return view if view.spec == self.copy.made else None
+    def _residence(self) -> tuple[Home, ContainerView] | tuple[None, None]:
+        """The container and where it is, if there is one and it is ours: people may have made one of that
+        name."""
+        for home in self._means.homes.every():
+            try:
+                view = home.get(self.name)
+            except errors.NotFound:
+                continue
+            if view.spec == self.copy.made:
+                return home, view
+        return None, None
 
-    def _wanted(self) -> ContainerSpec | None:
-        """What the container should be like; None if there can be none."""
+    def home(self) -> Home:
+        """Where the container is. Raises NotFound."""
+        home, _ = self._residence()
+        if home is None:
+            raise errors.NotFound(f"there is no container {self.name!r}")
+        return home
+
+    def _wanted(self) -> tuple[Home, ContainerSpec] | None:
+        """What the container should be like, and where; None if there can be none."""
+        means, spec = self._means, self.copy.order.spec
         try:
-            return container_spec(self.instance, self.copy.order.spec)
+            return means.homes.of(spec.kind), means.translation.spec(self.instance, spec)
         except errors.Invalid:
             return None
 
@@ -183,16 +196,15 @@ class Driver:
         self.copy = copy
 
     async def _do(self, act: Act) -> None:
-        containers = self._means.containers
         match act:
             case Act.CREATE:
                 await self._attempt(self._create)
             case Act.START:
                 await self._attempt(self._start)
             case Act.STOP:
-                await containers.stop(self._name)
+                await self.home().stop(self.name)
             case _:
-                await containers.remove(self._name, force=True)
+                await self.home().remove(self.name, force=True)
         self._means.reached(f"done.{act}")
 
     async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -208,21 +220,29 @@ class Driver:
             await self._tell(steps.not_started(situation, error))
 
     async def _create(self) -> None:
-        spec = container_spec(self.instance, self.copy.order.spec)
-        images, order = self._means.images, self.copy.order
-        owner = f"instance {self.instance}"  # until there is a container, which claims it itself
+        order = self.copy.order
+        home = self._means.homes.of(order.spec.kind)
+        spec = self._means.translation.spec(self.instance, order.spec)
+        if order.spec.kind is Kind.CELL:
+            await self._make(home, spec)
+            return
+        images = self._means.homes.images
+        owner = f"instance {self.name}"  # until there is a container, which claims it itself
         pulling = images.ensure(spec.image, owner=owner, on_progress=self._show_progress())
         try:
-            if not await self._unless_ordered_otherwise(pulling):
-                return
-            # On disk before there is a container, so that one of ours can be told from those of others.
-            self._save(replace(self.copy, made=spec))
-            await asyncio.to_thread(self._means.records.sync, [self.instance])
-            self._means.reached("made")
-            if self.copy.order is order:
-                await self._means.containers.create(spec)
+            if await self._unless_ordered_otherwise(pulling):
+                await self._make(home, spec)
         finally:
             images.release(owner)
+
+    async def _make(self, home: Home, spec: ContainerSpec) -> None:
+        order = self.copy.order
+        # On disk before there is a container, so that one of ours can be told from those of others.
+        self._save(replace(self.copy, made=spec))
+        await asyncio.to_thread(self._means.records.sync, [self.instance])
+        self._means.reached("made")
+        if self.copy.order is order:
+            await home.create(spec)
 
     def _show_progress(self) -> Callable[[PullProgress], None]:
         """Says now and then how far a pull has come."""
@@ -249,7 +269,7 @@ class Driver:
             return
         try:
             if self.copy.order is order:
-                await self._means.containers.start(self._name)
+                await self.home().start(self.name)
         finally:
             self._means.starts.release()
 
@@ -287,6 +307,6 @@ class Driver:
 
     async def _end_of_run(self) -> None:
         try:
-            await self._means.containers.wait(self._name)
+            await self.home().wait(self.name)
         except (errors.NotFound, errors.Refused):
             pass  # nobody knows how it ended; that it has is enough

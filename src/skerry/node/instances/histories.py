@@ -121,6 +121,12 @@ def apply(copy: Copy | None, order: Order) -> Copy | None:
     return replace(copy, order=order)
 
 
+def turned_away(order: Order, at: float, reason: str) -> Report:
+    """What is told of an instance that there is no place for: it failed, or is as gone as it should be."""
+    status = Status.TERMINATED if order.desired is Desired.DESTROYED else Status.FAILED
+    return Report(order.instance, order.generation, status, at, reason)
+
+
 def disown(copy: Copy) -> Copy:
     """`copy` when it is no longer this node's: to be removed, and not to be told of."""
     order = replace(copy.order, desired=Desired.DESTROYED)

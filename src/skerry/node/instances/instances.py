@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
@@ -24,13 +25,12 @@ from skerry.model.orders import Order, Report
 from skerry.model.sessions import Welcome
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import Status
-from skerry.node.containers.containers import Containers
-from skerry.node.images.images import Images
 from skerry.node.instances import histories
 from skerry.node.instances.driving import Driver, Means
 from skerry.node.instances.histories import Copy, Told
+from skerry.node.instances.homes import Home, Homes, Pulls
 from skerry.node.instances.records import Records
-from skerry.node.instances.specs import container_name
+from skerry.node.instances.specs import PLAIN, Translation
 from skerry.node.instances.usage import Usage
 
 log = structlog.get_logger(__name__)
@@ -45,10 +45,11 @@ class NodeInstances:
     def __init__(
         self,
         records: Records,
-        containers: Containers,
-        images: Images,
+        homes: Homes,
         clock: Clock,
         *,
+        translation: Translation,
+        most: int | None,
         starts_at_once: int,
         sleep: Callable[[float], Awaitable[None]],
         chance: Callable[[], float],
@@ -58,7 +59,9 @@ class NodeInstances:
         self._records = records
         self._drivers: dict[InstanceId, Driver] = {}
         self._telling: set[InstanceId] = set()  # who has something to report
-        self._usage = Usage(containers, clock)
+        self._most = most
+        self._turned_away: deque[Told] = deque(maxlen=most)  # what is said of those there is no place for
+        self._usage = Usage(clock)
         self._used_otherwise: set[InstanceId] = set()
         self._news = asyncio.Event()
         self._turn = asyncio.Event()  # the next change of any instance; then there is another one
@@ -66,8 +69,8 @@ class NodeInstances:
         self._reached = reached
         self._means = Means(
             records=records,
-            containers=containers,
-            images=images,
+            homes=homes,
+            translation=translation,
             clock=clock,
             terms=records.terms() or _first_terms(),
             starts=asyncio.Semaphore(starts_at_once),
@@ -83,22 +86,29 @@ class NodeInstances:
     async def open(
         cls,
         folder: Path,
-        containers: Containers,
-        images: Images,
+        containers: Home,
+        images: Pulls,
         clock: Clock,
         *,
+        cells: Home | None = None,
+        translation: Translation = PLAIN,
+        most: int | None = None,
         starts_at_once: int = STARTS_AT_ONCE,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
         reached: Callable[[str], None] = lambda step: None,
     ) -> NodeInstances:
-        """Take over what is in `folder`, and go on with it, whether or not there is a control plane."""
+        """Take over what is in `folder`, and go on with it, whether or not there is a control plane.
+
+        Instances that are cells live in `cells`. More than `most` instances are not taken.
+        """
         records = Records(folder)
         instances = cls(
             records,
-            containers,
-            images,
+            Homes(containers, images, cells),
             clock,
+            translation=translation,
+            most=most,
             starts_at_once=starts_at_once,
             sleep=sleep,
             chance=chance,
@@ -163,6 +173,9 @@ class NodeInstances:
             log.warning("order.refused", instance=order.instance, generation=order.generation)
             return None
         if driver is None:
+            if self._most is not None and len(self._drivers) >= self._most:
+                self._turn_away(order)
+                return None
             self._records.save(after)
             driver = Driver(self._means, after, is_durable=False)
             self._add(driver)
@@ -171,6 +184,13 @@ class NodeInstances:
         elif driver.is_durable:
             return None
         return driver
+
+    def _turn_away(self, order: Order) -> None:
+        """Say that there is no place for it. Nothing of it is kept: there may be any number of these."""
+        now = self._means.clock.now()
+        number, reason = next(self._numbers), f"not started: {self._most} instances are the most there may be"
+        self._turned_away.append(Told(number, histories.turned_away(order, now, reason)))
+        self._news.set()
 
     def _disown(self, driver: Driver) -> bool:
         if driver.copy.is_stale:
@@ -183,10 +203,13 @@ class NodeInstances:
     def reports(self, after: int, most: int) -> list[Told]:
         """What is to be told and has a number above `after`, in that order: the first `most` of it."""
         pending = (told for id in self._telling for told in self._drivers[id].copy.pending)
-        return sorted((told for told in pending if told.number > after), key=lambda told: told.number)[:most]
+        news = (told for told in itertools.chain(pending, self._turned_away) if told.number > after)
+        return sorted(news, key=lambda told: told.number)[:most]
 
     def acknowledge(self, number: int) -> None:
         """The control plane has what was told up to `number`."""
+        while self._turned_away and self._turned_away[0].number <= number:
+            self._turned_away.popleft()
         for id in list(self._telling):
             driver = self._drivers[id]
             driver.acknowledge(number)
@@ -219,7 +242,7 @@ class NodeInstances:
 
     def container(self, instance: InstanceId) -> str:
         """The name of its container, which need not be there yet. Raises NotFound."""
-        return container_name(self.copy(instance).instance)
+        return self._means.translation.name(self.copy(instance).instance)
 
     def copy(self, instance: InstanceId) -> Copy:
         """All that is known of it. Raises NotFound."""
@@ -232,6 +255,11 @@ class NodeInstances:
         """Return at the next change of any instance."""
         await self._turn.wait()
 
+    async def emptied(self) -> None:
+        """Return when there are no instances here, and no records of any."""
+        while self._drivers:
+            await self.change()
+
     async def run(self) -> None:
         """Measure what instances use. For ever."""
         while True:
@@ -243,7 +271,7 @@ class NodeInstances:
         running = {}
         for driver in self._drivers.values():
             if driver.runs:
-                running[driver.instance] = container_name(driver.instance)
+                running[driver.instance] = (driver.home(), driver.name)
                 if driver.copy.history.status is not Status.RUNNING:
                     driver.wake()
         self._used_otherwise |= await self._usage.look(running)

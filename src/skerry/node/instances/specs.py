@@ -1,9 +1,14 @@
-"""The container that an instance is: its name, and what is asked of `skerry.node.containers` for it. Pure."""
+"""The container that an instance is: its name, and what is asked of its home (`homes`) for it. Pure.
+
+A cell is asked for in the same words, of which only its name and its room mean something.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from skerry.model.containers import ContainerSpec
 from skerry.model.ids import InstanceId
@@ -34,6 +39,18 @@ def container_spec(instance: InstanceId, spec: Spec) -> ContainerSpec:
         room=spec.room,
         ports=spec.ports,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """From instances to containers. What `spec` refuses, by Invalid, no container can be like; no two
+    instances may have one `name`."""
+
+    name: Callable[[InstanceId], str]
+    spec: Callable[[InstanceId, Spec], ContainerSpec]
+
+
+PLAIN = Translation(container_name, container_spec)
 
 
 def _host_name(name: str) -> str:

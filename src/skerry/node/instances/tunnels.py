@@ -2,7 +2,7 @@
 
 `skerry.node.session` dials the tunnel that it was asked for and hands it over. The frames are
 `skerry.model.tunnels`'. What goes wrong is told to the other side in its own words; a tunnel that breaks ends
-what was done for it.
+what was done for it. What is asked of a cell that is lent is for whoever borrows it: `skerry.node.lent`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import signal
 from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from skerry.kit.gaps import Gap
 from skerry.kit.tasks import give_up
@@ -22,7 +22,8 @@ from skerry.model.containers import MAX_ARGUMENTS, ContainerView
 from skerry.model.ids import InstanceId
 from skerry.model.sessions import OpenTunnel
 from skerry.model.statuses import FINAL, Status
-from skerry.model.tunnels import MAX_FRAME, Channel, ExecAsk, Frame, LogsAsk
+from skerry.model.tunnels import MAX_FRAME, Channel, ExecAsk, Frame, GuestAsk, LogsAsk, SessionAsk
+from skerry.model.workloads import Kind
 from skerry.node.connection import Tunnel
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.conversations import converse
@@ -37,28 +38,60 @@ _CHANNEL: Final = {Stream.STDOUT: Channel.OUTPUT, Stream.STDERR: Channel.ERRORS}
 _MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
 
 
+class LentCells(Protocol):
+    """Those of this node, by the names of the containers that they stand for."""
+
+    async def converse(self, name: str, instance: InstanceId, tunnel: Tunnel) -> None:
+        """Be a node for whoever borrows the cell, until one of us ends it. Raises why."""
+        ...
+
+    async def answer(self, name: str, wanted: OpenTunnel, tunnel: Tunnel) -> None:
+        """As `Tunnels.answer`, for an instance in the cell."""
+        ...
+
+
 class Tunnels:
     """Answers what is asked of the instances of this node."""
 
-    def __init__(self, instances: NodeInstances, containers: Containers) -> None:
+    def __init__(
+        self, instances: NodeInstances, containers: Containers, lent: LentCells | None = None
+    ) -> None:
         self._instances = instances
         self._containers = containers
+        self._lent = lent
 
     async def serve(self, wanted: OpenTunnel, tunnel: Tunnel) -> None:
         """Answer to the end, and stay until the other side has it all. Raises if the tunnel breaks."""
-        far_end = _FarEnd(tunnel)
         try:
-            match wanted.ask:
-                case LogsAsk() as ask:
-                    await _while_open(tunnel, self._show(wanted.instance, ask, far_end))
-                case ExecAsk() as ask:
-                    await self._exec(wanted.instance, ask, far_end)
+            await self.answer(wanted, tunnel)
         except errors.SkerryError as error:
             await tunnel.fail(error)
         else:
             await tunnel.end()
         with contextlib.suppress(errors.Unavailable):  # that is how it hangs up
             await _hear_out(tunnel)
+
+    async def answer(self, wanted: OpenTunnel, tunnel: Tunnel) -> None:
+        """Say all there is to say, and leave the end of it to the caller. Raises what is wrong with it."""
+        instance, far_end = wanted.instance, _FarEnd(tunnel)
+        is_cell = self._instances.copy(instance).order.spec.kind is Kind.CELL
+        match wanted.ask:
+            case LogsAsk() as ask if not is_cell:
+                await _while_open(tunnel, self._show(instance, ask, far_end))
+            case ExecAsk() as ask if not is_cell:
+                await self._exec(instance, ask, far_end)
+            case SessionAsk() if is_cell and self._lent is not None:
+                await self._lent.converse(self._instances.container(instance), instance, tunnel)
+            case GuestAsk(guest, ask) if is_cell and self._lent is not None:
+                inner = OpenTunnel(wanted.id, guest, ask)
+                await self._lent.answer(self._instances.container(instance), inner, tunnel)
+            case LogsAsk() | ExecAsk():
+                raise errors.Refused(
+                    f"{instance!r} is a cell that is lent, and has neither output nor programs of its own; "
+                    "whoever borrows it may ask for those of the instances in it"
+                )
+            case _:
+                raise errors.Refused(f"{instance!r} is no cell that is lent; ask for its output or a program")
 
     async def _show(self, instance: InstanceId, ask: LogsAsk, far_end: _FarEnd) -> None:
         """What the last run wrote; with `follow` that of every run, until there will be no more."""

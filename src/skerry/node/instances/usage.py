@@ -7,13 +7,14 @@ are looked at less often, since where no quota counts for us every file has to b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import InstanceId
 from skerry.model.room import MOST, NOTHING, Gigabytes, Megabytes, Millicores, Room
-from skerry.node.containers.containers import Containers
+from skerry.node.instances.homes import Home
 
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
@@ -38,8 +39,7 @@ class _Look:
 class Usage:
     """What every instance that runs uses."""
 
-    def __init__(self, containers: Containers, clock: Clock) -> None:
-        self._containers = containers
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looks: dict[InstanceId, _Look] = {}
         self._told: dict[InstanceId, Room] = {}
@@ -53,15 +53,16 @@ class Usage:
         look = self._looks.get(instance)
         return NOTHING if look is None else look.room
 
-    async def look(self, running: dict[InstanceId, str]) -> set[InstanceId]:
-        """Measure those that run, by the names of their containers; those that use something else now."""
+    async def look(self, running: Mapping[InstanceId, tuple[Home, str]]) -> set[InstanceId]:
+        """Measure those that run, by where they do and under which name; those that use something else
+        now."""
         for instance in self._looks.keys() - running.keys():
             del self._looks[instance]
             self._told.pop(instance, None)
         changed = set()
-        for instance, name in running.items():
+        for instance, (home, name) in running.items():
             try:
-                room = await self._measure(instance, name)
+                room = await self._measure(instance, home, name)
             except (errors.SkerryError, OSError):
                 continue  # it has just ended
             if _differs(self._told.get(instance, NOTHING), room):
@@ -69,12 +70,12 @@ class Usage:
                 changed.add(instance)
         return changed
 
-    async def _measure(self, instance: InstanceId, name: str) -> Room:
+    async def _measure(self, instance: InstanceId, home: Home, name: str) -> Room:
         now, last = self._clock.monotonic(), self._looks.get(instance)
-        run = self._containers.get(name).started_at
-        used = self._containers.usage(name)
+        run = home.get(name).started_at
+        used = home.usage(name)
         if last is None or now - last.disk_at >= _DISK_EVERY_S:
-            disk_at, disk_bytes = now, (await self._containers.stats(name)).disk_bytes
+            disk_at, disk_bytes = now, (await home.stats(name)).disk_bytes
         else:
             disk_at, disk_bytes = last.disk_at, last.disk_bytes
         cpu = 0
