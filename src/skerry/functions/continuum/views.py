@@ -1,9 +1,9 @@
 """What a node knows when a call arrives, and what it may decide to do with the call.
 
-A `Demand` is the call, a `View` is everything around it at one moment, and a `Policy` makes a `Decision` of the
-two with what was learnt (`skerry.functions.continuum.learning`). Whoever asks a policy, the node or the
-simulator, builds these; whoever decides reads them and nothing else. Views are old when they are read: a place
-may refuse what it seemed to have room for, and then the next of the decision is tried.
+A `Demand` is the call, a `View` is everything around it at one moment, and a `Policy` makes a `Decision` of
+the two with what was learnt (`skerry.functions.continuum.learning`). Whoever asks a policy, the node or the
+simulator, builds these; whoever decides reads them and nothing else. Views are old when they are read: a
+place may refuse what it seemed to have room for, and then the next of the decision is tried.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ RUN = Run()  # there is nothing to tell two of them apart
 class Policy(Protocol):
     """Decides where calls run.
 
-    It is asked for every call, on the node's only thread: it must be quick, never wait, and keep nothing of what
-    it is given. It offloads only what `may_leave`, and only to places of the view that are up; a decision that
-    breaks this is a fault of the policy, and the call then runs here.
+    It is asked for every call, on the node's only thread: it must be quick, never wait, and keep nothing of
+    what it is given. It offloads only what `may_leave`, and only to places of the view that are up; a
+    decision that breaks this is a fault of the policy, and the call then runs here.
     """
 
     @property

@@ -1,0 +1,269 @@
+"""What calls took, by function and by place, and what the next one will take.
+
+Whoever ran a call tells how it went (`saw`, `refused`); policies ask (`predict`). Where little is known of a
+function at a place, what is known of the function anywhere fills in, and where that is nothing, a guess that
+is kind enough for the place to be tried. What was seen counts for less with every call that went elsewhere
+since, so that a place that was bad once is not avoided for good. Time of day plays no part, and memory is
+bounded: who was seen least recently is forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from skerry.functions.continuum.views import Demand, Place
+from skerry.model.ids import FunctionName, NodeId
+
+_RUN_S = 0.1  # of a function of which nothing is known
+_START_S = 0.25  # of its workers
+_PER_BYTE_S = 1e-8  # of a link of which nothing is known: about a gigabit
+_WARM_IF_TOLD = 0.9  # how likely a worker that was idle when we heard still is
+_WARM_IF_NOT = 0.1
+_MEMORY = 40.0  # so many measurements back counts about a third
+_GUESS = 0.25  # of a measurement: how much a first guess counts
+_TRUST = 1.0  # how many measurements at a place it takes to outweigh those made elsewhere
+_HALF_LIFE = 300.0  # calls that went elsewhere, until what was seen counts half
+_LARGE = 16 * 1024  # bytes: below, what the network took says nothing of its width
+_CLASSES = 16  # told apart in queues; those above count as the last
+
+
+class Seen(Struct, frozen=True, gc=False):
+    """How a call went."""
+
+    queue_s: float = 0.0
+    start_s: float | None = None  # of a worker made for it; None: it had a warm one
+    run_s: float | None = None  # None: it never began, and `queue_s` is what it waited in vain
+    network_s: float = 0.0  # all the rest of the time that it was away
+
+
+class Prediction(Struct, frozen=True, gc=False):
+    """What a call will take at a place."""
+
+    queue_s: float
+    start_s: float
+    run_s: float
+    network_s: float
+    spread: float  # the standard deviation of their sum, in seconds
+    refusal: float = 0.0  # how likely the place is to refuse it
+    known: float = 0.0  # how many measurements this rests on, by what they still count
+
+    @property
+    def total_s(self) -> float:
+        return self.queue_s + self.start_s + self.run_s + self.network_s
+
+
+class Measure:
+    """A moving mean with its variance; the newest counts most, and the first ones count in full."""
+
+    __slots__ = ("mean", "variance", "weight")
+
+    def __init__(self, mean: float, variance: float, weight: float = 0.0) -> None:
+        self.mean = mean
+        self.variance = variance
+        self.weight = weight
+
+    def add(self, value: float) -> None:
+        weight = self.weight = min(self.weight + 1.0, _MEMORY)
+        off = value - self.mean
+        self.mean += off / weight
+        self.variance += (off * (value - self.mean) - self.variance) / weight
+
+    def fade(self, share: float) -> None:
+        """Let what it has count only that share."""
+        self.weight *= share
+
+
+def _guess(mean: float) -> Measure:
+    return Measure(mean, mean * mean, _GUESS)
+
+
+class _Function:
+    """A function anywhere, and at each place."""
+
+    __slots__ = ("calls", "pairs", "run", "start")
+
+    def __init__(self, run_s: float, start_s: float) -> None:
+        self.calls = 0
+        self.run = _guess(run_s)
+        self.start = _guess(start_s)
+        self.pairs: dict[NodeId, _Pair] = {}  # the last one is the one seen last
+
+
+class _Pair:
+    """A function at a place."""
+
+    __slots__ = ("run", "seen_at", "start", "warm_if_not", "warm_if_told")
+
+    def __init__(self) -> None:
+        self.seen_at = 0  # of the function's calls
+        self.run = Measure(0.0, 0.0)
+        self.start = Measure(0.0, 0.0)
+        self.warm_if_told = Measure(0.0, 0.0)
+        self.warm_if_not = Measure(0.0, 0.0)
+
+    def fade(self, share: float) -> None:
+        for measure in (self.run, self.start, self.warm_if_told, self.warm_if_not):
+            measure.fade(share)
+
+
+class _Node:
+    """A place, whatever is called there."""
+
+    __slots__ = ("overhead", "paces", "per_byte", "refusal", "seen_at", "waits")
+
+    def __init__(self) -> None:
+        self.seen_at = 0  # of all calls
+        self.refusal = Measure(0.0, 0.0)
+        self.overhead = Measure(0.0, 0.0)  # of the network beyond the round trip, of small calls
+        self.per_byte = Measure(0.0, 0.0)
+        self.waits: dict[int, Measure] = {}  # by class: in the queue, where there seemed to be room
+        self.paces: dict[int, Measure] = {}  # by class: in the queue, for each that waited there before
+
+    def fade(self, share: float) -> None:
+        for measure in (self.refusal, *self.waits.values(), *self.paces.values()):
+            measure.fade(share)
+
+
+_NO_PAIR = _Pair()
+_NO_NODE = _Node()
+_NOTHING = Measure(0.0, 0.0)
+
+
+class Learnt:
+    """All that a node has learnt."""
+
+    def __init__(self, *, max_functions: int = 1024, max_places: int = 128) -> None:
+        self._max_functions = max_functions
+        self._max_places = max_places
+        self._calls = 0
+        self._any = _Function(_RUN_S, _START_S)  # what to expect of one that was never seen
+        self._functions: dict[FunctionName, _Function] = {}  # the last one is the one seen last
+        self._nodes: dict[NodeId, _Node] = {}  # likewise
+
+    # What happened
+
+    def saw(self, demand: Demand, place: Place, seen: Seen) -> None:
+        """A call went so at `place`, which is what was known of it when that was decided."""
+        node = self._node(place.node)
+        node.refusal.add(0.0)
+        qos_class = min(demand.qos_class, _CLASSES - 1)
+        if place.has_room(demand):
+            node.waits.setdefault(qos_class, Measure(0.0, 0.0)).add(seen.queue_s)
+        else:
+            ahead = place.waiting + 1
+            node.paces.setdefault(qos_class, Measure(0.0, 0.0)).add(seen.queue_s / ahead)
+        if seen.run_s is None:
+            return
+        self._saw_run(demand, place, seen, seen.run_s)
+        if not place.is_here:
+            beyond = max(0.0, seen.network_s - place.rtt_s)
+            if demand.params_bytes < _LARGE:
+                node.overhead.add(beyond)
+            else:
+                node.per_byte.add(max(0.0, beyond - node.overhead.mean) / demand.params_bytes)
+
+    def refused(self, place: Place) -> None:
+        """It took a call not at all, or could not be reached."""
+        self._node(place.node).refusal.add(1.0)
+
+    def _saw_run(self, demand: Demand, place: Place, seen: Seen, run_s: float) -> None:
+        function = self._function(demand.function)
+        function.calls += 1
+        pair = self._pair(function, place.node)
+        for known in (self._any.run, function.run, pair.run):
+            known.add(run_s)
+        is_cold = seen.start_s is not None
+        (pair.warm_if_told if place.warm else pair.warm_if_not).add(0.0 if is_cold else 1.0)
+        if seen.start_s is not None:
+            for known in (self._any.start, function.start, pair.start):
+                known.add(seen.start_s)
+
+    def _function(self, name: FunctionName) -> _Function:
+        function = self._functions.pop(name, None)
+        if function is None:
+            if len(self._functions) >= self._max_functions:
+                del self._functions[next(iter(self._functions))]
+            function = _Function(self._any.run.mean, self._any.start.mean)
+        self._functions[name] = function
+        return function
+
+    def _pair(self, function: _Function, node: NodeId) -> _Pair:
+        pair = function.pairs.pop(node, None)
+        if pair is None:
+            if len(function.pairs) >= self._max_places:
+                del function.pairs[next(iter(function.pairs))]
+            pair = _Pair()
+        else:
+            pair.fade(0.5 ** ((function.calls - pair.seen_at - 1) / _HALF_LIFE))
+        pair.seen_at = function.calls
+        function.pairs[node] = pair
+        return pair
+
+    def _node(self, name: NodeId) -> _Node:
+        self._calls += 1
+        node = self._nodes.pop(name, None)
+        if node is None:
+            if len(self._nodes) >= self._max_places:
+                del self._nodes[next(iter(self._nodes))]
+            node = _Node()
+        else:
+            node.fade(0.5 ** ((self._calls - node.seen_at - 1) / _HALF_LIFE))
+        node.seen_at = self._calls
+        self._nodes[name] = node
+        return node
+
+    # What will happen
+
+    def predict(self, demand: Demand, place: Place) -> Prediction:
+        """What the call would take there."""
+        function = self._functions.get(demand.function, self._any)
+        pair = function.pairs.get(place.node, _NO_PAIR)
+        node = self._nodes.get(place.node, _NO_NODE)
+
+        counts = 0.5 ** ((function.calls - pair.seen_at) / _HALF_LIFE)
+        known = pair.run.weight * counts
+        share = known / (known + _TRUST)
+        anywhere = function.run
+        run_s = anywhere.mean + share * (pair.run.mean - anywhere.mean)
+        variance = anywhere.variance + share * (pair.run.variance - anywhere.variance)
+
+        if place.warm:
+            warm, guess = pair.warm_if_told, _WARM_IF_TOLD
+        else:
+            warm, guess = pair.warm_if_not, _WARM_IF_NOT
+        weight = warm.weight * counts
+        cold = 1.0 - (guess * _TRUST + warm.mean * weight) / (_TRUST + weight)
+        weight = pair.start.weight * counts
+        start_s = function.start.mean + weight / (weight + _TRUST) * (pair.start.mean - function.start.mean)
+        variance += cold * (function.start.variance + (1.0 - cold) * start_s * start_s)
+
+        counts = 0.5 ** ((self._calls - node.seen_at) / _HALF_LIFE)
+        qos_class = min(demand.qos_class, _CLASSES - 1)
+        if demand.memory <= place.memory_free and demand.cpu <= place.cpus_free:
+            wait = node.waits.get(qos_class, _NOTHING)
+            weight = wait.weight * counts
+            queue_s = wait.mean * weight / (weight + _TRUST)
+            variance += wait.variance * weight / (weight + _TRUST)
+        else:
+            wait = node.paces.get(qos_class, _NOTHING)
+            weight = wait.weight * counts
+            pace_s = run_s / _seats(demand, place)
+            pace_s += weight / (weight + _TRUST) * (wait.mean - pace_s)
+            queue_s = pace_s * (place.waiting + 1)
+            variance += queue_s * queue_s
+        network_s = 0.0
+        if not place.is_here:
+            per_byte = node.per_byte.mean if node.per_byte.weight else _PER_BYTE_S
+            network_s = place.rtt_s + node.overhead.mean + per_byte * demand.params_bytes
+        weight = node.refusal.weight * counts
+        refusal = node.refusal.mean * weight / (weight + _TRUST)
+        return Prediction(queue_s, cold * start_s, run_s, network_s, math.sqrt(variance), refusal, known)
+
+
+def _seats(demand: Demand, place: Place) -> float:
+    """How many of such calls the place runs at once, if it runs nothing else."""
+    by_memory = place.memory_total / demand.memory
+    by_cpu = place.cpus_total / demand.cpu if demand.cpu else by_memory
+    return max(1.0, min(by_memory, by_cpu))
