@@ -12,22 +12,25 @@ is not known here (`skerry.control.leading`); `skerry.control.reconciling` carri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from skerry.control import census, transitions
 from skerry.control.census import Census, Known
 from skerry.control.pending import Pending
+from skerry.control.promises import Promises
 from skerry.control.rates import Bucket
 from skerry.control.standings import Standing
 from skerry.control.transitions import Step
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
+from skerry.model.room import Room
 from skerry.model.statuses import FINAL, Desired, Status
 from skerry.model.workloads import Instance
 from skerry.schedule import explaining
-from skerry.schedule.answers import Placement, Verdict
+from skerry.schedule.answers import Placement, Unplaced, Verdict
 from skerry.schedule.asks import Ask, Policy
 from skerry.schedule.fleet import Fleet
 
@@ -90,6 +93,7 @@ class Decider:
         self._reserved: set[InstanceId] = set()  # who leaves, and for whose next copy a place is kept
         self._under_way: set[InstanceId] = set()  # decided; how it went is not known yet
         self._homes: dict[InstanceId, NodeId] = {}  # where a copy was that left for its successor
+        self._promises = Promises(self._fleet)
         self._drains: dict[NodeId, float] = {}  # until when what is left there may stay
         self._grown: set[NodeId] = set()  # may hold more than when somebody last tried
         self._replacing = Bucket.full(replacements_per_s, at=float("-inf"))
@@ -141,6 +145,16 @@ class Decider:
             for known in self._census.on_node(node):
                 self._dirty[known.value.id] = None
 
+    def keep(self, node: NodeId, promised: Mapping[InstanceId, Room]) -> None:
+        """So much of `node` is promised, instead of what was before, each part to the instance of that id.
+
+        It is kept for as long as that instance is nowhere, and whether or not there is one yet: nobody else
+        is placed there, and who is to have it is tried there first. What is there already stays.
+        """
+        for id in self._promises.set(node, promised):
+            self._mind_promise(id)
+            self._dirty[id] = None
+
     def done(self, ids: Iterable[InstanceId]) -> None:
         """What was decided on these is durable and heard of, or did not happen."""
         for id in ids:
@@ -159,7 +173,8 @@ class Decider:
 
     def explain(self, instance: Instance) -> Sequence[Verdict]:
         """What every node says to it."""
-        return self._fleet.explain(Ask.of(instance.id, instance.spec))
+        ask = Ask.of(instance.id, instance.spec)
+        return self._promises.without(instance.id, lambda: self._fleet.explain(ask))
 
     def turn(self, now: float, limit: int) -> Plan:
         """At most about `limit` decisions."""
@@ -202,7 +217,9 @@ class Decider:
         if node is None:
             if _waits(instance):
                 ask = Ask.of(id, instance.spec)
-                self._pending.add(ask, census.place_of(instance), instance.observed.reason)
+                self._pending.add(
+                    ask, census.place_of(instance), instance.observed.reason, self._promises.home(id)
+                )
             else:
                 self._pending.discard(id)
             return
@@ -260,7 +277,8 @@ class Decider:
             self._pending.wake(lambda room: True)
         else:
             free = [self._fleet.free(node) for node in grown]
-            self._pending.wake(lambda room: any(one.fits(room) for one in free))
+            kept = {room for node in grown for room in self._promises.rooms(node)}
+            self._pending.wake(lambda room: room in kept or any(one.fits(room) for one in free))
 
     def _release_stuck(self, plan: Plan, limit: int) -> None:
         """Of draining nodes, those may leave at once who have somewhere to go, or nothing to run."""
@@ -297,18 +315,22 @@ class Decider:
                 self._pending.discard(id)  # it has changed, or is about to, and is looked at again then
                 continue
             self._give_back(id)
-            home = self._homes.get(id)
-            if home is not None and self._fleet.fits(home, ask):
-                node = home
-            else:
-                found = self._fleet.place(ask, self._policy)
-                if not isinstance(found, Placement):
-                    self._pending.park(ask, explaining.summary(found), now)
-                    continue
-                node = found.node
+            node = self._promises.without(id, partial(self._find_place, ask))
+            if isinstance(node, Unplaced):
+                self._pending.park(ask, explaining.summary(node), now)
+                continue
             self._fleet.bind(node, ask)
+            self._mind_promise(id)
             self._pending.discard(id)
             plan.places.append((known, transitions.bind(known.value, node, at=now)))
+
+    def _find_place(self, ask: Ask) -> NodeId | Unplaced:
+        """Where its last copy was, where room is kept for it, or where there is some."""
+        for home in (self._homes.get(ask.instance), self._promises.home(ask.instance)):
+            if home is not None and self._fleet.fits(home, ask):
+                return home
+        found = self._fleet.place(ask, self._policy)
+        return found.node if isinstance(found, Placement) else found
 
     def _tell(self, plan: Plan, limit: int) -> None:
         for id, reason in self._pending.tell(limit - len(plan.places)):
@@ -353,6 +375,12 @@ class Decider:
                 self._grown.add(before)
         if id in self._reserved and not (instance is not None and _is_moving(instance)):
             self._give_back(id)
+        self._mind_promise(id)
+
+    def _mind_promise(self, id: InstanceId) -> None:
+        has_place = self._fleet.bound(id) is not None or id in self._reserved
+        if (node := self._promises.mind(id, has_place=has_place)) is not None:
+            self._grown.add(node)
 
     def _reserve(self, node: NodeId, id: InstanceId, ask: Ask) -> None:
         """Keep a place for the next copy while the present one leaves."""
@@ -366,6 +394,7 @@ class Decider:
             if (node := self._fleet.bound(place)) is not None:
                 self._grown.add(node)
             self._fleet.unbind(place)
+            self._mind_promise(id)
 
 
 def _unbind(known: Known, now: float, reason: str) -> Decided:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from skerry.model.ids import InstanceId
+from skerry.model.ids import InstanceId, NodeId
 from skerry.model.room import Room
 from skerry.schedule.asks import Ask
 
@@ -23,12 +23,16 @@ RETELL_S = 10.0
 _LITTER = 64
 
 
+Key = tuple[tuple[Any, ...], NodeId | None]
+
+
 class _Shape:
     """All who ask for the same."""
 
-    __slots__ = ("count", "number", "queue", "reason", "room", "told_at", "untold")
+    __slots__ = ("count", "key", "number", "queue", "reason", "room", "told_at", "untold")
 
-    def __init__(self, number: int, room: Room) -> None:
+    def __init__(self, key: Key, number: int, room: Room) -> None:
+        self.key = key
         self.number = number
         self.room = room
         self.count = 0
@@ -49,7 +53,7 @@ class Pending:
 
     def __init__(self) -> None:
         self._waiting: dict[InstanceId, _Waiting] = {}
-        self._shapes: dict[tuple[Any, ...], _Shape] = {}
+        self._shapes: dict[Key, _Shape] = {}
         self._numbers = count()
         self._ready: list[tuple[str, int, _Shape]] = []  # a heap of shapes to be tried, by their eldest
         self._told: dict[InstanceId, str] = {}
@@ -58,19 +62,22 @@ class Pending:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, ask: Ask, place: str, reason: str) -> None:
-        """Somebody waits, who stands at `place` among all; `reason` is what is known of why."""
+    def add(self, ask: Ask, place: str, reason: str, home: NodeId | None = None) -> None:
+        """Somebody waits, who stands at `place` among all; `reason` is what is known of why.
+
+        For who has a `home` room is kept there: others of its shape have no share in that.
+        """
+        key = (ask.shape, home)
         before = self._waiting.get(ask.instance)
         if before is not None:
-            if before.ask == ask:
+            if before.ask == ask and before.shape.key == key:
                 if self._told.get(ask.instance, reason) != reason and before.shape.reason is not None:
                     self._to_tell.append((ask.instance, before.shape.reason))  # that did not get through
                 return
             self.discard(ask.instance)
-        key = ask.shape
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = _Shape(next(self._numbers), ask.room)
+            shape = self._shapes[key] = _Shape(key, next(self._numbers), ask.room)
         self._waiting[ask.instance] = _Waiting(place, ask, shape)
         shape.count += 1
         heapq.heappush(shape.queue, (place, ask.instance))
@@ -91,7 +98,7 @@ class Pending:
         self._told.pop(instance, None)
         shape.untold.pop(instance, None)
         if not shape.count:
-            del self._shapes[waiting.ask.shape]
+            del self._shapes[shape.key]
         elif len(shape.queue) > 2 * shape.count + _LITTER:
             shape.queue = [entry for entry in shape.queue if self._is_of(shape, *entry)]
             heapq.heapify(shape.queue)

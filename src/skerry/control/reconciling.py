@@ -9,7 +9,7 @@ never polls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
@@ -25,7 +25,8 @@ from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.ids import NodeId
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.room import Room
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import Status
 from skerry.model.workloads import Instance
@@ -79,6 +80,11 @@ class Reconciler:
     def explain(self, instance: Instance) -> Sequence[Verdict]:
         """What every node says to an instance."""
         return self._decider.explain(instance)
+
+    def keep(self, node: NodeId, promised: Mapping[InstanceId, Room]) -> None:
+        """So much of `node` is promised, instead of what was before, to instances that may not exist yet."""
+        self._decider.keep(node, promised)
+        self._changed.set()
 
     async def run(self, leader: Leader) -> None:
         """Keep the books for ever, and decide while `leader` leads. The mirrors must be running."""
