@@ -115,6 +115,23 @@ HTTP: dict[str, Access] = {
     "GET /api/v2/flavors/k8slice": _SHOPPERS,
     "POST /api/v2/reservations": _BUYERS,
     "POST /api/v2/transactions/{id}/purchase": _BUYERS,
+    "GET /market": _READERS,
+    "GET /market/peers": _READERS,
+    "GET /market/peers/{name}": _READERS,
+    "PUT /market/peers/{name}": _ADMIN,
+    "DELETE /market/peers/{name}": _ADMIN,
+    "GET /market/offers": _READERS,
+    "POST /market/buy": _ADMIN,
+    "GET /market/borrowed": _READERS,
+    "GET /market/borrowed/{id}": _READERS,
+    "POST /market/borrowed/{id}/release": _ADMIN,
+    "POST /market/borrowed/{id}/renew": _ADMIN,
+    "POST /market/flavors": _ADMIN,
+    "DELETE /market/flavors/{id}": _ADMIN,
+    "GET /market/ledger": _READERS,
+    "GET /market/holds": _READERS,
+    "GET /market/contracts": _READERS,
+    "POST /market/contracts/{id}/reclaim": _ADMIN,
 }
 # What lives in a namespace is also served there, to the same callers.
 HTTP |= {

@@ -31,6 +31,7 @@ from skerry.wire.http.app import build_app
 from skerry.wire.http.server import HttpServer
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.kudo.keeper import Tunnels
+from skerry.wire.market.context import MarketDesk
 from skerry.wire.peers import Peer
 from skerry.wire.rear.context import Rear
 from skerry.wire.serverledge.context import Serverledge
@@ -110,6 +111,7 @@ async def serving(
     tunnels: Tunnels | None = None,
     serverledge: Serverledge | None = None,
     rear: Rear | None = None,
+    desk: MarketDesk | None = None,
     leads: bool = False,
 ) -> AsyncIterator[Site]:
     """A server with everything behind it; with `app`, that is served instead of Skerry's own."""
@@ -139,7 +141,7 @@ async def serving(
         control = await undo.enter_async_context(control_on(store, log, clock, leads=leads))
         kudo = Kudo(control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock)
         built = app or build_app(
-            plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052", kudo, serverledge, rear
+            plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052", kudo, serverledge, rear, desk
         )
         server = HttpServer(built, settings.http)
         site = Site(server, plane, control, "https" if tls else "http")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -14,20 +15,23 @@ from skerry.wire import access
 from skerry.wire.gate import Gate
 from skerry.wire.http.front import Front
 from skerry.wire.kudo import table as kudo_table
+from skerry.wire.market import table as market_table
 from skerry.wire.own import table as own_table
 from skerry.wire.peers import Peer
 from skerry.wire.rear import table as rear_table
-from skerry.wire.rear.context import Rear
 from skerry.wire.serverledge import table as serverledge_table
 from tests.wire.http.conftest import Serve, StrangerGate
+from tests.wire.market.conftest import desk_of
 from tests.wire.rear.conftest import market_of
 from tests.wire.serverledge.fakes import Fakes
 
 
 @pytest.fixture
-async def rear() -> AsyncIterator[Rear]:
-    async with market_of(SigningKey.generate(), ManualClock(), MarketSettings()) as (_, bundle):
-        yield bundle
+async def market() -> AsyncIterator[dict[str, Any]]:
+    """Both sides of one, as `serve` takes them."""
+    clock = ManualClock()
+    async with market_of(SigningKey.generate(), clock, MarketSettings()) as (ledger, rear):
+        yield {"rear": rear, "desk": desk_of(ledger, rear.provider, clock)}
 
 
 class RoleGate(Gate):
@@ -45,16 +49,16 @@ async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None
     assert isinstance(app, Front)
     served = [f"{target.method} {target.template}" for target in app.targets()]
     assert sorted(served) == sorted(access.HTTP)
-    rooms = (own_table, kudo_table, serverledge_table, rear_table)
+    rooms = (own_table, kudo_table, serverledge_table, rear_table, market_table)
     assert sorted(served) == sorted(endpoint.name for room in rooms for endpoint in room.ENDPOINTS)
     assert all(target.row is access.HTTP[f"{target.method} {target.template}"] for target in app.targets())
 
 
 @pytest.mark.parametrize("role", [None, *Role])
 async def test_a_role_reaches_exactly_the_routes_of_its_rows(
-    serve: Serve, rear: Rear, role: Role | None
+    serve: Serve, market: dict[str, Any], role: Role | None
 ) -> None:
-    site = await serve(gate=RoleGate, serverledge=Fakes(SystemClock()).bundle, rear=rear)
+    site = await serve(gate=RoleGate, serverledge=Fakes(SystemClock()).bundle, **market)
     session = await site.session(headers={"Authorization": role} if role else {})
     got = {}
     wanted = {}

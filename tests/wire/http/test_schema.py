@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from skerry.model.settings import MarketSettings
 from skerry.wire import access
 from skerry.wire.http.openapi import openapi_document
 from tests.wire.http.conftest import serving
+from tests.wire.market.conftest import desk_of
 from tests.wire.rear.conftest import market_of
 from tests.wire.serverledge.fakes import Fakes
 
@@ -50,10 +52,16 @@ def url(authority: pki.Authority) -> Iterator[str]:
     async def live() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        async with (
-            market_of(SigningKey.generate(), ManualClock(), MarketSettings()) as (_, rear),
-            serving(authority, serverledge=Fakes(SystemClock()).bundle, rear=rear) as site,
-        ):
+        clock = ManualClock()
+        async with AsyncExitStack() as undo:
+            ledger, rear = await undo.enter_async_context(
+                market_of(SigningKey.generate(), clock, MarketSettings())
+            )
+            desk = desk_of(ledger, rear.provider, clock)
+            functions = Fakes(SystemClock()).bundle
+            site = await undo.enter_async_context(
+                serving(authority, serverledge=functions, rear=rear, desk=desk)
+            )
             started.set_result((site.url, lambda: loop.call_soon_threadsafe(stop.set) and None))
             await stop.wait()
 

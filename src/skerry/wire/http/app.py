@@ -20,6 +20,8 @@ from skerry.wire.http.front import Front, Target
 from skerry.wire.http.openapi import openapi_document
 from skerry.wire.kudo import table as kudo_table
 from skerry.wire.kudo.context import Kudo
+from skerry.wire.market import table as market_table
+from skerry.wire.market.context import MarketDesk
 from skerry.wire.own import health
 from skerry.wire.own import table as own_table
 from skerry.wire.own.context import Own
@@ -36,11 +38,12 @@ def build_app(
     kudo: Kudo,
     serverledge: Serverledge | None = None,
     rear: Rear | None = None,
+    desk: MarketDesk | None = None,
 ) -> Front:
     """The app that `HttpServer` serves; `grpc_address` is asked when a node joins.
 
-    Without `serverledge` this server has no functions, and without `rear` no market; it says so where they
-    are asked for.
+    Without `serverledge` this server has no functions, and without `rear` and `desk` no market, for other
+    clouds and for its own people; it says so where they are asked for.
     """
     own = Own.of(plane, grpc_address, jsonio.encode(openapi_document()))
     settings = plane.settings.http
@@ -69,6 +72,7 @@ def build_app(
     ]
     behind.extend(serverledge_table.behind(serverledge, plane.settings))
     behind.extend(rear_table.behind(rear, plane.settings))
+    behind.extend(market_table.behind(desk, plane.settings))
     return Front(
         bare={"/healthz": [health.bare()], **serverledge_table.bare(serverledge, plane.settings)},
         behind=[(route(found), found) for found in behind],

@@ -19,6 +19,7 @@ from skerry.wire.http import answers
 from skerry.wire.http.answers import Problem
 from skerry.wire.http.endpoints import Duplex, Endpoint, Raw, Stream
 from skerry.wire.kudo import table as kudo_table
+from skerry.wire.market import table as market_table
 from skerry.wire.own import table as own_table
 from skerry.wire.rear import table as rear_table
 from skerry.wire.serverledge import table as serverledge_table
@@ -55,6 +56,7 @@ def openapi_document() -> dict[str, Any]:
             *kudo_table.ENDPOINTS,
             *serverledge_table.ENDPOINTS,
             *rear_table.ENDPOINTS,
+            *market_table.ENDPOINTS,
         ]
     )
 

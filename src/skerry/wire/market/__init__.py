@@ -1,0 +1,1 @@
+"""The market for the people of this cloud: peers, what is bought of them, and what is sold."""

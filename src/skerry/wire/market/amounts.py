@@ -1,0 +1,112 @@
+"""Amounts, prices and flavors as this room writes them: cores, MB and GB, and money as decimal text.
+
+Pure translation to and from the nouns of the market; nothing here is spelt as REAR spells it. Times are
+seconds since the epoch, as on all of Skerry's own routes.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from skerry.model import errors, ids
+from skerry.model.market import Flavor, Price
+from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
+
+Cores = Annotated[int, Meta(ge=0, le=MOST // 1000, description="Cores")]
+MB = Annotated[int, Meta(ge=0, le=MOST, description="MB")]
+GB = Annotated[int, Meta(ge=0, le=MOST, description="GB")]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Label = Annotated[str, Meta(max_length=256)]
+
+_CORE: Final = 1000
+_MONEY = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
+
+
+class IdPath(msgspec.Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=ids.MAX_ID)]
+
+
+class Amounts(msgspec.Struct, frozen=True):
+    """Room."""
+
+    cpu: Annotated[float, Meta(description="Cores")]
+    memory: Annotated[int, Meta(description="MB")]
+    disk: Annotated[int, Meta(description="GB")]
+
+    @classmethod
+    def of(cls, room: Room) -> Amounts:
+        cores, rest = divmod(room.cpu, _CORE)
+        return cls(room.cpu / _CORE if rest else cores, room.memory, room.disk)
+
+
+class PriceInfo(msgspec.Struct, frozen=True):
+    """So much money for each period."""
+
+    amount: Annotated[str, Meta(description="A decimal number: `0.10`")]
+    currency: Annotated[str, Meta(description="ISO 4217: `EUR`")]
+    period: Annotated[str, Meta(description="ISO 8601: `PT1H`")]
+
+    @classmethod
+    def of(cls, price: Price) -> PriceInfo:
+        return cls(f"{price.amount:f}", price.currency, price.period)
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """In which parts it is sold: at least the minimum, and from there in whole steps; a step of 0 is any."""
+
+    min: Amounts
+    step: Amounts
+
+
+class FlavorInfo(msgspec.Struct, frozen=True):
+    """What a flavor is, whatever is free of it. Without `parts` it is sold whole."""
+
+    id: str
+    provider: str
+    room: Annotated[Amounts, Meta(description="Of one")]
+    stock: Annotated[int, Meta(description="How many of it there are")]
+    price: PriceInfo
+    parts: Parts | None
+    max_count: Annotated[int, Meta(description="How many may be taken together")]
+    location: str
+    architecture: str
+    node: Annotated[str, Meta(description="The node that it follows, if it follows one")]
+    expires_at: float | None
+    version: int
+
+    @classmethod
+    def of(cls, flavor: Flavor) -> FlavorInfo:
+        parts = flavor.partition
+        return cls(
+            id=flavor.id,
+            provider=flavor.provider,
+            room=Amounts.of(flavor.room),
+            stock=flavor.stock,
+            price=PriceInfo.of(flavor.price),
+            parts=None if parts is None else Parts(Amounts.of(parts.least), Amounts.of(parts.step)),
+            max_count=1 if flavor.aggregation is None else flavor.aggregation.most,
+            location=flavor.location,
+            architecture=flavor.architecture,
+            node=flavor.worker,
+            expires_at=flavor.expires_at,
+            version=flavor.version,
+        )
+
+
+def room_of(cores: int, megabytes: int, gigabytes: int = 0) -> Room:
+    return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+
+
+def money(text: str, field: str) -> Decimal:
+    """An amount as people write it; `1e9` is none."""
+    if not _MONEY.fullmatch(text):
+        raise errors.Invalid(
+            f"{field} is a decimal number such as `0.10`, with at most 18 digits on either side of the point",
+            field=field,
+        )
+    return Decimal(text)

@@ -1,0 +1,192 @@
+"""`/market/offers` and `/market/buy`: what peers offer, and buying the best of it.
+
+A purchase is told step by step, a JSON object on each line. Whoever goes away before the last line has bought
+nothing: closing the steps is what makes the trader undo them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from skerry.kit import jsonio
+from skerry.market.trading import Found, PeerFailure, Progress, Wish
+from skerry.model import errors, ids
+from skerry.model.room import NOTHING
+from skerry.wire.http.answers import Problem
+from skerry.wire.http.endpoints import Call, Stream, endpoint
+from skerry.wire.http.streaming import Manner
+from skerry.wire.market.amounts import GB, MB, Amounts, Cores, Count, FlavorInfo, PriceInfo, money, room_of
+from skerry.wire.market.borrowed import BorrowedInfo
+from skerry.wire.market.context import MarketDesk
+
+LINES: Final = "application/x-ndjson"
+
+
+class CapacityWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be bought: `count` times so much. What is empty, or 0, does not matter."""
+
+    cpu: Cores = 0
+    memory: MB = 0
+    disk: GB = 0
+    count: Count = 1
+    duration_s: (
+        Annotated[float, Meta(ge=1, le=1e10, description="Seconds; without it as the provider has it")] | None
+    ) = None
+    max_price: Annotated[
+        str, Meta(max_length=40, description="The most for all of it, for each period: `0.50`")
+    ] = ""
+    currency: Annotated[str, Meta(max_length=3, pattern="^([A-Z]{3})?$", description="ISO 4217: `EUR`")] = ""
+    where: Annotated[str, Meta(max_length=256, description="The location, as the offer tells it")] = ""
+    architecture: Annotated[str, Meta(max_length=256, description="`amd64`, `arm64`")] = ""
+    peer: Annotated[str, Meta(max_length=ids.MAX_ID, description="The name of one peer; else of all")] = ""
+
+    def wish(self) -> Wish:
+        return Wish(
+            room=room_of(self.cpu, self.memory, self.disk),
+            count=self.count,
+            duration_s=self.duration_s,
+            max_price=money(self.max_price, "max_price") if self.max_price else None,
+            currency=self.currency,
+            where=self.where,
+            architecture=self.architecture,
+            peer=self.peer,
+        )
+
+
+class OfferQuery(CapacityWish, frozen=True, forbid_unknown_fields=True):
+    """Offers of which this may be had; without an amount all that there are."""
+
+    own: Annotated[bool, Meta(description="What this cloud sells itself, too")] = False
+
+    def wish_if_any(self) -> Wish | None:
+        """None if no amount is named, which leaves nothing that could have a price."""
+        if room_of(self.cpu, self.memory, self.disk) != NOTHING:
+            return self.wish()
+        if self.max_price or self.duration_s is not None or self.count > 1:
+            raise errors.Invalid(
+                "how much is to be had? name cpu, memory or disk with count, duration_s or max_price",
+                field="cpu",
+            )
+        return None
+
+    def admits(self, found: Found) -> bool:
+        flavor = found.flavor
+        return (
+            self.peer in ("", found.peer)
+            and self.where in ("", flavor.location)
+            and self.architecture in ("", flavor.architecture)
+            and self.currency in ("", found.price.currency)
+        )
+
+
+class OfferInfo(msgspec.Struct, frozen=True):
+    """An offer: what is free of it, and what of it is meant by the question."""
+
+    peer: Annotated[str, Meta(description="Who offers it; empty: this cloud")]
+    flavor: FlavorInfo
+    free: Amounts
+    room: Annotated[Amounts, Meta(description="What was asked for, or all that is on offer")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of `room` times `count`, for each period")]
+
+    @classmethod
+    def of(cls, found: Found) -> OfferInfo:
+        return cls(
+            peer=found.peer,
+            flavor=FlavorInfo.of(found.flavor),
+            free=Amounts.of(found.free),
+            room=Amounts.of(found.room),
+            count=found.count,
+            price=PriceInfo.of(found.price),
+        )
+
+
+class OfferList(msgspec.Struct, frozen=True):
+    """Offers, the best first; `failures` are peers that gave no answer in time."""
+
+    offers: list[OfferInfo]
+    failures: list[PeerFailure]
+
+
+class ProgressInfo(msgspec.Struct, frozen=True):
+    """A step of a purchase; the last one, `done`, has what was bought."""
+
+    step: str
+    message: str
+    borrowed: BorrowedInfo | None
+
+
+@endpoint("GET", "/market/offers", summary="What peers offer", raises=(errors.Invalid, errors.Unavailable))
+async def offers(desk: MarketDesk, call: Call, query: OfferQuery) -> OfferList:
+    """All peers are asked at once, and those that do not answer in time are named.
+
+    With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
+    is free.
+    """
+    listing = await desk.trader.offers(query.wish_if_any(), own=query.own)
+    return OfferList(
+        [OfferInfo.of(found) for found in listing.found if query.admits(found)],
+        [failure for failure in listing.failures if query.peer in ("", failure.peer)],
+    )
+
+
+@endpoint(
+    "POST",
+    "/market/buy",
+    summary="Buy capacity",
+    media=LINES,
+    raises=(errors.Invalid, errors.Overloaded, errors.Unavailable),
+    streams=True,
+)
+async def buy(desk: MarketDesk, call: Call, body: CapacityWish) -> Stream:
+    """The best offer is reserved, bought, signed and opened, with a line of JSON for each `step`.
+
+    The last line is of the step `done`, with `borrowed`, the contract; or it has `error` and `code`, and all
+    that was begun has been undone. It is undone, too, if the client goes away before.
+    """
+    wish = body.wish()
+    async with AsyncExitStack() as undo:
+        undo.enter_context(desk.purchases.take())
+        steps = desk.trader.buy(wish, actor=call.caller.name)
+        return Stream(_told(steps, call.request_id), _MANNER, undo.pop_all())
+
+
+async def _told(steps: AsyncIterator[Progress], request_id: str) -> AsyncGenerator[bytes, None]:
+    try:
+        async with _closed(steps):
+            async for step in steps:
+                bought = None if step.borrowed is None else BorrowedInfo.of(step.borrowed)
+                yield _line(ProgressInfo(step.step, step.message, bought))
+    except errors.SkerryError as error:
+        yield _line(Problem(error=error.message, code=error.slug, request_id=request_id))
+
+
+@asynccontextmanager
+async def _closed(steps: AsyncIterator[Progress]) -> AsyncIterator[None]:
+    """End the purchase with us, also if we are left between two steps."""
+    try:
+        yield
+    finally:
+        if isinstance(steps, AsyncGenerator):
+            await steps.aclose()
+
+
+def _line(value: msgspec.Struct) -> bytes:
+    return jsonio.encode(value) + b"\n"
+
+
+_MANNER: Final = Manner(
+    LINES,
+    goodbye=_line(
+        Problem(
+            error="the server is stopping and undoes what was begun; try again",
+            code=errors.Unavailable.slug,
+            request_id="",
+        )
+    ),
+)

@@ -1,0 +1,160 @@
+"""`/market/holds` and `/market/contracts`: what buyers hold of this cloud's flavors, and what they bought."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.accounts import Sale
+from skerry.model import errors
+from skerry.model.ids import ContractId
+from skerry.model.market import Hold
+from skerry.wire.http.endpoints import Call, endpoint
+from skerry.wire.market import pages
+from skerry.wire.market.amounts import Amounts, IdPath, Label, PriceInfo
+from skerry.wire.market.context import MarketDesk
+from skerry.wire.market.pages import PageQuery
+from skerry.wire.rear.documents import state_of_contract, state_of_hold
+
+
+class HoldInfo(msgspec.Struct, frozen=True):
+    """A part of a flavor that is kept for a buyer."""
+
+    id: str
+    flavor: str
+    buyer: str
+    room: Annotated[Amounts, Meta(description="Of one")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
+    total: Annotated[str, Meta(description="For the whole of the contract that it would be")]
+    created_at: float
+    expires_at: float
+    state: Annotated[str, Meta(description="`held`, `bought`, `cancelled` or `expired`")]
+    contract: str | None
+
+    @classmethod
+    def of(cls, hold: Hold, now: float) -> HoldInfo:
+        return cls(
+            id=hold.id,
+            flavor=hold.flavor.id,
+            buyer=hold.buyer,
+            room=Amounts.of(hold.room),
+            count=hold.count,
+            price=PriceInfo.of(hold.price),
+            total=f"{hold.total:f}",
+            created_at=hold.created_at,
+            expires_at=hold.expires_at,
+            state=state_of_hold(hold, now),
+            contract=hold.contract,
+        )
+
+
+class SoldInfo(msgspec.Struct, frozen=True):
+    """A contract that this cloud sold."""
+
+    id: str
+    flavor: str
+    buyer: str
+    room: Annotated[Amounts, Meta(description="Of one")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
+    total: Annotated[str, Meta(description="Of all of it, from start to end")]
+    starts_at: float
+    ends_at: float
+    reclaim_at: Annotated[float | None, Meta(description="It is taken back then")]
+    reason: str
+    ended_at: float | None
+    state: Annotated[str, Meta(description="`live`, `reclaimed`, `released`, `withdrawn` or `expired`")]
+    is_countersigned: Annotated[bool, Meta(description="Its buyer has signed it too")]
+
+    @classmethod
+    def of(cls, sale: Sale, now: float) -> SoldInfo:
+        contract = sale.contract
+        return cls(
+            id=contract.id,
+            flavor=contract.flavor.id,
+            buyer=contract.buyer,
+            room=Amounts.of(contract.room),
+            count=contract.count,
+            price=PriceInfo.of(contract.price),
+            total=f"{contract.total:f}",
+            starts_at=contract.starts_at,
+            ends_at=contract.ends_at,
+            reclaim_at=contract.reclaim_at,
+            reason=contract.reason,
+            ended_at=contract.ended_at,
+            state=state_of_contract(contract, now),
+            is_countersigned=bool(sale.countersigned),
+        )
+
+
+class HoldList(msgspec.Struct, frozen=True):
+    """Those that are live first, and then the youngest; `count` is of all."""
+
+    count: int
+    holds: list[HoldInfo]
+    cursor: str | None
+
+
+class SoldList(msgspec.Struct, frozen=True):
+    """Those that are live first, and then the youngest; `count` is of all."""
+
+    count: int
+    contracts: list[SoldInfo]
+    cursor: str | None
+
+
+class ReclaimWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why it is taken back."""
+
+    reason: Annotated[Label, Meta(description="Its buyer is told")] = ""
+
+
+@endpoint(
+    "GET",
+    "/market/holds",
+    summary="What buyers hold",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def list_holds(desk: MarketDesk, call: Call, query: PageQuery) -> HoldList:
+    """Holds on flavors of this cloud, also those that ended not long ago."""
+    now = desk.clock.now()
+
+    def place(hold: Hold) -> str:
+        return pages.newest_first(is_over=not hold.is_live(now), at=hold.created_at, id=hold.id)
+
+    page = pages.cut(desk.ledger.holds(), place, query)
+    return HoldList(page.total, [HoldInfo.of(hold, now) for hold in page.items], page.cursor)
+
+
+@endpoint(
+    "GET",
+    "/market/contracts",
+    summary="What was sold",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def list_contracts(desk: MarketDesk, call: Call, query: PageQuery) -> SoldList:
+    """Contracts that this cloud sold, also those that ended not long ago."""
+    now = desk.clock.now()
+
+    def place(sale: Sale) -> str:
+        contract = sale.contract
+        return pages.newest_first(is_over=not contract.is_live(now), at=contract.starts_at, id=contract.id)
+
+    page = pages.cut(desk.ledger.contracts(), place, query)
+    return SoldList(page.total, [SoldInfo.of(sale, now) for sale in page.items], page.cursor)
+
+
+@endpoint(
+    "POST",
+    "/market/contracts/{id}/reclaim",
+    summary="Take back what was sold",
+    raises=(errors.Invalid, errors.NotFound, errors.Expired, errors.Unavailable),
+)
+async def reclaim(desk: MarketDesk, call: Call, path: IdPath, body: ReclaimWish | None) -> SoldInfo:
+    """Its buyer is told now, and the contract ends when its notice is over: at `reclaim_at`."""
+    reason = "" if body is None else body.reason
+    sale = await desk.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
+    return SoldInfo.of(sale, desk.clock.now())
