@@ -145,20 +145,27 @@ class Server:
 
     def stream(self, *path: str, headers: dict[str, str] | None = None, **query: str | None) -> Iterator[str]:
         """The lines of an endless answer, as they come."""
-        with self._open(path, query, headers) as response:
+        with self._open("GET", path, query, headers) as response:
             for line in response:
                 yield line.decode("utf-8", "replace").rstrip("\r\n")
 
+    def steps(self, *path: str, body: Any) -> Iterator[Any]:
+        """What a POST is answered step by step, each a line of JSON; told if it breaks off."""
+        with self._open("POST", path, {}, body=body) as response:
+            try:
+                for line in response:
+                    yield _json(line)
+            except (OSError, http.client.HTTPException):
+                raise _broken_off() from None
+
     def output(self, *path: str, **query: str | None) -> Iterator[bytes]:
         """An answer that may be endless, byte for byte as it comes; told if it breaks off."""
-        with self._open(path, query, {"Accept": "*/*"}) as response:
+        with self._open("GET", path, query, {"Accept": "*/*"}) as response:
             try:
                 while data := response.read1(_PIECE):
                     yield data
             except (OSError, http.client.HTTPException):
-                raise NoServer(
-                    "The answer of the server broke off, so this is not all. Is it still running? Try again."
-                ) from None
+                raise _broken_off() from None
 
     def websocket(self, *path: str, **query: Any) -> WebSocketCall:
         """What a WebSocket client needs to call `path`; lists in `query` are repeated."""
@@ -179,9 +186,14 @@ class Server:
 
     @contextmanager
     def _open(
-        self, path: tuple[str, ...], query: dict[str, str | None], headers: dict[str, str] | None
+        self,
+        verb: str,
+        path: tuple[str, ...],
+        query: dict[str, str | None],
+        headers: dict[str, str] | None = None,
+        body: Any = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        connection, response = self._send("GET", path, query, None, timeout=None, headers=headers)
+        connection, response = self._send(verb, path, query, body, timeout=None, headers=headers)
         try:
             self._raise_for(response)
             yield response
@@ -277,17 +289,27 @@ def _server(url: str | None, data: str | None, token: str | None, ca: str | None
     return Server(find(url, data, token, ca))
 
 
-# Of every verb that talks to a server; they arrive together as `server`.
-options = gathered(
-    "server",
-    _server,
-    click.option("--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]"),
-    click.option("--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"),
-    click.option(
-        "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
-    ),
-    click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]"),
+def _server_without_ca(url: str | None, data: str | None, token: str | None) -> Server:
+    return Server(find(url, data, token, None))
+
+
+_URL = click.option("--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]")
+_DATA = click.option(
+    "--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"
 )
+_TOKEN = click.option(
+    "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
+)
+_CA = click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]")
+
+# Of every verb that talks to a server; they arrive together as `server`.
+options = gathered("server", _server, _URL, _DATA, _TOKEN, _CA)
+# Of one with a `--ca` of its own; that of the server can still be in the environment.
+options_without_ca = gathered("server", _server_without_ca, _URL, _DATA, _TOKEN)
+
+
+def _broken_off() -> NoServer:
+    return NoServer("The answer of the server broke off, so this is not all. Is it still running? Try again.")
 
 
 def refusal(status: int, reason: str, body: bytes) -> ServerSaidNo:

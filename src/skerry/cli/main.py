@@ -45,6 +45,7 @@ SECTIONS = {
         "fn": Verb("skerry.cli.functions", "Deploy functions and call them."),
     },
     "Lend and borrow capacity": {
+        "market": Verb("skerry.cli.market", "Buy capacity of other clouds, and sell some."),
         "contract": Verb("skerry.cli.contracts", "Check contracts of the market."),
     },
     "Run things on this machine": {

@@ -49,3 +49,16 @@ class Aliases(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, self._aliases.get(cmd_name, cmd_name))
+
+
+class Default(Aliases):
+    """A group that does one of its verbs if none is named: its options may follow the group's own name."""
+
+    def __init__(self, *arguments: Any, default: str, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)

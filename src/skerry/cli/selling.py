@@ -1,0 +1,231 @@
+"""The selling side of `skerry market`: flavors put up and withdrawn, and where their capacity is."""
+
+from __future__ import annotations
+
+import click
+
+from skerry.cli import bargains, client
+from skerry.cli import output as printing
+from skerry.cli.bargains import Document
+
+_PARTS = ("capacity", "free", "held", "sold")
+
+
+@click.command()
+@bargains.amounts
+@click.option("--price", required=True, metavar="AMOUNT", help="Of all of it, for each period: 0.10.")
+@click.option("--currency", required=True, metavar="CODE", help="ISO 4217, as in EUR.")
+@click.option(
+    "--period", default="PT1H", show_default=True, metavar="DURATION", help="ISO 8601: PT1H, P1D, P1M."
+)
+@click.option(
+    "--cpu-min", metavar="CORES", type=click.IntRange(min=0), default=0, help="The least part of its cores."
+)
+@click.option(
+    "--cpu-step", metavar="CORES", type=click.IntRange(min=0), default=0, help="Parts grow in steps of this."
+)
+@click.option(
+    "--memory-min", metavar="MB", type=click.IntRange(min=0), default=0, help="The least part of its memory."
+)
+@click.option(
+    "--memory-step", metavar="MB", type=click.IntRange(min=0), default=0, help="Parts grow in steps of this."
+)
+@click.option(
+    "--max-count",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many may be taken together: whole ones, or equal parts.",
+)
+@click.option(
+    "--stock",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many of it there are, if it is sold whole.",
+)
+@click.option("--location", metavar="TEXT", default="", help="Where it is, for buyers to choose by.")
+@click.option("--architecture", metavar="TEXT", default="", help="Of its processors: amd64, arm64.")
+@click.option("--id", "name", metavar="TEXT", default="", help="Name of the flavor.  [default: made up]")
+@client.options
+@printing.option
+def sell(
+    server: client.Server,
+    cpu: int,
+    memory: int,
+    disk: int,
+    price: str,
+    currency: str,
+    period: str,
+    cpu_min: int,
+    cpu_step: int,
+    memory_min: int,
+    memory_step: int,
+    max_count: int,
+    stock: int,
+    location: str,
+    architecture: str,
+    name: str,
+    output: str,
+) -> None:
+    """Put capacity up for sale, and print the flavor's id.
+
+    It is sold whole, unless a minimum or a step says in which parts. Offers that follow the nodes need no
+    'sell': the setting market.sell_percent makes them.
+
+    \b
+      skerry market sell --cpu 8 --memory 16384 --price 0.10 --currency EUR \\
+          --cpu-min 1 --cpu-step 1 --memory-min 512 --memory-step 512
+      skerry market sell --id small --cpu 2 --memory 4096 --price 3 --currency EUR --period P1D --stock 4
+    """
+    wish = {
+        "id": name,
+        "cpu": cpu,
+        "memory": memory,
+        "disk": disk,
+        "price": price,
+        "currency": currency,
+        "period": period,
+        "cpu_min": cpu_min,
+        "cpu_step": cpu_step,
+        "memory_min": memory_min,
+        "memory_step": memory_step,
+        "max_count": max_count,
+        "stock": stock,
+        "location": location,
+        "architecture": architecture,
+    }
+    made: Document = server.post("market", "flavors", body=wish)
+    if output == "json":
+        printing.as_json(made)
+        return
+    flavor = made["flavor"]
+    parts = "whole" if flavor["parts"] is None else "in parts"
+    cost = f"{bargains.price(flavor['price'])} for each {flavor['price']['period']}"
+    click.echo(f"{bargains.room(flavor['room'], flavor['stock'])}, {parts}, at {cost}", err=True)
+    click.echo(flavor["id"])
+
+
+@click.command()
+@click.argument("flavors", metavar="FLAVOR...", nargs=-1, required=True)
+@click.option("--reclaim", is_flag=True, help="Take its contracts back, too, each after its notice.")
+@click.option("--reason", metavar="TEXT", default="", help="A word on why; buyers are told.")
+@client.options
+def withdraw(server: client.Server, flavors: tuple[str, ...], reclaim: bool, reason: str) -> None:
+    """Offer flavors no longer. Contracts run to their end, unless they are reclaimed.
+
+    \b
+      skerry market withdraw small
+      skerry market withdraw small --reclaim --reason 'needed at home'
+    """
+    asked = {"reclaim": str(reclaim).lower(), "reason": reason or None}
+    with client.Failures() as failures:
+        for flavor in flavors:
+            with failures.told():
+                gone: Document = server.delete("market", "flavors", flavor, **asked)
+                left = f"; {bargains.room(gone['sold'])} of it is sold" if any(gone["sold"].values()) else ""
+                click.echo(f"withdrew {flavor}{left}")
+
+
+@click.command()
+@click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
+@click.option("--reason", metavar="TEXT", default="", help="A word on why; its buyer is told.")
+@client.options
+def reclaim(server: client.Server, contracts: tuple[str, ...], reason: str) -> None:
+    """Take back what was sold. The buyer is told, and has the notice of the contract to move its work.
+
+    \b
+      skerry market reclaim 01m7h3n5... --reason 'needed at home'
+    """
+    with client.Failures() as failures:
+        for contract in contracts:
+            with failures.told():
+                told = server.post("market", "contracts", contract, "reclaim", body={"reason": reason})
+                click.echo(f"{contract} ends {bargains.until(told)}")
+
+
+@click.command()
+@client.options
+@printing.option
+def ledger(server: client.Server, output: str) -> None:
+    """Show where the capacity of each flavor is, and whether it adds up: free + held + sold = capacity.
+
+    It is checked against every hold and every contract. The exit code is 1 if it does not add up, which
+    would be a fault of Skerry's.
+
+    \b
+      skerry market ledger
+    """
+    found = _whole(server)
+    if output == "json":
+        printing.as_json(found)
+    else:
+        rows = [row for account in found["flavors"] for row in _rows(account)]
+        printing.table(("flavor", "of", *_PARTS, "state"), rows)
+    if not found["is_balanced"]:
+        wrong = [f"{flavor}: {'; '.join(why)}" for flavor, why in found["wrong"].items()]
+        raise click.ClickException("It does not add up. " + " ".join(wrong))
+    if output != "json":
+        click.echo("It adds up: free + held + sold = capacity.")
+
+
+@click.command()
+@bargains.limit
+@client.options
+@printing.option
+def holds(server: client.Server, limit: int, output: str) -> None:
+    """Show what buyers hold of our flavors: live ones first, then those that ended not long ago.
+
+    A hold becomes a contract if it is bought in time, and is over if not.
+
+    \b
+      skerry market holds
+    """
+    found, count = bargains.some(server, "holds", limit)
+    printing.show(
+        {"count": count, "holds": found},
+        output,
+        columns=("id", "flavor", "buyer", "room", "price", "period", "expires", "state"),
+        rows=lambda value: [_hold(one) for one in value["holds"]],
+    )
+    bargains.tell_of_more(len(found), count)
+
+
+def _whole(server: client.Server) -> Document:
+    """The ledger, page by page."""
+    whole: Document = {}
+    cursor: str | None = None
+    while not whole or cursor is not None:
+        page = server.get("market", "ledger", cursor=cursor)
+        cursor = page.pop("cursor")
+        whole = {**page, "flavors": [*whole.get("flavors", []), *page["flavors"]]}
+    return whole
+
+
+def _rows(account: Document) -> list[tuple[str, ...]]:
+    """A row for each resource that the flavor has."""
+    flavor = account["flavor"]
+    gone = account["withdrawn"]
+    state = "offered" if gone is None else f"withdrawn {printing.ago(gone['at'])}"
+    rows: list[tuple[str, ...]] = []
+    for name, unit in (("cpu", ""), ("memory", "MB"), ("disk", "GB")):
+        if flavor["room"][name]:
+            amounts = (f"{account[part][name]:g}{unit}" for part in _PARTS)
+            rows.append((flavor["id"], name, *amounts, state))
+    # Named once: the eye finds the next flavor by it.
+    return [row if place == 0 else ("", *row[1:-1], "") for place, row in enumerate(rows)]
+
+
+def _hold(one: Document) -> tuple[str, ...]:
+    return (
+        one["id"],
+        one["flavor"],
+        one["buyer"],
+        bargains.room(one["room"], one["count"]),
+        bargains.price(one["price"]),
+        one["price"]["period"],
+        printing.ago(one["expires_at"]),
+        one["state"],
+    )
