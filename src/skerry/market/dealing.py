@@ -1,6 +1,6 @@
 """What a buyer asks of a provider, and what comes back; and whether what comes back is what was agreed on.
 
-`Provider` is one peer, whatever carries the requests: in a cloud `skerry.wire.rear.client`, in tests a ledger.
+`Provider` is one peer, whatever carries the requests: `skerry.wire.rear.client`, or in tests a ledger.
 Nothing that a provider says of a contract is believed unless it is signed: `check_contract` is what stands
 between a purchase and its use. Values only.
 """
