@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from decimal import Decimal
 
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ class FakeTrader:
         self.contracts: dict[str, Borrowed] = {}
         self.listing = Listing([FOUND], [PeerFailure("south", "no answer within 3 s")])
         self.wishes: list[Wish | None] = []
-        self.steps: Sequence[Progress] = STEPS
+        self.steps: Iterable[Progress] = STEPS
         self.failing: errors.SkerryError | None = None
         self.hangs = False
         self.undone = 0

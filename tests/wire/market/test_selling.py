@@ -1,0 +1,190 @@
+"""Flavors, the ledger, holds and contracts of this cloud, over the real ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+
+from skerry.kit import pki
+from skerry.model.ids import CloudId, FlavorId
+from skerry.model.market import Aggregation, Partition
+from tests.support.deals import BUYER, room
+from tests.wire.http.conftest import serving
+from tests.wire.market.conftest import Shop
+from tests.wire.market.fakes import BORROWED, NORTH
+
+WHOLE = {"id": "small", "cpu": 8, "memory": 16384, "price": "0.10", "currency": "EUR"}
+PARTS = {**WHOLE, "cpu_min": 1, "cpu_step": 1, "memory_min": 512, "memory_step": 512}
+NONE = {"cpu": 0, "memory": 0, "disk": 0}
+
+
+async def sell(shop: Shop, wish: dict[str, Any]) -> Any:
+    answer = await shop.post("/market/flavors", wish)
+    assert answer.status == 201, answer.body
+    return answer.json
+
+
+async def test_a_flavor_is_sold_whole_if_nothing_says_in_which_parts(shop: Shop) -> None:
+    made = await sell(shop, {**WHOLE, "disk": 100, "location": "Torino", "architecture": "arm64", "stock": 3})
+    assert made["capacity"] == made["free"] == {"cpu": 24, "memory": 49152, "disk": 300}
+    assert made["held"] == made["sold"] == NONE
+    assert made["flavor"]["parts"] is None
+    assert made["flavor"]["price"] == {"amount": "0.10", "currency": "EUR", "period": "PT1H"}
+    flavor = shop.ledger.flavor(FlavorId("small")).flavor
+    assert (flavor.room, flavor.stock, flavor.partition) == (room(8, 16384, 100), 3, None)
+    assert (flavor.provider, flavor.location, flavor.architecture) == (shop.desk.provider, "Torino", "arm64")
+
+
+async def test_minima_and_steps_say_in_which_parts_and_a_count_how_many(shop: Shop) -> None:
+    await sell(shop, {**PARTS, "max_count": 4})
+    flavor = shop.ledger.flavor(FlavorId("small")).flavor
+    assert flavor.partition == Partition(room(1, 512), room(1, 512))
+    assert flavor.aggregation == Aggregation(1, 4)
+
+
+async def test_the_same_again_is_no_change_and_other_terms_are_refused(shop: Shop) -> None:
+    first = await sell(shop, WHOLE)
+    shop.clock.advance(5)
+    assert await sell(shop, WHOLE) == first
+    refused = await shop.post("/market/flavors", {**WHOLE, "price": "0.20"})
+    assert (refused.status, refused.json["code"]) == (409, "already-exists")
+
+
+async def test_a_flavor_without_an_id_is_given_one(shop: Shop) -> None:
+    wish = {name: value for name, value in WHOLE.items() if name != "id"}
+    assert (await sell(shop, wish))["flavor"]["id"] == "flavor-1"
+    assert (await sell(shop, wish))["flavor"]["id"] == "flavor-2"
+
+
+WRONG: list[dict[str, Any]] = [
+    {"cpu": 0, "memory": 0},
+    {"cpu": -1},
+    {"cpu": 1.5},
+    {"cpu": 2**31},
+    {"price": "free"},
+    {"price": "1E+99"},
+    {"price": "-1"},
+    {"currency": "eur"},
+    {"period": "hourly"},
+    {"period": "PT0S"},
+    {"id": "../up"},
+    {"location": "x" * 257},
+    {"location": "two\nlines"},
+    {"stock": 0},
+    {"cpu_min": 1, "stock": 2},
+    {"cpu_min": 3, "cpu_step": 3},
+    {"cpu": 2_000_000, "stock": 2},
+    {"colour": "red"},
+]
+
+
+async def test_an_offer_that_cannot_be_is_refused_and_nothing_is_offered(shop: Shop) -> None:
+    for change in WRONG:
+        refused = await shop.post("/market/flavors", {**WHOLE, **change})
+        assert (refused.status, refused.json["code"]) == (400, "invalid"), change
+    assert shop.ledger.flavors() == []
+
+
+async def test_the_ledger_shows_where_capacity_is_and_that_it_adds_up(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    buyer = BUYER.cloud
+    await shop.ledger.reserve(buyer, FlavorId("small"), room=room(2, 1024))
+    hold = await shop.ledger.reserve(buyer, FlavorId("small"), room=room(1, 512), count=1)
+    await shop.ledger.purchase(hold.id, buyer)
+    book = await shop.get("/market/ledger")
+    [account] = book["flavors"]
+    assert account["capacity"] == {"cpu": 8, "memory": 16384, "disk": 0}
+    assert account["held"] == {"cpu": 2, "memory": 1024, "disk": 0}
+    assert account["sold"] == {"cpu": 1, "memory": 512, "disk": 0}
+    assert account["free"] == {"cpu": 5, "memory": 14848, "disk": 0}
+    assert (book["is_balanced"], book["wrong"], book["count"]) == (True, {}, 1)
+
+
+async def test_a_ledger_that_does_not_add_up_says_why(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shop.ledger, "audit", lambda: {FlavorId("small"): ["held is 1, but makes 2"]})
+    book = await shop.get("/market/ledger")
+    assert (book["is_balanced"], book["wrong"]) == (False, {"small": ["held is 1, but makes 2"]})
+
+
+async def test_a_withdrawn_flavor_is_shown_while_something_of_it_is_sold(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    await sell(shop, {**WHOLE, "id": "unsold"})
+    hold = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
+    for id in ("small", "unsold"):
+        gone = await shop.ask("DELETE", f"/market/flavors/{id}?reason=needed+at+home")
+        assert gone.json["withdrawn"]["reason"] == "needed at home"
+    book = await shop.get("/market/ledger")
+    assert [account["flavor"]["id"] for account in book["flavors"]] == ["small"]
+    await shop.ledger.release(sale.contract.id, BUYER.cloud)
+    assert (await shop.get("/market/ledger"))["flavors"] == []
+    assert (await shop.ask("DELETE", "/market/flavors/nothing")).status == 404
+
+
+async def test_contracts_of_a_withdrawn_flavor_are_taken_back_only_if_that_is_said(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    hold = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    await shop.ledger.purchase(hold.id, BUYER.cloud)
+    await shop.ask("DELETE", "/market/flavors/small")
+    assert (await shop.get("/market/contracts"))["contracts"][0]["state"] == "live"
+    await shop.ask("DELETE", "/market/flavors/small?reclaim=true")
+    assert (await shop.get("/market/contracts"))["contracts"][0]["state"] == "reclaimed"
+
+
+async def test_holds_are_listed_with_the_live_ones_first(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    kept = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(2, 1024), count=1)
+    shop.clock.advance(1)
+    dropped = await shop.ledger.reserve(CloudId("carol"), FlavorId("small"), room=room(1, 512))
+    await shop.ledger.cancel(dropped.id, CloudId("carol"))
+    listed = await shop.get("/market/holds")
+    assert [(one["id"], one["state"]) for one in listed["holds"]] == [
+        (kept.id, "held"),
+        (dropped.id, "cancelled"),
+    ]
+    [first, _] = listed["holds"]
+    assert (first["flavor"], first["buyer"], first["total"]) == ("small", BUYER.cloud, f"{kept.total:f}")
+    assert first["expires_at"] == kept.expires_at
+    shop.clock.advance(3600)
+    assert {one["state"] for one in (await shop.get("/market/holds"))["holds"]} == {"expired", "cancelled"}
+
+
+async def test_a_contract_is_taken_back_after_its_notice_and_its_buyer_is_told_why(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    hold = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
+    path = f"/market/contracts/{sale.contract.id}/reclaim"
+    taken = await shop.post(path, {"reason": "needed at home"})
+    assert taken.status == 200
+    assert taken.json["reclaim_at"] == shop.clock.now() + sale.contract.notice_s
+    assert (taken.json["state"], taken.json["reason"]) == ("reclaimed", "needed at home")
+    assert (await shop.get("/market/contracts"))["contracts"] == [taken.json]
+    assert (await shop.post(path)).status == 200
+    assert (await shop.post("/market/contracts/nothing/reclaim")).status == 404
+    assert (await shop.post(path, {"reason": "x" * 257})).status == 400
+
+
+async def test_the_market_tells_the_id_of_this_cloud_and_counts_what_is_live(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    hold = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    await shop.ledger.purchase(hold.id, BUYER.cloud)
+    await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    shop.trader.contracts[BORROWED.id] = BORROWED
+    await shop.trader.set_peer(NORTH, actor="test")
+    assert await shop.get("/market") == {
+        "id": shop.desk.provider,
+        "flavors": 1,
+        "holds": 1,
+        "sold": 1,
+        "borrowed": 1,
+        "peers": 1,
+    }
+
+
+async def test_a_server_without_a_market_says_so(cloud: pki.Authority) -> None:
+    with structlog.testing.capture_logs():
+        async with serving(cloud) as site, (await site.session()).get("/market") as reply:
+            assert reply.status == 503
+            assert "no market" in (await reply.json())["error"]
