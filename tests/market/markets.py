@@ -58,6 +58,7 @@ class Market:
     def __init__(self, store: Store, clock: Clock, settings: MarketSettings, **options: Any) -> None:
         self.store = store
         self.clock: Any = clock  # moved by hand, unless a test is about time itself
+        self.settings = settings
         self.events = EventLog(store, clock, EventSettings())
         numbers = itertools.count(1)
         prefix = options.pop("prefix", "hold")

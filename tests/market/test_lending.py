@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,15 +30,17 @@ def contract(id: str, **changes: Any) -> Contract:
 
 def test_what_is_sold_is_lent_and_what_has_ended_is_taken_back() -> None:
     sold = [contract("new"), contract("lent"), contract("over", ended_at=NOW, ending=Ending.RELEASED)]
-    todo = plan(sold, [ContractId("lent"), ContractId("over"), ContractId("unknown")], NOW)
-    assert [one.id for one in todo.lend] == ["new"]
+    sold.append(contract("broken"))
+    lent = {"lent": True, "over": True, "unknown": False, "broken": False}
+    todo = plan(sold, {ContractId(id): is_sound for id, is_sound in lent.items()}, NOW)
+    assert [one.id for one in todo.lend] == ["new", "broken"]
     assert todo.take_back == ["over", "unknown"]
 
 
 def test_what_is_due_is_not_lent_any_more_and_not_taken_back_before_its_end_is_written() -> None:
     due = contract("due", reclaim_at=NOW)
-    assert plan([due], [], NOW).is_nothing
-    assert plan([due], [due.id], NOW).is_nothing
+    assert plan([due], {}, NOW).is_nothing
+    assert plan([due], {due.id: True}, NOW).is_nothing
 
 
 names = st.sets(st.sampled_from([ContractId(name) for name in "abcdef"]))
@@ -47,10 +49,10 @@ names = st.sets(st.sampled_from([ContractId(name) for name in "abcdef"]))
 @given(sold=names, lent=names)
 def test_after_a_plan_there_is_nothing_to_do(sold: set[ContractId], lent: set[ContractId]) -> None:
     contracts = [contract(id) for id in sorted(sold)]
-    todo = plan(contracts, sorted(lent), NOW)
+    todo = plan(contracts, dict.fromkeys(lent, True), NOW)
     after = lent - set(todo.take_back) | {one.id for one in todo.lend}
     assert after == sold
-    assert plan(contracts, sorted(after), NOW).is_nothing
+    assert plan(contracts, dict.fromkeys(after, True), NOW).is_nothing
 
 
 def test_a_buyer_is_told_how_its_contract_stands_and_how_it_ended() -> None:
@@ -77,8 +79,8 @@ class Cells:
         self.refusals = 0
         self._listeners: list[Callable[[], None]] = []
 
-    def lent(self) -> Collection[ContractId]:
-        return list(self.there)
+    def lent(self) -> Mapping[ContractId, bool]:
+        return dict.fromkeys(self.there, True)
 
     async def lend(self, contract: Contract) -> None:
         if self.refusals:

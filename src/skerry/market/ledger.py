@@ -13,7 +13,7 @@ what it knows. This module is the door: it checks what comes in, and reads; `cle
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -224,11 +224,15 @@ class Ledger:
 
     def flavors(self) -> Sequence[Account]:
         """All that is offered, in the order of ids, also if nothing of it is free."""
-        return self._offered(sorted(self._books.flavors))
+        now = self._time.now()
+        accounts = (self._as_of(book, now) for _, book in sorted(self._books.flavors.items()))
+        return [account for account in accounts if account is not None and account.withdrawn is None]
 
     def flavors_of_nodes(self) -> Sequence[Account]:
-        """Of those, the ones that are carved from a node."""
-        return self._offered(sorted(self._books.of_nodes))
+        """All that are carved from a node, also those that were withdrawn and are kept."""
+        now = self._time.now()
+        accounts = (self._as_of(self._books.flavors[id], now) for id in sorted(self._books.of_nodes))
+        return [account for account in accounts if account is not None]
 
     def flavor(self, id: FlavorId) -> Account:
         """Raises `NotFound`; one that was withdrawn is found while it is kept."""
@@ -277,11 +281,6 @@ class Ledger:
         """Flavors whose free, held and sold do not add up, and why; empty, unless we have a fault."""
         found = {id: book.audit() for id, book in self._books.flavors.items()}
         return {id: wrong for id, wrong in found.items() if wrong}
-
-    def _offered(self, flavors: Iterable[FlavorId]) -> Sequence[Account]:
-        now = self._time.now()
-        accounts = (self._as_of(self._books.flavors[id], now) for id in flavors)
-        return [account for account in accounts if account is not None and account.withdrawn is None]
 
     def _as_of(self, book: Book, now: float) -> Account | None:
         """The account with what is due by now ended, though it may not be written yet."""

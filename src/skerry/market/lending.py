@@ -3,15 +3,16 @@
 `plan` compares what the ledger has sold with what is lent, and looks at nothing else. `Lender` carries that
 out on whatever lends (`Estate`), on the one server that leads: it rests until the ledger or the estate moves,
 and tries again what did not work. It acts on ends that are written, never on the clock alone: a contract may
-have been made longer by another server. How a cell is made is for `skerry.daemon.lending` to know.
+have been made longer by another server.
 
-`Standing` is what a buyer is told of its contract at the door.
+A cell is an instance of a kind of its own, in a namespace of its own: how it is called and what it asks for
+is said here; `skerry.daemon.lending` makes it. `Standing` is what a buyer is told of its contract.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -20,20 +21,46 @@ import structlog
 from skerry.kit.clock import iso
 from skerry.market.ledger import Ledger
 from skerry.model import errors
-from skerry.model.ids import ContractId
+from skerry.model.ids import ContractId, InstanceId, Namespace
 from skerry.model.market import Contract
+from skerry.model.workloads import Kind, Restart, RestartPolicy, Spec
 
 log = structlog.get_logger(__name__)
 
+NAMESPACE: Final = Namespace("market")
+_CELL: Final = "contract-"
+_FOR_EVER: Final = 1_000_000  # restarts; a contract has an end of its own
 # How long after something was to be done, or another server led, it is looked again.
 _RETRY_S: Final = 2.0
+
+
+def cell_of(id: ContractId) -> InstanceId:
+    """The instance that is the cell of a contract."""
+    return InstanceId(_CELL + id)
+
+
+def contract_of(cell: InstanceId) -> ContractId | None:
+    """The contract whose cell an instance of our namespace is."""
+    return ContractId(cell.removeprefix(_CELL)) if cell.startswith(_CELL) else None
+
+
+def spec_of(contract: Contract) -> Spec:
+    """What the cell of a contract asks for: all that was bought."""
+    return Spec(
+        name=cell_of(contract.id),
+        uri=f"contract:{contract.id}",
+        kind=Kind.CELL,
+        room=contract.taken,
+        restart=RestartPolicy(Restart.ALWAYS, _FOR_EVER),
+        architecture=contract.flavor.architecture,
+    )
 
 
 class Estate(Protocol):
     """What is lent from."""
 
-    def lent(self) -> Collection[ContractId]:
-        """The contracts whose cell is there, or on its way, as it should be."""
+    def lent(self) -> Mapping[ContractId, bool]:
+        """The contracts that have a cell which nobody removes, and whether that is as it should be."""
         ...
 
     async def lend(self, contract: Contract) -> None:
@@ -60,12 +87,12 @@ class Plan(msgspec.Struct, frozen=True):
         return not self.lend and not self.take_back
 
 
-def plan(sold: Iterable[Contract], lent: Collection[ContractId], now: float) -> Plan:
-    """What to lend and what to take back, of the contracts that have not ended and the cells there are."""
+def plan(sold: Iterable[Contract], lent: Mapping[ContractId, bool], now: float) -> Plan:
+    """What to lend and what to take back; `lent` is as `Estate` has it."""
     owed = {contract.id: contract for contract in sold if contract.ended_at is None}
     return Plan(
         # What is due by now is about to end, though that is not written yet.
-        lend=[one for id, one in owed.items() if id not in lent and now < one.due_at],
+        lend=[one for id, one in owed.items() if not lent.get(id) and now < one.due_at],
         take_back=[id for id in lent if id not in owed],
     )
 

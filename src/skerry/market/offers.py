@@ -83,7 +83,7 @@ def wanted(
             continue  # less than the least part, or than a core, which is what has a price
         free = supply.room - _least(supply.room, supply.used) if supply.takes_work else NOTHING
         flavor = Flavor(
-            id=FlavorId(_PREFIX + supply.node),
+            id=flavor_of(supply.node),
             provider=provider,
             kind=KIND,
             room=share,
@@ -114,8 +114,8 @@ def plan(accounts: Iterable[Account], offers: Iterable[Wanted]) -> Plan:
     return Plan(publish, update, gone)
 
 
-async def follow(ledger: Ledger, offers: Iterable[Wanted]) -> None:
-    """Carry the plan out; what cannot be done now is tried with the next."""
+async def follow(ledger: Ledger, offers: Iterable[Wanted]) -> bool:
+    """Carry the plan out; True if all of it was done. What was not is tried with the next."""
     todo = plan(ledger.flavors_of_nodes(), offers)
     steps = [ledger.publish(one.flavor, actor=ACTOR, capacity=one.capacity) for one in todo.publish]
     steps += [
@@ -126,11 +126,24 @@ async def follow(ledger: Ledger, offers: Iterable[Wanted]) -> None:
         ledger.withdraw(id, actor=ACTOR, reason="its node is no longer for sale", reclaim=True)
         for id in todo.withdraw
     ]
+    is_done = True
     for failure in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(failure, errors.SkerryError):
             log.warning("offer.not-followed", error=failure.message, detail=failure.detail)
+            is_done = False
         elif isinstance(failure, BaseException):
             raise failure
+    return is_done
+
+
+def flavor_of(node: NodeId) -> FlavorId:
+    """The flavor that is carved from a node."""
+    return FlavorId(_PREFIX + node)
+
+
+def node_of(flavor: FlavorId) -> NodeId | None:
+    """The node that a flavor of this id would be carved from."""
+    return NodeId(flavor.removeprefix(_PREFIX)) if flavor.startswith(_PREFIX) else None
 
 
 def price_of(settings: MarketSettings) -> Price:
@@ -145,7 +158,7 @@ def price_of(settings: MarketSettings) -> Price:
 
 
 def _is_of_node(flavor: Flavor) -> bool:
-    return flavor.worker != "" and flavor.id == _PREFIX + flavor.worker
+    return flavor.worker != "" and flavor.id == flavor_of(NodeId(flavor.worker))
 
 
 def _take_over(terms: Flavor, before: Flavor) -> Flavor:
