@@ -1,0 +1,369 @@
+"""`skerry market`, against the real routes over a real ledger and a trader that buys of nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from skerry.cli import main
+from skerry.cli.bargains import Span, Where
+from skerry.kit import pki
+from skerry.kit.clock import SystemClock
+from skerry.market.keys import SigningKey
+from skerry.market.trading import Listing, PeerFailure, PeerState, Progress, State, Wish
+from skerry.model import errors
+from skerry.model.ids import FlavorId
+from skerry.model.market import Partition
+from skerry.model.settings import MarketSettings
+from tests.support.deals import BUYER, room
+from tests.support.nodes import Command, read_until
+from tests.support.waiting import eventually
+from tests.wire.http.conftest import serving
+from tests.wire.market.conftest import desk_of
+from tests.wire.market.fakes import BORROWED, NORTH, STEPS, FakeTrader
+from tests.wire.rear.conftest import market_of
+
+T = TypeVar("T")
+
+SELL = ("sell", "--id", "small", "--cpu", "8", "--memory", "16384", "--price", "0.10", "--currency", "EUR")
+PARTS = ("--cpu-min", "1", "--cpu-step", "1", "--memory-min", "512", "--memory-step", "512")
+
+
+class Stall:
+    """A server in a thread, and a data folder that says where it is."""
+
+    def __init__(self, folder: Path, authority: pki.Authority) -> None:
+        self._authority = authority
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.folder = folder
+        self.data = folder / "data"
+        self.trader = FakeTrader()
+
+    def __enter__(self) -> Stall:
+        self._thread.start()
+        assert self._up.wait(10)
+        self.data.mkdir()
+        (self.data / "ready.json").write_text(json.dumps({"pid": os.getpid(), "http": self.url, "ca": ""}))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        clock, key = SystemClock(), SigningKey.generate()
+        with structlog.testing.capture_logs():
+            async with market_of(key, clock, MarketSettings()) as (self.ledger, _):
+                desk = desk_of(self.ledger, key.cloud, clock, self.trader)
+                async with serving(self._authority, desk=desk) as site:
+                    self.url, self.id = site.url, key.cloud
+                    self._up.set()
+                    await self._stop.wait()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Something in the server's own loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def cli(self, *arguments: str) -> Result:
+        clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
+        env = {**clean, "SKERRY_DATA": str(self.data)}
+        return CliRunner().invoke(main.cli, ["market", *arguments], env=env)
+
+    def say(self, *arguments: str) -> str:
+        """What a verb prints, which must go well."""
+        result = self.cli(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def rows(self, *arguments: str) -> list[list[str]]:
+        """The cells of a table, without its header."""
+        return [line.split() for line in self.say(*arguments).splitlines()[1:]]
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.say(*arguments, "-o", "json"))
+
+    def contract(self) -> str:
+        """Somebody buys a part of what is for sale."""
+        hold = self.do(self.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512)))
+        return self.do(self.ledger.purchase(hold.id, BUYER.cloud)).contract.id
+
+
+@pytest.fixture
+def stall(tmp_path: Path, cloud_authority: pki.Authority) -> Iterator[Stall]:
+    with Stall(tmp_path, cloud_authority) as running:
+        yield running
+
+
+def test_without_a_verb_the_id_of_this_cloud_is_shown(stall: Stall) -> None:
+    stall.trader.contracts[BORROWED.id] = BORROWED
+    rows = dict(line.split(None, 1) for line in stall.say().splitlines())
+    assert (rows["id"], rows["bought"], rows["peers"]) == (stall.id, "1 live", "0")
+    assert json.loads(stall.say("-o", "json"))["id"] == stall.id
+
+
+def test_a_peer_is_added_with_its_ca_and_asked_at_once(stall: Stall) -> None:
+    ca = stall.folder / "north.pem"
+    ca.write_text("-----BEGIN CERTIFICATE-----\n")
+    result = stall.cli("peers", "add", "north", NORTH.url, "--cloud", NORTH.cloud, "--ca", str(ca))
+    assert (result.exit_code, result.stdout) == (0, "added north\n")
+    assert "It answers, with 1 offer." in result.stderr
+    [state] = stall.trader.peers()
+    assert state.peer == replace(NORTH, ca="-----BEGIN CERTIFICATE-----\n")
+
+
+def test_a_peer_that_does_not_answer_is_added_and_that_is_said(stall: Stall) -> None:
+    stall.trader.listing = Listing([], [PeerFailure("north", "no answer within 3 s")])
+    result = stall.cli("peers", "add", "north", NORTH.url, "--cloud", NORTH.cloud)
+    assert (result.exit_code, result.stdout) == (0, "added north\n")
+    assert "no answer within 3 s" in result.stderr
+
+
+def test_peers_are_listed_with_how_they_were_found_and_removed(stall: Stall) -> None:
+    now = time.time()
+    for name, state in (
+        ("north", PeerState(NORTH, True, "", 0.012, now)),
+        ("south", PeerState(replace(NORTH, name="south"), False, "connection refused", None, now)),
+        ("west", PeerState(replace(NORTH, name="west"), None)),
+    ):
+        stall.trader.known[name] = state
+    north, south, west = stall.say("peers").splitlines()[1:]
+    assert north.startswith("north")
+    assert re.search(r"\d+s ago, in 12ms$", north)
+    assert re.search(r"no, \d+s ago +connection refused$", south)
+    assert west.endswith("not asked yet")
+    assert [one["name"] for one in stall.json("peers")["peers"]] == ["north", "south", "west"]
+    result = stall.cli("peers", "rm", "north", "nobody", "west")
+    assert result.exit_code == 1
+    assert result.stdout == "removed north\nremoved west\n"
+    assert "there is no such peer" in result.stderr
+
+
+def test_a_ca_that_cannot_be_read_is_wrong_usage(stall: Stall) -> None:
+    result = stall.cli("peers", "add", "north", NORTH.url, "--cloud", NORTH.cloud, "--ca", "/nowhere.pem")
+    assert result.exit_code == 2
+    assert "/nowhere.pem" in result.stderr
+    assert stall.trader.known == {}
+
+
+def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stall: Stall) -> None:
+    result = stall.cli("offers")
+    header, row = result.stdout.splitlines()
+    assert header.split() == [
+        "peer",
+        "flavor",
+        "cpu",
+        "memory",
+        "disk",
+        "price",
+        "period",
+        "location",
+        "machine",
+    ]
+    assert row.split() == [
+        "north",
+        "edge-1",
+        "6",
+        "12288MB",
+        "100GB",
+        "0.40",
+        "EUR",
+        "PT1H",
+        "Torino",
+        "arm64",
+    ]
+    assert "south: no answer within 3 s" in result.stderr
+    assert stall.trader.wishes == [None]
+
+
+def test_offers_can_be_asked_for_by_amount_price_and_place(stall: Stall) -> None:
+    amount = ("--cpu", "4", "--memory", "8192", "--count", "2", "--max-price", "0.50", "--currency", "EUR")
+    place = ("--where", "Torino", "--where", "architecture=arm64", "--where", "peer=north")
+    assert len(stall.json("offers", *amount, *place)["offers"]) == 1
+    [wish] = stall.trader.wishes
+    assert wish is not None
+    assert (wish.room, wish.count, str(wish.max_price), wish.currency) == (room(4, 8192), 2, "0.50", "EUR")
+    assert (wish.where, wish.architecture, wish.peer) == ("Torino", "arm64", "north")
+
+
+def test_who_has_no_peers_learns_how_to_add_one(stall: Stall) -> None:
+    stall.trader.listing = Listing([], [])
+    assert "skerry market peers add" in stall.cli("offers").stderr
+
+
+@pytest.mark.parametrize("given", [("colour=red",), ("peer=a", "peer=b"), ("Oslo", "location=Torino")])
+def test_a_place_that_cannot_be_is_wrong_usage(given: tuple[str, ...]) -> None:
+    with pytest.raises(click.UsageError, match="--where"):
+        Where.of(given)
+
+
+def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> None:
+    ends = replace(BORROWED, ends_at=time.time() + 7300)
+    stall.trader.steps = [*STEPS[:-1], Progress("done", "bought", ends)]
+    result = stall.cli("buy", "--cpu", "4", "--memory", "8192", "--for", "2h")
+    assert (result.exit_code, result.stdout) == (0, "01c0ntract\n")
+    *steps, last = result.stderr.splitlines()
+    assert [line.partition(":")[0] for line in steps] == ["listing", "reserving", "buying"]
+    assert last == (
+        "4 cores, 8192MB of north as the node borrowed-01c0ntract; ends in 2h, "
+        "0.40 EUR for each PT1H, 0.80 EUR in all"
+    )
+    assert stall.trader.wishes == [Wish(room(4, 8192), duration_s=7200.0)]
+
+
+def test_a_script_gets_the_contract_as_one_object(stall: Stall) -> None:
+    result = stall.cli("buy", "--cpu", "4", "-o", "json")
+    assert result.stderr == ""
+    assert json.loads(result.stdout)["node"] == "borrowed-01c0ntract"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("90s", 90.0),
+        ("30m", 1800.0),
+        ("2h", 7200.0),
+        ("1d", 86400.0),
+        ("PT2H", 7200.0),
+        ("p1dt12h", 129600.0),
+    ],
+)
+def test_a_time_is_written_as_people_or_as_iso_8601_do(given: str, seconds: float) -> None:
+    assert Span().convert(given, None, None) == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "0s", "P", "PT0S", "PT", "2 weeks"])
+def test_a_time_that_is_none_is_wrong_usage(given: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no duration; write"):
+        Span().convert(given, None, None)
+
+
+def test_a_purchase_that_fails_says_why_and_exits_with_1(stall: Stall) -> None:
+    stall.trader.steps = STEPS[:2]
+    stall.trader.failing = errors.NoRoom("north has sold it to somebody else; try again")
+    result = stall.cli("buy", "--cpu", "4")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == "Error: north has sold it to somebody else; try again"
+
+
+def test_a_purchase_without_an_amount_is_refused_in_words(stall: Stall) -> None:
+    result = stall.cli("buy", "--for", "2h")
+    assert result.exit_code == 1
+    assert "name an amount of cpu, memory or disk" in result.stderr
+
+
+def test_a_purchase_that_is_broken_off_is_undone(stall: Stall) -> None:
+    stall.trader.steps, stall.trader.hangs = STEPS[:2], True
+    with Command(stall, "market", "buy", "--cpu", "4") as buying:
+        read_until(buying.stderr, b"reserving")
+        buying.send_signal(signal.SIGINT)
+        assert buying.wait(10) == 130
+    stall.do(eventually(lambda: stall.trader.undone == 1))
+
+
+def test_capacity_is_put_up_for_sale_and_its_id_printed(stall: Stall) -> None:
+    result = stall.cli(*SELL, *PARTS, "--location", "Torino", "--max-count", "2")
+    assert (result.exit_code, result.stdout) == (0, "small\n")
+    assert result.stderr == "8 cores, 16384MB, in parts, at 0.10 EUR for each PT1H\n"
+    flavor = stall.ledger.flavor(FlavorId("small")).flavor
+    assert (flavor.room, flavor.location) == (room(8, 16384), "Torino")
+    assert flavor.partition == Partition(room(1, 512), room(1, 512))
+    whole = stall.json(
+        "sell", "--cpu", "2", "--price", "3", "--currency", "EUR", "--period", "P1D", "--stock", "4"
+    )
+    assert (whole["flavor"]["parts"], whole["capacity"]["cpu"], whole["flavor"]["price"]["period"]) == (
+        None,
+        8,
+        "P1D",
+    )
+
+
+def test_the_ledger_shows_each_resource_and_says_that_it_adds_up(stall: Stall) -> None:
+    stall.say(*SELL, *PARTS)
+    stall.contract()
+    header, *rows, last = stall.say("ledger").splitlines()
+    assert header.split() == ["flavor", "of", "capacity", "free", "held", "sold", "state"]
+    assert [row.split() for row in rows] == [
+        ["small", "cpu", "8", "7", "0", "1", "offered"],
+        ["memory", "16384MB", "15872MB", "0MB", "512MB"],
+    ]
+    assert last.startswith("It adds up")
+    assert stall.json("ledger")["is_balanced"] is True
+
+
+def test_a_ledger_that_does_not_add_up_is_an_error(stall: Stall, monkeypatch: pytest.MonkeyPatch) -> None:
+    stall.say(*SELL)
+    monkeypatch.setattr(stall.ledger, "audit", lambda: {"small": ["sold is 1, but makes 2"]})
+    result = stall.cli("ledger")
+    assert result.exit_code == 1
+    assert "small: sold is 1, but makes 2" in result.stderr
+    assert stall.cli("ledger", "-o", "json").exit_code == 1
+
+
+def test_holds_and_contracts_of_both_sides_are_listed(stall: Stall) -> None:
+    stall.say(*SELL, *PARTS)
+    sold = stall.contract()
+    stall.do(stall.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(2, 1024)))
+    held, bought_hold = stall.say("holds").splitlines()[1:]
+    assert re.search(rf"small +{BUYER.cloud} +2 cores, 1024MB +.* held$", held)
+    assert bought_hold.endswith("bought")
+    stall.trader.contracts[BORROWED.id] = replace(BORROWED, ends_at=time.time() + 7300)
+    first, second = stall.say("contracts").splitlines()[1:]
+    assert re.search("^bought +01c0ntract +north +4 cores, 8192MB +0.40 EUR +PT1H +in 2h +open$", first)
+    assert re.search(f"^sold +{sold} +{BUYER.cloud} +1 core, 512MB .* live$", second)
+    found = stall.json("contracts")
+    assert [[one["id"] for one in found[side]] for side in ("sold", "bought")] == [[sold], ["01c0ntract"]]
+
+
+def test_a_long_list_is_cut_and_that_is_said(stall: Stall) -> None:
+    stall.trader.contracts = {id: replace(BORROWED, id=id) for id in (f"01c{number}" for number in range(5))}
+    result = stall.cli("contracts", "--limit", "3")
+    assert len(result.stdout.splitlines()) == 4
+    assert "2 more; --limit 5 shows all." in result.stderr
+
+
+def test_a_contract_is_renewed_released_and_its_document_printed(stall: Stall) -> None:
+    stall.trader.contracts[BORROWED.id] = BORROWED
+    assert stall.say("document", "01c0ntract") == "header.payload.signature\n"
+    assert stall.say("renew", "01c0ntract", "--for", "3h").endswith("1.20 EUR in all\n")
+    result = stall.cli("release", "01c0ntract", "01other")
+    assert result.exit_code == 1
+    assert result.stdout == "01c0ntract is ended\n"
+    assert "there is no such contract" in result.stderr
+    assert stall.trader.contracts["01c0ntract"].state is State.ENDED
+    assert stall.say("release", "-d", "01c0ntract") == "01c0ntract is draining\n"
+
+
+def test_what_was_sold_is_taken_back_with_notice_and_flavors_are_withdrawn(stall: Stall) -> None:
+    stall.say(*SELL, *PARTS)
+    sold = stall.contract()
+    assert stall.say("reclaim", sold, "--reason", "needed at home").startswith(f"{sold} ends in ")
+    contract = stall.ledger.contract(sold).contract
+    assert (contract.reason, contract.reclaim_at is None) == ("needed at home", False)
+    assert stall.say("withdraw", "small") == "withdrew small; 1 core, 512MB of it is sold\n"
+    assert stall.ledger.flavors() == []
+    missing = stall.cli("withdraw", "nothing")
+    assert missing.exit_code == 1
+    assert "there is no such flavor" in missing.stderr
+
+
+def test_a_withdrawal_can_take_contracts_back_too(stall: Stall) -> None:
+    stall.say(*SELL, *PARTS)
+    sold = stall.contract()
+    stall.say("withdraw", "small", "--reclaim", "--reason", "moving")
+    assert stall.ledger.contract(sold).contract.reason == "moving"
