@@ -26,6 +26,7 @@ from skerry.node.containers.runtimes import OciRuntime, find_runtime
 from skerry.node.images.images import Images
 from skerry.node.layers.unpacking import Unpacker
 from skerry.node.network.network import Network
+from skerry.node.network.subnets import parse_network
 from skerry.wire.containers.service import ContainerService, ImageService
 from skerry.wire.grpc.lacking import LackingService
 
@@ -85,7 +86,8 @@ async def _open(
     home = files.private_folder(folder / "containers")
     runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=host.boot_id())
     key = group_root.rpartition("-")[2]
-    network = await Network.open(folder / "network", settings.network, clock, key=key)
+    pool = parse_network(settings.fleet.subnets, field="fleet.subnets")
+    network = await Network.open(folder / "network", settings.network, clock, key=key, closed=[pool])
     undo.push_async_callback(network.close)
     containers = await Containers.open(home, cells, images, network, runtime, settings.node, clock)
     undo.push_async_callback(containers.close)

@@ -13,7 +13,16 @@ import msgspec
 
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.cells import Cell, Executable, ExecutableState, Exit, Runtime, Stream, Usage
+from skerry.model.cells import (
+    Cell,
+    Executable,
+    ExecutableState,
+    Exit,
+    Runtime,
+    Stream,
+    Usage,
+    is_within,
+)
 from skerry.model.ids import CellName, Digest, ExecutableName
 from skerry.model.images import Image, ImageConfig, ImageId, Platform, PullProgress
 from skerry.model.ports import PortMapping
@@ -138,14 +147,15 @@ class FakeCells:
             raise errors.AlreadyExists(f"cell {cell.name!r} exists already")
         self._machine.cells[cell.name] = cell
 
-    async def free(self, name: CellName) -> None:
+    async def free(self, name: CellName, *, grace_s: float | None = None) -> None:
         self._cell(name)
         await asyncio.sleep(0)
         self._machine.maybe_fail("free")
-        for key in [key for key in self._machine.processes if key[0] == name]:
+        for key in [key for key in self._machine.processes if is_within(key[0], name)]:
             self._machine.processes.pop(key).exit(signal=SIGKILL)
-        del self._machine.cells[name]
-        self._machine.inits.discard(name)
+        for cell in [cell for cell in self._machine.cells if is_within(cell, name)]:
+            del self._machine.cells[cell]
+            self._machine.inits.discard(cell)
 
     def is_idle(self, cell: Cell) -> bool:
         is_busy = any(
@@ -183,7 +193,8 @@ class FakeCells:
         self._cell(executable.cell)
         await asyncio.sleep(0)
         command = runtime(f"/groups/{executable.cell}")
-        (self._machine.runtime_folder / executable.cell).mkdir(parents=True)
+        container = executable.cell.rpartition("/")[2]  # it may be in a cell of others
+        (self._machine.runtime_folder / container).mkdir(parents=True)
         self._machine.maybe_fail("start")
         return self._begin(executable, command.arguments)
 
@@ -272,7 +283,9 @@ class FakeNetwork:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    async def attach(self, owner: str, ports: Sequence[PortMapping] = ()) -> Attachment:
+    async def attach(
+        self, owner: str, ports: Sequence[PortMapping] = (), *, is_apart: bool = False
+    ) -> Attachment:
         await asyncio.sleep(0)
         self._machine.maybe_fail("attach")
         if owner in self._machine.attached:
@@ -282,7 +295,9 @@ class FakeNetwork:
             if port.source in taken:
                 raise errors.Refused(f"port {port.source} is taken by {taken[port.source]!r}")
         number = next(n for n in range(2, 250) if f"10.0.0.{n}" not in self._addresses())
-        attachment = Attachment(owner, f"/ns/{number}", f"10.0.0.{number}", 24, "10.0.0.1", tuple(ports))
+        attachment = Attachment(
+            owner, f"/ns/{number}", f"10.0.0.{number}", 24, "10.0.0.1", tuple(ports), is_apart
+        )
         self._machine.attached[owner] = attachment
         return attachment
 

@@ -55,6 +55,9 @@ async def do(network: Network, verb: str, *rest: str) -> None:
             owner, *mappings = rest
             await network.attach(owner, [ports.parse(text) for text in mappings])
             await network.publish(owner)
+        case "seclude":
+            (owner,) = rest
+            await network.attach(owner, is_apart=True)
         case "detach":
             await asyncio.gather(*(network.detach(owner) for owner in rest))
         case "close":

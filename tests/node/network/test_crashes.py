@@ -35,6 +35,14 @@ SCRIPT: list[Call] = [
     ("detach", "d"),
     ("close",),
 ]
+APART: list[Call] = [
+    ("attach", "a"),
+    ("seclude", "b"),
+    ("seclude", "c"),
+    ("detach", "b"),
+    ("detach", "a", "c"),
+    ("close",),
+]
 STEPS = [
     *((f"make.{step}", times) for step in ("file", "kept", "linked", "joined") for times in (1, 2, 3)),
     *((f"attach.{step}", times) for step in ("taken", "recorded") for times in (1, 4)),
@@ -69,7 +77,7 @@ def outcome(calls: Iterable[Call]) -> State:
     state: State = {}
     for verb, *rest in calls:
         match verb:
-            case "attach":
+            case "attach" | "seclude":
                 state[rest[0]] = tuple(rest[1:])
             case "detach":
                 state = {owner: mappings for owner, mappings in state.items() if owner not in rest}
@@ -91,21 +99,44 @@ def strays(ground: Ground, network: Network) -> list[str]:
         f"{port.source} : {each.address} . {port.destination}" for each in attached for port in each.ports
     }
     listed = run("nft", "list", "table", "ip", f"skerry_{ground.key}")
+    apart = {each.address for each in attached if each.is_apart}
+    walls = {
+        f"table bridge skerry_{ground.key}_apart": ("bridge", "identities"),
+        f"table ip skerry_{ground.key}_apart": ("ip", "guests"),
+    }
     return [
         *sorted(set(ground.links()) ^ links ^ {f"sk-{ground.key}"}),
         *sorted(set(ground.mounts()) ^ mounts),
         *sorted(set(ground.files()) ^ files),
         *sorted(set(re.findall(r"\d+ : [\d.]+ \. \d+", listed)) ^ rules),
+        *sorted(set(ground.tables()) ^ {f"table ip skerry_{ground.key}", *(walls if apart else ())}),
+        *(
+            stray
+            for family, name in (walls.values() if apart else ())
+            for stray in sorted(apart ^ _members(family, f"skerry_{ground.key}_apart", name))
+        ),
     ]
 
 
-@pytest.mark.parametrize(("step", "times"), STEPS)
+def _members(family: str, table: str, name: str) -> set[str]:
+    """The addresses in a set."""
+    return set(re.findall(r"\d+(?:\.\d+){3}", run("nft", "list", "set", family, table, name)))
+
+
+@pytest.mark.parametrize(
+    ("script", "step", "times"),
+    [
+        *((SCRIPT, step, times) for step, times in STEPS),
+        *((APART, step, 2) for step in ("attach.walled", "detach.unwalled")),
+        *((APART, step, 1) for step in ("attach.walled", "detach.unwalled", "close.unruled")),
+    ],
+)
 async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_right(
-    ground: Ground, step: str, times: int
+    ground: Ground, script: list[Call], step: str, times: int
 ) -> None:
-    _, *done = await asyncio.to_thread(drive, ground, SCRIPT, step, str(times))
-    before, under_way = outcome(SCRIPT[: len(done)]), SCRIPT[len(done)]
-    after = outcome(SCRIPT[: len(done) + 1])
+    _, *done = await asyncio.to_thread(drive, ground, script, step, str(times))
+    before, under_way = outcome(script[: len(done)]), script[len(done)]
+    after = outcome(script[: len(done) + 1])
     network = await ground.open()
     try:
         now = observed(network)
@@ -119,7 +150,7 @@ async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_rig
         # It is as good as new: what was under way can be done, and so can the rest.
         if now == before or under_way[0] == "detach":
             await do(network, *under_way)
-        for call in SCRIPT[len(done) + 1 :]:
+        for call in script[len(done) + 1 :]:
             await do(network, *call)
         assert network.attachments() == {}
     finally:

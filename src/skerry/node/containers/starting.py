@@ -109,7 +109,7 @@ class Starting:
         spec = container.record.spec
         if spec.network is NetworkMode.NONE:
             return None
-        attachment = await self._means.network.attach(spec.name, spec.ports)
+        attachment = await self._means.network.attach(spec.name, spec.ports, is_apart=spec.is_apart)
         container.address = attachment.address
         self._means.reached("start.attached")
         return attachment

@@ -32,6 +32,7 @@ class Attachment(msgspec.Struct, frozen=True):
     prefix: int
     gateway: str
     ports: tuple[PortMapping, ...] = ()
+    is_apart: bool = False  # from everybody else here, and from the node
 
 
 class AttachmentRecord(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from skerry.node.network.programs import Programs
 from skerry.node.network.subnets import Names, Subnet, mac_of
 
 _SYSCTL = Path("/proc/sys/net")
+_LLDP = 0x0E  # the last byte of the group's hardware address
 
 # In a container's namespace, before it has eth0. IPv6 is on its loopback only: programs may use ::1, and
 # nothing that is not routed, filtered or published by us gets in or out.
@@ -97,6 +98,16 @@ class Links:
                     # of its own is turned round by the bridge itself.
                     f"link set dev {link} type bridge_slave hairpin on",
                 )
+            ]
+        )
+
+    def subject(self, addresses: Sequence[IPv4Address]) -> None:
+        """Let no frame of these links get by the rules of bridges: those of LLDP do, and the bridge learns
+        from them who is where, unless they are to be passed on."""
+        self._programs.ip(
+            [
+                f"link set dev {self._names.link(address)} type bridge_slave group_fwd_mask {1 << _LLDP:#x}"
+                for address in addresses
             ]
         )
 

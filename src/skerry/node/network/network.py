@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import msgspec
@@ -31,6 +31,7 @@ from skerry.node.network.firewall import Firewall
 from skerry.node.network.holds import Holds
 from skerry.node.network.links import Links
 from skerry.node.network.pool import Pool
+from skerry.node.network.seclusion import Seclusion
 from skerry.node.network.subnets import Names, Subnet
 
 __all__ = ["Attachment", "Network"]
@@ -50,6 +51,7 @@ class Network:
         key: str,
         boot: str,
         tools: programs.Programs,
+        closed: Sequence[IPv4Network],
         reached: Callable[[str], None],
     ) -> None:
         self._folder = files.private_folder(folder)
@@ -62,6 +64,7 @@ class Network:
         self._records = Records(folder / "attached")
         self._links = Links(tools, self._names, self._subnet, folder / "ns", reached)
         self._firewall = Firewall(tools, self._names, self._subnet)
+        self._seclusion = Seclusion(tools, self._names, self._subnet, closed)
         self._addresses = Addresses(self._subnet)
         self._pool = Pool(self._links, self._addresses, settings.pool)
         self._holds = Holds()
@@ -79,12 +82,14 @@ class Network:
         *,
         key: str,
         boot: str | None = None,
+        closed: Sequence[IPv4Network] = (),
         reached: Callable[[str], None] = lambda step: None,
     ) -> Network:
         """Take over what is in `folder`, and make the rest.
 
-        `key`: 8 hex digits that no other Skerry on this machine has. Raises Unavailable (it cannot be had
-        here), Refused (the subnet), Invalid (the settings).
+        `key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud, for
+        those who are kept apart; all that are private are closed to them anyway. Raises Unavailable (it
+        cannot be had here), Refused (the subnet), Invalid (the settings).
         """
         nameservers.check(settings.dns)
         boot = host.boot_id() if boot is None else boot
@@ -95,7 +100,9 @@ class Network:
                 key, routes.taken(routes.read(), Names(key).bridge)
             )
             settings = msgspec.structs.replace(settings, subnet=subnet)
-        network = cls(folder, settings, clock, key=key, boot=boot, tools=tools, reached=reached)
+        network = cls(
+            folder, settings, clock, key=key, boot=boot, tools=tools, closed=closed, reached=reached
+        )
         with _told():
             kept = await asyncio.to_thread(network._choose)
         try:
@@ -127,6 +134,9 @@ class Network:
             self._addresses.claim(address)
             doors |= rules.doors_of(address, each.ports)
         self._firewall.replace(doors)
+        if apart := [IPv4Address(each.address) for each in kept if each.is_apart]:
+            self._links.subject(apart)
+        self._seclusion.replace(apart, self._name_servers())
         self._reached("open.ruled")
         self._hindrances = self._firewall.hindrances()
         for hindrance in self._hindrances:
@@ -146,35 +156,42 @@ class Network:
 
     def lacking(self) -> tuple[str, ...]:
         """What containers will not be able to do, and why, in plain sentences; best empty."""
-        has_servers = bool(nameservers.read(self._settings.dns).servers)
-        return (*self._hindrances, *(() if has_servers else (nameservers.NONE_REACHABLE,)))
+        return (*self._hindrances, *(() if self._name_servers() else (nameservers.NONE_REACHABLE,)))
 
     def resolv_conf(self) -> str:
         """What a container's /etc/resolv.conf must say now."""
         return str(nameservers.read(self._settings.dns))
 
+    def _name_servers(self) -> tuple[str, ...]:
+        return nameservers.read(self._settings.dns).servers
+
     def attachments(self) -> dict[str, Attachment]:
         """Who is attached, by owner."""
         return dict(self._attached)
 
-    async def attach(self, owner: str, mappings: Sequence[PortMapping] = ()) -> Attachment:
+    async def attach(
+        self, owner: str, mappings: Sequence[PortMapping] = (), *, is_apart: bool = False
+    ) -> Attachment:
         """A namespace with an address, and `mappings` held for it; `publish` lets packets through them.
 
-        Raises AlreadyExists (it is attached), NoRoom (no address is free), Refused (somebody has a port, and
-        who), Unavailable.
+        With `is_apart` it reaches what is outside, and neither the node nor anybody else here reaches it or
+        is reached by it. Raises AlreadyExists (it is attached), NoRoom (no address is free), Refused
+        (somebody has a port, and who), Unavailable.
         """
         wanted = tuple(mappings)
         ports.check_all(wanted)
+        if wanted and is_apart:
+            raise errors.Invalid(f"{owner!r} is kept apart and cannot publish ports", field="ports")
         if owner in self._attached or owner in self._coming:
             raise errors.AlreadyExists(f"{owner!r} is attached to the network already")
         coming = self._coming[owner] = asyncio.get_running_loop().create_future()
         try:
-            return await self._attach(owner, wanted)
+            return await self._attach(owner, wanted, is_apart=is_apart)
         finally:
             del self._coming[owner]
             coming.set_result(None)
 
-    async def _attach(self, owner: str, wanted: tuple[PortMapping, ...]) -> Attachment:
+    async def _attach(self, owner: str, wanted: tuple[PortMapping, ...], *, is_apart: bool) -> Attachment:
         await self._holds.take(owner, wanted)
         try:
             with _told():
@@ -187,11 +204,15 @@ class Network:
                     prefix=self._subnet.prefix,
                     gateway=str(self._subnet.gateway),
                     ports=wanted,
+                    is_apart=is_apart,
                 )
                 self._reached("attach.taken")
-                with _told():
-                    self._records.add(AttachmentRecord(attachment, self._boot, self._clock.now()))
-                self._reached("attach.recorded")
+                if is_apart:
+                    await self._wall_off(attachment)
+                else:
+                    if self._seclusion.holds(address):  # of one who was given up before it had begun
+                        await self._seclusion.end(address)
+                    self._write_down(attachment)
             except BaseException:
                 self._pool.put_back(address)
                 raise
@@ -199,8 +220,26 @@ class Network:
             self._holds.release(wanted)
             raise
         self._attached[owner] = attachment
-        log.info("network.attached", owner=owner, address=attachment.address)
+        log.info("network.attached", owner=owner, address=attachment.address, is_apart=is_apart)
         return attachment
+
+    async def _wall_off(self, attachment: Attachment) -> None:
+        """Before anybody is in its namespace, and before it is on disk: what is there and apart has walls."""
+        address = IPv4Address(attachment.address)
+        try:
+            await asyncio.to_thread(self._links.subject, [address])
+            await self._seclusion.begin(address, self._name_servers())
+            self._reached("attach.walled")
+            self._write_down(attachment)
+        except BaseException:
+            with contextlib.suppress(errors.Unavailable):  # whoever gets the address next tries again
+                await self._seclusion.end(address)
+            raise
+
+    def _write_down(self, attachment: Attachment) -> None:
+        with _told():
+            self._records.add(AttachmentRecord(attachment, self._boot, self._clock.now()))
+        self._reached("attach.recorded")
 
     async def publish(self, owner: str) -> None:
         """Its ports lead to it when this returns. Raises NotFound, Unavailable."""
@@ -230,6 +269,9 @@ class Network:
             await self._firewall.withdraw(attachment.ports)
             self._reached("detach.withdrawn")
             await self._pool.remove(address)
+            if attachment.is_apart:  # not before its link is gone
+                await self._seclusion.end(address)
+                self._reached("detach.unwalled")
             self._records.remove(attachment.address)
             self._reached("detach.unrecorded")
         self._holds.release(attachment.ports)
@@ -246,6 +288,7 @@ class Network:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pool.run())
             tasks.create_task(self._firewall.run())
+            tasks.create_task(self._seclusion.run())
 
     async def close(self) -> None:
         """The agent ends. Who is attached stays so, with ports and all; if nobody is, nothing is left."""
@@ -253,6 +296,7 @@ class Network:
         try:
             await self._pool.close()
             await self._firewall.drain()
+            await self._seclusion.drain()
             if not self._attached and self._folder.exists():
                 await asyncio.to_thread(self._remove)
         finally:
@@ -273,6 +317,7 @@ class Network:
         self._reached("close.bridge")
         try:
             self._firewall.remove()
+            self._seclusion.replace((), ())
             self._reached("close.unruled")
         finally:
             shutil.rmtree(self._folder)

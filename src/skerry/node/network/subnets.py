@@ -8,7 +8,6 @@ tells the Skerrys of one machine apart.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
@@ -22,17 +21,20 @@ _KEY = re.compile(r"[0-9a-f]{8}")
 _MAC_PREFIX = "02:53"  # locally administered
 
 
+def parse_network(text: str, *, field: str) -> IPv4Network:
+    try:
+        return IPv4Network(text)
+    except ValueError as error:
+        raise errors.Invalid(
+            f"{text[:40]!r} is no IPv4 network: {error}; write one such as 10.86.0.0/24", field=field
+        ) from None
+
+
 class Subnet:
     """An IPv4 network of containers."""
 
     def __init__(self, text: str) -> None:
-        try:
-            network = ipaddress.IPv4Network(text)
-        except ValueError as error:
-            raise errors.Invalid(
-                f"{text[:40]!r} is no IPv4 network: {error}; write one such as 10.86.0.0/24",
-                field="network.subnet",
-            ) from None
+        network = parse_network(text, field="network.subnet")
         if not WIDEST <= network.prefixlen <= NARROWEST:
             raise errors.Invalid(
                 f"a subnet for containers is a /{WIDEST} to a /{NARROWEST}, not a /{network.prefixlen}",
@@ -94,6 +96,7 @@ class Names:
         self._link = re.compile(rf"{self._prefix}[0-9a-f]{{6}}")
         self.bridge = f"sk-{key}"
         self.table = f"skerry_{key}"
+        self.apart_table = f"skerry_{key}_apart"
         # Links on their way out are put in a group, since the kernel removes a group at once. Never group 0,
         # where every link of the machine is.
         self.doomed_group = int(key, 16) & 0x3FFFFFFF | 0x40000000

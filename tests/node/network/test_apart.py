@@ -1,0 +1,354 @@
+"""Who is kept apart reaches the world, and nothing and nobody around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from skerry.model import errors
+from skerry.node.network.network import Attachment, Network
+from skerry.node.network.subnets import mac_of
+from tests.node.network.machines import (
+    Ground,
+    Machine,
+    cannot_dial,
+    datagrams,
+    exchange,
+    inside,
+    listen,
+    mappings,
+    needs_root,
+    run,
+    speak,
+)
+from tests.support.waiting import eventually
+
+pytestmark = [needs_root, pytest.mark.root]
+
+NODE = "192.0.2.1"
+OUTSIDE = "192.0.2.9"
+GATEWAY = "10.99.0.1"
+TABLE = "skerry_5ce1a7e0"
+BRIDGE = "sk-5ce1a7e0"
+PRIVATE = "172.20.1.1"
+METADATA = "169.254.169.254"
+CLOUD = "198.51.100.7"  # of a pool that is not private
+
+Call = tuple[str, str, str, int]  # what it is, from which namespace, to which address and port
+
+
+async def reached(calls: Sequence[Call]) -> list[str]:
+    """Which of `calls` somebody answers, all made at once."""
+    refused = await asyncio.gather(
+        *(asyncio.to_thread(cannot_dial, place, address, port) for _, place, address, port in calls)
+    )
+    return [name for (name, *_), is_refused in zip(calls, refused, strict=True) if not is_refused]
+
+
+@contextlib.asynccontextmanager
+async def village(
+    ground: Ground, other: Machine, *, is_apart: bool, bridged_is_filtered: str = "1"
+) -> AsyncIterator[tuple[Network, dict[str, Attachment]]]:
+    """`guest` and `second`, both apart or both not, and an ordinary `web` whose port 80 is published as 8080.
+    Everybody listens on 80, the node on 1324, and the machine outside has private addresses as well."""
+    for switch in Path("/proc/sys/net/bridge").glob("bridge-nf-call-ip*tables"):
+        switch.write_text(bridged_is_filtered)
+    for address in (PRIVATE, METADATA, CLOUD):
+        other.run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        ground.machine.run("ip", "route", "add", address, "via", OUTSIDE)
+    async with ground.agent(closed=[IPv4Network("198.51.100.0/24")]) as network:
+        web = await network.attach("web", mappings("8080:80"))
+        await network.publish("web")
+        here = {
+            "guest": await network.attach("guest", is_apart=is_apart),
+            "second": await network.attach("second", is_apart=is_apart),
+            "web": web,
+        }
+        with contextlib.ExitStack() as listeners:
+            for each in here.values():
+                listeners.enter_context(listen(each.namespace, "0.0.0.0", 80))
+            listeners.enter_context(listen(ground.machine.place, "0.0.0.0", 1324))
+            listeners.enter_context(listen(other.place, "0.0.0.0", 443))
+            yield network, here
+        await network.keep_only(set())
+
+
+def calls_around(ground: Ground, here: dict[str, Attachment]) -> list[Call]:
+    guest, second, web = here["guest"], here["second"], here["web"]
+    return [
+        ("container", guest.namespace, web.address, 80),
+        ("guest to guest", guest.namespace, second.address, 80),
+        ("published port", guest.namespace, NODE, 8080),
+        ("published port on the bridge", guest.namespace, GATEWAY, 8080),
+        ("node", guest.namespace, NODE, 1324),
+        ("node on the bridge", guest.namespace, GATEWAY, 1324),
+        ("private network", guest.namespace, PRIVATE, 443),
+        ("link-local", guest.namespace, METADATA, 443),
+        ("other pool of the cloud", guest.namespace, CLOUD, 443),
+        ("from a container", web.namespace, guest.address, 80),
+        ("from the node", str(ground.machine.place), guest.address, 80),
+    ]
+
+
+@pytest.mark.parametrize("bridged_is_filtered", ["0", "1"])
+async def test_who_is_kept_apart_reaches_nobody_here_and_is_reached_by_nobody(
+    ground: Ground, other: Machine, bridged_is_filtered: str
+) -> None:
+    async with village(ground, other, is_apart=True, bridged_is_filtered=bridged_is_filtered) as (_, here):
+        assert await reached(calls_around(ground, here)) == []
+        assert await reached([("outside", here["guest"].namespace, OUTSIDE, 443)]) == ["outside"]
+        # Nor by the detour over the node, which any container may ask to pass packets on.
+        for one, another in (("guest", "web"), ("web", "guest")):
+            route = (f"{here[another].address}/32", "via", GATEWAY)
+            inside(here[one].namespace, lambda route=route: run("ip", "route", "add", *route))
+        assert await reached(calls_around(ground, here)) == []
+
+
+async def test_others_reach_and_are_reached_by_all_of_these(ground: Ground, other: Machine) -> None:
+    """So that the test above is known to be able to fail."""
+    async with village(ground, other, is_apart=False) as (_, here):
+        calls = calls_around(ground, here)
+        assert await reached(calls) == [name for name, *_ in calls]
+
+
+async def test_who_is_kept_apart_reaches_other_hosts_as_the_node(ground: Ground, other: Machine) -> None:
+    async with ground.agent() as network:
+        guest = await network.attach("guest", is_apart=True)
+        with (
+            listen(other.place, "0.0.0.0", 443) as listener,
+            datagrams(other.place, port=53) as server,
+            datagrams(guest.namespace) as caller,
+        ):
+            assert speak(listener, guest.namespace, OUTSIDE, 443) == NODE
+            assert exchange(server, caller, OUTSIDE, 53) == NODE
+        await network.detach("guest")
+
+
+@pytest.mark.parametrize("server", [GATEWAY, PRIVATE])
+async def test_who_is_kept_apart_reaches_its_name_server_wherever_that_is(
+    ground: Ground, other: Machine, server: str
+) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, dns=(server,))
+    async with village(ground, other, is_apart=True) as (_, here):
+        place = ground.machine.place if server == GATEWAY else other.place
+        with (
+            datagrams(place, server, 53) as answering,
+            listen(place, server, 53) as accepting,
+            datagrams(here["guest"].namespace) as caller,
+        ):
+            exchange(answering, caller, server, 53)
+            speak(accepting, here["guest"].namespace, server, 53)
+        assert await reached(calls_around(ground, here)) == []
+
+
+def frame(source: str, kind: int, payload: bytes, *, target: str = mac_of(IPv4Address(GATEWAY))) -> bytes:
+    return (
+        bytes.fromhex(target.replace(":", "") + source.replace(":", "")) + struct.pack("!H", kind) + payload
+    )
+
+
+def arp(mac: str, address: str) -> bytes:
+    """`address` is at `mac`, said unasked to the gateway."""
+    return (
+        struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2)
+        + bytes.fromhex(mac.replace(":", ""))
+        + socket.inet_aton(address)
+        + bytes(6)
+        + socket.inet_aton(GATEWAY)
+    )
+
+
+def packet(source: str) -> bytes:
+    """An empty one to the machine outside, of a protocol that nobody speaks."""
+    words = struct.pack("!BBHHHBBH", 0x45, 0, 20, 0, 0, 64, 253, 0)
+    words += b"".join(map(socket.inet_aton, (source, OUTSIDE)))
+    total = sum(struct.unpack("!10H", words))
+    checksum = ~(total + (total >> 16)) & 0xFFFF
+    return words[:10] + struct.pack("!H", checksum) + words[12:]
+
+
+def lies(guest: Attachment, web: Attachment) -> Iterator[bytes]:
+    """Frames that pretend to be of `web`, or are of no kind that a container has to send."""
+    own, other = (mac_of(IPv4Address(each.address)) for each in (guest, web))
+    yield frame(own, 0x0800, packet(web.address))
+    yield frame(own, 0x0800, packet("192.0.2.77"))
+    yield frame(other, 0x0800, packet(guest.address))
+    yield frame(own, 0x0806, arp(other, guest.address))
+    yield frame(own, 0x0806, arp(own, web.address))
+    yield frame(other, 0x0806, arp(own, guest.address))
+    yield frame(own, 0x0806, arp(own, GATEWAY), target="ff:ff:ff:ff:ff:ff")
+    yield frame(own, 0x86DD, b"\x60" + bytes(39))
+    yield frame(own, 0x8100, struct.pack("!HH", 7, 0x0800) + packet(web.address))
+    yield frame(own, 0x88B5, b"experiment")
+
+
+def untagged(each: bytes) -> bytes:
+    """As the kernel hands it out, without the tag of a VLAN."""
+    return each[:12] + each[16:] if each[12:14] == b"\x81\x00" else each
+
+
+@contextlib.contextmanager
+def raw(place: Path | str, link: str) -> Iterator[socket.socket]:
+    """Frames of a link."""
+
+    def make() -> socket.socket:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        made.bind((link, 0))
+        made.settimeout(10)
+        return made
+
+    with inside(place, make) as made:
+        yield made
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+async def test_only_who_is_kept_apart_cannot_pretend_to_be_somebody_else(
+    ground: Ground, other: Machine, is_apart: bool
+) -> None:
+    async with village(ground, other, is_apart=is_apart, bridged_is_filtered="0") as (_, here):
+        guest, web = here["guest"], here["web"]
+        honest = frame(mac_of(IPv4Address(guest.address)), 0x0800, packet(guest.address))
+        forged = list(lies(guest, web))
+        with raw(guest.namespace, "eth0") as speaker, raw(ground.machine.place, BRIDGE) as ear:
+            for each in [*forged, honest]:
+                speaker.send(each)
+            heard = []
+            while not heard or heard[-1] != honest:
+                heard.append(ear.recv(2000))
+        believed = [each for each in map(untagged, forged) if each in heard]
+        assert believed == ([] if is_apart else list(map(untagged, forged)))
+
+
+async def test_the_bridge_learns_nothing_false_of_where_others_are(ground: Ground, other: Machine) -> None:
+    async with village(ground, other, is_apart=True) as (_, here):
+        guest, web = here["guest"], here["web"]
+        own, there = (mac_of(IPv4Address(each.address)) for each in (guest, web))
+        # Frames to this group are never passed on, and so take another way through the bridge.
+        lldp = frame(there, 0x88CC, b"", target="01:80:c2:00:00:0e")
+        with raw(guest.namespace, "eth0") as speaker:
+            for each in [lldp, *lies(guest, web), frame(own, 0x0800, packet(guest.address))]:
+                speaker.send(each)
+        link = f"s5ce1a7e0{IPv4Address(guest.address).packed[1:].hex()}"
+        learnt = run("bridge", "fdb", "show", "br", BRIDGE)
+        assert [line for line in learnt.splitlines() if there in line and link in line] == []
+        assert f"{own} dev {link}" in learnt
+
+
+async def test_who_is_kept_apart_hears_nothing_that_is_for_others(ground: Ground, other: Machine) -> None:
+    async with village(ground, other, is_apart=True) as (_, here):
+        guest, web = here["guest"], here["web"]
+        with raw(guest.namespace, "eth0") as ear, datagrams(ground.machine.place) as node:
+            # The bridge has forgotten where they are, and asks everybody.
+            run("ip", "link", "set", BRIDGE, "type", "bridge", "fdb_flush")
+            run("ip", "neighbour", "flush", "dev", BRIDGE)
+            for each in (web, guest):
+                node.sendto(b"secret of " + each.owner.encode(), (each.address, 4000))
+            heard = [ear.recv(2000)]
+            while b"secret of guest" not in heard[-1]:
+                heard.append(ear.recv(2000))
+        assert not any(b"secret of web" in each or socket.inet_aton(web.address) in each for each in heard)
+
+
+async def test_nobody_is_kept_apart_before_somebody_has_to_be_nor_afterwards(ground: Ground) -> None:
+    async with ground.agent() as network:
+        working = network._seclusion._programs
+        network._seclusion._programs = dataclasses.replace(working, nft_path="/bin/false")
+        await network.attach("web", mappings("8080:80"))  # and for others nothing is done
+        await network.publish("web")
+        await network._seclusion.check()
+        await network.detach("web")
+        network._seclusion._programs = working
+        assert ground.tables() == [f"table ip {TABLE}"]
+        await asyncio.gather(*(network.attach(owner, is_apart=True) for owner in ("one", "two")))
+        assert ground.tables() == [
+            f"table ip {TABLE}",
+            f"table bridge {TABLE}_apart",
+            f"table ip {TABLE}_apart",
+        ]
+        await network.detach("one")
+        assert len(guests()) == 1
+        await network.detach("two")
+        assert ground.tables() == [f"table ip {TABLE}"]
+
+
+def guests() -> list[str]:
+    """The addresses that the kernel keeps apart, which both tables must agree on."""
+    found = [
+        set(re.findall(r"10\.99\.0\.\d+", run("nft", "list", "set", family, f"{TABLE}_apart", name)))
+        for family, name in (("bridge", "identities"), ("bridge", "places"), ("ip", "guests"))
+    ]
+    assert found[0] == found[1] == found[2]
+    return sorted(found[0])
+
+
+async def test_the_next_agent_goes_on_to_keep_apart_who_was(ground: Ground, other: Machine) -> None:
+    network = await ground.open()
+    gone = await network.attach("gone", is_apart=True)
+    guest = await network.attach("guest", is_apart=True)
+    await network.attach("web")
+    await network.close()
+    assert guests() == sorted([gone.address, guest.address])
+    # One whose link went away meanwhile is no more.
+    run("ip", "link", "delete", f"s5ce1a7e0{IPv4Address(gone.address).packed[1:].hex()}")
+    async with ground.agent() as network:
+        assert network.attachments()["guest"] == guest
+        assert guests() == [guest.address]
+        with listen(ground.machine.place, "0.0.0.0", 1324), listen(other.place, "0.0.0.0", 443):
+            calls = [("node", guest.namespace, NODE, 1324), ("outside", guest.namespace, OUTSIDE, 443)]
+            assert await reached(calls) == ["outside"]
+        await network.keep_only(set())
+
+
+@pytest.mark.parametrize("flush", ["flush ruleset", f"flush table bridge {TABLE}_apart"])
+async def test_walls_that_somebody_took_down_are_put_up_again(ground: Ground, flush: str) -> None:
+    async with ground.agent() as network:
+        guest = await network.attach("guest", is_apart=True)
+        run("nft", flush)
+        await network._seclusion.check()
+        assert guests() == [guest.address]
+        assert run("nft", "list", "chain", "bridge", f"{TABLE}_apart", "passing").count("drop") == 2
+        run("nft", "flush", "ruleset")
+        second = await network.attach("second", is_apart=True)  # who comes now finds out
+        assert guests() == sorted([guest.address, second.address])
+        await network.keep_only(set())
+
+
+async def test_where_nobody_can_be_kept_apart_nobody_is_attached_so(ground: Ground) -> None:
+    async with ground.agent() as network:
+        working = network._seclusion._programs
+        network._seclusion._programs = dataclasses.replace(working, nft_path="/bin/false")
+        with pytest.raises(errors.Unavailable, match="cannot be kept apart"):
+            await network.attach("guest", is_apart=True)
+        assert network.attachments() == {}
+        network._seclusion._programs = working
+        web = await network.attach("web")
+        assert web.address == "10.99.0.2"  # the one that was not used, and not apart
+        assert ground.tables() == [f"table ip {TABLE}"]
+        await network.detach("web")
+
+
+async def test_an_address_that_was_given_up_is_not_apart_for_whoever_gets_it(ground: Ground) -> None:
+    async with ground.agent() as network:
+        running = asyncio.create_task(network.attach("guest", is_apart=True))
+        await eventually(lambda: network._seclusion._held)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert (await network.attach("web")).address == "10.99.0.2"
+        assert ground.tables() == [f"table ip {TABLE}"]
+        await network.detach("web")
+
+
+async def test_who_is_kept_apart_publishes_no_ports(ground: Ground) -> None:
+    async with ground.agent() as network:
+        with pytest.raises(errors.Invalid, match="apart"):
+            await network.attach("guest", mappings("8080:80"), is_apart=True)

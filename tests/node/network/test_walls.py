@@ -1,0 +1,84 @@
+"""The text of the rules around those who are kept apart."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.node.network import walls
+from skerry.node.network.subnets import Names, Subnet, mac_of
+from skerry.node.network.walls import Apart
+from tests.node.network.machines import Ground, needs_root, run
+
+NAMES = Names("0123abcd")
+SUBNET = Subnet("10.0.0.0/24")
+CLOUD = IPv4Network("198.51.100.0/24")
+ADDRESSES = st.frozensets(st.integers(2, 254).map(lambda last: IPv4Address(f"10.0.0.{last}")), max_size=8)
+
+
+def identity(address: IPv4Address) -> str:
+    return f'"{NAMES.link(address)}" . {mac_of(address)} . {address}'
+
+
+def read(text: str) -> frozenset[str]:
+    """Whom the text of both tables keeps apart, if all of its sets agree."""
+    sets = dict(re.findall(r"set (\w+) { type [^;]+; elements = { (.*?) } }", text))
+    identities = frozenset(sets.get("identities", "").split(", ")) - {""}
+    for name, pick in (("links", (0,)), ("places", (0, 2)), ("guests", (2,))):
+        told = frozenset(sets.get(name, "").split(", ")) - {""}
+        assert told == {" . ".join(each.split(" . ")[part] for part in pick) for each in identities}
+    return identities
+
+
+def apply(before: frozenset[str], changes: str) -> frozenset[str]:
+    """As nft would: an element is deleted only if it is there, and added only if it is not."""
+    after = set(before)
+    for verb, elements in re.findall(
+        r"(add|delete) element bridge skerry_0123abcd_apart identities { (.*) }", changes
+    ):
+        for element in elements.split(", "):
+            assert (element in after) == (verb == "delete")
+            after ^= {element}
+    return frozenset(after)
+
+
+@given(ADDRESSES)
+def test_the_tables_keep_apart_whom_they_were_told_and_nobody_else(addresses: frozenset[IPv4Address]) -> None:
+    text = walls.write_tables(NAMES, SUBNET, [CLOUD], Apart(addresses))
+    assert read(text) == set(map(identity, addresses))
+
+
+@given(ADDRESSES, ADDRESSES)
+def test_changes_lead_from_some_to_others(
+    before: frozenset[IPv4Address], after: frozenset[IPv4Address]
+) -> None:
+    changes = walls.write_changes(NAMES, before, after)
+    assert apply(frozenset(map(identity, before)), changes) == set(map(identity, after))
+
+
+@given(ADDRESSES)
+def test_without_a_change_there_is_nothing_to_do(addresses: frozenset[IPv4Address]) -> None:
+    assert walls.write_changes(NAMES, addresses, addresses) == ""
+
+
+@needs_root
+@pytest.mark.root
+def test_nft_takes_the_tables_the_changes_and_the_removal(ground: Ground) -> None:
+    before = frozenset({IPv4Address("10.0.0.2"), IPv4Address("10.0.0.3")})
+    after = frozenset({IPv4Address("10.0.0.3"), IPv4Address("10.0.0.4")})
+    apart = Apart(before, ("10.0.0.1", "192.0.2.9"))
+    for text in (
+        walls.write_tables(NAMES, SUBNET, [CLOUD, IPv4Network("10.64.0.0/10")], apart),
+        walls.write_tables(NAMES, SUBNET, [], apart),
+        walls.write_changes(NAMES, before, after),
+    ):
+        run("nft", "-f", "-", text=text)
+    listed = run("nft", "list", "set", "bridge", NAMES.apart_table, "identities")
+    assert set(re.findall(r'"\w+" \. [\w:]+ \. [\d.]+', listed)) == set(map(identity, after))
+    assert "10.0.0.3, 10.0.0.4" in run("nft", "list", "set", "ip", NAMES.apart_table, "guests")
+    run("nft", "-f", "-", text=walls.write_removal(NAMES))
+    run("nft", "-f", "-", text=walls.write_removal(NAMES))  # it is no error if there is none
