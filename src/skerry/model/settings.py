@@ -356,6 +356,13 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(gt=0, description="A contract whose buyer left its door for this long is ended")
     ] = 3600.0
     max_guests: Annotated[int, Meta(ge=1, description="Instances of a buyer in one contract's cell")] = 256
+    guest_registries: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Registries with private addresses that images of buyers may come from, as HOST[:PORT]; "
+            "`*` stands for anything. Those with public addresses need not be named"
+        ),
+    ] = ()
     list_timeout_s: Annotated[float, Meta(gt=0, description="A peer's offers come within this")] = 3.0
     deal_timeout_s: Annotated[
         float, Meta(gt=0, description="Reserving, buying and opening at one peer take at most this")
