@@ -114,7 +114,7 @@ def test_without_a_verb_the_id_of_this_cloud_is_shown(stall: Stall) -> None:
     stall.trader.contracts[BORROWED.id] = BORROWED
     rows = dict(line.split(None, 1) for line in stall.say().splitlines())
     assert (rows["id"], rows["bought"], rows["peers"]) == (stall.id, "1 live", "0")
-    assert json.loads(stall.say("-o", "json"))["id"] == stall.id
+    assert json.loads(stall.say("-o", "json"))["cloud"] == stall.id
 
 
 def test_a_peer_is_added_with_its_ca_and_asked_at_once(stall: Stall) -> None:
@@ -193,6 +193,7 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
 
 def test_offers_can_be_asked_for_by_amount_price_and_place(stall: Stall) -> None:
     amount = ("--cpu", "4", "--memory", "8192", "--count", "2", "--max-price", "0.50", "--currency", "EUR")
+    stall.trader.known["north"] = PeerState(NORTH, None)
     place = ("--where", "Torino", "--where", "architecture=arm64", "--where", "peer=north")
     assert len(stall.json("offers", *amount, *place)["offers"]) == 1
     [wish] = stall.trader.wishes
@@ -218,7 +219,7 @@ def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> Non
     result = stall.cli("buy", "--cpu", "4", "--memory", "8192", "--for", "2h")
     assert (result.exit_code, result.stdout) == (0, "01c0ntract\n")
     *steps, last = result.stderr.splitlines()
-    assert [line.partition(":")[0] for line in steps] == ["listing", "reserving", "buying"]
+    assert [line.partition(":")[0] for line in steps] == ["listing", "reserving", "opening"]
     assert last == (
         "4 cores, 8192MB of north as the node borrowed-01c0ntract; ends in 2h, "
         "0.40 EUR for each PT1H, 0.80 EUR in all"
@@ -286,7 +287,7 @@ def test_capacity_is_put_up_for_sale_and_its_id_printed(stall: Stall) -> None:
     whole = stall.json(
         "sell", "--cpu", "2", "--price", "3", "--currency", "EUR", "--period", "P1D", "--stock", "4"
     )
-    assert (whole["flavor"]["parts"], whole["capacity"]["cpu"], whole["flavor"]["price"]["period"]) == (
+    assert (whole["parts"], whole["capacity"]["cpu"], whole["price"]["period"]) == (
         None,
         8,
         "P1D",
@@ -326,8 +327,8 @@ def test_holds_and_contracts_of_both_sides_are_listed(stall: Stall) -> None:
     first, second = stall.say("contracts").splitlines()[1:]
     assert re.search("^bought +01c0ntract +north +4 cores, 8192MB +0.40 EUR +PT1H +in 2h +open$", first)
     assert re.search(f"^sold +{sold} +{BUYER.cloud} +1 core, 512MB .* live$", second)
-    found = stall.json("contracts")
-    assert [[one["id"] for one in found[side]] for side in ("sold", "bought")] == [[sold], ["01c0ntract"]]
+    found = stall.json("contracts")["contracts"]
+    assert [(one["side"], one["id"]) for one in found] == [("bought", "01c0ntract"), ("sold", sold)]
 
 
 def test_a_long_list_is_cut_and_that_is_said(stall: Stall) -> None:
@@ -365,5 +366,5 @@ def test_what_was_sold_is_taken_back_with_notice_and_flavors_are_withdrawn(stall
 def test_a_withdrawal_can_take_contracts_back_too(stall: Stall) -> None:
     stall.say(*SELL, *PARTS)
     sold = stall.contract()
-    stall.say("withdraw", "small", "--reclaim", "--reason", "moving")
+    assert stall.json("withdraw", "small", "--reclaim", "--reason", "moving")["withdrawn"]["reclaims"] is True
     assert stall.ledger.contract(sold).contract.reason == "moving"

@@ -101,6 +101,11 @@ def tell_of_more(shown: int, count: int) -> None:
         click.echo(f"{count - shown} more; --limit {count} shows all.", err=True)
 
 
+def tell(document: Document, text: str, output: str) -> None:
+    """What became of one of several: a line for people, or for scripts."""
+    printing.as_json_line(document) if output == "json" else click.echo(text)
+
+
 def room(amounts: Document, count: int = 1) -> str:
     """`4 cores, 8192MB`, or `2 times` that."""
     said = [word for word in (_cores(amounts), _memory(amounts), _disk(amounts)) if word]

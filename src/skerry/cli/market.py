@@ -15,6 +15,7 @@ from skerry.cli import output as printing
 from skerry.cli.bargains import Document, Span, Where
 from skerry.cli.options import Default, together
 
+_DONE: Final = "done"
 _ENDED: Final = "ended"
 
 _terms = together(
@@ -26,7 +27,7 @@ _terms = together(
         show_default=True,
         help="So many of that amount.",
     ),
-    click.option("--max-price", metavar="AMOUNT", help="The most for all of it, for each period: 0.50."),
+    click.option("--max-price", metavar="AMOUNT", help="The most for all of it, for each hour: 0.50."),
     click.option("--currency", metavar="CODE", help="Only offers in it, as in EUR."),
     bargains.where,
 )
@@ -65,7 +66,7 @@ def status(server: client.Server, output: str) -> None:
         output,
         columns=("what", "is"),
         rows=lambda value: [
-            ("id", value["id"]),
+            ("id", value["cloud"]),
             ("offers", f"{value['flavors']} of ours"),
             ("held", str(value["holds"])),
             ("sold", f"{value['sold']} live"),
@@ -154,8 +155,8 @@ def buy(
 ) -> None:
     """Buy the best offer of all peers, and print the contract's id once its node is there.
 
-    The best is the cheapest. It is reserved, bought, signed and opened; if a step fails, or you press Ctrl-C,
-    what was begun is undone.
+    The best is the cheapest of which at least that much can be had. It is reserved, bought, signed and
+    opened; if a step fails, or you press Ctrl-C before it is signed, what was begun is undone.
 
     \b
       skerry market buy --cpu 4 --memory 8192 --for 2h
@@ -177,7 +178,10 @@ def buy(
     try:
         bought = _to_the_end(server, wish, is_told=output != "json")
     except KeyboardInterrupt:
-        click.echo("Broken off; the server undoes what was begun.", err=True)
+        click.echo(
+            "Broken off: what was begun is undone, unless it was signed; 'skerry market contracts' tells.",
+            err=True,
+        )
         raise
     if output == "json":
         printing.as_json(bought)
@@ -206,11 +210,13 @@ def contracts(server: client.Server, limit: int, output: str) -> None:
     """
     sold, sold_count = bargains.some(server, "contracts", limit)
     bought, bought_count = bargains.some(server, "borrowed", limit)
-    if output == "json":
-        printing.as_json({"sold": sold, "bought": bought})
-    else:
-        rows = [*(_contract("bought", one) for one in bought), *(_contract("sold", one) for one in sold)]
-        printing.table(("side", "id", "with", "room", "price", "period", "until", "state", "why"), rows)
+    both = [*({"side": "bought", **one} for one in bought), *({"side": "sold", **one} for one in sold)]
+    printing.show(
+        {"contracts": both},
+        output,
+        columns=("side", "id", "with", "room", "price", "period", "until", "state", "why"),
+        rows=lambda value: [_contract(one) for one in value["contracts"]],
+    )
     bargains.tell_of_more(max(len(sold), len(bought)), max(sold_count, bought_count))
 
 
@@ -232,7 +238,8 @@ def document(server: client.Server, contract: str, output: str) -> None:
 @click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
 @watching.detach
 @client.options
-def release(server: client.Server, contracts: tuple[str, ...], detach: bool) -> None:
+@printing.option
+def release(server: client.Server, contracts: tuple[str, ...], detach: bool, output: str) -> None:
     """Give back what was bought: its work moves away first, and then its node is gone.
 
     \b
@@ -244,7 +251,7 @@ def release(server: client.Server, contracts: tuple[str, ...], detach: bool) -> 
                 found: Document = server.post("market", "borrowed", id, "release")
                 if not detach:
                     found = _until_ended(server, found)
-                click.echo(f"{id} is {found['state']}")
+                bargains.tell(found, f"{id} is {found['state']}", output)
 
 
 @market.command()
@@ -279,7 +286,7 @@ def _to_the_end(server: client.Server, wish: Document, *, is_told: bool) -> Docu
     for step in server.steps("market", "buy", body=wish):
         if "error" in step:
             raise client.ServerSaidNo(0, step["error"], step["code"], step)
-        if step["borrowed"] is not None:
+        if step["step"] == _DONE:
             bought: Document = step["borrowed"]
             return bought
         if is_told:
@@ -312,11 +319,11 @@ def _offer(one: Document) -> tuple[str, ...]:
     )
 
 
-def _contract(side: str, one: Document) -> tuple[str, ...]:
+def _contract(one: Document) -> tuple[str, ...]:
     return (
-        side,
+        one["side"],
         one["id"],
-        one["buyer"] if side == "sold" else one["peer"],
+        one["buyer"] if one["side"] == "sold" else one["peer"],
         bargains.room(one["room"], one["count"]),
         bargains.price(one["price"]),
         one["price"]["period"],

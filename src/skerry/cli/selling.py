@@ -101,11 +101,10 @@ def sell(
     if output == "json":
         printing.as_json(made)
         return
-    flavor = made["flavor"]
-    parts = "whole" if flavor["parts"] is None else "in parts"
-    cost = f"{bargains.price(flavor['price'])} for each {flavor['price']['period']}"
-    click.echo(f"{bargains.room(flavor['room'], flavor['stock'])}, {parts}, at {cost}", err=True)
-    click.echo(flavor["id"])
+    parts = "whole" if made["parts"] is None else "in parts"
+    cost = f"{bargains.price(made['price'])} for each {made['price']['period']}"
+    click.echo(f"{bargains.room(made['room'], made['stock'])}, {parts}, at {cost}", err=True)
+    click.echo(made["id"])
 
 
 @click.command()
@@ -113,7 +112,10 @@ def sell(
 @click.option("--reclaim", is_flag=True, help="Take its contracts back, too, each after its notice.")
 @click.option("--reason", metavar="TEXT", default="", help="A word on why; buyers are told.")
 @client.options
-def withdraw(server: client.Server, flavors: tuple[str, ...], reclaim: bool, reason: str) -> None:
+@printing.option
+def withdraw(
+    server: client.Server, flavors: tuple[str, ...], reclaim: bool, reason: str, output: str
+) -> None:
     """Offer flavors no longer. Contracts run to their end, unless they are reclaimed.
 
     \b
@@ -126,14 +128,15 @@ def withdraw(server: client.Server, flavors: tuple[str, ...], reclaim: bool, rea
             with failures.told():
                 gone: Document = server.delete("market", "flavors", flavor, **asked)
                 left = f"; {bargains.room(gone['sold'])} of it is sold" if any(gone["sold"].values()) else ""
-                click.echo(f"withdrew {flavor}{left}")
+                bargains.tell(gone, f"withdrew {flavor}{left}", output)
 
 
 @click.command()
 @click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
 @click.option("--reason", metavar="TEXT", default="", help="A word on why; its buyer is told.")
 @client.options
-def reclaim(server: client.Server, contracts: tuple[str, ...], reason: str) -> None:
+@printing.option
+def reclaim(server: client.Server, contracts: tuple[str, ...], reason: str, output: str) -> None:
     """Take back what was sold. The buyer is told, and has the notice of the contract to move its work.
 
     \b
@@ -143,7 +146,7 @@ def reclaim(server: client.Server, contracts: tuple[str, ...], reason: str) -> N
         for contract in contracts:
             with failures.told():
                 told = server.post("market", "contracts", contract, "reclaim", body={"reason": reason})
-                click.echo(f"{contract} ends {bargains.until(told)}")
+                bargains.tell(told, f"{contract} ends {bargains.until(told)}", output)
 
 
 @click.command()
@@ -206,14 +209,13 @@ def _whole(server: client.Server) -> Document:
 
 def _rows(account: Document) -> list[tuple[str, ...]]:
     """A row for each resource that the flavor has."""
-    flavor = account["flavor"]
     gone = account["withdrawn"]
     state = "offered" if gone is None else f"withdrawn {printing.ago(gone['at'])}"
     rows: list[tuple[str, ...]] = []
     for name, unit in (("cpu", ""), ("memory", "MB"), ("disk", "GB")):
-        if flavor["room"][name]:
+        if account["room"][name]:
             amounts = (f"{account[part][name]:g}{unit}" for part in _PARTS)
-            rows.append((flavor["id"], name, *amounts, state))
+            rows.append((account["id"], name, *amounts, state))
     # Named once: the eye finds the next flavor by it.
     return [row if place == 0 else ("", *row[1:-1], "") for place, row in enumerate(rows)]
 

@@ -49,7 +49,7 @@ BORROWED = Borrowed(
 STEPS = (
     Progress("listing", "1 of 1 peers answered, with 1 offer"),
     Progress("reserving", "edge-1 of north"),
-    Progress("buying", "0.40 EUR for each PT1H"),
+    Progress("opening", "waiting for its node", replace(BORROWED, state=State.OPENING)),
     Progress("done", "bought", BORROWED),
 )
 

@@ -73,6 +73,7 @@ async def test_a_peer_that_is_too_long_or_not_known_in_its_parts_is_refused(shop
 
 
 async def test_offers_of_an_amount_are_asked_for_with_all_that_was_wished(shop: Shop) -> None:
+    shop.trader.known["north"] = PeerState(NORTH, None)
     asked = "cpu=4&memory=8192&disk=20&count=2&duration_s=60&max_price=0.50&currency=EUR"
     found = await shop.get(f"/market/offers?{asked}&where=Torino&architecture=arm64&peer=north")
     assert shop.trader.wishes == [
@@ -100,14 +101,18 @@ async def test_without_an_amount_all_offers_are_listed_and_peers_that_fail_are_n
 
 
 async def test_offers_can_be_narrowed_without_an_amount(shop: Shop) -> None:
-    for named in ("where=Oslo", "architecture=amd64", "currency=NOK", "peer=south"):
+    for named in ("where=Oslo", "architecture=amd64", "currency=NOK"):
         assert (await shop.get(f"/market/offers?{named}"))["offers"] == [], named
 
 
 async def test_failures_of_other_peers_are_none_of_one_that_was_named(shop: Shop) -> None:
+    shop.trader.known["north"] = PeerState(NORTH, None)
+    shop.trader.known["south"] = PeerState(replace(NORTH, name="south"), None)
     found = await shop.get("/market/offers?peer=north")
-    assert len(found["offers"]) == 1
-    assert found["failures"] == []
+    assert (len(found["offers"]), found["failures"]) == (1, [])
+    found = await shop.get("/market/offers?peer=south")
+    assert (found["offers"], len(found["failures"])) == ([], 1)
+    assert (await shop.ask("GET", "/market/offers?peer=west")).status == 404
 
 
 async def test_what_has_no_price_or_is_no_amount_is_refused(shop: Shop) -> None:
@@ -121,8 +126,13 @@ async def test_a_purchase_is_told_step_by_step_and_ends_with_the_contract(shop: 
     answer = await shop.post("/market/buy", {**WISH, "duration_s": 7200, "max_price": "0.50"})
     assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
     told = lines(answer.body)
-    assert [step["step"] for step in told] == ["listing", "reserving", "buying", "done"]
-    assert [step["borrowed"] is None for step in told] == [True, True, True, False]
+    assert [step["step"] for step in told] == ["listing", "reserving", "opening", "done"]
+    assert [step["borrowed"] and step["borrowed"]["state"] for step in told] == [
+        None,
+        None,
+        "opening",
+        "open",
+    ]
     bought = told[-1]["borrowed"]
     assert (bought["id"], bought["peer"], bought["node"]) == ("01c0ntract", "north", "borrowed-01c0ntract")
     assert (bought["total"], bought["state"], bought["ends_at"]) == ("0.80", "open", START + 7200)

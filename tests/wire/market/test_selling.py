@@ -30,8 +30,8 @@ async def test_a_flavor_is_sold_whole_if_nothing_says_in_which_parts(shop: Shop)
     made = await sell(shop, {**WHOLE, "disk": 100, "location": "Torino", "architecture": "arm64", "stock": 3})
     assert made["capacity"] == made["free"] == {"cpu": 24, "memory": 49152, "disk": 300}
     assert made["held"] == made["sold"] == NONE
-    assert made["flavor"]["parts"] is None
-    assert made["flavor"]["price"] == {"amount": "0.10", "currency": "EUR", "period": "PT1H"}
+    assert made["parts"] is None
+    assert made["price"] == {"amount": "0.10", "currency": "EUR", "period": "PT1H"}
     flavor = shop.ledger.flavor(FlavorId("small")).flavor
     assert (flavor.room, flavor.stock, flavor.partition) == (room(8, 16384, 100), 3, None)
     assert (flavor.provider, flavor.location, flavor.architecture) == (shop.desk.provider, "Torino", "arm64")
@@ -54,8 +54,8 @@ async def test_the_same_again_is_no_change_and_other_terms_are_refused(shop: Sho
 
 async def test_a_flavor_without_an_id_is_given_one(shop: Shop) -> None:
     wish = {name: value for name, value in WHOLE.items() if name != "id"}
-    assert (await sell(shop, wish))["flavor"]["id"] == "flavor-1"
-    assert (await sell(shop, wish))["flavor"]["id"] == "flavor-2"
+    assert (await sell(shop, wish))["id"] == "flavor-1"
+    assert (await sell(shop, wish))["id"] == "flavor-2"
 
 
 WRONG: list[dict[str, Any]] = [
@@ -117,7 +117,7 @@ async def test_a_withdrawn_flavor_is_shown_while_something_of_it_is_sold(shop: S
         gone = await shop.ask("DELETE", f"/market/flavors/{id}?reason=needed+at+home")
         assert gone.json["withdrawn"]["reason"] == "needed at home"
     book = await shop.get("/market/ledger")
-    assert [account["flavor"]["id"] for account in book["flavors"]] == ["small"]
+    assert [account["id"] for account in book["flavors"]] == ["small"]
     await shop.ledger.release(sale.contract.id, BUYER.cloud)
     assert (await shop.get("/market/ledger"))["flavors"] == []
     assert (await shop.ask("DELETE", "/market/flavors/nothing")).status == 404
@@ -174,7 +174,7 @@ async def test_the_market_tells_the_id_of_this_cloud_and_counts_what_is_live(sho
     shop.trader.contracts[BORROWED.id] = BORROWED
     await shop.trader.set_peer(NORTH, actor="test")
     assert await shop.get("/market") == {
-        "id": shop.desk.provider,
+        "cloud": shop.desk.provider,
         "flavors": 1,
         "holds": 1,
         "sold": 1,

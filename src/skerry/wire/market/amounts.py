@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -63,7 +63,7 @@ class Parts(msgspec.Struct, frozen=True):
     step: Amounts
 
 
-class FlavorInfo(msgspec.Struct, frozen=True):
+class FlavorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a flavor is, whatever is free of it. Without `parts` it is sold whole."""
 
     id: str
@@ -79,23 +79,24 @@ class FlavorInfo(msgspec.Struct, frozen=True):
     expires_at: float | None
     version: int
 
-    @classmethod
-    def of(cls, flavor: Flavor) -> FlavorInfo:
-        parts = flavor.partition
-        return cls(
-            id=flavor.id,
-            provider=flavor.provider,
-            room=Amounts.of(flavor.room),
-            stock=flavor.stock,
-            price=PriceInfo.of(flavor.price),
-            parts=None if parts is None else Parts(Amounts.of(parts.least), Amounts.of(parts.step)),
-            max_count=1 if flavor.aggregation is None else flavor.aggregation.most,
-            location=flavor.location,
-            architecture=flavor.architecture,
-            node=flavor.worker,
-            expires_at=flavor.expires_at,
-            version=flavor.version,
-        )
+
+def facts(flavor: Flavor) -> dict[str, Any]:
+    """What `FlavorInfo` tells, and whatever tells more besides."""
+    parts = flavor.partition
+    return {
+        "id": flavor.id,
+        "provider": flavor.provider,
+        "room": Amounts.of(flavor.room),
+        "stock": flavor.stock,
+        "price": PriceInfo.of(flavor.price),
+        "parts": None if parts is None else Parts(Amounts.of(parts.least), Amounts.of(parts.step)),
+        "max_count": 1 if flavor.aggregation is None else flavor.aggregation.most,
+        "location": flavor.location,
+        "architecture": flavor.architecture,
+        "node": flavor.worker,
+        "expires_at": flavor.expires_at,
+        "version": flavor.version,
+    }
 
 
 def room_of(cores: int, megabytes: int, gigabytes: int = 0) -> Room:

@@ -1,7 +1,7 @@
 """`/market/offers` and `/market/buy`: what peers offer, and buying the best of it.
 
-A purchase is told step by step, a JSON object on each line. Whoever goes away before the last line has bought
-nothing: closing the steps is what makes the trader undo them.
+A purchase is told step by step, a JSON object on each line. Whoever goes away in between leaves nothing half
+made: closing the steps is what makes the trader undo them, or keep a contract that is signed already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from skerry.model.room import NOTHING
 from skerry.wire.http.answers import Problem
 from skerry.wire.http.endpoints import Call, Stream, endpoint
 from skerry.wire.http.streaming import Manner
-from skerry.wire.market.amounts import GB, MB, Amounts, Cores, Count, FlavorInfo, PriceInfo, money, room_of
+from skerry.wire.market import peers
+from skerry.wire.market.amounts import (
+    GB,
+    MB,
+    Amounts,
+    Cores,
+    Count,
+    FlavorInfo,
+    PriceInfo,
+    facts,
+    money,
+    room_of,
+)
 from skerry.wire.market.borrowed import BorrowedInfo
 from skerry.wire.market.context import MarketDesk
 
@@ -38,7 +50,7 @@ class CapacityWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[float, Meta(ge=1, le=1e10, description="Seconds; without it as the provider has it")] | None
     ) = None
     max_price: Annotated[
-        str, Meta(max_length=40, description="The most for all of it, for each period: `0.50`")
+        str, Meta(max_length=40, description="The most for all of it, for each hour: `0.50`")
     ] = ""
     currency: Annotated[str, Meta(max_length=3, pattern="^([A-Z]{3})?$", description="ISO 4217: `EUR`")] = ""
     where: Annotated[str, Meta(max_length=256, description="The location, as the offer tells it")] = ""
@@ -98,7 +110,7 @@ class OfferInfo(msgspec.Struct, frozen=True):
     def of(cls, found: Found) -> OfferInfo:
         return cls(
             peer=found.peer,
-            flavor=FlavorInfo.of(found.flavor),
+            flavor=FlavorInfo(**facts(found.flavor)),
             free=Amounts.of(found.free),
             room=Amounts.of(found.room),
             count=found.count,
@@ -114,21 +126,29 @@ class OfferList(msgspec.Struct, frozen=True):
 
 
 class ProgressInfo(msgspec.Struct, frozen=True):
-    """A step of a purchase; the last one, `done`, has what was bought."""
+    """A step of a purchase; `borrowed` is there once it is bought, and is open when the step is `done`."""
 
     step: str
     message: str
     borrowed: BorrowedInfo | None
 
 
-@endpoint("GET", "/market/offers", summary="What peers offer", raises=(errors.Invalid, errors.Unavailable))
+@endpoint(
+    "GET",
+    "/market/offers",
+    summary="What peers offer",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
 async def offers(desk: MarketDesk, call: Call, query: OfferQuery) -> OfferList:
     """All peers are asked at once, and those that do not answer in time are named.
 
     With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
     is free.
     """
-    listing = await desk.trader.offers(query.wish_if_any(), own=query.own)
+    wish = query.wish_if_any()
+    if query.peer:
+        peers.known(desk, query.peer)
+    listing = await desk.trader.offers(wish, own=query.own)
     return OfferList(
         [OfferInfo.of(found) for found in listing.found if query.admits(found)],
         [failure for failure in listing.failures if query.peer in ("", failure.peer)],
@@ -146,8 +166,9 @@ async def offers(desk: MarketDesk, call: Call, query: OfferQuery) -> OfferList:
 async def buy(desk: MarketDesk, call: Call, body: CapacityWish) -> Stream:
     """The best offer is reserved, bought, signed and opened, with a line of JSON for each `step`.
 
-    The last line is of the step `done`, with `borrowed`, the contract; or it has `error` and `code`, and all
-    that was begun has been undone. It is undone, too, if the client goes away before.
+    The last line is of the step `done`, with `borrowed`, the contract; or it has `error` and `code`, and what
+    was begun is undone. If the client goes away it is undone, too, unless the contract is signed already:
+    then it is kept.
     """
     wish = body.wish()
     async with AsyncExitStack() as undo:

@@ -16,7 +16,7 @@ from skerry.wire.market.context import MarketDesk
 class MarketInfo(msgspec.Struct, frozen=True):
     """Counts are of what is live now."""
 
-    id: Annotated[str, Meta(description="Of this cloud, by which its buyers trust it: `key....`")]
+    cloud: Annotated[str, Meta(description="Its id, by which buyers trust it: `key....`")]
     flavors: Annotated[int, Meta(description="Offered by this cloud")]
     holds: int
     sold: Annotated[int, Meta(description="Contracts that this cloud sold")]
@@ -29,7 +29,7 @@ async def about(desk: MarketDesk, call: Call) -> MarketInfo:
     """Its id, which buyers name when they add it as a peer, and counts."""
     now = desk.clock.now()
     return MarketInfo(
-        id=desk.provider,
+        cloud=desk.provider,
         flavors=len(desk.ledger.flavors()),
         holds=sum(hold.is_live(now) for hold in desk.ledger.holds()),
         sold=sum(sale.contract.is_live(now) for sale in desk.ledger.contracts()),

@@ -74,7 +74,7 @@ async def list_peers(desk: MarketDesk, call: Call) -> PeerList:
 )
 async def show(desk: MarketDesk, call: Call, path: PeerPath) -> PeerInfo:
     """By the name that it was given here."""
-    return PeerInfo.of(_known(desk, path.name))
+    return PeerInfo.of(known(desk, path.name))
 
 
 @endpoint(
@@ -87,7 +87,7 @@ async def set_peer(desk: MarketDesk, call: Call, path: PeerPath, body: PeerWish)
     """Name a cloud, or say anew where it is. Nothing is asked of it yet."""
     peer = Peer(name=path.name, url=body.url, cloud=body.cloud, ca=body.ca)
     await desk.trader.set_peer(peer, actor=call.caller.name)
-    return PeerInfo.of(_known(desk, path.name))
+    return PeerInfo.of(known(desk, path.name))
 
 
 @endpoint(
@@ -102,7 +102,8 @@ async def remove(desk: MarketDesk, call: Call, path: PeerPath) -> None:
     await desk.trader.remove_peer(path.name, actor=call.caller.name)
 
 
-def _known(desk: MarketDesk, name: str) -> PeerState:
+def known(desk: MarketDesk, name: str) -> PeerState:
+    """Raises `NotFound`."""
     for state in desk.trader.peers():
         if state.peer.name == name:
             return state

@@ -25,6 +25,7 @@ from skerry.wire.market.amounts import (
     FlavorInfo,
     IdPath,
     Label,
+    facts,
     money,
     room_of,
 )
@@ -83,10 +84,9 @@ class WithdrawalInfo(msgspec.Struct, frozen=True):
     reclaims: Annotated[bool, Meta(description="Its contracts are taken back, each after its notice")]
 
 
-class AccountInfo(msgspec.Struct, frozen=True):
+class AccountInfo(FlavorInfo, frozen=True, kw_only=True):
     """A flavor of this cloud, and where its capacity is: `free` + `held` + `sold` = `capacity`."""
 
-    flavor: FlavorInfo
     capacity: Amounts
     free: Amounts
     held: Amounts
@@ -97,7 +97,7 @@ class AccountInfo(msgspec.Struct, frozen=True):
     def of(cls, account: Account) -> AccountInfo:
         gone = account.withdrawn
         return cls(
-            flavor=FlavorInfo.of(account.flavor),
+            **facts(account.flavor),
             capacity=Amounts.of(account.capacity),
             free=Amounts.of(account.free),
             held=Amounts.of(account.held),
