@@ -221,8 +221,8 @@ class Driver:
 
     async def _create(self) -> None:
         order = self.copy.order
-        home = self._means.homes.of(order.spec.kind)
         spec = self._means.translation.spec(self.instance, order.spec)
+        home = self._means.homes.of(order.spec.kind)
         if order.spec.kind is Kind.CELL:
             await self._make(home, spec)
             return

@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 # Starts at once: more of them would not be done sooner, and what runs already would feel them.
 STARTS_AT_ONCE = 8
+# To orders that are not taken, of which there may be any number; the oldest are for whoever asks again.
+_MOST_ANSWERS = 10_000
 
 
 class NodeInstances:
@@ -60,7 +62,7 @@ class NodeInstances:
         self._drivers: dict[InstanceId, Driver] = {}
         self._telling: set[InstanceId] = set()  # who has something to report
         self._most = most
-        self._turned_away: deque[Told] = deque(maxlen=most)  # what is said of those there is no place for
+        self._turned_away: deque[Told] = deque(maxlen=_MOST_ANSWERS)  # for whom there is no place
         self._usage = Usage(clock)
         self._used_otherwise: set[InstanceId] = set()
         self._news = asyncio.Event()

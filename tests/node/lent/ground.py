@@ -1,0 +1,142 @@
+"""A node in memory that lends cells: agents on it come and go, and so do those who borrow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from skerry.kit.tasks import give_up
+from skerry.model import errors
+from skerry.model.containers import ContainerState, ContainerView
+from skerry.model.ids import CellName, InstanceId
+from skerry.model.orders import Order
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.sessions import OpenTunnel
+from skerry.model.statuses import Desired
+from skerry.model.tunnels import Ask, SessionAsk
+from skerry.model.workloads import Kind, Spec
+from skerry.node.containers.containers import Containers
+from skerry.node.instances.instances import NodeInstances
+from skerry.node.instances.tunnels import Tunnels
+from skerry.node.lent.cells import LentCells
+from skerry.node.lent.rules import guest_name
+from skerry.wire.nodes.links import LinkConnection
+from tests.node.containers.fakes import FakeCells, Process
+from tests.node.containers.nodes import Node
+from tests.node.instances import worlds
+from tests.node.instances.far_ends import FakeTunnel
+from tests.node.lent.buyers import QUICK, Buyer, End
+from tests.support.waiting import eventually
+
+CONTRACT = InstanceId("contract-01hx")
+CELL = CellName("i-contract-01hx")
+BOUGHT = Room(Millicores(500), Megabytes(64), Gigabytes(2))
+
+
+def contract(
+    desired: Desired = Desired.RUNNING, *, id: InstanceId = CONTRACT, room: Room = BOUGHT, **more: Any
+) -> Order:
+    spec = Spec(name="contract", uri=f"contract:{id}", kind=Kind.CELL, room=room)
+    return Order(id, more.pop("generation", 1), spec, desired)
+
+
+class Ground:
+    """The machine, and what is up on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.node = Node(folder)
+        self.machine = self.node.machine
+        self.containers: Containers
+        self.lent: LentCells
+        self.instances: NodeInstances
+        self.tunnels: Tunnels
+        self._buyers: list[Buyer] = []
+        self._serving: list[asyncio.Future[None]] = []
+
+    async def open(self, *, max_guests: int = 256) -> None:
+        self.containers = await self.node.agent()
+        clock, images = self.machine.clock, self.node.images
+        self.lent = await LentCells.open(
+            self.folder / "lent",
+            FakeCells(self.machine),  # type: ignore[arg-type]
+            self.containers,
+            images,
+            self.node.settings,
+            clock,
+            connect=LinkConnection,
+            max_guests=max_guests,
+        )
+        self.instances = await NodeInstances.open(
+            self.folder / "instances", self.containers, images, clock, cells=self.lent
+        )
+        await self.instances.hold_to(QUICK)
+        self.tunnels = Tunnels(self.instances, self.containers, self.lent)
+
+    async def leave(self) -> None:
+        """The agent ends, and the machine goes on."""
+        for buyer in self._buyers:
+            await buyer.leave()
+        await give_up(self._serving)
+        await self.instances.close()
+        await self.lent.close()
+        await self.node.leave()
+
+    async def lend(self, wanted: Order | None = None) -> None:
+        wanted = wanted or contract()
+        await self.instances.apply([wanted], is_whole=False)
+        await self.until("RUNNING", wanted.instance)
+
+    async def until(self, status: str, id: InstanceId = CONTRACT) -> None:
+        await eventually(lambda: self.status(id) == status, what=f"{id} is {status}, not {self.status(id)}")
+
+    def status(self, id: InstanceId = CONTRACT) -> str:
+        try:
+            return str(self.instances.copy(id).history.status)
+        except errors.NotFound:
+            return ""
+
+    def buyer(self, id: InstanceId = CONTRACT, **more: Any) -> Buyer:
+        """Somebody who is at the door."""
+        buyer = Buyer(**more)
+        self._buyers.append(buyer)
+
+        async def serve(end: End) -> None:
+            await self.tunnels.serve(OpenTunnel("t", id, SessionAsk()), end)
+
+        buyer.begin(serve)
+        return buyer
+
+    def ask(self, ask: Ask, id: InstanceId = CONTRACT) -> FakeTunnel:
+        tunnel = FakeTunnel()
+        wanted = OpenTunnel("t", id, ask)
+        self._serving.append(asyncio.ensure_future(self.tunnels.serve(wanted, tunnel)))
+        return tunnel
+
+    def view(self, instance: str = worlds.ID, cell: CellName = CELL) -> ContainerView | None:
+        """The container of a guest's instance."""
+        try:
+            return self.containers.get(guest_name(cell, InstanceId(instance)))
+        except errors.NotFound:
+            return None
+
+    def process(self, instance: str = worlds.ID, cell: CellName = CELL) -> Process:
+        return self.machine.main(f"{cell}/{guest_name(cell, InstanceId(instance))}")
+
+    async def later(self, condition: Callable[[], Any], *, within: float = 20) -> None:
+        """Wait for it; meanwhile time goes by quickly."""
+
+        def look() -> Any:
+            self.machine.clock.advance(1)
+            return condition()
+
+        await eventually(look, within=within)
+
+    def runs(self, instance: str = worlds.ID) -> bool:
+        view = self.view(instance)
+        return view is not None and view.state is ContainerState.RUNNING
+
+    def folders(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "lent").iterdir())
