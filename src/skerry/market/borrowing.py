@@ -109,7 +109,7 @@ def _why_over(
         return f"it did not open in time: {said or 'its node was not heard'}"
     if seen.silent_s >= settings.peer_silence_s:
         return f"nothing was heard of its provider for {settings.peer_silence_s:g} s"
-    if drain_by is not None and (seen.is_drained or not seen.is_registered):
+    if drain_by is not None and (seen.is_drained or not seen.is_registered or now >= drain_by):
         if loan.leave_by is not None:
             return "given back"
         return "its time is over" if borrowed.reclaim_at is None else taken_back

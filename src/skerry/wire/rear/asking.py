@@ -1,0 +1,303 @@
+"""What a buyer writes to a provider in the document's dialect, and how it reads what comes back.
+
+Total: an answer becomes a noun or a `Refused` that names the peer. Only what a buyer needs is read; the rest
+may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+from msgspec import field
+
+from skerry.kit import jsonio, tls
+from skerry.market.dealing import Bought, Reserved, Standing
+from skerry.market.selecting import MAX_PAGE, Offer
+from skerry.market.trading import Wish
+from skerry.model import errors, ids
+from skerry.model.ids import CloudId, FlavorId, HoldId
+from skerry.model.market import Aggregation, Flavor, Partition
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.wire.nodes import tunnels
+from skerry.wire.proto import nodes_pb2 as pb
+from skerry.wire.rear.documents import (
+    Characteristics,
+    PartDocument,
+    Policy,
+    PriceDocument,
+    WholeDocument,
+)
+
+_CORE: Final = 1000
+_EXACT: Final = 100  # offers of exactly the wish: the cheapest are enough
+_MAX_WORDS: Final = 300
+_MAX_CREDENTIAL: Final = 1024
+# What a provider may refuse us with, and we may pass on as it is; everything else is `Refused`.
+_PASSED_ON: Final = frozenset(
+    {"no-room", "not-found", "conflict", "expired", "unprocessable", "overloaded", "unavailable", "timed-out"}
+)
+_BY_STATUS: Final = {404: "not-found", 409: "conflict", 410: "expired", 429: "overloaded", 503: "unavailable"}
+_OVER: Final = frozenset({"expired", "released", "withdrawn"})
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A flavor in a list."""
+
+    flavor_id: str = field(name="FlavorID")
+    flavor_type: str = field(name="FlavorType")
+    provider_id: str = field(name="ProviderID")
+    characteristics: Characteristics = field(name="Characteristics")
+    price: PriceDocument = field(name="Price")
+    policy: Policy = field(default_factory=Policy, name="Policy")
+    version: int = field(default=1, name="Version")
+    count: int = field(default=1, name="Count")
+    location: str = field(default="", name="Location")
+    whole: WholeDocument | None = field(default=None, name="Whole")
+
+
+class FlavorList(msgspec.Struct, frozen=True):
+    items: list[Item] = field(name="Items")
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """A hold."""
+
+    transaction_id: str = field(name="TransactionID")
+    partition: PartDocument = field(name="Partition")
+    price: PriceDocument = field(name="Price")
+
+
+class Contract(msgspec.Struct, frozen=True):
+    """A contract; the document is what is believed."""
+
+    contract_id: str = field(name="ContractID")
+    document: str = field(name="Document")
+    credentials: str | None = field(default=None, name="Credentials")
+
+
+class ContractState(msgspec.Struct, frozen=True):
+    """A contract as it stands."""
+
+    state: str = field(name="State")
+    expiration_time: str = field(name="ExpirationTime")
+    reclaim_time: str | None = field(default=None, name="ReclaimTime")
+    reason: str = field(default="", name="Reason")
+
+
+class StandingText(msgspec.Struct, frozen=True):
+    """What a provider says at the door."""
+
+    ends: str
+    reclaim: str | None = None
+    reason: str = ""
+    ended: str | None = None
+    cell: str = ""
+    cell_reason: str = ""
+
+
+class Anything(msgspec.Struct, frozen=True):
+    """An answer of which nothing is needed."""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: str = ""
+    code: str = ""
+
+
+# Asking
+
+
+def selectors(wish: Wish | None) -> Sequence[Mapping[str, Any]]:
+    """What to list: all of it; or what can be had exactly as wished, and what is larger."""
+    if wish is None:
+        return [{"Sort": "price", "Limit": MAX_PAGE}]
+    room = wish.room
+    same = {"Architecture": wish.architecture, "Location": wish.where, "Sort": "price"}
+    part = {
+        "Cpu": -(-room.cpu // _CORE),
+        "Memory": room.memory,
+        "EphemeralStorage": room.disk,
+        "Count": wish.count,
+    }
+    larger = {"MoreThanCpu": room.cpu // _CORE, "MoreThanMemory": room.memory, "MoreThanEph": room.disk}
+    return [{**same, "Partition": part, "Limit": _EXACT}, {**same, **larger, "Limit": MAX_PAGE}]
+
+
+def reservation(flavor: FlavorId, room: Room, count: int, duration_s: float | None) -> Mapping[str, Any]:
+    body: dict[str, Any] = {"FlavorID": flavor, "Partition": PartDocument.of(room, count)}
+    if duration_s is not None:
+        body["Duration"] = duration(duration_s)
+    return body
+
+
+def duration(seconds: float) -> str:
+    """ISO 8601, in whole seconds and no less than was asked for."""
+    return f"PT{math.ceil(seconds)}S"
+
+
+# Reading
+
+
+def offer_of(item: Item, provider: CloudId) -> Offer:
+    """The offer, with its whole and what is free of it."""
+    if item.provider_id != provider:
+        raise errors.Invalid(f"it sells something of {item.provider_id[: ids.MAX_ID]!r}, not of its own")
+    has = item.characteristics
+    shown = whole = _room(has.cpu, has.memory, has.ephemeral_storage)
+    price = item.price
+    parts, together = item.policy.partitionable, item.policy.aggregatable
+    if parts is not None and item.whole is not None:
+        whole = _room(item.whole.cpu, item.whole.memory, item.whole.ephemeral_storage)
+        price = item.whole.price
+    flavor = Flavor(
+        id=FlavorId(item.flavor_id),
+        provider=provider,
+        kind=item.flavor_type,
+        room=whole,
+        price=price.price(),
+        created_at=0.0,
+        architecture=has.architecture,
+        gpus=has.gpu,
+        persistent=Gigabytes(has.persistent_storage),
+        partition=None
+        if parts is None
+        else Partition(
+            _room(parts.cpu_min, parts.memory_min, 0), _room(parts.cpu_step, parts.memory_step, 0)
+        ),
+        aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
+        version=item.version,
+        stock=1 if parts is not None else max(1, item.count),
+        location=item.location,
+    )
+    return Offer(flavor, shown if parts is not None else shown * max(0, item.count))
+
+
+def reserved_of(answer: Transaction) -> Reserved:
+    part = answer.partition
+    return Reserved(
+        HoldId(ids.check_id(answer.transaction_id, "TransactionID")),
+        _room(part.cpu, part.memory, part.ephemeral_storage),
+        part.count,
+        answer.price.price(),
+    )
+
+
+def bought_of(answer: Contract) -> Bought:
+    credential = answer.credentials or ""
+    if len(credential) > _MAX_CREDENTIAL or not credential.isascii() or not credential.isprintable():
+        raise errors.Invalid("its credential is no header's value", field="Credentials")
+    return Bought(ids.check_id(answer.contract_id, "ContractID"), answer.document.encode("utf-8"), credential)
+
+
+def standing_of(answer: ContractState) -> Standing:
+    return Standing(
+        ends_at=_moment(answer.expiration_time),
+        reclaim_at=None if answer.reclaim_time is None else _moment(answer.reclaim_time),
+        reason=words(answer.reason),
+        ended=answer.state if answer.state in _OVER else "",
+    )
+
+
+def standing_in(text: str) -> Standing:
+    """What a text message at the door says."""
+    try:
+        told = jsonio.decode(text, StandingText)
+    except jsonio.Malformed as error:
+        raise errors.Invalid(f"what was said of the contract cannot be read: {error}") from None
+    return Standing(
+        ends_at=_moment(told.ends),
+        reclaim_at=None if told.reclaim is None else _moment(told.reclaim),
+        reason=words(told.reason),
+        ended=words(told.ended or ""),
+        cell=words(told.cell),
+        cell_reason=words(told.cell_reason),
+    )
+
+
+def refusal_of(peer: str, status: int, text: bytes) -> errors.SkerryError:
+    """What a provider refused a request with; who we are to our own callers is no matter of it."""
+    try:
+        said = jsonio.decode(text, _Refusal)
+    except jsonio.Malformed:
+        said = _Refusal()
+    code = said.code or _BY_STATUS.get(status, "unavailable" if status >= 500 else "refused")
+    reason = words(said.error) or f"it answers {status}"
+    if code not in _PASSED_ON:
+        code = "unavailable" if status >= 500 else "refused"
+    return tunnels.failure_of(pb.Failure(code=code, message=f"peer {peer}: {reason}"))
+
+
+def words(text: str) -> str:
+    """What a stranger says, as one line of a bearable length."""
+    return "".join(char if char.isprintable() else " " for char in text[:_MAX_WORDS])
+
+
+class Understanding:
+    """`with Understanding(peer):` an answer that makes no sense is `Refused`, and says whose it is."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, errors.Invalid | jsonio.Malformed):
+            raise errors.Refused(
+                f"peer {self._peer} answers what makes no sense: {words(str(error))}"
+            ) from error
+
+
+class Reaching:
+    """`with Reaching(peer, timeout_s):` every way in which a peer cannot be reached is put into words."""
+
+    def __init__(self, peer: str, timeout_s: float) -> None:
+        self._peer = peer
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        import aiohttp
+
+        peer = f"peer {self._peer}"
+        match error:
+            case aiohttp.WSServerHandshakeError():
+                raise refusal_of(self._peer, error.status, b"") from None
+            case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
+                raise errors.Refused(
+                    f"{peer} is not trusted: {tls.explain(reason)}; set its CA anew if that is right"
+                ) from None
+            case aiohttp.ClientSSLError() | ssl.SSLError():
+                raise errors.Refused(f"{peer} cannot be spoken to with TLS; look at its URL") from None
+            case TimeoutError():
+                raise errors.TimedOut(f"{peer} did not answer within {self._timeout_s:g} s") from None
+            case aiohttp.ClientError() | OSError():
+                raise errors.Unavailable(f"{peer} cannot be reached", detail=repr(error)) from None
+
+
+def _room(cores: int, megabytes: int, gigabytes: int) -> Room:
+    return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+
+
+def _moment(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.timestamp()
+    except (ValueError, OverflowError):
+        raise errors.Invalid(f"{words(text)[:40]!r} is no time with a zone") from None

@@ -1,0 +1,265 @@
+"""A client of one provider: REAR in the document's dialect, with each request signed by our key.
+
+Keeps `skerry.market.dealing.Provider`, and opens what was bought (`skerry.wire.rear.ends`). Answers are read
+within bounds (`skerry.wire.rear.asking`); whether a contract is good is for the caller to check. No redirects
+are followed and no proxies of the environment used: a proof is for one provider. On aiohttp, which is imported
+with the first request and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+import skerry
+from skerry.kit import jsonio, tls
+from skerry.market import credentials
+from skerry.market.dealing import Bought, Reserved, Standing
+from skerry.market.proofs import Prover
+from skerry.market.selecting import Offer
+from skerry.market.trading import Peer, Wish
+from skerry.model import errors, ids
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.room import Room
+from skerry.model.sessions import OpenTunnel
+from skerry.wire.nodes import tunnels
+from skerry.wire.rear import asking
+from skerry.wire.rear.ends import MAX_MESSAGE, PROTOCOL, SocketEnd
+
+if TYPE_CHECKING:
+    import aiohttp
+    from yarl import URL
+
+T = TypeVar("T")
+
+MAX_ANSWER: Final = 8 * 1024 * 1024
+_PING_S: Final = 10.0
+_CLOSE_S: Final = 2.0
+_ONCE: Final = "Idempotency-Key"
+
+
+class Client:
+    """Speaks with `peer`. A request has `timeout_s`; a door or a tunnel has that to open."""
+
+    def __init__(self, peer: Peer, prover: Prover, *, timeout_s: float) -> None:
+        self.peer = peer
+        self._cloud = CloudId(peer.cloud)
+        self._base = peer.url.rstrip("/")
+        self._prover = prover
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+        self._context: ssl.SSLContext | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # Trading
+
+    async def offers(self, wish: Wish | None) -> Sequence[Offer]:
+        """Those of which exactly the wish may be had, and those of which something larger may."""
+        found: dict[FlavorId, Offer] = {}
+        selectors = asking.selectors(wish)
+        for answer in await asyncio.gather(*(self._select(selector) for selector in selectors)):
+            found |= {offer.flavor.id: offer for offer in answer}
+        return list(found.values())
+
+    async def _select(self, selector: Mapping[str, Any]) -> list[Offer]:
+        answer = await self._ask("POST", "/api/listflavors", asking.FlavorList, selector)
+        with self._understanding():
+            return [asking.offer_of(item, self._cloud) for item in answer.items]
+
+    async def reserve(
+        self, flavor: FlavorId, room: Room, count: int, duration_s: float | None, *, key: str
+    ) -> Reserved:
+        body = asking.reservation(flavor, room, count, duration_s)
+        answer = await self._ask("POST", "/api/reserveflavor", asking.Transaction, body, headers={_ONCE: key})
+        with self._understanding():
+            return asking.reserved_of(answer)
+
+    async def purchase(self, hold: HoldId) -> Bought:
+        answer = await self._ask("POST", "/api/purchaseflavor", asking.Contract, {"TransactionID": hold})
+        with self._understanding():
+            return asking.bought_of(answer)
+
+    async def cancel(self, hold: HoldId) -> None:
+        await self._ask("DELETE", f"/api/reservations/{_segment(hold)}", asking.Anything)
+
+    async def sign(self, contract: ContractId, document: bytes) -> None:
+        body = {"Document": document.decode("ascii")}
+        await self._ask("POST", f"/api/contracts/{_segment(contract)}/signature", asking.Anything, body)
+
+    async def release(self, contract: str) -> None:
+        await self._ask("POST", f"/api/contracts/{_segment(contract)}/release", asking.Anything)
+
+    async def renew(self, contract: ContractId, duration_s: float) -> bytes:
+        body = {"Duration": asking.duration(duration_s)}
+        path = f"/api/contracts/{_segment(contract)}/renew"
+        answer = await self._ask("POST", path, asking.Contract, body)
+        with self._understanding():
+            return asking.bought_of(answer).document
+
+    async def standing(self, contract: ContractId) -> Standing:
+        """How the contract stands, without its door."""
+        answer = await self._ask("GET", f"/api/contracts/{_segment(contract)}", asking.ContractState)
+        with self._understanding():
+            return asking.standing_of(answer)
+
+    # What was bought
+
+    @asynccontextmanager
+    async def door(
+        self, contract: ContractId, credential: str, told: Callable[[Standing], None]
+    ) -> AsyncIterator[SocketEnd]:
+        """Frames of whoever lives behind the contract's door; `told` gets what the provider says of it."""
+        async with self._socket(f"/api/contracts/{_segment(contract)}/door", credential) as socket:
+            yield SocketEnd(socket, self.peer.name, told)
+
+    @asynccontextmanager
+    async def tunnel(
+        self, contract: ContractId, credential: str, tunnel: OpenTunnel
+    ) -> AsyncIterator[SocketEnd]:
+        """Our end of a tunnel to an instance in the contract's cell."""
+        asked = tunnels.told_tunnel(msgspec.structs.replace(tunnel, id=""))
+        async with self._socket(f"/api/contracts/{_segment(contract)}/tunnel", credential) as socket:
+            end = SocketEnd(socket, self.peer.name)
+            await end.say(asked)
+            yield end
+
+    @asynccontextmanager
+    async def _socket(self, path: str, credential: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        import aiohttp
+
+        session, context = await self._opened()
+        headers = {"Authorization": f"{credentials.SCHEME} {credential}"}
+        with self._reaching():
+            async with asyncio.timeout(self._timeout_s):
+                socket = await session.ws_connect(
+                    self._url(path),
+                    protocols=(PROTOCOL,),
+                    headers=headers,
+                    ssl=context,
+                    heartbeat=_PING_S,
+                    max_msg_size=MAX_MESSAGE,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
+                )
+        try:
+            if socket.protocol != PROTOCOL:
+                raise errors.Refused(f"peer {self.peer.name} opens no doors: it does not speak {PROTOCOL}")
+            yield socket
+        finally:
+            await socket.close()
+
+    # Asking
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """The answer to one signed request; raises what the provider refused it with, in its words."""
+        data = b"" if body is None else jsonio.encode(body)
+        proof = self._prover.header(self._cloud, method, path, data)
+        session, context = await self._opened()
+        with self._reaching():
+            async with (
+                asyncio.timeout(self._timeout_s),
+                session.request(
+                    method,
+                    self._url(path),
+                    data=data,
+                    headers={**(headers or {}), "Authorization": proof, "Content-Type": "application/json"},
+                    ssl=context,
+                    allow_redirects=False,
+                ) as answer,
+            ):
+                status, text = answer.status, await self._read(answer)
+        if status != 200:
+            raise asking.refusal_of(self.peer.name, status, text)
+        with self._understanding():
+            return jsonio.decode(text, kind)
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
+        data = bytearray()
+        async for piece in answer.content.iter_any():
+            data += piece
+            if len(data) > MAX_ANSWER:
+                raise errors.TooLarge(f"peer {self.peer.name} answers with more than {MAX_ANSWER} bytes")
+        return bytes(data)
+
+    async def _opened(self) -> tuple[aiohttp.ClientSession, ssl.SSLContext | bool]:
+        import aiohttp
+
+        if self._context is None and self._base.startswith("https:"):
+            self._context = await asyncio.to_thread(_trusting, self.peer.ca)
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_redirect.append(_refuse_redirect)
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": f"skerry/{skerry.__version__}", "Accept-Encoding": "identity"},
+                trust_env=False,
+                trace_configs=[trace],
+            )
+        return self._session, self._context or True
+
+    def _url(self, path: str) -> URL:
+        from yarl import URL
+
+        return URL(self._base + path, encoded=True)  # as it is signed
+
+    def _reaching(self) -> asking.Reaching:
+        return asking.Reaching(self.peer.name, self._timeout_s)
+
+    def _understanding(self) -> asking.Understanding:
+        return asking.Understanding(self.peer.name)
+
+
+class Clients:
+    """A client for each peer, made as it is needed: `clients(peer)`."""
+
+    def __init__(self, prover: Prover, *, timeout_s: float) -> None:
+        self._prover = prover
+        self._timeout_s = timeout_s
+        self._clients: dict[str, Client] = {}
+        self._old: list[Client] = []  # of peers that were changed; doors may still be open with them
+
+    def __call__(self, peer: Peer) -> Client:
+        client = self._clients.get(peer.name)
+        if client is not None and client.peer == peer:
+            return client
+        if client is not None:
+            self._old.append(client)
+        client = self._clients[peer.name] = Client(peer, self._prover, timeout_s=self._timeout_s)
+        return client
+
+    async def close(self) -> None:
+        for client in (*self._clients.values(), *self._old):
+            await client.close()
+
+
+def _segment(id: str) -> str:
+    """An id as a part of a path."""
+    return ids.check_id(id)
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    """Trusts the peer's own CA and no other, or else those of this machine."""
+    return tls.client(ca.encode("ascii"), tls.HTTP1) if ca else ssl.create_default_context()
+
+
+async def _refuse_redirect(
+    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
+) -> None:
+    raise errors.Refused("it sends us elsewhere; name the address that it is at")
