@@ -21,7 +21,7 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.cells import Exit, Stream, Usage
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
-from skerry.model.images import Image, PullProgress
+from skerry.model.images import Image, ImageId, PullProgress
 from skerry.model.settings import NodeSettings
 from skerry.node import host
 from skerry.node.cells.cells import Cells
@@ -106,24 +106,31 @@ class Containers:
         return containers
 
     async def create(
-        self, spec: ContainerSpec, *, on_progress: Callable[[PullProgress], None] = lambda progress: None
+        self,
+        spec: ContainerSpec,
+        *,
+        image: ImageId | None = None,
+        on_progress: Callable[[PullProgress], None] = lambda progress: None,
     ) -> ContainerView:
-        """Make a container, with its image pulled if it is not here; durable when this returns. Raises
-        AlreadyExists, Invalid, NoRoom, and what pulling raises."""
+        """Make a container, with its image pulled if it is not here; durable when this returns. With `image`
+        it is made of that one, which is here, whatever its spec means now. Raises AlreadyExists, Invalid,
+        NoRoom, and what pulling raises."""
         self._check_new(spec)
         turn = await self._turns.take(spec.name)
         try:
             self._check_new(spec)
-            image = await self._claim(spec, on_progress)
+            claimed = await self._claim(spec, image or spec.image, on_progress)
         except BaseException:
             turn.release()
             raise
-        return await turn.finish(self._create(spec, image))
+        return await turn.finish(self._create(spec, claimed))
 
-    async def _claim(self, spec: ContainerSpec, on_progress: Callable[[PullProgress], None]) -> Image:
+    async def _claim(
+        self, spec: ContainerSpec, reference: str, on_progress: Callable[[PullProgress], None]
+    ) -> Image:
         """The image, which will not go away. Until here a caller that goes away ends it all."""
         try:
-            image = await self._means.images.ensure(spec.image, owner=spec.name, on_progress=on_progress)
+            image = await self._means.images.ensure(reference, owner=spec.name, on_progress=on_progress)
             bundle.command(spec, image.config)  # what can be known to be wrong is better told now
             bundle.stop_signal(spec, image.config)
         except BaseException:

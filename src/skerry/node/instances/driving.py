@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -34,6 +34,8 @@ from skerry.node.instances.specs import Translation
 from skerry.node.instances.steps import Act, Do, Situation, Tell, Wait
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _PROGRESS_S = 1.0  # between two words on how far a pull has come
 
@@ -222,27 +224,27 @@ class Driver:
     async def _create(self) -> None:
         order = self.copy.order
         spec = self._means.translation.spec(self.instance, order.spec)
-        home = self._means.homes.of(order.spec.kind)
+        home, images = self._means.homes.of(order.spec.kind), self._means.homes.images
         if order.spec.kind is Kind.CELL:
-            await self._make(home, spec)
+            await self._make(spec, lambda: home.create(spec))
             return
-        images = self._means.homes.images
         owner = f"instance {self.name}"  # until there is a container, which claims it itself
         pulling = images.ensure(spec.image, owner=owner, on_progress=self._show_progress())
         try:
-            if await self._unless_ordered_otherwise(pulling):
-                await self._make(home, spec)
+            if (image := await self._unless_ordered_otherwise(pulling)) is not None:
+                # Of that one and no other: what its name means here need not be what it means to `images`.
+                await self._make(spec, lambda: self._means.homes.containers.create(spec, image=image.id))
         finally:
             images.release(owner)
 
-    async def _make(self, home: Home, spec: ContainerSpec) -> None:
+    async def _make(self, spec: ContainerSpec, create: Callable[[], Awaitable[object]]) -> None:
         order = self.copy.order
         # On disk before there is a container, so that one of ours can be told from those of others.
         self._save(replace(self.copy, made=spec))
         await asyncio.to_thread(self._means.records.sync, [self.instance])
         self._means.reached("made")
         if self.copy.order is order:
-            await home.create(spec)
+            await create()
 
     def _show_progress(self) -> Callable[[PullProgress], None]:
         """Says now and then how far a pull has come."""
@@ -265,7 +267,7 @@ class Driver:
 
     async def _start(self) -> None:
         order = self.copy.order
-        if not await self._unless_ordered_otherwise(self._means.starts.acquire()):
+        if await self._unless_ordered_otherwise(self._means.starts.acquire()) is None:
             return
         try:
             if self.copy.order is order:
@@ -273,8 +275,8 @@ class Driver:
         finally:
             self._means.starts.release()
 
-    async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, Any]) -> bool:
-        """Do `work`, which is given up if another order comes meanwhile; False then."""
+    async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` comes to; it is given up if another order comes meanwhile, and that is None then."""
         order, task = self.copy.order, asyncio.ensure_future(work)
         try:
             while not task.done() and self.copy.order is order:
@@ -284,10 +286,7 @@ class Driver:
                     await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     await give_up([woken])
-            if task.done():
-                task.result()
-                return True
-            return False
+            return task.result() if task.done() else None
         finally:
             await give_up([task])
 

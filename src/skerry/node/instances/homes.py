@@ -14,7 +14,7 @@ from typing import Protocol
 from skerry.model import errors
 from skerry.model.cells import Usage
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
-from skerry.model.images import PullProgress
+from skerry.model.images import Image, ImageId, PullProgress
 from skerry.model.workloads import Kind
 
 
@@ -51,12 +51,20 @@ class Home(Protocol):
     async def stats(self, name: str) -> ContainerStats: ...
 
 
+class ContainerHome(Home, Protocol):
+    """One whose instances are made of images."""
+
+    async def create(self, spec: ContainerSpec, *, image: ImageId | None = None) -> object:
+        """As above, of `image`, which is here."""
+        ...
+
+
 class Pulls(Protocol):
     """Brings images here, and keeps them while somebody needs them."""
 
     async def ensure(
         self, reference: str, *, owner: str, on_progress: Callable[[PullProgress], None]
-    ) -> object: ...
+    ) -> Image: ...
 
     def release(self, owner: str) -> None: ...
 
@@ -65,7 +73,7 @@ class Pulls(Protocol):
 class Homes:
     """All that there are on this node."""
 
-    containers: Home
+    containers: ContainerHome
     images: Pulls  # for containers
     cells: Home | None = None  # None: cells cannot be had here
 

@@ -28,7 +28,7 @@ from skerry.model.statuses import Status
 from skerry.node.instances import histories
 from skerry.node.instances.driving import Driver, Means
 from skerry.node.instances.histories import Copy, Told
-from skerry.node.instances.homes import Home, Homes, Pulls
+from skerry.node.instances.homes import ContainerHome, Home, Homes, Pulls
 from skerry.node.instances.records import Records
 from skerry.node.instances.specs import PLAIN, Translation
 from skerry.node.instances.usage import Usage
@@ -88,7 +88,7 @@ class NodeInstances:
     async def open(
         cls,
         folder: Path,
-        containers: Home,
+        containers: ContainerHome,
         images: Pulls,
         clock: Clock,
         *,
