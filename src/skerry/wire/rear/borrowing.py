@@ -30,7 +30,7 @@ from skerry.model.ids import ContractId, NodeId
 from skerry.model.nodes import Node
 from skerry.model.settings import MarketSettings
 from skerry.model.statuses import NodeStatus
-from skerry.wire.rear.doors import Doorman, Landlord
+from skerry.wire.rear.doormen import Doorman, Landlord
 
 log = structlog.get_logger(__name__)
 

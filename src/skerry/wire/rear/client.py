@@ -2,8 +2,8 @@
 
 Keeps `skerry.market.dealing.Provider`, and opens what was bought (`skerry.wire.rear.ends`). Answers are read
 within bounds (`skerry.wire.rear.asking`); whether a contract is good is for the caller to check. No redirects
-are followed and no proxies of the environment used: a proof is for one provider. On aiohttp, which is imported
-with the first request and not before.
+are followed and no proxies of the environment used: a proof is for one provider. On aiohttp, imported with the
+first request and not before.
 """
 
 from __future__ import annotations
