@@ -1,19 +1,25 @@
-"""`skerry sim`: the real control plane with nodes that only pretend, on this machine and nowhere else."""
+"""`skerry sim`: the code of a real cloud with nodes that only pretend, on this machine and nowhere else.
+
+Bare, the verb tries the control plane; with a verb of its own it tries something else.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from skerry.cli import output as printing
 
 if TYPE_CHECKING:
+    from skerry.sim.coordinates import Round
     from skerry.sim.runs import Outcome, Progress
 
+_ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near", "moved, ms", "p90, ms")
 
-@click.command()
+
+@click.group(invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]")
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Nodes.")
 @click.option(
     "--instances", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="Instances."
@@ -29,8 +35,11 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another day.")
 @printing.option
-def sim(nodes: int, instances: int, faults: bool, for_s: float, seed: int, output: str) -> None:
-    """Try the control plane with many nodes that only pretend.
+@click.pass_context
+def sim(
+    context: click.Context, nodes: int, instances: int, faults: bool, for_s: float, seed: int, output: str
+) -> None:
+    """Try the control plane with many nodes that only pretend; or, with a COMMAND, something else.
 
     Placing, binding, following and replacing are done by the code that a server runs. Without --faults in
     real time and on a store on this disk, so that the rates are this machine's; with --faults in simulated
@@ -39,6 +48,9 @@ def sim(nodes: int, instances: int, faults: bool, for_s: float, seed: int, outpu
 
     Nothing of it touches a running Skerry.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
     from skerry.sim import runs
 
     _keep_quiet()
@@ -57,6 +69,98 @@ def sim(nodes: int, instances: int, faults: bool, for_s: float, seed: int, outpu
     _tell(outcome, output)
     if outcome.wrong:
         sys.exit(1)
+
+
+@sim.command()
+@click.option("--nodes", type=click.IntRange(20, 2000), default=1000, show_default=True, help="Nodes.")
+@click.option("--areas", type=click.IntRange(1, 100), default=12, show_default=True, help="Areas.")
+@click.option("--rounds", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Rounds.")
+@click.option(
+    "--violated",
+    type=click.FloatRange(0, 0.5),
+    default=0.2,
+    show_default=True,
+    help="Share of triangles in which the way by a third node is shorter.",
+)
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 2),
+    default=0.2,
+    show_default=True,
+    help="By how much measurements differ: the sigma of a lognormal.",
+)
+@click.option(
+    "--churn",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of nodes that are replaced by new ones each round.",
+)
+@click.option(
+    "--liars",
+    type=click.FloatRange(0, 0.9),
+    default=0.0,
+    show_default=True,
+    help="Share of nodes that claim to be a second away.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another network.")
+@printing.option
+def coordinates(rounds: int, output: str, **given: Any) -> None:
+    """See how well nodes come to know the round trips between them.
+
+    Each node runs the code that a real one does and measures three of its peers each round. An error is the
+    share by which a predicted round trip differs from the usual one, for pairs of nodes most of which have
+    never measured each other; 'near' are those of one area. 'moved' is how far a node went in that round.
+    """
+    from skerry.sim.coordinates import Coordinates, Plan
+
+    simulation = Coordinates(Plan(**given))
+    if output == "json":
+        import msgspec
+
+        told = {
+            "violated": simulation.latencies.violated,
+            "usual_rtt_s": simulation.usual_rtt_s,
+            "rounds": [msgspec.structs.asdict(one) for one in simulation.rounds(rounds)],
+        }
+        printing.as_json(told)
+        return
+    click.echo(
+        f"usual round trip {simulation.usual_rtt_s * 1e3:.0f} ms, "
+        f"{simulation.latencies.violated:.0%} of triangles violated"
+    )
+    lines = printing.Lines(_ROUND_COLUMNS)
+    for one in simulation.rounds(rounds):
+        if _is_shown(one.number) or one.number == rounds:
+            lines.show([_row(one)])
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Options before a COMMAND would be lost without a word."""
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)}: options of '{context.invoked_subcommand}' come after that word.", context
+        )
+
+
+def _is_shown(number: int) -> bool:
+    """1, 2, 5, 10, 20, 50, 100 and so on: what changes less is shown more rarely."""
+    return str(number).rstrip("0") in ("1", "2", "5")
+
+
+def _row(one: Round) -> list[str]:
+    near = "-" if one.near is None else f"{one.near:.2f}"
+    errors = [f"{one.median:.3f}", f"{one.p90:.2f}", near]
+    moves = [f"{one.moved_s * 1e3:.1f}", f"{one.moved_p90_s * 1e3:.1f}"]
+    return [
+        text.rjust(len(column))
+        for text, column in zip([str(one.number), *errors, *moves], _ROUND_COLUMNS, strict=True)
+    ]
 
 
 def _keep_quiet() -> None:

@@ -27,7 +27,6 @@ _DETOUR: Final = 1.0  # by how many times a detour is longer than the way itself
 
 _TRIANGLES: Final = 20_000  # that are looked at for how many are violated
 _HALVINGS: Final = 20
-MOST_VIOLATED: Final = 0.3  # if all ways were detours, more would be, but none would be a detour any more
 
 
 class Latencies:
@@ -52,8 +51,7 @@ class Latencies:
         self, ones: NDArray[np.int64], others: NDArray[np.int64], jitter: float, chance: np.random.Generator
     ) -> Numbers:
         """A round trip each from `ones` to `others`: lognormal around what is usual."""
-        usual_s: Numbers = self.usual_s[ones, others]
-        return usual_s * chance.lognormal(0.0, jitter, ones.shape)
+        return self.usual_s[ones, others] * chance.lognormal(0.0, jitter, ones.shape)
 
 
 def _points(area_of: NDArray[np.int64], areas: int, chance: np.random.Generator) -> Numbers:
@@ -63,7 +61,8 @@ def _points(area_of: NDArray[np.int64], areas: int, chance: np.random.Generator)
 
 
 def _on_globe(points: Numbers) -> Numbers:
-    return points / np.linalg.norm(points, axis=1, keepdims=True)
+    lengths: Numbers = np.linalg.norm(points, axis=1, keepdims=True)
+    return points / lengths
 
 
 def _arcs_km(points: Numbers) -> Numbers:
