@@ -171,19 +171,24 @@ def told(message: Down) -> Iterator[pb.ToNode]:
 
 
 class Reader:
-    """Puts the parts of orders together; everything else passes as it comes."""
+    """Puts the parts of orders together, of at most `most_bytes`; everything else passes as it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: float = math.inf) -> None:
+        self._most_bytes = most_bytes
         self._parts: list[pb.Orders] = []
+        self._bytes = 0
 
     def read(self, message: pb.ToNode) -> Down | None:
         """What `message` says; None if more of it is to come."""
         match message.WhichOneof("message"):
             case "orders":
                 self._parts.append(message.orders)
+                self._bytes += message.orders.ByteSize()
+                if self._bytes > self._most_bytes:
+                    raise errors.TooLarge(f"orders have at most {self._most_bytes} bytes in all their parts")
                 if message.orders.more:
                     return None
-                parts, self._parts = self._parts, []
+                parts, self._parts, self._bytes = self._parts, [], 0
                 return _orders_of(parts)
             case "acknowledged":
                 return Acknowledged(message.acknowledged.sequence)
