@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from skerry.kit import heap
 from skerry.market import pricing
 from skerry.model import errors
 from skerry.model.ids import FlavorId
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 # From here on columns are quicker than looking at each.
 MANY: Final = 512
+PAGE: Final = 100  # offers in one answer, if nobody says how many
 MAX_PAGE: Final = 1000
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Offer(msgspec.Struct, frozen=True, gc=False):
     """A flavor with what is free of it now."""
 
     flavor: Flavor
@@ -44,18 +46,21 @@ class Offer(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         """How many such pieces there are."""
-        pairs = zip(self.free.parts(), self.shown.parts(), strict=True)
-        return min((there // each for (_, _, there), (_, _, each) in pairs if each), default=0)
+        free, each = self.free, self.shown
+        pairs = ((free.cpu, each.cpu), (free.memory, each.memory), (free.disk, each.disk))
+        return min([there // amount for there, amount in pairs if amount], default=0)
 
     @property
     def is_available(self) -> bool:
         """True if something of it may be taken."""
-        flavor = self.flavor
+        flavor, free = self.flavor, self.free
         piece = flavor.room if flavor.partition is None else flavor.partition.least
         together = 1 if flavor.aggregation is None else flavor.aggregation.least
-        return self.free != NOTHING and all(
-            each * together <= there
-            for (_, _, each), (_, _, there) in zip(piece.parts(), self.free.parts(), strict=True)
+        return (
+            piece.cpu * together <= free.cpu
+            and piece.memory * together <= free.memory
+            and piece.disk * together <= free.disk
+            and free != NOTHING
         )
 
 
@@ -136,7 +141,8 @@ def may_be_taken(offer: Offer, selector: Selector) -> bool:
 
 
 def _is_affordable(offer: Offer, selector: Selector, most: Price) -> bool:
-    return offer.flavor.price.currency == most.currency and cost(offer, selector) <= limit_of(most)
+    each = cost(offer, selector.part)
+    return offer.flavor.price.currency == most.currency and each * (selector.count or 1) <= limit_of(most)
 
 
 def limit_of(most: Price) -> float:
@@ -144,12 +150,11 @@ def limit_of(most: Price) -> float:
     return rate(most) * (1 + 1e-12)
 
 
-def cost(offer: Offer, selector: Selector) -> float:
-    """What the part that is asked for costs a second, or all that is on offer: for putting in order only."""
-    wanted = offer.shown if selector.part is None else selector.part
+def cost(offer: Offer, part: Room | None) -> float:
+    """What one such part costs a second, or all that is on offer: for putting in order only."""
+    wanted = offer.shown if part is None else part
     cpu, memory, disk = unit_costs(offer.flavor)
-    each = wanted.cpu * cpu + wanted.memory * memory + wanted.disk * disk
-    return each * (selector.count or 1)
+    return wanted.cpu * cpu + wanted.memory * memory + wanted.disk * disk
 
 
 def unit_costs(flavor: Flavor) -> tuple[float, float, float]:
@@ -189,14 +194,16 @@ class Place(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 def place(offer: Offer, selector: Selector) -> Place:
     """The place of `offer` in the order that is asked for."""
-    shown = offer.shown
-    value = {
-        Sort.PRICE: lambda: cost(offer, selector),
-        Sort.CPU: lambda: float(shown.cpu),
-        Sort.MEMORY: lambda: float(shown.memory),
-        Sort.DISK: lambda: float(shown.disk),
-    }[selector.sort]()
-    group = offer.flavor.price.currency if selector.sort is Sort.PRICE else ""
+    group, shown = "", offer.shown
+    match selector.sort:
+        case Sort.PRICE:
+            group, value = offer.flavor.price.currency, cost(offer, selector.part)
+        case Sort.CPU:
+            value = float(shown.cpu)
+        case Sort.MEMORY:
+            value = float(shown.memory)
+        case _:
+            value = float(shown.disk)
     return Place(group, -value if selector.is_descending else value, offer.flavor.id)
 
 
@@ -229,7 +236,7 @@ class Catalogue:
         if self._offers.pop(id, None) is not None and self._columns is not None:
             self._columns.drop(id)
 
-    def find(self, selector: Selector, *, limit: int = MAX_PAGE, after: str = "") -> Page:
+    def find(self, selector: Selector, *, limit: int = PAGE, after: str = "") -> Page:
         """The first `limit` of what the selector means, behind the place that `after` is the token of."""
         begin = Place.read(after) if after else None
         if len(self._offers) >= self._many or self._columns is not None:
@@ -252,5 +259,6 @@ class Catalogue:
         if self._columns is None:
             from skerry.market.columns import Columns  # numpy takes its time and its memory
 
+            heap.keep_freed()  # every search works on columns, and throws them away
             self._columns = Columns(self._offers.values())
         return self._columns

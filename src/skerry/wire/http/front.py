@@ -5,8 +5,9 @@ In this order: request id, Host and Origin, the route (404, 405), who is calling
 metrics and one line in the log. Errors of the model become answers here and nowhere else.
 
 Routes come in two kinds. **Bare** ones are found by one look into a dict, by their whole path or by their
-first segment, and are called as they are: for what must be fast. All others are Starlette routes, looked up
-by first segment and then matched. A path is the same with and without a slash at its end.
+first segment, and are called as they are: for what must be fast. All others are Starlette routes; those with
+names in their path are looked up by first segment and then matched. A path is the same with and without a
+slash at its end.
 """
 
 from __future__ import annotations
@@ -110,8 +111,11 @@ class Front:
         """`bare` is keyed by a whole path (`/healthz`) or a first segment and its slash (`/invoke/`)."""
         self._bare = {path: {target.method: target for target in targets} for path, targets in bare.items()}
         self._behind: dict[str, list[tuple[Route, Target]]] = {}
+        self._plain: dict[tuple[str, str], Target] = {}  # of those, what has no names in its path
         for route, target in behind:
             self._behind.setdefault(_first_segment(route.path), []).append((route, target))
+            if not route.param_convertors:
+                self._plain.setdefault((target.method, route.path), target)
         self._gate = guard
         self._hosts = hosts
         self._known_hosts: set[bytes] = set()  # Host headers that were found good, as they were sent
@@ -223,6 +227,10 @@ class Front:
             if (target := verbs.get(sought)) is not None:
                 return target
             raise _wrong_verb(method, verbs)
+        plain = self._plain.get((sought, path))
+        if plain is not None:
+            scope["path_params"] = {}
+            return plain
         allowed = set()
         for route, target in self._behind.get(first, ()):
             match, found = route.matches(scope)

@@ -16,7 +16,7 @@ from msgspec import Meta, field
 from skerry.kit.clock import iso
 from skerry.market import pricing
 from skerry.market.accounts import Sale
-from skerry.market.selecting import MAX_PAGE, Offer, Selector, Sort
+from skerry.market.selecting import MAX_PAGE, PAGE, Offer, Selector, Sort
 from skerry.model import errors
 from skerry.model.ids import CloudId, FlavorId
 from skerry.model.market import Aggregation, Contract, Ending, Flavor, Hold, Partition, Price
@@ -32,7 +32,7 @@ _CORE: Final = 1000
 _SPELLINGS: Final = {"FlavorID": ("flavourID",), "FlavorType": ("flavourType", "type")}
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """A cloud: a provider or a buyer."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"NodeID": ("id",)}
@@ -42,7 +42,7 @@ class Identity(msgspec.Struct, frozen=True):
     ip: Text = field(default="", name="IP")
 
 
-class PriceDocument(msgspec.Struct, frozen=True, rename="pascal"):
+class PriceDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """So much money for each period."""
 
     amount: Annotated[str, Meta(max_length=40, description="A decimal number: `0.10`")]
@@ -61,7 +61,7 @@ class PriceDocument(msgspec.Struct, frozen=True, rename="pascal"):
         return Price(amount, self.currency, self.period)
 
 
-class Characteristics(msgspec.Struct, frozen=True, rename="pascal"):
+class Characteristics(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """What there is of it."""
 
     architecture: Text = ""
@@ -86,7 +86,7 @@ class Partitionable(msgspec.Struct, frozen=True, rename="pascal"):
     memory_step: MB = 0
 
 
-class Aggregatable(msgspec.Struct, frozen=True, rename="pascal"):
+class Aggregatable(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """How many may be taken together."""
 
     min_count: Count = 1
@@ -100,7 +100,7 @@ class Policy(msgspec.Struct, frozen=True, rename="pascal"):
     aggregatable: Aggregatable | None = None
 
 
-class ShownParts(Partitionable, frozen=True, rename="pascal", kw_only=True):
+class ShownParts(Partitionable, frozen=True, rename="pascal", kw_only=True, gc=False):
     """The same twice: the document names each number in its text and, otherwise spelt, in a JSON tag."""
 
     tagged_cpu_min: int = field(name="cpuMin")
@@ -109,21 +109,21 @@ class ShownParts(Partitionable, frozen=True, rename="pascal", kw_only=True):
     tagged_memory_step: int = field(name="memoryStep")
 
 
-class ShownPolicy(msgspec.Struct, frozen=True, rename="pascal"):
+class ShownPolicy(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """In which parts, and how many at once; null: whole, and one at a time."""
 
     partitionable: ShownParts | None
     aggregatable: Aggregatable | None
 
 
-class OptionalFields(msgspec.Struct, frozen=True):
+class OptionalFields(msgspec.Struct, frozen=True, gc=False):
     """Whether something of it can be had now, and the node that it is of."""
 
     availability: bool = field(default=True, name="Availability")
     worker_id: Text = field(default="", name="WorkerID")
 
 
-class WholeDocument(msgspec.Struct, frozen=True, rename="pascal"):
+class WholeDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """All of a flavor that is sold in parts, taken or not: what the price of a part follows from."""
 
     cpu: Cores
@@ -132,7 +132,7 @@ class WholeDocument(msgspec.Struct, frozen=True, rename="pascal"):
     price: PriceDocument
 
 
-class FlavorDocument(msgspec.Struct, frozen=True):
+class FlavorDocument(msgspec.Struct, frozen=True, gc=False):
     """An offer, with what is free of it now and the price of that."""
 
     flavor_id: str = field(name="FlavorID")
@@ -201,7 +201,7 @@ class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
     sort: Annotated[
         str, Meta(pattern="^-?(price|cpu|memory|disk)$", description="`-` before it: the largest first")
     ] = "price"
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = MAX_PAGE
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = PAGE
     continue_: Annotated[str, Meta(max_length=512, description="`Continue` of the answer before")] = field(
         default="", name="Continue"
     )

@@ -10,22 +10,24 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
-from skerry.market.selecting import EVERYTHING, MAX_PAGE, Offer, Page
+from skerry.market.selecting import EVERYTHING, MAX_PAGE, PAGE, Offer, Page
 from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Reply, endpoint
 from skerry.wire.rear import documents
-from skerry.wire.rear.context import Rear, offer_of
+from skerry.wire.rear.context import Rear
 from skerry.wire.rear.documents import FlavorDocument, OfferBody, SelectorBody
 from skerry.wire.rear.serving import Listed
+from skerry.wire.rear.shelf import offer_of
 
 DIALECT = "document"
+_START = b'{"Items":['
 
 
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which part of the list."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = MAX_PAGE
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Items in one answer")] = PAGE
     continue_: Annotated[str, Meta(max_length=512, description="`Continue` of the answer before")] = field(
         default="", name="continue"
     )
@@ -64,11 +66,16 @@ class Selected(msgspec.Struct, frozen=True):
     "/api/listflavors",
     summary="What is for sale",
     raises=(errors.Invalid, errors.Unavailable),
+    is_quiet=True,
 )
 async def list_flavors(rear: Rear, call: Call, query: ListQuery) -> FlavorList | Reply:
     """LIST_FLAVORS: everything of which something can be had now, with what is free of it."""
-    page = rear.shelf.find(EVERYTHING, limit=query.limit, after=query.continue_)
-    return Reply(_written(rear, page, with_best=False))
+
+    def make() -> bytes:
+        page = rear.shelf.find(EVERYTHING, limit=query.limit, after=query.continue_)
+        return _written(rear, page, with_best=False)
+
+    return Reply(Listed(rear.shelf.answer(query, make)))
 
 
 @endpoint(
@@ -76,6 +83,7 @@ async def list_flavors(rear: Rear, call: Call, query: ListQuery) -> FlavorList |
     "/api/listflavors",
     summary="What is for sale and matches a selector",
     raises=(errors.Invalid, errors.Unavailable),
+    is_quiet=True,
 )
 async def select(rear: Rear, call: Call, body: SelectorBody) -> Selected | Reply:
     """LIST_FLAVORS with a Selector, bare or as `{"Selector": {...}}`.
@@ -83,20 +91,26 @@ async def select(rear: Rear, call: Call, body: SelectorBody) -> Selected | Reply
     Compared is what is free now. `Partition` finds offers of which that part may be taken. Without `Sort` the
     cheapest is first; `Flavor` is the first of the whole list, or null.
     """
-    selector = body.selector()
-    page = rear.shelf.find(selector, limit=body.limit, after=body.continue_)
-    return Reply(_written(rear, page, with_best=True))
+
+    def make() -> bytes:
+        page = rear.shelf.find(body.selector(), limit=body.limit, after=body.continue_)
+        return _written(rear, page, with_best=True)
+
+    return Reply(Listed(rear.shelf.answer(body, make)))
 
 
-def _written(rear: Rear, page: Page, *, with_best: bool) -> Listed:
+def _written(rear: Rear, page: Page, *, with_best: bool) -> bytes:
     """The answer, put together of offers that were written down before."""
-    items = [rear.shelf.written(offer, DIALECT, lambda one: document(rear, one)) for offer in page.offers]
-    parts = [b'{"Items":[', b",".join(items), b"]"]
-    if with_best:
-        parts += [b',"Flavor":', items[0] if items else b"null"]
+    items = rear.shelf.written(page.offers, DIALECT, lambda one: document(rear, one))
+    best = b',"Flavor":' + (items[0] if items else b"null") if with_best else b""
     following = b'"' + page.following.encode() + b'"' if page.following else b"null"
-    parts += [b',"Total":%d,"Continue":' % page.total, following, b"}"]
-    return Listed(b"".join(parts))
+    end = b']%b,"Total":%d,"Continue":%b}' % (best, page.total, following)
+    if not items:
+        return _START + end
+    # The ends go into the first and the last one, so that all of it is put together once.
+    items[0] = _START + items[0]
+    items[-1] += end
+    return b",".join(items)
 
 
 def document(rear: Rear, offer: Offer) -> FlavorDocument:

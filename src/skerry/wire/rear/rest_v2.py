@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skerry.market.selecting import EVERYTHING, Offer, Selector
+from skerry.market.selecting import EVERYTHING, MAX_PAGE, Offer, Selector
 from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Reply, endpoint
@@ -37,7 +37,7 @@ _DIALECT = "v2"
 )
 async def list_flavors(rear: Rear, call: Call) -> list[FlavorV2] | Reply:
     """The first thousand, the cheapest first; nothing is 204, as in that version."""
-    found = rear.shelf.find(EVERYTHING).offers
+    found = rear.shelf.find(EVERYTHING, limit=MAX_PAGE).offers
     return _listed(rear, found) if found else Reply(None, 204)
 
 
@@ -50,14 +50,14 @@ async def list_flavors(rear: Rear, call: Call) -> list[FlavorV2] | Reply:
 async def select(rear: Rear, call: Call, query: FilterQuery) -> list[FlavorV2] | Reply:
     """Filters such as `filter[cpu][range][min]=2` or `filter[memory][match]=8Gi`; none is an empty list."""
     selector: Selector | None = query.selector()
-    return _listed(rear, [] if selector is None else rear.shelf.find(selector).offers)
+    return _listed(rear, [] if selector is None else rear.shelf.find(selector, limit=MAX_PAGE).offers)
 
 
 def _listed(rear: Rear, offers: Sequence[Offer]) -> Reply:
     def write(offer: Offer) -> FlavorV2:
         return documents_v2.flavor_v2(offer, rear.owner)
 
-    return Reply(Listed(b"[" + b",".join(rear.shelf.written(one, _DIALECT, write) for one in offers) + b"]"))
+    return Reply(Listed(b"[%b]" % b",".join(rear.shelf.written(offers, _DIALECT, write))))
 
 
 @endpoint(

@@ -21,7 +21,7 @@ from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Duplex, Raw, endpoint
 from skerry.wire.http.websocket import WebSocket
 from skerry.wire.rear import messages, news, xml
-from skerry.wire.rear.context import Rear, offer_of
+from skerry.wire.rear.context import Rear
 from skerry.wire.rear.messages import (
     ErrorMessage,
     FromServer,
@@ -33,6 +33,7 @@ from skerry.wire.rear.messages import (
     UnsubscribedMessage,
 )
 from skerry.wire.rear.serving import subprotocol_of
+from skerry.wire.rear.shelf import offer_of
 
 MAX_SCOPES: Final = 64
 MAX_MISTAKES: Final = 16
