@@ -27,6 +27,7 @@ class Seen(msgspec.Struct, frozen=True):
     is_drained: bool = False  # its node has nothing left, or its time to drain is up
     silent_s: float = 0.0  # since the provider was last heard; 0 while the door is open
     standing: Standing | None = None  # what the provider said last
+    trouble: str = ""  # why its door did not open last time
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -105,8 +106,8 @@ def _why_over(
     if now >= borrowed.due_at:
         return "its time is over" if borrowed.reclaim_at is None else taken_back
     if borrowed.state is State.OPENING and not seen.is_heard and now >= loan.open_by:
-        said = (standing.cell_reason or standing.cell) if standing is not None else ""
-        return f"it did not open in time: {said or 'its node was not heard'}"
+        said = standing.cell_reason if standing is not None else ""
+        return f"it did not open in time: {said or seen.trouble or 'its node was not heard'}"
     if seen.silent_s >= settings.peer_silence_s:
         return f"nothing was heard of its provider for {settings.peer_silence_s:g} s"
     if drain_by is not None and (seen.is_drained or not seen.is_registered or now >= drain_by):

@@ -73,12 +73,21 @@ class Transaction(msgspec.Struct, frozen=True):
     price: PriceDocument = field(name="Price")
 
 
+class Credentials(msgspec.Struct, frozen=True):
+    """What opens the contract's door; that is at the peer, whatever its `endpoint` says."""
+
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return "Credentials()"
+
+
 class Contract(msgspec.Struct, frozen=True):
     """A contract; the document is what is believed."""
 
     contract_id: str = field(name="ContractID")
     document: str = field(name="Document")
-    credentials: str | None = field(default=None, name="Credentials")
+    credentials: Credentials | None = field(default=None, name="Credentials")
 
 
 class ContractState(msgspec.Struct, frozen=True):
@@ -189,7 +198,7 @@ def reserved_of(answer: Transaction) -> Reserved:
 
 
 def bought_of(answer: Contract) -> Bought:
-    credential = answer.credentials or ""
+    credential = "" if answer.credentials is None else answer.credentials.token
     if len(credential) > _MAX_CREDENTIAL or not credential.isascii() or not credential.isprintable():
         raise errors.Invalid("its credential is no header's value", field="Credentials")
     return Bought(ids.check_id(answer.contract_id, "ContractID"), answer.document.encode("utf-8"), credential)
@@ -276,7 +285,7 @@ class Reaching:
         peer = f"peer {self._peer}"
         match error:
             case aiohttp.WSServerHandshakeError():
-                raise refusal_of(self._peer, error.status, b"") from None
+                raise errors.Refused(f"{peer} opens no WebSocket: it answers {error.status}") from None
             case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
                 raise errors.Refused(
                     f"{peer} is not trusted: {tls.explain(reason)}; set its CA anew if that is right"

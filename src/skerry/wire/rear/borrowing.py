@@ -139,6 +139,7 @@ class Borrower:
             is_drained=node is not None and node.status is NodeStatus.DRAINED,
             silent_s=0.0 if doorman is None else doorman.silent_s,
             standing=None if doorman is None else doorman.standing,
+            trouble="" if doorman is None else doorman.trouble,
         )
 
     def _node(self, loan: Loan) -> Node | None:

@@ -2,8 +2,8 @@
 
 Keeps `skerry.market.dealing.Provider`, and opens what was bought (`skerry.wire.rear.ends`). Answers are read
 within bounds (`skerry.wire.rear.asking`); whether a contract is good is for the caller to check. No redirects
-are followed and no proxies of the environment used: a proof is for one provider. On aiohttp, imported with the
-first request and not before.
+are followed and no proxies of the environment used: a proof is for one provider. On aiohttp, which is only
+imported with the first request.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ANSWER: Final = 8 * 1024 * 1024
+_MAX_REFUSAL: Final = 4096
 _PING_S: Final = 10.0
 _CLOSE_S: Final = 2.0
 _ONCE: Final = "Idempotency-Key"
@@ -204,7 +205,8 @@ class Client:
             self._context = await asyncio.to_thread(_trusting, self.peer.ca)
         if self._session is None:
             trace = aiohttp.TraceConfig()
-            trace.on_request_redirect.append(_refuse_redirect)
+            trace.on_request_redirect.append(self._refuse_redirect)
+            trace.on_request_end.append(self._tell_refusal)
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -213,6 +215,21 @@ class Client:
                 trace_configs=[trace],
             )
         return self._session, self._context or True
+
+    async def _refuse_redirect(
+        self, session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
+    ) -> None:
+        raise errors.Refused(f"peer {self.peer.name} sends us elsewhere; set the URL that it is at")
+
+    async def _tell_refusal(
+        self, session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestEndParams
+    ) -> None:
+        """Of a WebSocket that is refused, the library keeps the number only, and not the reason."""
+        answer = params.response
+        if "Upgrade" in params.headers and answer.status >= 400:
+            text = await answer.content.read(_MAX_REFUSAL)
+            answer.close()
+            raise asking.refusal_of(self.peer.name, answer.status, text)
 
     def _url(self, path: str) -> URL:
         from yarl import URL
@@ -257,9 +274,3 @@ def _segment(id: str) -> str:
 def _trusting(ca: str) -> ssl.SSLContext:
     """Trusts the peer's own CA and no other, or else those of this machine."""
     return tls.client(ca.encode("ascii"), tls.HTTP1) if ca else ssl.create_default_context()
-
-
-async def _refuse_redirect(
-    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
-) -> None:
-    raise errors.Refused("it sends us elsewhere; name the address that it is at")

@@ -92,6 +92,7 @@ class Doorman:
         self._is_open = False
         self._heard_at = clock.monotonic()  # a server that begins gives everybody the full time
         self.standing: Standing | None = None
+        self.trouble = ""  # why the door did not open last time
         self.is_heard = False  # the node is in session
 
     @property
@@ -119,13 +120,20 @@ class Doorman:
             except (errors.Unavailable, errors.TimedOut):
                 raise
             except errors.SkerryError:
-                # We were turned away: perhaps the contract is over.
-                self._note(await landlord.standing(contract))
+                await self._ask_why(landlord)
                 raise
         except errors.SkerryError as error:
+            self.trouble = error.message
             log.info("door.failed", contract=contract, peer=peer, error=error.message)
         else:
             log.info("door.closed", contract=contract, peer=peer)
+
+    async def _ask_why(self, landlord: Landlord) -> None:
+        """We were turned away: perhaps the contract is over."""
+        try:
+            self._note(await landlord.standing(self._borrowed.id))
+        except errors.NotFound:
+            self._note(Standing(self._borrowed.ends_at, ended="forgotten"))
 
     async def _visit(self, landlord: Landlord) -> None:
         # The same answer every time: so what opens the door need not be kept.
