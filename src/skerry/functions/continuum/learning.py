@@ -14,6 +14,7 @@ import math
 from msgspec import Struct
 
 from skerry.functions.continuum.views import Demand, Place
+from skerry.model.calls import Report
 from skerry.model.ids import FunctionName, NodeId
 
 _RUN_S = 0.1  # of a function of which nothing is known
@@ -36,6 +37,18 @@ class Seen(Struct, frozen=True, gc=False):
     start_s: float | None = None  # of a worker made for it; None: it had a warm one
     run_s: float | None = None  # None: it never began, and `queue_s` is what it waited in vain
     network_s: float = 0.0  # all the rest of the time that it was away
+
+
+def seen_in(report: Report, took_s: float) -> Seen:
+    """How a call went that has this report, and whose answer came `took_s` after it was sent off."""
+    rest_s = took_s - report.queueing_s - report.init_s - report.answer.duration_s
+    has_begun = report.is_warm or report.init_s > 0.0
+    return Seen(
+        report.queueing_s,
+        None if report.is_warm else report.init_s,
+        report.answer.duration_s if has_begun else None,
+        max(0.0, rest_s),
+    )
 
 
 class Prediction(Struct, frozen=True, gc=False):
@@ -70,14 +83,6 @@ class Measure:
         self.mean += off / weight
         self.variance += (off * (value - self.mean) - self.variance) / weight
 
-    def fade(self, share: float) -> None:
-        """Let what it has count only that share."""
-        self.weight *= share
-
-
-def _guess(mean: float) -> Measure:
-    return Measure(mean, mean * mean, _GUESS)
-
 
 class _Function:
     """A function anywhere, and at each place."""
@@ -86,26 +91,26 @@ class _Function:
 
     def __init__(self, run_s: float, start_s: float) -> None:
         self.calls = 0
-        self.run = _guess(run_s)
-        self.start = _guess(start_s)
+        self.run = Measure(run_s, run_s * run_s, _GUESS)
+        self.start = Measure(start_s, start_s * start_s, _GUESS)
         self.pairs: dict[NodeId, _Pair] = {}  # the last one is the one seen last
 
 
 class _Pair:
-    """A function at a place."""
+    """A function at a place; it begins with what is known of the function anywhere."""
 
     __slots__ = ("run", "seen_at", "start", "warm_if_not", "warm_if_told")
 
-    def __init__(self) -> None:
-        self.seen_at = 0  # of the function's calls
-        self.run = Measure(0.0, 0.0)
-        self.start = Measure(0.0, 0.0)
-        self.warm_if_told = Measure(0.0, 0.0)
-        self.warm_if_not = Measure(0.0, 0.0)
+    def __init__(self, function: _Function) -> None:
+        self.seen_at = function.calls
+        self.run = Measure(function.run.mean, function.run.variance)
+        self.start = Measure(function.start.mean, function.start.variance, _GUESS)
+        self.warm_if_told = Measure(_WARM_IF_TOLD, 0.0, _GUESS)
+        self.warm_if_not = Measure(_WARM_IF_NOT, 0.0, _GUESS)
 
     def fade(self, share: float) -> None:
         for measure in (self.run, self.start, self.warm_if_told, self.warm_if_not):
-            measure.fade(share)
+            measure.weight *= share
 
 
 class _Node:
@@ -117,18 +122,16 @@ class _Node:
         self.seen_at = 0  # of all calls
         self.refusal = Measure(0.0, 0.0)
         self.overhead = Measure(0.0, 0.0)  # of the network beyond the round trip, of small calls
-        self.per_byte = Measure(0.0, 0.0)
-        self.waits: dict[int, Measure] = {}  # by class: in the queue, where there seemed to be room
-        self.paces: dict[int, Measure] = {}  # by class: in the queue, for each that waited there before
+        self.per_byte = Measure(_PER_BYTE_S, 0.0, _GUESS)
+        self.waits = [Measure(0.0, 0.0) for _ in range(_CLASSES)]  # in the queue, if there seemed to be room
+        self.paces = [Measure(0.0, 0.0) for _ in range(_CLASSES)]  # else, for each that waited there before
 
     def fade(self, share: float) -> None:
-        for measure in (self.refusal, *self.waits.values(), *self.paces.values()):
-            measure.fade(share)
+        for measure in (self.refusal, *self.waits, *self.paces):
+            measure.weight *= share
 
 
-_NO_PAIR = _Pair()
 _NO_NODE = _Node()
-_NOTHING = Measure(0.0, 0.0)
 
 
 class Learnt:
@@ -150,10 +153,9 @@ class Learnt:
         node.refusal.add(0.0)
         qos_class = min(demand.qos_class, _CLASSES - 1)
         if place.has_room(demand):
-            node.waits.setdefault(qos_class, Measure(0.0, 0.0)).add(seen.queue_s)
+            node.waits[qos_class].add(seen.queue_s)
         else:
-            ahead = place.waiting + 1
-            node.paces.setdefault(qos_class, Measure(0.0, 0.0)).add(seen.queue_s / ahead)
+            node.paces[qos_class].add(seen.queue_s / (place.waiting + 1))
         if seen.run_s is None:
             return
         self._saw_run(demand, place, seen, seen.run_s)
@@ -175,7 +177,7 @@ class Learnt:
         for known in (self._any.run, function.run, pair.run):
             known.add(run_s)
         is_cold = seen.start_s is not None
-        (pair.warm_if_told if place.warm else pair.warm_if_not).add(0.0 if is_cold else 1.0)
+        (pair.warm_if_told if place.warm or place.seats else pair.warm_if_not).add(0.0 if is_cold else 1.0)
         if seen.start_s is not None:
             for known in (self._any.start, function.start, pair.start):
                 known.add(seen.start_s)
@@ -194,9 +196,9 @@ class Learnt:
         if pair is None:
             if len(function.pairs) >= self._max_places:
                 del function.pairs[next(iter(function.pairs))]
-            pair = _Pair()
+            pair = _Pair(function)
         else:
-            pair.fade(0.5 ** ((function.calls - pair.seen_at - 1) / _HALF_LIFE))
+            pair.fade(_HALF_LIFE / (_HALF_LIFE + function.calls - pair.seen_at - 1))
         pair.seen_at = function.calls
         function.pairs[node] = pair
         return pair
@@ -209,7 +211,7 @@ class Learnt:
                 del self._nodes[next(iter(self._nodes))]
             node = _Node()
         else:
-            node.fade(0.5 ** ((self._calls - node.seen_at - 1) / _HALF_LIFE))
+            node.fade(_HALF_LIFE / (_HALF_LIFE + self._calls - node.seen_at - 1))
         node.seen_at = self._calls
         self._nodes[name] = node
         return node
@@ -219,51 +221,46 @@ class Learnt:
     def predict(self, demand: Demand, place: Place) -> Prediction:
         """What the call would take there."""
         function = self._functions.get(demand.function, self._any)
-        pair = function.pairs.get(place.node, _NO_PAIR)
+        run_s, variance, start_s = function.run.mean, function.run.variance, function.start.mean
+        is_warm = place.warm or place.seats
+        warm = _WARM_IF_TOLD if is_warm else _WARM_IF_NOT
+        known = 0.0
+        pair = function.pairs.get(place.node)
+        if pair is not None:
+            known = pair.run.weight * _HALF_LIFE / (_HALF_LIFE + function.calls - pair.seen_at)
+            share = known / (known + _TRUST)
+            run_s += share * (pair.run.mean - run_s)
+            variance += share * (pair.run.variance - variance)
+            start_s += share * (pair.start.mean - start_s)
+            warm += share * ((pair.warm_if_told if is_warm else pair.warm_if_not).mean - warm)
+        cold = 1.0 - warm
+        variance += cold * (function.start.variance + warm * start_s * start_s)
+
         node = self._nodes.get(place.node, _NO_NODE)
-
-        counts = 0.5 ** ((function.calls - pair.seen_at) / _HALF_LIFE)
-        known = pair.run.weight * counts
-        share = known / (known + _TRUST)
-        anywhere = function.run
-        run_s = anywhere.mean + share * (pair.run.mean - anywhere.mean)
-        variance = anywhere.variance + share * (pair.run.variance - anywhere.variance)
-
-        if place.warm:
-            warm, guess = pair.warm_if_told, _WARM_IF_TOLD
+        counts = _HALF_LIFE / (_HALF_LIFE + self._calls - node.seen_at)
+        qos_class = demand.qos_class if demand.qos_class < _CLASSES else -1
+        if place.has_room(demand):
+            wait = node.waits[qos_class]
+            share = wait.weight * counts / (wait.weight * counts + _TRUST)
+            queue_s = wait.mean * share
+            variance += wait.variance * share
         else:
-            warm, guess = pair.warm_if_not, _WARM_IF_NOT
-        weight = warm.weight * counts
-        cold = 1.0 - (guess * _TRUST + warm.mean * weight) / (_TRUST + weight)
-        weight = pair.start.weight * counts
-        start_s = function.start.mean + weight / (weight + _TRUST) * (pair.start.mean - function.start.mean)
-        variance += cold * (function.start.variance + (1.0 - cold) * start_s * start_s)
-
-        counts = 0.5 ** ((self._calls - node.seen_at) / _HALF_LIFE)
-        qos_class = min(demand.qos_class, _CLASSES - 1)
-        if demand.memory <= place.memory_free and demand.cpu <= place.cpus_free:
-            wait = node.waits.get(qos_class, _NOTHING)
-            weight = wait.weight * counts
-            queue_s = wait.mean * weight / (weight + _TRUST)
-            variance += wait.variance * weight / (weight + _TRUST)
-        else:
-            wait = node.paces.get(qos_class, _NOTHING)
-            weight = wait.weight * counts
+            wait = node.paces[qos_class]
+            share = wait.weight * counts / (wait.weight * counts + _TRUST)
             pace_s = run_s / _seats(demand, place)
-            pace_s += weight / (weight + _TRUST) * (wait.mean - pace_s)
-            queue_s = pace_s * (place.waiting + 1)
-            variance += queue_s * queue_s
+            queue_s = (pace_s + share * (wait.mean - pace_s)) * (place.waiting + 1)
+            variance += queue_s * queue_s  # as of one that waits for something that comes by chance
         network_s = 0.0
         if not place.is_here:
-            per_byte = node.per_byte.mean if node.per_byte.weight else _PER_BYTE_S
-            network_s = place.rtt_s + node.overhead.mean + per_byte * demand.params_bytes
-        weight = node.refusal.weight * counts
-        refusal = node.refusal.mean * weight / (weight + _TRUST)
+            network_s = place.rtt_s + node.overhead.mean + node.per_byte.mean * demand.params_bytes
+        refusal = node.refusal.mean
+        if refusal:
+            refusal *= node.refusal.weight * counts / (node.refusal.weight * counts + _TRUST)
         return Prediction(queue_s, cold * start_s, run_s, network_s, math.sqrt(variance), refusal, known)
 
 
 def _seats(demand: Demand, place: Place) -> float:
     """How many of such calls the place runs at once, if it runs nothing else."""
-    by_memory = place.memory_total / demand.memory
+    by_memory = place.memory_total / max(demand.memory, 1)
     by_cpu = place.cpus_total / demand.cpu if demand.cpu else by_memory
     return max(1.0, min(by_memory, by_cpu))

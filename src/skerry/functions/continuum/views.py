@@ -51,6 +51,7 @@ class Place(Struct, frozen=True, gc=False):
     rtt_s: float = 0.0  # a round trip to it, as measured or predicted; 0 here
     is_up: bool = True
     heard_s: float = 0.0  # how old this knowledge is
+    seats: int = 0  # calls more that busy workers of the function would take beside theirs
 
     def could_ever_run(self, demand: Demand) -> bool:
         """False if even the empty node is too small for a worker of it."""
@@ -62,7 +63,9 @@ class Place(Struct, frozen=True, gc=False):
         That calls wait there says nothing: they may do so for workers of theirs that start at this moment,
         and those have taken their room already.
         """
-        return self.is_up and demand.memory <= self.memory_free and demand.cpu <= self.cpus_free
+        return self.is_up and (
+            (demand.memory <= self.memory_free and demand.cpu <= self.cpus_free) or self.seats > 0
+        )
 
 
 class View(Struct, frozen=True):

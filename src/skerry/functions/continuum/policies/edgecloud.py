@@ -1,0 +1,25 @@
+"""`edgecloud`: here if there is room, else in the remote area; if that is full too, where the fewest wait."""
+
+from __future__ import annotations
+
+from skerry.functions.continuum.learning import Learnt
+from skerry.functions.continuum.policies import ranking
+from skerry.functions.continuum.views import RUN, Decision, Demand, View
+
+
+class EdgeCloud:
+    """Knows no neighbours: an edge alone with its cloud."""
+
+    name = "edgecloud"
+
+    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+        here = view.here
+        if not demand.may_leave or here.has_room(demand):
+            return RUN
+        places = ranking.roomy(view.remote, demand)
+        if not places:
+            able = ranking.least_crowded(ranking.able((here, *view.remote), demand))
+            if not able or able[0].is_here:
+                return RUN
+            places = able
+        return ranking.offload(places, here)

@@ -1,0 +1,137 @@
+"""`qosaware`: where the answer is worth most, by what its class says and by what was learnt.
+
+An answer in time is worth the utility of the call's class, a late one nothing, and a quick one a little more
+than a slow one. For every place that the call may go to, the chance to be in time comes from the predicted
+times and their spread. Against it stands what the call keeps others from: where calls find no room, a second
+of it has a price, which is what the calls that come here are worth for each second that they take. So long
+work of little worth leaves the crowded places to those who need them, and is refused when all are crowded.
+
+Now and then, by count, a call that can afford it goes where the least is known, so that a place which was
+slow once is looked at again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+
+from msgspec import Struct
+
+from skerry.functions.continuum import classes as qos
+from skerry.functions.continuum.classes import QosClass
+from skerry.functions.continuum.learning import Learnt
+from skerry.functions.continuum.views import RUN, Decision, Demand, Drop, Offload, Place, View
+from skerry.model.ids import NodeId
+
+_EXPLORES = 64  # every so many calls one goes where the least is known
+_AFFORDS = 0.9  # of the best chance to be in time: who has that much elsewhere can afford to
+_TRIED = 3  # places after the best that a call may be handed on to
+_MEMORY = 0.02  # how much the newest call counts in what is remembered
+_PLACES = 256  # remembered at most
+_HASTE = 0.1  # of the utility: what an answer at once is worth more than one at the last moment
+_CROWDS_OUT = 0.5  # of its time: others wait for what is left of it, which is half, on average
+
+
+class Option(Struct, frozen=True, gc=False):
+    """A place, and what comes of it if the call goes there."""
+
+    worth: float  # what is to be expected, less what others lose
+    in_time: float  # how likely that is
+    work: float  # core-seconds; memory counts as the cores that have no use without it
+    known: float
+    has_room: bool
+    place: Place
+
+
+class QosAware:
+    """Remembers how crowded each place was, and what the calls that come here are worth."""
+
+    name = "qosaware"
+
+    def __init__(self, classes: Sequence[QosClass]) -> None:
+        self._classes = tuple(classes)
+        self._count = 0
+        self._crowding: dict[NodeId, float] = {}  # of late, the share of calls for which there was no room
+        self._utility = 0.0  # of a call, on average of late
+        self._work = 0.0  # of a call, likewise
+
+    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+        qos_class = qos.of_call(self._classes, demand.qos_class)
+        options = self._options(demand, view, learnt, qos_class)
+        if not options:
+            return RUN  # the queue says how much too large it is
+        best = max(options, key=_by_worth)
+        self._utility += _MEMORY * (qos_class.utility - self._utility)
+        self._work += _MEMORY * (best.work - self._work)
+        if best.worth <= 0.0 and not any(option.has_room for option in options):
+            return Drop(
+                f"no node would be likely enough to answer it within {qos_class.deadline_s:g} s (class "
+                f"{qos_class.name}, the best chance is {best.in_time:.0%}); call again later, or in a class "
+                "with more time or more utility"
+            )
+        self._count += 1
+        if self._count % _EXPLORES == 0:
+            best = _least_known(options, best)
+        return RUN if best.place.is_here else _offload(best, options, view.here)
+
+    def _options(self, demand: Demand, view: View, learnt: Learnt, qos_class: QosClass) -> list[Option]:
+        utility, deadline_s = qos_class.utility, qos_class.deadline_s
+        if demand.deadline_s is not None:
+            deadline_s = max(1e-6, min(deadline_s, demand.deadline_s))
+        price = _CROWDS_OUT * self._utility / self._work if self._work else 0.0
+        crowding = self._crowding
+        if len(crowding) > _PLACES:
+            crowding.clear()
+        options = []
+        for place in (view.here, *view.neighbours, *view.remote) if demand.may_leave else (view.here,):
+            if not place.is_up or not place.could_ever_run(demand):
+                continue
+            has_room = place.has_room(demand)
+            crowded = crowding.get(place.node, 0.0)
+            crowded += _MEMORY * ((0.0 if has_room else 1.0) - crowded)
+            crowding[place.node] = crowded
+            prediction = learnt.predict(demand, place)
+            cores = max(demand.cpu, demand.memory / max(place.memory_total, 1) * place.cpus_total)
+            work = cores * (prediction.start_s + prediction.run_s)
+            total_s = prediction.total_s
+            in_time = (1.0 - prediction.refusal) * chance_in_time(total_s, prediction.spread, deadline_s)
+            haste = _HASTE * min(1.0, total_s / deadline_s)
+            worth = utility * (in_time - haste) - price * crowded * work
+            options.append(Option(worth, in_time, work, prediction.known, has_room, place))
+        return options
+
+
+_by_worth = attrgetter("worth")
+
+
+def _least_known(options: Sequence[Option], best: Option) -> Option:
+    """Where the least is known, among those that have room and are about as good as the best."""
+    enough = _AFFORDS * best.in_time
+    fair = [option for option in options if option.has_room and option.in_time >= enough]
+    return min(fair, key=lambda option: option.known, default=best)
+
+
+def _offload(best: Option, options: list[Option], here: Place) -> Decision:
+    """To the best, then to the next ones that are worth it, and at last here if that is."""
+    options.sort(key=_by_worth, reverse=True)
+    others = [option.place.node for option in options if option.worth > 0.0 and option is not best]
+    tried = others[:_TRIED]
+    if here.node in others[_TRIED:]:
+        tried.append(here.node)
+    return Offload(best.place.node, tuple(tried))
+
+
+def chance_in_time(mean_s: float, spread_s: float, deadline_s: float) -> float:
+    """How likely something is over within `deadline_s` that takes `mean_s` on average.
+
+    Times are never negative and mostly short, with a long tail: their logarithm is taken to be normal.
+    """
+    if mean_s <= 0.0:
+        return 1.0
+    ratio = spread_s / mean_s
+    variance = math.log1p(ratio * ratio)
+    if variance < 1e-12:
+        return 1.0 if mean_s <= deadline_s else 0.0
+    off = math.log(deadline_s / mean_s) + variance / 2.0
+    return 0.5 + 0.5 * math.erf(off / math.sqrt(2.0 * variance))

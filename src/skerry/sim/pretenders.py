@@ -1,0 +1,67 @@
+"""Workers that run nothing: they take as long as a call says, and as long to start as its function does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from skerry.functions.hosts import Lookup
+from skerry.model.calls import Answer, Failure
+from skerry.model.functions import Function
+
+
+class PretendedWorker:
+    """A `skerry.functions.hosts.Worker`; the parameters of a call are the seconds that it takes."""
+
+    id = "pretended"
+    runtime = "pretended"
+    is_alive = True
+
+    def __init__(self, init_s: float) -> None:
+        self.init_s = init_s
+
+    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Answer:
+        run_s = float(params)
+        if run_s > within_s:
+            await asyncio.sleep(within_s)
+            return Answer(within_s, failure=Failure.TIMEOUT, error="it took too long")
+        await asyncio.sleep(run_s)
+        return Answer(run_s, result=b"null")
+
+    def on_end(self, tell: Callable[[], None]) -> None:
+        """It never ends by itself."""
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
+class PretendedHost:
+    """A `skerry.functions.hosts.Host` that waits for as long as a start takes."""
+
+    def __init__(self, starts_s: Mapping[str, float]) -> None:
+        self._starts_s = starts_s  # by function
+
+    async def spawn(self, function: Function, code: Path | None) -> PretendedWorker:
+        init_s = self._starts_s[function.name]
+        await asyncio.sleep(init_s)
+        return PretendedWorker(init_s)
+
+    async def prepare(self, function: Function, *, force: bool) -> None:
+        """Nothing has to be fetched."""
+
+    def describe(self, runtime_kind: str) -> str:
+        return "pretended"
+
+
+class Shelf(Lookup):
+    """The functions that there are."""
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        self._functions = functions
+
+    def get(self, name: str) -> Function | None:
+        return self._functions.get(name)
+
+    def code_folder(self, function: Function) -> Path | None:
+        return None
