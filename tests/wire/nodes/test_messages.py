@@ -188,9 +188,9 @@ def test_every_status_has_a_number_of_its_own():
 def test_orders_in_more_parts_than_are_bearable_are_given_up() -> None:
     reader = messages.Reader(most_bytes=1000)
     part = pb.ToNode(orders=pb.Orders(sequence=1, whole=True, more=True, gone=["a" * 100]))
+    assert [reader.read(part) for _ in range(9)] == [None] * 9
     with pytest.raises(errors.TooLarge):
-        for _ in range(20):
-            assert reader.read(part) is None
+        reader.read(part)
     fresh = messages.Reader(most_bytes=1000)
     whole = pb.ToNode(orders=pb.Orders(sequence=1, gone=["a" * 100]))
     assert all(isinstance(fresh.read(whole), Orders) for _ in range(20))  # each is counted on its own
