@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from skerry.cli import main
-from skerry.cli.bargains import Span, Where
+from skerry.cli.bargains import Span, Where, span
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.market.keys import SigningKey
@@ -214,7 +214,7 @@ def test_a_place_that_cannot_be_is_wrong_usage(given: tuple[str, ...]) -> None:
 
 
 def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> None:
-    ends = replace(BORROWED, ends_at=time.time() + 7300)
+    ends = replace(BORROWED, ends_at=time.time() + 7210)
     stall.trader.steps = [*STEPS[:-1], Progress("done", "bought", ends)]
     result = stall.cli("buy", "--cpu", "4", "--memory", "8192", "--for", "2h")
     assert (result.exit_code, result.stdout) == (0, "01c0ntract\n")
@@ -252,6 +252,24 @@ def test_a_time_is_written_as_people_or_as_iso_8601_do(given: str, seconds: floa
 def test_a_time_that_is_none_is_wrong_usage(given: str) -> None:
     with pytest.raises(click.BadParameter, match="is no duration; write"):
         Span().convert(given, None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.6, "1s"),
+        (59.4, "59s"),
+        (59.6, "1m"),
+        (90, "1m 30s"),
+        (3599.7, "1h"),
+        (7199, "2h"),
+        (5400, "1h 30m"),
+        (86399, "1d"),
+        (90000, "1d 1h"),
+    ],
+)
+def test_a_time_is_told_in_the_two_units_that_matter(seconds: float, said: str) -> None:
+    assert span(seconds) == said
 
 
 def test_a_purchase_that_fails_says_why_and_exits_with_1(stall: Stall) -> None:
@@ -323,7 +341,7 @@ def test_holds_and_contracts_of_both_sides_are_listed(stall: Stall) -> None:
     held, bought_hold = stall.say("holds").splitlines()[1:]
     assert re.search(rf"small +{BUYER.cloud} +2 cores, 1024MB +.* held$", held)
     assert bought_hold.endswith("bought")
-    stall.trader.contracts[BORROWED.id] = replace(BORROWED, ends_at=time.time() + 7300)
+    stall.trader.contracts[BORROWED.id] = replace(BORROWED, ends_at=time.time() + 7210)
     first, second = stall.say("contracts").splitlines()[1:]
     assert re.search("^bought +01c0ntract +north +4 cores, 8192MB +0.40 EUR +PT1H +in 2h +open$", first)
     assert re.search(f"^sold +{sold} +{BUYER.cloud} +1 core, 512MB .* live$", second)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import click
@@ -14,6 +16,7 @@ from skerry.cli.options import together
 Document = dict[str, Any]
 
 _WHERE: Final = ("location", "architecture", "peer")
+_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _KEY = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 
 # Of the verbs that name an amount.
@@ -142,4 +145,14 @@ def until(contract: Document) -> str:
     if contract["ended_at"] is not None:
         return printing.ago(contract["ended_at"])
     ends = contract["ends_at"]
-    return printing.ago(ends if contract["reclaim_at"] is None else min(ends, contract["reclaim_at"]))
+    left_s = (ends if contract["reclaim_at"] is None else min(ends, contract["reclaim_at"])) - time.time()
+    return f"in {span(left_s)}" if left_s > 0 else "now"
+
+
+def span(seconds: float) -> str:
+    """A time in the two units that matter: `2h`, `1h 30m`."""
+    for (unit, size), (part, smaller) in pairwise(_UNITS):
+        if seconds >= size - smaller / 2:
+            count, rest = divmod(round(seconds / smaller), size // smaller)
+            return f"{count}{unit} {rest}{part}" if rest else f"{count}{unit}"
+    return f"{round(seconds)}s"

@@ -262,12 +262,14 @@ def release(server: client.Server, contracts: tuple[str, ...], detach: bool, out
     metavar="DURATION",
     type=Span(),
     required=True,
-    help="From now on: 90s, 30m, 2h, 1d or PT2H.",
+    help="So much longer than it does: 90s, 30m, 2h, 1d or PT2H.",
 )
 @client.options
 @printing.option
 def renew(server: client.Server, contract: str, duration_s: float, output: str) -> None:
-    """Let what was bought last longer, at the provider's price of now for the time that is added.
+    """Let what was bought last longer.
+
+    The time that is added is at the provider's price of now; it is refused if that is higher than before.
 
     \b
       skerry market renew 01m7h3n5... --for 2h

@@ -85,9 +85,9 @@ class BorrowedList(msgspec.Struct, frozen=True):
 
 
 class RenewWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long it is to last."""
+    """How much longer it is to last."""
 
-    duration_s: Annotated[float, Meta(ge=1, le=1e10, description="Seconds from now")]
+    duration_s: Annotated[float, Meta(ge=1, le=1e10, description="Seconds beyond its end")]
 
 
 @endpoint("GET", "/market/borrowed", summary="What was bought", raises=(errors.Invalid, errors.Unavailable))
@@ -117,7 +117,7 @@ async def release(desk: MarketDesk, call: Call, path: IdPath) -> BorrowedInfo:
 
 @endpoint("POST", "/market/borrowed/{id}/renew", summary="Let what was bought last longer", raises=_CHANGING)
 async def renew(desk: MarketDesk, call: Call, path: IdPath, body: RenewWish) -> BorrowedInfo:
-    """At the provider's price of now for the time that is added. Never shorter than it was."""
+    """At the provider's price of now for the time that is added; refused if that is higher than before."""
     return BorrowedInfo.of(await desk.trader.renew(path.id, body.duration_s, actor=call.caller.name))
 
 
