@@ -359,8 +359,8 @@ class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guest_registries: Annotated[
         tuple[str, ...],
         Meta(
-            description="Registries with private addresses that images of buyers may come from, as HOST[:PORT]; "
-            "`*` stands for anything. Those with public addresses need not be named"
+            description="Registries with private addresses that images of buyers may come from, as "
+            "HOST[:PORT]; `*` stands for anything. Those with public addresses need not be named"
         ),
     ] = ()
     list_timeout_s: Annotated[float, Meta(gt=0, description="A peer's offers come within this")] = 3.0

@@ -249,6 +249,7 @@ class FakeImages:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.gate: asyncio.Event | None = None
+        self.guests = FakeGuestImages(self)
 
     async def ensure(
         self, reference: str, *, owner: str = "", on_progress: Callable[[PullProgress], None]
@@ -259,6 +260,9 @@ class FakeImages:
         image = self.find(reference)
         self.claim(owner, image.id)
         return image
+
+    def for_guests(self) -> FakeGuestImages:
+        return self.guests
 
     def find(self, reference_or_id: str) -> Image:
         for image in self._machine.images.values():
@@ -275,6 +279,24 @@ class FakeImages:
 
     def layers(self, image: Image) -> tuple[Path, ...]:
         return tuple(Path("/layers") / layer for layer in image.layers)
+
+
+class FakeGuestImages:
+    """`skerry.node.images.guests.GuestImages`: remembers what it was asked for."""
+
+    def __init__(self, images: FakeImages) -> None:
+        self._images = images
+        self.asked: list[str] = []
+        self.tidied: list[ImageId] = []
+
+    async def ensure(
+        self, reference: str, *, owner: str = "", on_progress: Callable[[PullProgress], None]
+    ) -> Image:
+        self.asked.append(reference)
+        return await self._images.ensure(reference, owner=owner, on_progress=on_progress)
+
+    def tidy(self, image: ImageId) -> None:
+        self.tidied.append(image)
 
 
 class FakeNetwork:

@@ -70,6 +70,23 @@ async def test_a_container_may_be_inside_another_cell_and_is_found_there_by_the_
         spec(inside="../functions")
 
 
+async def test_a_stranger_s_container_is_attached_apart_and_its_image_asked_for_as_by_a_stranger(
+    node: Node,
+) -> None:
+    containers = await running(node, is_apart=True)
+    assert node.machine.attached["web"].is_apart
+    assert node.images.guests.asked == ["web:1"]
+    image = containers.get("web").image
+    await node.leave()
+    containers = await node.agent()  # what it is outlives the agent
+    await containers.remove("web", force=True)
+    assert node.images.guests.tidied == [image]
+    assert node.left() == []
+    # One whose image was chosen before is made of that.
+    await containers.create(spec(is_apart=True), image=image)
+    assert node.images.guests.asked == ["web:1"]
+
+
 async def test_what_is_not_asked_for_has_no_limit_but_processes_do(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())

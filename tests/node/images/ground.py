@@ -30,6 +30,7 @@ class Ground:
         self.folder = folder / "images"
         self.unpacker: Unpacker = FakeUnpacker()
         self.platform = Platform()
+        self.guest_registries: tuple[str, ...] = ()
         # A file of our own: the one in the home of whoever runs the tests is none of our business.
         credentials = folder / "config.json"
         credentials.write_text("{}")
@@ -51,6 +52,7 @@ class Ground:
             SystemClock(),
             platform=self.platform,
             unpacker=self.unpacker,
+            guest_registries=self.guest_registries,
             reached=reached,
             backoff=QUICK,
         )

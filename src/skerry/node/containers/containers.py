@@ -129,12 +129,15 @@ class Containers:
         self, spec: ContainerSpec, reference: str, on_progress: Callable[[PullProgress], None]
     ) -> Image:
         """The image, which will not go away. Until here a caller that goes away ends it all."""
+        images = self._means.images
         try:
-            image = await self._means.images.ensure(reference, owner=spec.name, on_progress=on_progress)
+            # What a stranger's spec means is asked for as a stranger would.
+            source = images.for_guests() if spec.is_apart and reference == spec.image else images
+            image = await source.ensure(reference, owner=spec.name, on_progress=on_progress)
             bundle.command(spec, image.config)  # what can be known to be wrong is better told now
             bundle.stop_signal(spec, image.config)
         except BaseException:
-            self._means.images.release(spec.name)
+            images.release(spec.name)
             raise
         return image
 

@@ -33,6 +33,8 @@ class Removing:
     async def remove(self, container: Container) -> None:
         """Raises Unavailable if something of it cannot go now; then it can be repeated."""
         await self.drop(container.name, container.record.cell)
+        if container.record.spec.is_apart:
+            self._means.images.for_guests().tidy(container.record.image)
 
     async def drop(self, name: str, cell: Cell | None) -> None:
         """Remove everything under `name`, also if it is no container; `cell` only if it is exactly this."""

@@ -46,6 +46,9 @@ class Credentials:
     hint: str  # what to do if these are not enough
 
 
+NOBODY = Credentials(None, "images of buyers are pulled without one, so let everybody pull it")
+
+
 class _Auth(msgspec.Struct):
     auth: str = ""
     username: str = ""

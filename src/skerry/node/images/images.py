@@ -7,8 +7,9 @@ never what is claimed, and never what a pull that is under way counts on. `pulli
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -18,15 +19,17 @@ from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import Digest
-from skerry.model.images import Image, ImageId, Platform, PullProgress
+from skerry.model.images import Image, ImageId, Platform
 from skerry.model.settings import ImageSettings
 from skerry.node.images import references, registry
 from skerry.node.images.catalogue import Catalogue
 from skerry.node.images.flights import Flights
+from skerry.node.images.guests import GuestImages, GuestPuller
 from skerry.node.images.layers import Layers
-from skerry.node.images.progress import OnProgress, Pull
-from skerry.node.images.pulling import Puller
-from skerry.node.images.references import Reference
+from skerry.node.images.progress import OnProgress, Pull, ignore
+from skerry.node.images.pulling import Means, Puller
+from skerry.node.images.reach import Reach
+from skerry.node.images.references import Reference, is_id
 from skerry.node.images.threads import in_thread, unbroken
 from skerry.node.layers import stacking
 from skerry.node.layers.unpacking import Unpacker
@@ -37,24 +40,19 @@ log = structlog.get_logger(__name__)
 _MAY_PASS = (errors.Unavailable, errors.TimedOut, errors.Overloaded)
 
 
-def _ignore(progress: PullProgress) -> None:
-    """For callers that do not care."""
-
-
 class Images:
     """Every image that is here. One for a folder; all calls from one event loop."""
 
-    def __init__(
-        self, settings: ImageSettings, clock: Clock, layers: Layers, catalogue: Catalogue, puller: Puller
-    ) -> None:
+    def __init__(self, means: Means, reach: Reach) -> None:
         """`open` makes one."""
-        self._settings = settings
-        self._clock = clock
-        self._layers = layers
-        self._catalogue = catalogue
-        self._puller = puller
+        self._settings = means.settings
+        self._clock = means.clock
+        self._layers = means.layers
+        self._catalogue = means.catalogue
+        self._puller = Puller(means)
+        self._guests = GuestImages(self, GuestPuller(means, reach))
         self._claims: dict[str, ImageId] = {}
-        self._under_way: dict[str, Pull] = {}
+        self._under_way: dict[tuple[Puller, str], Pull] = {}
         self._pulls: Flights[ImageId] = Flights(shares_failures=True)
 
     @classmethod
@@ -66,35 +64,44 @@ class Images:
         *,
         platform: Platform,
         unpacker: Unpacker,
+        guest_registries: Sequence[str] = (),
         reached: Callable[[str], None] = lambda step: None,
         backoff: Backoff = registry.BACKOFF,
     ) -> Images:
         """Take over what is in `folder`; what a crash left half-done is removed.
 
-        `reached` is told each step that is done, so that tests can end the process there.
+        `guest_registries` are those that are not public and may yet be used for strangers. `reached` is told
+        each step that is done, so that tests can end the process there.
         """
         files.private_folder(folder)
         layers, catalogue = Layers(folder, reached), Catalogue(folder, reached)
         await in_thread(layers.load)
         await in_thread(catalogue.load, layers.__contains__)
-        puller = Puller(
-            settings, clock, platform, unpacker, layers, catalogue, reached=reached, backoff=backoff
-        )
-        return cls(settings, clock, layers, catalogue, puller)
+        means = Means(settings, clock, platform, unpacker, layers, catalogue, reached, backoff)
+        return cls(means, Reach(guest_registries))
 
-    async def pull(self, reference: str, *, owner: str = "", on_progress: OnProgress = _ignore) -> Image:
+    def for_guests(self) -> GuestImages:
+        """The images that a stranger may have."""
+        return self._guests
+
+    async def pull(self, reference: str, *, owner: str = "", on_progress: OnProgress = ignore) -> Image:
         """Ask the source what `reference` means now and have that here, whole and on disk.
 
         With `owner` the image is claimed in the same step. Pulls of the same thing at once share the work.
         Raises Invalid (no reference), NotFound, Unprocessable (broken, hostile, or not for this machine),
         TooLarge, Refused (no login, no trust), Unavailable, TimedOut, Overloaded (later it may work).
         """
-        parsed = self._parse(reference)
-        key = str(parsed)
-        pull = self._under_way.setdefault(key, Pull(key, self._clock))
+        return await self.bring(self._parse(reference), self._puller, owner=owner, on_progress=on_progress)
+
+    async def bring(
+        self, reference: Reference, puller: Puller, *, owner: str, on_progress: OnProgress
+    ) -> Image:
+        """What `pull` does, by a certain puller: pulls of different ones share no work."""
+        key = puller, str(reference)
+        pull = self._under_way.setdefault(key, Pull(str(reference), self._clock))
         try:
             with pull.heard_by(on_progress):
-                image = await self._pulls.join(key, lambda: self._pull(parsed, pull))
+                image = await self._pulls.join(key, lambda: self._pull(reference, pull, puller))
                 if owner:
                     self._claims[owner] = image
                 return self._get(image)
@@ -104,12 +111,12 @@ class Images:
                 del self._under_way[key]
                 pull.end()
 
-    async def ensure(self, reference: str, *, owner: str = "", on_progress: OnProgress = _ignore) -> Image:
+    async def ensure(self, reference: str, *, owner: str = "", on_progress: OnProgress = ignore) -> Image:
         """What is here under `reference`, which may also be an id; pulled if nothing is."""
         try:
             found = self.find(reference)
         except errors.NotFound:
-            if _is_id(reference):
+            if is_id(reference):
                 raise
             return await self.pull(reference, owner=owner, on_progress=on_progress)
         if owner:
@@ -122,7 +129,7 @@ class Images:
 
     def find(self, reference_or_id: str) -> Image:
         """By a reference, an id, or the beginning of an id, at least 6 hex digits."""
-        if not _is_id(reference_or_id):
+        if not is_id(reference_or_id):
             named = self._catalogue.named(str(self._parse(reference_or_id)))
             if named is not None:
                 return named
@@ -133,7 +140,7 @@ class Images:
                 f"{len(matches)} images have an id that begins with {digits}; write more of it", field="image"
             )
         if not matches:
-            how = "" if _is_id(reference_or_id) else f"; pull it with `skerry image pull {reference_or_id}`"
+            how = "" if is_id(reference_or_id) else f"; pull it with `skerry image pull {reference_or_id}`"
             raise errors.NotFound(f"there is no image {reference_or_id} here{how}")
         return self._get(matches[0])
 
@@ -145,6 +152,9 @@ class Images:
         """Keep `image` from being removed or collected until `release(owner)`. Not remembered on disk."""
         self._get(image)
         self._claims[owner] = image
+
+    def claimed_by(self, owner: str) -> ImageId | None:
+        return self._claims.get(owner)
 
     def release(self, owner: str) -> None:
         """Give up what `owner` claimed, if anything."""
@@ -161,6 +171,10 @@ class Images:
         once = dict.fromkeys(reversed(image.layers))
         return tuple(stacking.visible([self._layers.root(layer) for layer in reversed(once)]))
 
+    async def collect_one(self, image: ImageId) -> None:
+        """Remove `image` if it has neither a name nor a claim, with layers that no other has."""
+        await unbroken(self._collect_one(image))
+
     async def collect(self) -> int:
         """Remove images without a name and a claim, and layers that no image has. Bytes freed."""
         return await unbroken(self._collect())
@@ -169,17 +183,21 @@ class Images:
         """End pulls that are under way; who waits for one is told."""
         await self._pulls.close()
         await self._puller.close()
+        await self._guests.close()
 
-    async def _pull(self, reference: Reference, pull: Pull) -> ImageId:
+    async def _pull(self, reference: Reference, pull: Pull, puller: Puller) -> ImageId:
         try:
-            image = await self._puller.pull(reference, pull)
+            image = await puller.pull(reference, pull)
         except (errors.SkerryError, OSError) as error:
             told = error if isinstance(error, errors.SkerryError) else _of_system(reference, error)
             log.info("image.not_pulled", reference=str(reference), error=told.message, detail=told.detail)
-            if not isinstance(told, _MAY_PASS):
-                brought, pull.layers = pull.layers, set()
-                await unbroken(self._drop_layers(brought))
+            if not (puller.keeps_parts and isinstance(told, _MAY_PASS)):
+                await unbroken(self._drop_parts(pull))
             raise told from None
+        except asyncio.CancelledError:
+            if not puller.keeps_parts:
+                await unbroken(self._drop_parts(pull))
+            raise
         log.info("image.pulled", reference=str(reference), image=image)
         return image
 
@@ -187,7 +205,7 @@ class Images:
         async with self._catalogue.writing:
             image = self.find(reference_or_id)
             names: tuple[str, ...] = image.names
-            if not _is_id(reference_or_id):
+            if not is_id(reference_or_id):
                 asked = str(self._parse(reference_or_id))
                 names = (asked,) if asked in image.names else image.names
             if len(names) == len(image.names):
@@ -214,15 +232,30 @@ class Images:
     async def _collect(self) -> int:
         async with self._catalogue.writing:
             for image in self._catalogue.all():
-                if not image.names and not self._is_needed(image.id):
-                    await self._catalogue.forget((), image.id)
-                    log.info("image.collected", image=image.id)
+                await self._forget_if_idle(image)
             return await self._drop_layers(self._layers.known())
+
+    async def _collect_one(self, image: ImageId) -> None:
+        async with self._catalogue.writing:
+            found = self._catalogue.get(image)
+            if found is not None and await self._forget_if_idle(found):
+                await self._drop_layers(found.layers)
+
+    async def _forget_if_idle(self, image: Image) -> bool:
+        if image.names or self._is_needed(image.id):
+            return False
+        await self._catalogue.forget((), image.id)
+        log.info("image.collected", image=image.id)
+        return True
 
     def _is_needed(self, image: ImageId) -> bool:
         return image in self._claims.values() or any(
             image in pull.images for pull in self._under_way.values()
         )
+
+    async def _drop_parts(self, pull: Pull) -> None:
+        brought, pull.layers = pull.layers, set()
+        await self._drop_layers(brought)
 
     async def _drop_layers(self, layers: Iterable[Digest]) -> int:
         """Remove those of `layers` that nobody needs. From looking to taking away nothing else can happen."""
@@ -248,8 +281,3 @@ def _of_system(reference: Reference, error: OSError) -> errors.SkerryError:
         return errors.NoRoom(f"the disk is too full for {reference}; make room and pull it again")
     reason = (error.strerror or "it failed").lower()
     return errors.Internal(f"{reference} cannot be kept: {reason}", detail=repr(error))
-
-
-def _is_id(text: str) -> bool:
-    """`sha256:` begins an id; as a reference it would be a repository of that name, which nobody has."""
-    return text.startswith("sha256:")

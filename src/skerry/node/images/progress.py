@@ -22,6 +22,10 @@ _EVERY_S = 0.1
 _MEGABYTE = 1e6
 
 
+def ignore(progress: PullProgress) -> None:
+    """For callers that do not care."""
+
+
 class LayerCount:
     """One layer on its way here."""
 

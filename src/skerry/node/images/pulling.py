@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -47,29 +48,28 @@ from skerry.node.layers.unpacking import Unpacked, Unpacker, UnpackLimits
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What pulling takes."""
+
+    settings: ImageSettings
+    clock: Clock
+    platform: Platform
+    unpacker: Unpacker
+    layers: Layers
+    catalogue: Catalogue
+    reached: Callable[[str], None]
+    backoff: Backoff
+
+
 class Puller:
     """Brings images here."""
 
-    def __init__(
-        self,
-        settings: ImageSettings,
-        clock: Clock,
-        platform: Platform,
-        unpacker: Unpacker,
-        layers: Layers,
-        catalogue: Catalogue,
-        *,
-        reached: Callable[[str], None],
-        backoff: Backoff,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._platform = platform
-        self._unpacker = unpacker
-        self._layers = layers
-        self._catalogue = catalogue
-        self._reached = reached
-        self._backoff = backoff
+    keeps_parts = True  # layers of a pull that did not come to its end, for the next one
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        settings = means.settings
         self._slots = asyncio.Semaphore(settings.parallel)
         self._fetches: Flights[Digest] = Flights(shares_failures=False)
         # Of layers that some pull tells of: pulls of one layer count together.
@@ -84,15 +84,15 @@ class Puller:
         shared = Shared(await self._source(reference))
         async with shared as source:
             version = await source.version()
-            self._reached("pull.version")
-            known = self._catalogue.of_version(version)
+            self._means.reached("pull.version")
+            known = self._known(reference, version)
             if known is not None:
                 pull.images.add(known)
                 await unbroken(self._name(reference, known, version))
                 pull.say(f"{reference} is up to date")
                 return known
-            found = await source.find(self._platform)
-            self._reached("pull.found")
+            found = await source.find(self._means.platform)
+            self._means.reached("pull.found")
             layers = await self._fetch_all(shared, found, str(reference), pull)
         image = self._describe(found, layers)
         pull.images.add(image.id)
@@ -103,11 +103,21 @@ class Puller:
     async def close(self) -> None:
         await self._fetches.close()
 
+    def _known(self, reference: Reference, version: str) -> ImageId | None:
+        """The image here that `reference` means, if its source calls it `version`."""
+        return self._means.catalogue.of_version(version)
+
+    async def _call(self, name: NameRecord) -> None:
+        """Keep what a reference led to; the catalogue is ours to write in."""
+        await self._means.catalogue.name(name)
+
     async def _source(self, reference: Reference) -> Source:
         what = str(reference)
         match reference:
             case RegistryReference():
-                return registry.RegistrySource(reference, self._settings, self._clock, backoff=self._backoff)
+                return registry.RegistrySource(
+                    reference, self._means.settings, self._means.clock, backoff=self._means.backoff
+                )
             case LayoutReference(path, tag):
                 return LayoutSource(FolderMembers(path), what, tag)
             case OciArchiveReference(path):
@@ -121,11 +131,11 @@ class Puller:
         image = Image(
             id=rootfs.id_of_folder(reference.path),
             names=(),
-            platform=self._platform,
+            platform=self._means.platform,
             config=ImageConfig(),
             layers=(),
             bytes=await rootfs.measure(reference.path),
-            pulled_at=self._clock.now(),
+            pulled_at=self._means.clock.now(),
             folder=reference.path,
         )
         pull.images.add(image.id)
@@ -135,9 +145,9 @@ class Puller:
 
     async def _fetch_all(self, shared: Shared, found: Found, what: str, pull: Pull) -> tuple[Digest, ...]:
         """Every layer of `found`, the lowest first, from here or from its source."""
-        if not 0 < len(found.blobs) <= self._settings.max_layers:
+        if not 0 < len(found.blobs) <= self._means.settings.max_layers:
             raise errors.Unprocessable(
-                f"{what} has {len(found.blobs)} layers; 1 to {self._settings.max_layers} are accepted"
+                f"{what} has {len(found.blobs)} layers; 1 to {self._means.settings.max_layers} are accepted"
             )
         if found.configuration is None:
             (blob,) = found.blobs
@@ -152,7 +162,7 @@ class Puller:
         try:
             async with asyncio.TaskGroup() as group:
                 for layer, blob in wanted.items():
-                    if layer not in self._layers:
+                    if layer not in self._means.layers:
                         fetch = partial(self._fetch, shared, blob, layer, what, counts[layer], pull.layers)
                         group.create_task(self._fetches.join(layer, fetch))
         except BaseExceptionGroup as failures:
@@ -160,7 +170,7 @@ class Puller:
         return layers
 
     def _count(self, layer: Digest, blob: Blob) -> LayerCount:
-        if layer in self._layers:
+        if layer in self._means.layers:
             return LayerCount(blob.digest or layer, blob.size, "present")
         return self._counts.setdefault(layer, LayerCount(blob.digest or layer, blob.size))
 
@@ -175,19 +185,19 @@ class Puller:
     ) -> Digest:
         """Bring one layer here. The source stays open even if the pull that began this gives up."""
         async with shared as source, self._slots:
-            if layer is not None and layer in self._layers:  # it came while we waited for our turn
+            if layer is not None and layer in self._means.layers:  # it came while we waited for our turn
                 count.become("done")
                 return layer
-            draft = await self._layers.draft()
-            self._reached("layer.draft")
+            draft = await self._means.layers.draft()
+            self._means.reached("layer.draft")
             try:
                 count.become("pulling")
                 unpacked = await self._unpack(source, blob, layer, draft, what, count)
-                self._reached("layer.unpacked")
+                self._means.reached("layer.unpacked")
                 counted_on.add(unpacked.diff_id)  # before it can be seen by whoever collects
-                await self._layers.keep(draft, unpacked)
+                await self._means.layers.keep(draft, unpacked)
             finally:
-                await self._layers.discard(draft)
+                await self._means.layers.discard(draft)
             count.become("done")
             log.info("layer.kept", layer=unpacked.diff_id, bytes=unpacked.bytes, files=unpacked.files)
             return unpacked.diff_id
@@ -198,7 +208,9 @@ class Puller:
         checked = _Checked(source.stream(blob), blob, what, count)
         async with aclosing(checked.pieces()) as pieces:
             try:
-                unpacked = await self._unpacker.unpack(pieces, draft.root, diff_id=layer, limits=self._limits)
+                unpacked = await self._means.unpacker.unpack(
+                    pieces, draft.root, diff_id=layer, limits=self._limits
+                )
             except (errors.Invalid, errors.Unprocessable, errors.TooLarge) as error:
                 if checked.failure is not None:
                     raise checked.failure from None
@@ -216,23 +228,23 @@ class Puller:
         return Image(
             id=ImageId(found.id) if found.id else rootfs.id_of_layer(layers[0]),
             names=(),
-            platform=(told.platform if told else None) or self._platform,
+            platform=(told.platform if told else None) or self._means.platform,
             config=told.config if told else ImageConfig(),
             layers=layers,
             bytes=sum(blob.size for blob in found.blobs),
-            pulled_at=self._clock.now(),
+            pulled_at=self._means.clock.now(),
             manifest=found.manifest,
         )
 
     async def _record(self, reference: Reference, image: Image, version: str) -> None:
-        async with self._catalogue.writing:
-            await self._layers.settle()
-            await self._catalogue.add(image)
-            await self._catalogue.name(NameRecord(str(reference), image.id, version))
+        async with self._means.catalogue.writing:
+            await self._means.layers.settle()
+            await self._means.catalogue.add(image)
+            await self._call(NameRecord(str(reference), image.id, version))
 
     async def _name(self, reference: Reference, image: ImageId, version: str) -> None:
-        async with self._catalogue.writing:
-            await self._catalogue.name(NameRecord(str(reference), image, version))
+        async with self._means.catalogue.writing:
+            await self._call(NameRecord(str(reference), image, version))
 
 
 class _Checked:

@@ -129,6 +129,11 @@ def parse_id_prefix(text: str) -> str | None:
     return digits if _HEX.fullmatch(digits) else None
 
 
+def is_id(text: str) -> bool:
+    """`sha256:` begins an id; as a reference it would be a repository of that name, which nobody has."""
+    return text.startswith("sha256:")
+
+
 def is_loopback(host: str) -> bool:
     """True if HOST[:PORT] is this machine by its very spelling."""
     form = _HOST.fullmatch(host)

@@ -25,6 +25,7 @@ from skerry.model.settings import ImageSettings
 from skerry.node.images import challenges, credentials, formats, sources, transport
 from skerry.node.images.auth import Authorizer
 from skerry.node.images.formats import Descriptor, Index, Manifest
+from skerry.node.images.reach import Reach
 from skerry.node.images.references import RegistryReference
 from skerry.node.images.sources import Blob, Found
 from skerry.node.images.threads import in_thread
@@ -56,13 +57,18 @@ class RegistrySource:
         clock: Clock,
         *,
         backoff: Backoff = BACKOFF,
+        reach: Reach | None = None,
     ) -> None:
+        """With `reach` it is for a stranger: no login is shown, and nobody spoken to who is not in it."""
+        self._reach = reach
         self._reference = reference
         self._settings = settings
         self._clock = clock
         self._backoff = backoff
         self._what = str(reference)
-        self._transport = Transport(insecure=settings.insecure, ca=settings.ca, timeout_s=settings.timeout_s)
+        self._transport = Transport(
+            insecure=settings.insecure, ca=settings.ca, timeout_s=settings.timeout_s, reach=reach
+        )
         self._base: URL | None = None
         self._authorizer: Authorizer | None = None
         self._connecting = asyncio.Lock()
@@ -202,7 +208,11 @@ class RegistrySource:
         from yarl import URL
 
         reference, plain = self._reference, self._transport.may_be_plain(self._reference.host)
-        known = await in_thread(credentials.load, self._settings.credentials, reference)
+        known = (
+            await in_thread(credentials.load, self._settings.credentials, reference)
+            if self._reach is None
+            else credentials.NOBODY
+        )
         scheme, wanted = await self._ping(plain)
         authorizer = Authorizer(
             self._transport,

@@ -19,6 +19,7 @@ import skerry
 from skerry.kit import tls
 from skerry.model import errors
 from skerry.node.images import references
+from skerry.node.images.reach import Reach
 
 if TYPE_CHECKING:
     import aiohttp
@@ -49,10 +50,14 @@ class NoTls(errors.Refused):
 class Transport:
     """Connections of one pull, made as they are needed."""
 
-    def __init__(self, *, insecure: Collection[str], ca: str, timeout_s: float) -> None:
+    def __init__(
+        self, *, insecure: Collection[str], ca: str, timeout_s: float, reach: Reach | None = None
+    ) -> None:
+        """`reach`: nobody else is connected to; None: anybody may be."""
         self._insecure = frozenset(host.lower() for host in insecure)
         self._ca = ca
         self._timeout_s = timeout_s
+        self._reach = reach
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
 
@@ -69,6 +74,7 @@ class Transport:
         import aiohttp
 
         return aiohttp.ClientSession(
+            connector=self._connector(self._reach) if self._reach is not None else None,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s
             ),
@@ -77,6 +83,13 @@ class Transport:
             headers={"User-Agent": f"skerry/{skerry.__version__}", "Accept-Encoding": "identity"},
             read_bufsize=_READ_BUFFER,
         )
+
+    def _connector(self, reach: Reach) -> aiohttp.TCPConnector:
+        import aiohttp
+
+        from skerry.node.images.resolving import GuardedResolver
+
+        return aiohttp.TCPConnector(resolver=GuardedResolver(reach))
 
     @asynccontextmanager
     async def exchange(
@@ -124,6 +137,8 @@ class Transport:
             self._session = self._open()
         first, shown = url, dict(headers)
         for _ in range(_MAX_REDIRECTS + 1):
+            if self._reach is not None:
+                self._reach.check_url(url.host or "", url.port or 0)
             context = await self._tls(url) if url.scheme == "https" else False
             answer = await self._session.request(
                 method, url, headers=shown, data=data, ssl=context, allow_redirects=False
