@@ -57,7 +57,12 @@ async def start(
 ) -> Boxes:
     """Open images and containers; the cells are closed after them. `group_root` tells Skerrys apart."""
     images = await Images.open(
-        folder / "images", settings.images, clock, platform=_platform(), unpacker=Unpacker()
+        folder / "images",
+        settings.images,
+        clock,
+        platform=_platform(),
+        unpacker=Unpacker(),
+        guest_registries=settings.market.guest_registries,
     )
     undo.push_async_callback(images.close)
     try:
