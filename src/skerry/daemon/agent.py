@@ -1,7 +1,8 @@
 """This machine as a node of a cloud: the instances it is ordered to run, and its session with the server.
 
 Called by `skerry.daemon.roles` where there are containers. What runs goes on whether or not there is a
-server, and whether or not there is this process.
+server, and whether or not there is this process. Cells that are lent are instances too, and whoever borrows
+one comes to it by a tunnel of that session.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from skerry.kit.tasks import Keeper
 from skerry.node import session
 from skerry.node.instances.instances import NodeInstances
 from skerry.node.instances.tunnels import Tunnels
+from skerry.node.lent.cells import MAX_GUESTS, LentCells
 from skerry.node.servers import KnownServers
 from skerry.wire.nodes.client import GrpcDialler
+from skerry.wire.nodes.links import LinkConnection
 
 
 async def start(
@@ -31,22 +34,37 @@ async def start(
     kept_mb: int = 0,
     servers: KnownServers,
     tls: ssl.SSLContext,
+    max_guests: int = MAX_GUESTS,
     loops: Keeper,
     undo: AsyncExitStack,
 ) -> None:
     """Go on with what was ordered, and stay in touch with one of `servers`. Of the machine's memory `kept_mb`
-    are not for instances."""
-    instances = await NodeInstances.open(folder / "instances", engine.containers, engine.images, clock)
+    are not for instances; a cell that is lent may have `max_guests` in it."""
+    lent = await LentCells.open(
+        folder / "lent",
+        engine.cells,
+        engine.containers,
+        engine.images.for_guests(),
+        engine.settings,
+        clock,
+        connect=LinkConnection,
+        max_guests=max_guests,
+    )
+    undo.push_async_callback(lent.close)
+    instances = await NodeInstances.open(
+        folder / "instances", engine.containers, engine.images, clock, cells=lent
+    )
     undo.push_async_callback(instances.close)
     line = session.Session(
         servers,
         lambda address: GrpcDialler(address, tls),
         instances,
-        Tunnels(instances, engine.containers),
+        Tunnels(instances, engine.containers, lent),
         lambda: session.introduce(
             name, folder, instances, subnet=engine.network.subnet, labels=labels, kept_mb=kept_mb
         ),
         clock,
     )
     loops.forever("instances of this node", instances.run)
+    loops.forever("lent cells", lent.run)
     loops.forever("session", line.run)

@@ -18,7 +18,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.model import errors
 from skerry.model.images import Platform
-from skerry.model.settings import Settings
+from skerry.model.settings import NodeSettings, Settings
 from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.containers.containers import Containers
@@ -41,6 +41,8 @@ class Engine:
     images: Images
     network: Network
     containers: Containers
+    cells: Cells  # that they are in
+    settings: NodeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ async def _open(
     undo.push_async_callback(network.close)
     containers = await Containers.open(home, cells, images, network, runtime, settings.node, clock)
     undo.push_async_callback(containers.close)
-    return Engine(runtime, images, network, containers)
+    return Engine(runtime, images, network, containers, cells, settings.node)
 
 
 def _platform() -> Platform:
