@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +29,10 @@ from tests.control.worlds import Server, Standings, held, instance, spec, standi
 from tests.market.markets import ANN, PROVIDER, Market, market, room
 from tests.support.waiting import eventually
 from tests.wire.rear.nouns import ACCOUNT, CONTRACT
+from tests.wire.rear.test_doors import Ways
 
 FLAVOR = FlavorId("node-n")
+KEY: Any = SimpleNamespace(cloud=PROVIDER, derive=lambda use: use)  # what a test needs of one
 SELLING: dict[str, Any] = {"sell_percent": 50, "sell_memory_min": 0, "sell_memory_step": 0, "sell_cpu_min": 0}
 
 
@@ -89,12 +92,15 @@ async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
                 m.ledger,
                 clock,
                 m.settings,
-                provider=PROVIDER,
+                key=KEY,
                 mirror=server.mirror,
                 instances=server.instances,
                 standings=standings,
                 reconciler=server.reconciler,
+                ways=Ways(),
                 is_leading=lambda: server.leader.is_leading,
+                name="skerry.example",
+                url="https://skerry.example",
                 loops=loops,
             )
             yield Provider(m, server, standings)

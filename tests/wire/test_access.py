@@ -39,6 +39,8 @@ def test_only_what_must_be_reachable_without_proof_is_open() -> None:
         "GET /openapi.json",
         "GET /ca.pem",
         "POST /join",
+        "GET /api/contracts/{id}/door",
+        "GET /api/contracts/{id}/tunnel",
         "/grpc.health.v1.Health/Check",
         "/grpc.health.v1.Health/Watch",
     }

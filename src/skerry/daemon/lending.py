@@ -22,6 +22,8 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.market import lending, offers
 from skerry.market.accounts import Account
+from skerry.market.credentials import Credentials
+from skerry.market.keys import SigningKey
 from skerry.market.ledger import Ledger
 from skerry.market.lending import Lender
 from skerry.market.offers import Supply
@@ -34,6 +36,8 @@ from skerry.model.settings import MarketSettings
 from skerry.model.statuses import FINAL, Desired
 from skerry.model.workloads import Kind
 from skerry.store.protocol import Store
+from skerry.wire.rear.keeper import Ways
+from skerry.wire.rear.porter import Porter
 
 log = structlog.get_logger(__name__)
 
@@ -232,23 +236,28 @@ def start(
     clock: Clock,
     settings: MarketSettings,
     *,
-    provider: CloudId,
+    key: SigningKey,
     mirror: Mirror,
     instances: Instances,
     standings: Standings,
     reconciler: Reconciler,
+    ways: Ways,
     is_leading: Callable[[], bool],
+    name: str,
+    url: str,
     loops: Keeper,
-) -> Visits:
-    """Lend what is sold, keep what is promised and offer what is free, from now on. The mirrors and the
-    ledger must be ready. Raises `Invalid` if the settings name no price. Gives what doors tell of buyers."""
+) -> Porter:
+    """Lend what is sold, keep what is promised and offer what is free, from now on; gives who lets buyers in.
+    The mirrors and the ledger must be ready. `name` and `url` are those of this server. Raises `Invalid` if
+    the settings name no price.
+    """
     if settings.sell_percent:
         offers.price_of(settings)
     Promises(ledger, reconciler.keep).follow()
     lender = Lender(ledger, Cells(instances, mirror, clock), is_leading=is_leading)
-    offering = Offering(ledger, mirror.census, standings, settings, provider=provider, is_leading=is_leading)
+    offering = Offering(ledger, mirror.census, standings, settings, provider=key.cloud, is_leading=is_leading)
     visits = Visits(store, ledger, silence_s=settings.buyer_silence_s, is_leading=is_leading)
     loops.forever("lending", lender.run)
     loops.forever("offering", lambda: offering.run(mirror))
     loops.forever("visits", visits.run)
-    return visits
+    return Porter(ledger, Credentials(key), instances, ways, visits, provider=key.cloud, name=name, url=url)

@@ -9,10 +9,13 @@ from skerry.market.selecting import Offer
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.wire.rear.documents import Identity
+from skerry.wire.rear.documents import Credentials, Identity
 
 START = 1_700_000_000.0
 OWNER = Identity("skerry.example", "key.north", "192.0.2.1:1323")
+CREDENTIALS = Credentials(
+    "key.north", "skerry.example", "c-1.c2VjcmV0", "https://192.0.2.1:1323/api/contracts/c-1/door"
+)
 DOCUMENT = b"eyJhbGciOiJFZDI1NTE5In0.e30.c2lnbmF0dXJl"
 
 

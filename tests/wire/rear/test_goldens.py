@@ -18,7 +18,18 @@ from skerry.market.accounts import Sale, Withdrawal
 from skerry.market.changes import Changed
 from skerry.wire.rear import documents, documents_v1, documents_v2, messages, news, xml
 from skerry.wire.rear.documents_v2 import AdditionalInformation, IdentityV2
-from tests.wire.rear.nouns import ACCOUNT, CONTRACT, DOCUMENT, FLAVOR, HOLD, OFFER, OWNER, START, room
+from tests.wire.rear.nouns import (
+    ACCOUNT,
+    CONTRACT,
+    CREDENTIALS,
+    DOCUMENT,
+    FLAVOR,
+    HOLD,
+    OFFER,
+    OWNER,
+    START,
+    room,
+)
 
 FOLDER = Path(__file__).parent / "golden"
 BUYER_V2 = IdentityV2("south", "192.0.2.9:30000", "south.example", AdditionalInformation("cool-firefly"))
@@ -40,19 +51,19 @@ DOCUMENTS: dict[str, Callable[[], Any]] = {
         msgspec.structs.replace(OFFER, flavor=WHOLE, free=WHOLE.whole), OWNER
     ),
     "document-transaction": lambda: documents.transaction_document(HOLD, START, "south.example", "192.0.2.9"),
-    "document-contract": lambda: documents.contract_document(CONTRACT, DOCUMENT, OWNER),
+    "document-contract": lambda: documents.contract_document(CONTRACT, DOCUMENT, OWNER, CREDENTIALS),
     "document-contract-state": lambda: documents.contract_state(
         Sale(CONTRACT, DOCUMENT, countersigned=DOCUMENT), OWNER, START + 60
     ),
     "v1-flavour": lambda: documents_v1.flavour(OFFER, OWNER),
     "v1-transaction": lambda: documents_v1.transaction(HOLD, "cool-firefly"),
-    "v1-purchased": lambda: documents_v1.purchased(CONTRACT, DOCUMENT, OWNER),
+    "v1-purchased": lambda: documents_v1.purchased(CONTRACT, DOCUMENT, OWNER, CREDENTIALS),
     "v2-flavor": lambda: documents_v2.flavor_v2(OFFER, OWNER),
     "v2-flavor-whole": lambda: documents_v2.flavor_v2(
         msgspec.structs.replace(OFFER, flavor=WHOLE, free=WHOLE.whole), OWNER
     ),
     "v2-transaction": lambda: documents_v2.transaction_v2(HOLD, BUYER_V2),
-    "v2-contract": lambda: documents_v2.contract_v2(CONTRACT, DOCUMENT, OWNER),
+    "v2-contract": lambda: documents_v2.contract_v2(CONTRACT, DOCUMENT, OWNER, CREDENTIALS),
 }
 MESSAGES: dict[str, Callable[[], messages.FromServer | None]] = {
     "subscribed": lambda: messages.SubscribedMessage("mine", 41, False, 1),

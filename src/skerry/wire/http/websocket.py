@@ -4,7 +4,7 @@ The request passes the front like any other, so who may not come in is told so i
 accepted here. The protocol is that of the `websockets` package, which does no I/O; the connection stays
 `skerry.wire.http.protocol.Connection`, with its bounds. A client that does not read, or is not heard, is let
 go; one that sends more than is taken is held up. Without compression. A conversation is either of bytes, the
-frames of a program, or of text; the other kind is refused.
+frames of a program, or of text; the other kind is refused. To it, both may be sent.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ CHOSEN: Final = b"sec-websocket-protocol"
 PING_S: Final = 20.0
 # Input that waits for whoever takes it; more is left to the kernel, and so to the client.
 _MAX_WAITING: Final = 256 * 1024
+_PER_MESSAGE: Final = 64  # bytes that a message counts for besides its own, so that there are not too many
 # Answers to pings that a client makes us write without reading them.
 _MAX_UNREAD: Final = 1024 * 1024
 _MAX_REASON: Final = 123  # bytes, by the protocol
@@ -129,16 +130,23 @@ class WebSocket:
             self._news.clear()
             await self._news.wait()
         message = self._messages.popleft()
-        self._waiting -= len(message)
+        self._waiting -= len(message) + _PER_MESSAGE
         if self._waiting <= _MAX_WAITING // 2:
             self._connection.flow.resume_reading()
         return message
 
     async def send(self, message: bytes) -> None:
         """One message; returns when there is room for another. Raises `ClientGone` if nobody reads it."""
+        await self._send(message, is_text=self._speaks_text)
+
+    async def tell(self, text: bytes) -> None:
+        """The same of text, also in a conversation of bytes: something about it, and no part of it."""
+        await self._send(text, is_text=True)
+
+    async def _send(self, message: bytes, *, is_text: bool) -> None:
         if self._protocol.state is not OPEN or self._connection.transport.is_closing():
             raise ClientGone
-        if self._speaks_text:
+        if is_text:
             self._protocol.send_text(message)
         else:
             self._protocol.send_binary(message)
@@ -208,7 +216,7 @@ class WebSocket:
             self._parts += frame.data
             if frame.fin:
                 self._messages.append(bytes(self._parts))
-                self._waiting += len(self._parts)
+                self._waiting += len(self._parts) + _PER_MESSAGE
                 self._parts.clear()
                 self._news.set()
 

@@ -9,12 +9,13 @@ from typing import Final
 from skerry.kit.clock import Clock
 from skerry.market.accounts import Sale
 from skerry.market.signing import verify
-from skerry.model.ids import CloudId
+from skerry.model.ids import CloudId, ContractId
 from skerry.model.market import Contract
 from skerry.wire.own.limits import Slots
-from skerry.wire.rear.documents import Identity
+from skerry.wire.rear.documents import Credentials, Identity
 from skerry.wire.rear.keeper import Ledger, Proofs
 from skerry.wire.rear.news import News
+from skerry.wire.rear.porter import Porter
 from skerry.wire.rear.shelf import Shelf
 
 # Subscribers at once: each holds a connection, and nothing else while nothing changes.
@@ -39,8 +40,13 @@ class Rear:
     new_id: Callable[[], str]
     shelf: Shelf
     news: News
+    porter: Porter | None = None  # None: this server does not lend
     subscribers: Slots = field(default_factory=lambda: Slots(MAX_SUBSCRIBERS, "subscriptions to offers"))
     heartbeat_s: float = HEARTBEAT_S
+
+    def credentials_of(self, id: ContractId) -> Credentials | None:
+        """What the buyer of a contract is to show; None if there is nothing to show it at."""
+        return None if self.porter is None else self.porter.credentials_of(id)
 
     @classmethod
     def of(

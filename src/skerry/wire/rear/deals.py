@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, field
 
 from skerry.market import pricing, signing
+from skerry.market.accounts import Sale
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.market import Hold
@@ -124,7 +125,8 @@ async def purchase(rear: Rear, call: Call, body: PurchaseBody) -> ContractDocume
     Sent again it is the same contract, to the byte. A hold that was cancelled or has expired is 410.
     """
     sale = await rear.ledger.purchase(*held(rear, buyer_of(call), body.transaction_id))
-    return documents.contract_document(terms_of(sale), sale.document, rear.owner)
+    credentials = rear.credentials_of(sale.contract.id)
+    return documents.contract_document(terms_of(sale), sale.document, rear.owner, credentials)
 
 
 def held(rear: Rear, buyer: Buyer, id: str) -> tuple[HoldId, CloudId]:
@@ -172,9 +174,9 @@ async def cancel(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
 @endpoint("GET", "/api/contracts", summary="Your contracts", raises=(errors.Unavailable,))
 async def list_contracts(rear: Rear, call: Call) -> Contracts:
     """Of whoever asks; an admin or a viewer sees those of all buyers."""
-    buyer, now = buyer_of(call), rear.clock.now()
+    buyer = buyer_of(call)
     sales = rear.ledger.contracts(None if buyer.sees_all else buyer.cloud)
-    return Contracts([documents.contract_state(sale, rear.owner, now) for sale in sales])
+    return Contracts([_state(rear, call, sale) for sale in sales])
 
 
 @endpoint("GET", "/api/contracts/{id}", summary="A contract as it stands now", raises=_READING)
@@ -182,14 +184,14 @@ async def show_contract(rear: Rear, call: Call, path: IdPath) -> ContractState:
     """With the signed document of the terms that hold now."""
     sale = rear.ledger.contract(ContractId(path.id))
     buyer_of(call).check_reads(sale.contract.buyer, "contract")
-    return documents.contract_state(sale, rear.owner, rear.clock.now())
+    return _state(rear, call, sale)
 
 
 @endpoint("POST", "/api/contracts/{id}/release", summary="Give a contract back", raises=CHANGING)
 async def release(rear: Rear, call: Call, path: IdPath) -> ContractState:
     """Its room is free at once."""
     sale = await rear.ledger.release(*_bought(rear, call, path.id))
-    return documents.contract_state(sale, rear.owner, rear.clock.now())
+    return _state(rear, call, sale)
 
 
 @endpoint("POST", "/api/contracts/{id}/renew", summary="Make a contract last longer", raises=CHANGING)
@@ -198,7 +200,7 @@ async def renew(rear: Rear, call: Call, path: IdPath, body: RenewBody) -> Contra
     id, buyer = _bought(rear, call, path.id)
     until = rear.ledger.contract(id).contract.ends_at + pricing.seconds_of(body.duration)
     sale = await rear.ledger.renew(id, buyer, until)
-    return documents.contract_state(sale, rear.owner, rear.clock.now())
+    return _state(rear, call, sale)
 
 
 @endpoint(
@@ -213,7 +215,15 @@ async def sign(rear: Rear, call: Call, path: IdPath, body: SignatureBody) -> Con
     text = body.document.encode("ascii", "replace")
     signing.check_countersigned(text, rear.ledger.contract(id).current)
     sale = await rear.ledger.countersign(id, buyer, text)
-    return documents.contract_state(sale, rear.owner, rear.clock.now())
+    return _state(rear, call, sale)
+
+
+def _state(rear: Rear, call: Call, sale: Sale) -> ContractState:
+    """The contract as whoever asks may see it: its credentials are its buyer's."""
+    contract, now = sale.contract, rear.clock.now()
+    is_theirs = buyer_of(call).speaks_for(contract.buyer) and contract.is_live(now)
+    credentials = rear.credentials_of(contract.id) if is_theirs else None
+    return documents.contract_state(sale, rear.owner, now, credentials)
 
 
 def _bought(rear: Rear, call: Call, id: str) -> tuple[ContractId, CloudId]:

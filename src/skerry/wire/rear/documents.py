@@ -283,6 +283,18 @@ class TransactionDocument(msgspec.Struct, frozen=True):
     contract_id: str | None = field(default=None, name="ContractID")
 
 
+class Credentials(msgspec.Struct, frozen=True):
+    """How to reach what was bought: who has the token may use it, so it is for its buyer alone."""
+
+    cluster_id: Annotated[str, Meta(description="The seller")] = field(default="", name="clusterID")
+    cluster_name: str = field(default="", name="clusterName")
+    token: Annotated[str, Meta(description="For `Authorization: Skerry-Contract`")] = ""
+    endpoint: Annotated[str, Meta(description="The door of the contract")] = ""
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.endpoint})"
+
+
 class ContractDocument(msgspec.Struct, frozen=True):
     """A part of a flavor, bought. `Document` holds the same terms, signed: that counts."""
 
@@ -299,6 +311,9 @@ class ContractDocument(msgspec.Struct, frozen=True):
     notice_seconds: float = field(name="NoticeSeconds")
     document: Annotated[str, Meta(description="A compact JWS of the seller: `skerry contract verify`")] = (
         field(name="Document")
+    )
+    credentials: Annotated[Credentials | None, Meta(description="Shown to its buyer only")] = field(
+        default=None, name="Credentials"
     )
 
 
@@ -430,7 +445,9 @@ def state_of_hold(hold: Hold, now: float) -> str:
     return "held" if hold.is_live(now) else Ending.EXPIRED.value
 
 
-def contract_document(terms: Contract, document: bytes, owner: Identity) -> ContractDocument:
+def contract_document(
+    terms: Contract, document: bytes, owner: Identity, credentials: Credentials | None = None
+) -> ContractDocument:
     """The answer to a purchase: made of the terms at that time alone, and so always the same."""
     return ContractDocument(
         terms.id,
@@ -445,13 +462,16 @@ def contract_document(terms: Contract, document: bytes, owner: Identity) -> Cont
         iso(terms.ends_at),
         terms.notice_s,
         document.decode("ascii"),
+        credentials,
     )
 
 
-def contract_state(sale: Sale, owner: Identity, now: float) -> ContractState:
+def contract_state(
+    sale: Sale, owner: Identity, now: float, credentials: Credentials | None = None
+) -> ContractState:
     """The contract as it stands now, with the document of the terms that hold now."""
     contract = sale.contract
-    plain = contract_document(contract, sale.current, owner)
+    plain = contract_document(contract, sale.current, owner, credentials)
     return ContractState(
         **{name: getattr(plain, name) for name in plain.__struct_fields__},
         state=state_of_contract(contract, now),

@@ -259,15 +259,6 @@ class TransactionV1(msgspec.Struct, frozen=True):
     start_time: str = field(name="startTime")
 
 
-class CredentialsV1(msgspec.Struct, frozen=True):
-    """How to reach what was bought."""
-
-    cluster_id: str = field(default="", name="clusterID")
-    cluster_name: str = field(default="", name="clusterName")
-    token: str = ""
-    endpoint: str = ""
-
-
 class ContractV1(msgspec.Struct, frozen=True):
     """A part of a flavour, bought. `extraInformation.document` holds the same terms, signed."""
 
@@ -277,7 +268,7 @@ class ContractV1(msgspec.Struct, frozen=True):
     buyer_id: IdentityV1 = field(name="buyerID")
     buyer_cluster_id: str = field(name="buyerClusterID")
     seller: IdentityV1
-    seller_credentials: CredentialsV1 = field(name="sellerCredentials")
+    seller_credentials: documents.Credentials = field(name="sellerCredentials")
     expiration_time: str = field(name="expirationTime")
     extra_information: dict[str, str] = field(name="extraInformation")
     partition: PartitionV1
@@ -344,7 +335,12 @@ def transaction(hold: Hold, cluster: str = "") -> TransactionV1:
     )
 
 
-def purchased(terms: Contract, document: bytes, owner: documents.Identity) -> PurchasedV1:
+def purchased(
+    terms: Contract,
+    document: bytes,
+    owner: documents.Identity,
+    credentials: documents.Credentials | None = None,
+) -> PurchasedV1:
     return PurchasedV1(
         ContractV1(
             terms.id,
@@ -353,7 +349,7 @@ def purchased(terms: Contract, document: bytes, owner: documents.Identity) -> Pu
             IdentityV1(terms.buyer),
             "",
             IdentityV1.of(owner),
-            CredentialsV1(),
+            credentials or documents.Credentials(),
             iso(terms.ends_at),
             {"document": document.decode("ascii")},
             PartitionV1.of(terms.room, terms.flavor),

@@ -6,11 +6,13 @@ are texts, as in Kubernetes. Only slices of a cluster (`k8slice`) have a shape h
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta, field
 
+from skerry.kit import jsonio
 from skerry.kit.clock import iso
 from skerry.market import pricing
 from skerry.market.selecting import EVERYTHING, Offer, Selector
@@ -239,10 +241,30 @@ class TransactionV2(msgspec.Struct, frozen=True):
 
 
 class CredentialsV2(msgspec.Struct, frozen=True):
-    """How to reach what was bought."""
+    """How to reach what was bought: who has them may use it, so they are for its buyer alone."""
 
     cluster_id: str = field(default="", name="clusterID")
-    kubeconfig: str = ""
+    kubeconfig: Annotated[
+        str, Meta(description="Base64; its cluster's server is the door, its user's token opens it")
+    ] = ""
+
+    def __repr__(self) -> str:
+        return f"CredentialsV2({self.cluster_id})"
+
+    @classmethod
+    def of(cls, credentials: documents.Credentials | None) -> CredentialsV2:
+        if credentials is None:
+            return cls()
+        name = credentials.cluster_id
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {"server": credentials.endpoint}}],
+            "users": [{"name": name, "user": {"token": credentials.token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+        return cls(name, base64.b64encode(jsonio.encode(config)).decode("ascii"))
 
 
 class ContractV2(msgspec.Struct, frozen=True):
@@ -316,7 +338,12 @@ def transaction_v2(hold: Hold, buyer: IdentityV2 | None = None) -> TransactionV2
     )
 
 
-def contract_v2(terms: Contract, document: bytes, owner: documents.Identity) -> ContractV2:
+def contract_v2(
+    terms: Contract,
+    document: bytes,
+    owner: documents.Identity,
+    credentials: documents.Credentials | None = None,
+) -> ContractV2:
     return ContractV2(
         terms.id,
         terms.hold,
@@ -324,7 +351,7 @@ def contract_v2(terms: Contract, document: bytes, owner: documents.Identity) -> 
         IdentityV2(terms.buyer),
         "",
         IdentityV2.of(owner),
-        CredentialsV2(),
+        CredentialsV2.of(credentials),
         iso(terms.ends_at),
         {"document": document.decode("ascii")},
         ConfigurationV2.of(terms.room),

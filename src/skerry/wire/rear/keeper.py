@@ -1,20 +1,26 @@
 """What this room needs of the market, so that it can be served and tested without a ledger.
 
-`skerry.market.ledger` and `skerry.market.proofs` keep these promises. A change is durable when it returns.
-Reads come from memory and wait for nothing. Who may do what to which hold is the ledger's word; this room
-only tells it who is asking.
+`skerry.market.ledger` and `skerry.market.proofs` keep these promises, and for what is lent
+`skerry.control.instances`, `skerry.wire.nodes.ways` and `skerry.market.visits`. A change is durable when it
+returns. Reads come from memory and wait for nothing. Who may do what to which hold is the ledger's word; this
+room only tells it who is asking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from skerry.control.census import Listener
 from skerry.market.accounts import Account, Sale
 from skerry.market.changes import Changes
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model import errors
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId, InstanceId, NodeId
 from skerry.model.market import Flavor, Hold
 from skerry.model.room import Room
+from skerry.model.tunnels import Ask
+from skerry.model.workloads import Instance
 
 
 class Ledger(Protocol):
@@ -72,6 +78,52 @@ class Ledger(Protocol):
     def holds(self, buyer: CloudId | None = None) -> Sequence[Hold]: ...
 
     def contracts(self, buyer: CloudId | None = None) -> Sequence[Sale]: ...
+
+    async def find_contract(self, id: ContractId) -> Sale:
+        """As `contract`, but found also if another server has only just made it."""
+        ...
+
+    def now(self) -> float:
+        """The time that deadlines are judged by."""
+        ...
+
+    def listen(self, moved: Callable[[Collection[FlavorId]], None]) -> Callable[[], None]:
+        """Call `moved` with the flavors of which anything has changed; the result ends that."""
+        ...
+
+
+class Cells(Protocol):
+    """What is lent, as instances."""
+
+    def get(self, id: str) -> Instance: ...
+
+    def listen(self, changed: Listener) -> Callable[[], None]: ...
+
+
+class Tunnel(Protocol):
+    """Our end of a way to a cell on its node."""
+
+    async def receive(self) -> bytes | None: ...
+
+    async def send(self, frame: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def fail(self, error: errors.SkerryError) -> None: ...
+
+
+class Ways(Protocol):
+    """The way to cells, wherever their nodes are connected."""
+
+    def open_tunnel(
+        self, node: NodeId, instance: InstanceId, ask: Ask
+    ) -> AbstractAsyncContextManager[Tunnel]: ...
+
+
+class Visits(Protocol):
+    """Who is at the door of its contract."""
+
+    def visit(self, id: ContractId) -> AbstractAsyncContextManager[None]: ...
 
 
 class Proofs(Protocol):

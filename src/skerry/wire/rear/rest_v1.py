@@ -102,4 +102,5 @@ async def purchase(rear: Rear, call: Call, path: TransactionPath, body: Purchase
     buyer = buyer_of(call)
     buyer.named(body.buyer_id)
     sale = await rear.ledger.purchase(*deals.held(rear, buyer, path.transaction_id))
-    return documents_v1.purchased(terms_of(sale), sale.document, rear.owner)
+    credentials = rear.credentials_of(sale.contract.id)
+    return documents_v1.purchased(terms_of(sale), sale.document, rear.owner, credentials)

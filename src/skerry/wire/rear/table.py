@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from skerry.model.settings import Settings
 from skerry.wire import access
-from skerry.wire.http.endpoints import Endpoint
+from skerry.wire.http.endpoints import Endpoint, Served
 from skerry.wire.http.front import Target
-from skerry.wire.rear import deals, offers, refusals, rest_v1, rest_v2, subscribing
+from skerry.wire.rear import deals, doors, offers, refusals, rest_v1, rest_v2, subscribing
 from skerry.wire.rear.context import Rear
 from skerry.wire.rear.serving import Spoken
 
@@ -29,6 +29,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     deals.release,
     deals.renew,
     deals.sign,
+    doors.door,
+    doors.tunnel,
     subscribing.subscribe,
     subscribing.schema,
     rest_v1.largest,
@@ -43,11 +45,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 
 def behind(rear: Rear | None, settings: Settings) -> Iterator[Target]:
+    """What is shown at a door is not who is buying, so doors are not served as the rest."""
     for declared in ENDPOINTS:
         yield Target(
             method=declared.method,
             template=declared.path,
-            app=Spoken(declared, rear),
+            app=Served(declared, rear) if declared in doors.ENDPOINTS else Spoken(declared, rear),
             row=access.HTTP[declared.name],
             max_body_bytes=min(declared.max_body_bytes, settings.http.max_body_bytes),
             timeout_s=None if declared.streams else settings.http.request_timeout_s,
