@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from skerry.cli import output as printing
+from skerry.cli.sim_continuum import continuum
 
 if TYPE_CHECKING:
     from skerry.sim.coordinates import Round
@@ -133,6 +134,9 @@ def coordinates(rounds: int, output: str, **given: Any) -> None:
     for one in simulation.rounds(rounds):
         if _is_shown(one.number) or one.number == rounds:
             lines.show([_row(one)])
+
+
+sim.add_command(continuum)
 
 
 def _refuse_options(context: click.Context) -> None:

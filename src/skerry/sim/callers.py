@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from skerry.functions.continuum.classes import QosClass, parse_classes
+from skerry.functions.continuum.classes import parse_classes
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName, NodeId
 from skerry.model.room import Megabytes, Millicores
@@ -91,10 +91,11 @@ def _moments(rate: float, for_s: float, chance: random.Random) -> list[float]:
     begin, is_burst = 0.0, chance.random() < _BURST_S / (_CALM_S + _BURST_S)
     while begin < for_s:
         end = min(for_s, begin + chance.expovariate(1.0 / (_BURST_S if is_burst else _CALM_S)))
-        at_s = begin + chance.expovariate(calm * (_BURST if is_burst else 1.0))
+        now_rate = calm * _BURST if is_burst else calm
+        at_s = begin + chance.expovariate(now_rate)
         while at_s < end:
             moments.append(at_s)
-            at_s += chance.expovariate(calm * (_BURST if is_burst else 1.0))
+            at_s += chance.expovariate(now_rate)
         begin, is_burst = end, not is_burst
     return moments
 
@@ -126,8 +127,3 @@ def _program(
         code=_CODE,
     )
     return Program(function, median_s, tail, start_s, qos_class, share)
-
-
-def classes_of(calls: Sequence[Call]) -> list[QosClass]:
-    """The class of each."""
-    return [CLASSES[call.program.qos_class] for call in calls]

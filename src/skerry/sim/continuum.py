@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from skerry.functions.continuum.classes import QosClass
@@ -21,9 +22,9 @@ from skerry.model import errors
 from skerry.model.calls import Ask, Failure, Report
 from skerry.sim import callers, sites, times
 from skerry.sim.callers import CLASSES, Call
-from skerry.sim.sites import Continuum, Site
+from skerry.sim.sites import Continuum, Sighting, Site
 
-_OFFLOAD_S = 0.001  # what handing a call over costs, beyond the way
+_HANDING_ON_S = 0.001  # what it costs to hand a call on, beyond the way
 
 
 class Outcome(Struct, frozen=True):
@@ -31,209 +32,200 @@ class Outcome(Struct, frozen=True):
 
     policy: str
     calls: int
-    utility: float  # of all that there was, the share that was had
-    p50_s: float  # response time of the calls that were answered, in time or not
+    utility: float  # the share that was had of all that there was
+    p50_s: float  # response times of the calls that were answered
     p95_s: float
-    late: int
-    dropped: int
+    late: int  # ended because their time was over
+    dropped: int  # refused, or never got a worker
     cold: int
     offloaded: int
 
 
-class Tally:
-    """What became of the calls so far."""
-
-    def __init__(self) -> None:
-        self.utility = 0.0
-        self.responses: list[float] = []
-        self.late = 0
-        self.dropped = 0
-        self.cold = 0
-        self.offloaded = 0
-
-
 def compare(
-    policies: Sequence[str], continuum: Continuum, *, load: float, for_s: float, seed: int
-) -> list[Outcome]:
+    policies: Sequence[str],
+    continuum: Continuum,
+    *,
+    load: float,
+    for_s: float,
+    seed: int,
+) -> Iterator[Outcome]:
     """What each policy makes of the same calls, which would keep `load` times the cores of all edges busy."""
-    edges = [area for area in continuum.areas if area.remote]
-    cores = sum(area.nodes * area.cpus for area in edges)
-    shares = [(node, share) for area in edges for node, share in sites.shares(area)]
-    calls = callers.draw_calls(shares, cores, load=load, for_s=for_s, chance=random.Random(f"calls {seed}"))
-    return [times.run(_try(policy, continuum, calls, seed), seed=seed) for policy in policies]
+    calls = callers.draw_calls(
+        [share for area in continuum.edges for share in area.shares()],
+        sum(area.nodes * area.cpus for area in continuum.edges),
+        load=load,
+        for_s=for_s,
+        chance=_chance("calls", seed),
+    )
+    for policy in policies:
+        yield times.run(_try(policy, continuum, calls, seed), seed=seed)
+
+
+def _chance(what: str, seed: int) -> random.Random:
+    """Each thing that is left to chance has its own, so that none depends on how often others asked."""
+    return random.Random(f"{what} {seed}")  # noqa: S311 - not for secrets
 
 
 async def _try(policy: str, continuum: Continuum, calls: Sequence[Call], seed: int) -> Outcome:
     loop = asyncio.get_running_loop()
-    nodes = sites.build(
-        continuum,
-        policy,
-        callers.programs(),
-        CLASSES,
-        times.LoopClock(loop),
-        random.Random(f"ways {seed}"),
-    )
-    run = _Run(continuum, nodes, random.Random(f"jitter {seed}"))
-    beats = [loop.create_task(run.beat()), *(loop.create_task(node.invoker.run()) for node in nodes)]
+    clock = times.LoopClock(loop)
+    nodes = sites.build(continuum, policy, callers.programs(), CLASSES, clock, _chance("ways", seed))
+    trial = Trial(continuum, nodes, _chance("jitter", seed))
+    background = [loop.create_task(trial.beat()), *(loop.create_task(node.invoker.run()) for node in nodes)]
     try:
         async with asyncio.TaskGroup() as group:
             for call in calls:
                 await asyncio.sleep(call.at_s - loop.time())
-                group.create_task(run.serve(call))
+                group.create_task(trial.serve(call))
     finally:
-        await give_up(beats)
+        await give_up(background)
         for node in nodes:
             await node.invoker.close()
-    return run.outcome(policy, calls)
+    return trial.outcome(policy)
 
 
-class _Run:
-    """All calls of one policy."""
+class Trial:
+    """All calls under one policy, and the count of what became of them."""
 
     def __init__(self, continuum: Continuum, nodes: Sequence[Site], chance: random.Random) -> None:
         self._continuum = continuum
         self._nodes = {node.name: node for node in nodes}
         self._chance = chance
         self._time = asyncio.get_running_loop().time
-        self._tally = Tally()
+        self._calls = 0
+        self._possible = 0.0  # utility, if every call were answered in time
+        self._utility = 0.0
+        self._responses: list[float] = []
+        self._late = 0
+        self._dropped = 0
+        self._cold = 0
+        self._offloaded = 0
 
     async def beat(self) -> None:
-        """Let every node say how it is doing, for ever."""
+        """Let every node tell the others how it is doing, for ever."""
         while True:
             await asyncio.sleep(self._continuum.beat_s)
-            now = self._time()
-            told = {node.name: node.status() for node in self._nodes.values()}
+            told = {name: node.invoker.status() for name, node in self._nodes.items()}
             for node in self._nodes.values():
-                for sighting in (*node.neighbours, *node.remote):
-                    sighting.hear(told[sighting.site.name], now)
+                for sighting in node.sightings():
+                    sighting.hear(told[sighting.site.name], self._time())
 
     async def serve(self, call: Call) -> None:
+        """One call, from its arrival to its end."""
         node = self._nodes[call.node]
-        qos = CLASSES[call.program.qos_class]
+        qos_class = CLASSES[call.program.qos_class]
         arrived = self._time()
-        function = call.program.function
-        demand = Demand(
-            function.name,
-            function.memory,
-            (function.cpu or 0) / 1000,
-            call.params_bytes,
-            call.program.qos_class,
-            qos.deadline_s,
-        )
+        until = arrived + qos_class.deadline_s
+        demand = _demand(call, qos_class.deadline_s)
         view = node.view(demand, arrived)
         decision = node.policy.decide(demand, view, node.learnt)
         if isinstance(decision, Drop):
             report = None
         elif isinstance(decision, Offload):
             places = {place.node: place for place in (view.here, *view.neighbours, *view.remote)}
-            chain = [places[name] for name in (decision.node, *decision.or_else)]
-            report = await self._hand_on(node, call, demand, chain, arrived)
+            tried = [places[name] for name in (decision.node, *decision.or_else)]
+            report = await self._hand_on(node, call, demand, tried, until)
         else:
-            report = await self._run_here(node, call, demand, view.here, arrived)
-        self._count(report, qos, self._time() - arrived)
+            report = await self._run(node, call, demand, view.here, until)
+        self._count(report, qos_class, self._time() - arrived)
 
-    async def _run_here(
-        self, node: Site, call: Call, demand: Demand, place: Place, arrived: float
-    ) -> Report | None:
-        left_s = qos_left(call, arrived, self._time())
+    async def _run(self, node: Site, call: Call, demand: Demand, here: Place, until: float) -> Report | None:
+        """At this node; None if it refuses."""
+        ask = Ask(
+            demand.function,
+            b"%.6f" % call.run_s,
+            qos_class=demand.qos_class,
+            max_response_s=max(0.0, until - self._time()),
+        )
         try:
-            report = await node.invoker.invoke(_ask(call, left_s))
+            report = await node.invoker.invoke(ask)
         except errors.Overloaded:
             return None
-        node.learnt.saw(demand, place, seen_in(report, report.response_s))
+        node.learnt.saw(demand, here, seen_in(report, report.response_s))
         return report
 
     async def _hand_on(
-        self, node: Site, call: Call, demand: Demand, chain: Sequence[Place], arrived: float
+        self, node: Site, call: Call, demand: Demand, tried: Sequence[Place], until: float
     ) -> Report | None:
-        for place in chain:
-            if place.is_here:
-                return await self._run_here(node, call, demand, place, arrived)
+        """At the first of these that takes it; None if all refuse, or its time is over before one does."""
+        sightings = {sighting.site.name: sighting for sighting in node.sightings()}
+        for place in tried:
             sent = self._time()
-            sighting = node.sighting(place.node)
+            if sent >= until:
+                return None
+            if place.is_here:
+                return await self._run(node, call, demand, place, until)
+            sighting = sightings[place.node]
             sighting.send(demand)
-            report = await self._visit(sighting, call, demand, arrived)
+            report = await self._visit(sighting, call, demand, until)
             if report is not None:
-                self._tally.offloaded += 1
+                self._offloaded += 1
                 node.learnt.saw(demand, place, seen_in(report, self._time() - sent))
                 return report
             node.learnt.refused(place)
-            if qos_left(call, arrived, self._time()) <= 0:
-                break
         return None
 
-    async def _visit(
-        self, sighting: sites.Sighting, call: Call, demand: Demand, arrived: float
-    ) -> Report | None:
-        """There and back; what the other node says of itself comes back too."""
+    async def _visit(self, sighting: Sighting, call: Call, demand: Demand, until: float) -> Report | None:
+        """There and back, with how the other node is doing as it answers."""
         there = sighting.site
-        await asyncio.sleep(self._way_s(sighting.rtt_s) + call.params_bytes * self._continuum.per_byte_s)
+        await asyncio.sleep(self._way_s(sighting) + call.params_bytes * self._continuum.per_byte_s)
         now = self._time()
-        last_hop = Demand(
-            demand.function,
-            demand.memory,
-            demand.cpu,
-            demand.params_bytes,
-            demand.qos_class,
-            qos_left(call, arrived, now),
-            demand.may_offload,
-            0,
-        )
+        demand = msgspec.structs.replace(demand, deadline_s=until - now, hops_left=demand.hops_left - 1)
+        view = there.view(demand, now)
         report = None
-        decision = there.policy.decide(last_hop, there.view(last_hop, now), there.learnt)
-        if not isinstance(decision, Drop):
-            report = await self._run_here(there, call, last_hop, there.here(last_hop), arrived)
-        told, told_at = there.status(), self._time()
-        await asyncio.sleep(self._way_s(sighting.rtt_s))
+        if not isinstance(there.policy.decide(demand, view, there.learnt), Drop):
+            report = await self._run(there, call, demand, view.here, until)
+        told, told_at = there.invoker.status(), self._time()
+        await asyncio.sleep(self._way_s(sighting))
         if told_at > sighting.heard_at:
             sighting.hear(told, told_at)
         return report
 
-    def _way_s(self, rtt_s: float) -> float:
-        return _OFFLOAD_S / 2 + rtt_s / 2 * (1 + self._chance.expovariate(1 / self._continuum.jitter))
+    def _way_s(self, sighting: Sighting) -> float:
+        trip_s = sighting.rtt_s / 2
+        return _HANDING_ON_S / 2 + trip_s * (1.0 + self._continuum.jitter * self._chance.expovariate(1.0))
 
-    def _count(self, report: Report | None, qos: QosClass, took_s: float) -> None:
-        tally = self._tally
+    def _count(self, report: Report | None, qos_class: QosClass, took_s: float) -> None:
+        self._calls += 1
+        self._possible += qos_class.utility
         if report is None or report.answer.failure is Failure.NO_ROOM:
-            tally.dropped += 1
+            self._dropped += 1
             return
-        tally.cold += report.init_s > 0
+        self._cold += report.init_s > 0
         if report.answer.failure is None:
-            tally.responses.append(took_s)
-        if report.answer.failure is None and took_s <= qos.deadline_s:
-            tally.utility += qos.utility
-        else:
-            tally.late += 1
+            self._responses.append(took_s)
+            if took_s <= qos_class.deadline_s:
+                self._utility += qos_class.utility
+                return
+        self._late += 1
 
-    def outcome(self, policy: str, calls: Sequence[Call]) -> Outcome:
-        tally = self._tally
-        whole = sum(CLASSES[call.program.qos_class].utility for call in calls)
-        responses = sorted(tally.responses)
+    def outcome(self, policy: str) -> Outcome:
+        """So far."""
+        responses = sorted(self._responses)
         return Outcome(
             policy,
-            len(calls),
-            tally.utility / max(whole, 1e-9),
+            self._calls,
+            self._utility / self._possible if self._possible else 1.0,
             _quantile(responses, 0.5),
             _quantile(responses, 0.95),
-            tally.late,
-            tally.dropped,
-            tally.cold,
-            tally.offloaded,
+            self._late,
+            self._dropped,
+            self._cold,
+            self._offloaded,
         )
 
 
-def qos_left(call: Call, arrived: float, now: float) -> float:
-    return CLASSES[call.program.qos_class].deadline_s - (now - arrived)
-
-
-def _ask(call: Call, left_s: float) -> Ask:
-    return Ask(
-        call.program.function.name,
-        b"%.6f" % call.run_s,
-        qos_class=call.program.qos_class,
-        max_response_s=left_s,
+def _demand(call: Call, deadline_s: float) -> Demand:
+    function = call.program.function
+    return Demand(
+        function.name,
+        function.memory,
+        (function.cpu or 0) / 1000,
+        call.params_bytes,
+        call.program.qos_class,
+        deadline_s,
     )
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    return ordered[int(share * (len(ordered) - 1))] if ordered else 0.0

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skerry.functions.hosts import Lookup
 from skerry.model.calls import Answer, Failure
 from skerry.model.functions import Function
+from skerry.model.ids import FunctionName
 
 
 class PretendedWorker:
@@ -39,7 +39,7 @@ class PretendedWorker:
 class PretendedHost:
     """A `skerry.functions.hosts.Host` that waits for as long as a start takes."""
 
-    def __init__(self, starts_s: Mapping[str, float]) -> None:
+    def __init__(self, starts_s: Mapping[FunctionName, float]) -> None:
         self._starts_s = starts_s  # by function
 
     async def spawn(self, function: Function, code: Path | None) -> PretendedWorker:
@@ -54,14 +54,14 @@ class PretendedHost:
         return "pretended"
 
 
-class Shelf(Lookup):
-    """The functions that there are."""
+class Shelf:
+    """A `skerry.functions.hosts.Lookup` of functions that have no code."""
 
-    def __init__(self, functions: Mapping[str, Function]) -> None:
+    def __init__(self, functions: Mapping[FunctionName, Function]) -> None:
         self._functions = functions
 
     def get(self, name: str) -> Function | None:
-        return self._functions.get(name)
+        return self._functions.get(FunctionName(name))
 
     def code_folder(self, function: Function) -> Path | None:
         return None

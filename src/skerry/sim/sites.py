@@ -1,8 +1,8 @@
-"""Nodes of a simulated continuum: areas, the way between them, and what each node knows of the others.
+"""Nodes of a simulated continuum: areas, the ways between them, and what each node knows of the others.
 
 Each node has the queue, the pool and the dispatcher of a real one (`skerry.functions.invoking`), the real
-policy and the real memory of what was measured; only its workers pretend, and the way to another node is a
-pause. Of others it knows what they last said: on a beat, and with every answer.
+policy and the real memory of what was measured; only its workers pretend. Of others it knows what they last
+said, and what it has sent there since. How they come to say it is `skerry.sim.continuum`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from skerry.model.settings import FunctionSettings
 from skerry.sim.callers import Program
 from skerry.sim.pretenders import PretendedHost, Shelf
 
+_CROWD = 0.7  # of the calls of an area: those that come to its first node
+
 
 class Area(Struct, frozen=True):
     """Nodes at one site, all alike."""
@@ -31,12 +33,21 @@ class Area(Struct, frozen=True):
     nodes: int
     cpus: float
     memory_mb: int
-    remote: str = ""  # the area that it may send calls to; an area without one is a cloud
+    remote: str = ""  # the area that it may send calls to; one that has none is a cloud, and gets no others
     share: float = 1.0  # of the calls of all edges
+
+    def names(self) -> list[NodeId]:
+        return [NodeId(f"{self.name}-{number}") for number in range(self.nodes)]
+
+    def shares(self) -> list[tuple[NodeId, float]]:
+        """Which part of all calls comes to which node: crowds gather somewhere."""
+        first, *others = self.names()
+        crowd = self.share * _CROWD if others else self.share
+        return [(first, crowd), *((name, (self.share - crowd) / len(others)) for name in others)]
 
 
 class Continuum(Struct, frozen=True):
-    """All areas, and the ways between them in seconds there and back."""
+    """All areas, and how far they are from each other: round trips are drawn between two bounds."""
 
     areas: tuple[Area, ...] = (
         Area("harbour", 2, cpus=4, memory_mb=2048, remote="cloud", share=0.5),
@@ -44,39 +55,18 @@ class Continuum(Struct, frozen=True):
         Area("station", 2, cpus=4, memory_mb=2048, remote="cloud", share=0.2),
         Area("cloud", 2, cpus=8, memory_mb=8192),
     )
-    rtt_within_s: tuple[float, float] = (0.001, 0.006)  # from, to: drawn for each pair of nodes
+    rtt_within_s: tuple[float, float] = (0.001, 0.006)
     rtt_remote_s: tuple[float, float] = (0.04, 0.12)
-    jitter: float = 0.2  # of each trip, as a share of it, on average
+    jitter: float = 0.2  # of every trip, as a share of it, on average
     per_byte_s: float = 8e-8  # 100 Mbit/s
     beat_s: float = 1.0  # between two words of a node to all others
     keep_alive_s: float = 60.0
     queue_length: int = 64
 
-
-class Sighting:
-    """What a node knows of another."""
-
-    __slots__ = ("cpu_sent", "heard_at", "memory_sent", "rtt_s", "site", "status")
-
-    def __init__(self, site: Site, rtt_s: float) -> None:
-        self.site = site
-        self.rtt_s = rtt_s
-        self.hear(site.status(), 0.0)
-
-    def hear(self, status: PoolStatus, now: float) -> None:
-        self.status = status
-        self.heard_at = now
-        self.memory_sent = 0  # what our own calls have taken since, which it has not told us of
-        self.cpu_sent = 0.0
-
-    def send(self, demand: Demand) -> None:
-        self.memory_sent += demand.memory
-        self.cpu_sent += demand.cpu
-
-    def place(self, demand: Demand, now: float) -> Place:
-        return _place(
-            self.site, self.status, demand, self.rtt_s, now - self.heard_at, self.memory_sent, self.cpu_sent
-        )
+    @property
+    def edges(self) -> list[Area]:
+        """The areas that are called."""
+        return [area for area in self.areas if area.remote]
 
 
 class Site:
@@ -91,11 +81,9 @@ class Site:
         self.neighbours: list[Sighting] = []
         self.remote: list[Sighting] = []
 
-    def status(self) -> PoolStatus:
-        return self.invoker.status()
-
     def here(self, demand: Demand) -> Place:
-        return _place(self, self.status(), demand, 0.0, 0.0, 0, 0.0)
+        status = self.invoker.status()
+        return _place(self, status, demand, memory_mb=status.available_memory_mb, cpus=_cpus_free(status))
 
     def view(self, demand: Demand, now: float) -> View:
         return View(
@@ -104,32 +92,70 @@ class Site:
             tuple(sighting.place(demand, now) for sighting in self.remote),
         )
 
-    def sighting(self, node: NodeId) -> Sighting:
-        return next(one for one in (*self.neighbours, *self.remote) if one.site.name == node)
+    def sightings(self) -> list[Sighting]:
+        """Of all others that it knows."""
+        return [*self.neighbours, *self.remote]
+
+
+class Sighting:
+    """What a node knows of another."""
+
+    def __init__(self, site: Site, rtt_s: float) -> None:
+        self.site = site
+        self.rtt_s = rtt_s
+        self.hear(site.invoker.status(), 0.0)
+
+    def hear(self, status: PoolStatus, at: float) -> None:
+        """The other told how it was at that moment."""
+        self.heard_at = at
+        self._status = status
+        self._memory_free = status.available_memory_mb
+        self._cpus_free = _cpus_free(status)
+
+    def send(self, demand: Demand) -> None:
+        """A call goes there: it takes its room long before the other tells of it."""
+        self._memory_free = max(0, self._memory_free - demand.memory)
+        self._cpus_free = max(0.0, self._cpus_free - demand.cpu)
+
+    def place(self, demand: Demand, now: float) -> Place:
+        return _place(
+            self.site,
+            self._status,
+            demand,
+            memory_mb=self._memory_free,
+            cpus=self._cpus_free,
+            rtt_s=self.rtt_s,
+            heard_s=now - self.heard_at,
+        )
 
 
 def _place(
     site: Site,
     status: PoolStatus,
     demand: Demand,
-    rtt_s: float,
-    heard_s: float,
-    memory_sent: int,
-    cpu_sent: float,
+    *,
+    memory_mb: int,
+    cpus: float,
+    rtt_s: float = 0.0,
+    heard_s: float = 0.0,
 ) -> Place:
     return Place(
         node=site.name,
         area=site.area.name,
-        is_here=rtt_s == 0.0,
+        is_here=not rtt_s,
         memory_total=status.total_memory_mb,
-        memory_free=max(0, status.available_memory_mb - memory_sent),
+        memory_free=memory_mb,
         cpus_total=status.total_cpus,
-        cpus_free=max(0.0, status.total_cpus - status.used_cpus - cpu_sent),
+        cpus_free=cpus,
         warm=status.warm.get(demand.function, 0),
         waiting=status.queue_length,
         rtt_s=rtt_s,
         heard_s=heard_s,
     )
+
+
+def _cpus_free(status: PoolStatus) -> float:
+    return status.total_cpus - status.used_cpus
 
 
 def build(
@@ -146,25 +172,18 @@ def build(
         queue_length=continuum.queue_length,
         class_weights=tuple(one.weight for one in classes),
     )
-    starts_s = {str(one.function.name): one.start_s for one in known}
+    host = PretendedHost({one.function.name: one.start_s for one in known})
     shelf = Shelf({one.function.name: one.function for one in known})
-    sites = []
+    sites: list[Site] = []
     for area in continuum.areas:
-        for number in range(area.nodes):
-            name = NodeId(f"{area.name}-{number}")
+        for name in area.names():
             invoker = Invoker(
-                PretendedHost(starts_s),
-                shelf,
-                settings,
-                clock,
-                node=name,
-                memory_mb=area.memory_mb,
-                cpus=area.cpus,
+                host, shelf, settings, clock, node=name, memory_mb=area.memory_mb, cpus=area.cpus
             )
-            sites.append(Site(name, area, invoker, choosing.choose(policy, classes)))
-    for index, site in enumerate(sites):
-        for other in sites[:index]:
-            _introduce(site, other, continuum, chance)
+            site = Site(name, area, invoker, choosing.choose(policy, classes))
+            for other in sites:
+                _introduce(site, other, continuum, chance)
+            sites.append(site)
     for site in sites:
         site.neighbours.sort(key=lambda sighting: sighting.rtt_s)
         site.remote.sort(key=lambda sighting: sighting.rtt_s)
@@ -172,7 +191,7 @@ def build(
 
 
 def _introduce(one: Site, other: Site, continuum: Continuum, chance: random.Random) -> None:
-    """Both know each other if one is of the other's area, or of the area that it may send calls to."""
+    """They know each other within an area; beyond, whoever may send calls knows whom to send them to."""
     if one.area is other.area:
         rtt_s = chance.uniform(*continuum.rtt_within_s)
         one.neighbours.append(Sighting(other, rtt_s))
@@ -182,12 +201,3 @@ def _introduce(one: Site, other: Site, continuum: Continuum, chance: random.Rand
     for site, peer in ((one, other), (other, one)):
         if site.area.remote == peer.area.name:
             site.remote.append(Sighting(peer, rtt_s))
-
-
-def shares(area: Area) -> list[tuple[NodeId, float]]:
-    """Who gets which part of the area's calls: half of them come to the first, since crowds gather."""
-    rest = area.share / 2 / max(1, area.nodes - 1)
-    return [
-        (NodeId(f"{area.name}-{number}"), area.share / 2 if number == 0 else rest)
-        for number in range(area.nodes)
-    ]

@@ -261,6 +261,6 @@ class Learnt:
 
 def _seats(demand: Demand, place: Place) -> float:
     """How many of such calls the place runs at once, if it runs nothing else."""
-    by_memory = place.memory_total / max(demand.memory, 1)
+    by_memory = place.memory_total / demand.memory
     by_cpu = place.cpus_total / demand.cpu if demand.cpu else by_memory
     return max(1.0, min(by_memory, by_cpu))

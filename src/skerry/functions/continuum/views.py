@@ -22,7 +22,7 @@ class Demand(Struct, frozen=True, gc=False):
     """A call that has to run somewhere, as far as that matters for where."""
 
     function: FunctionName
-    memory: int  # MB of a worker
+    memory: int  # MB of a worker; above 0
     cpu: float  # cores of a worker; 0: it has no cap
     params_bytes: int = 0
     qos_class: int = 0

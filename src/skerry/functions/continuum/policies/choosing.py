@@ -56,8 +56,8 @@ def _foreign(name: str, classes: Sequence[QosClass]) -> Policy:
 def _unknown(name: str) -> str:
     names = sorted({*OWN, *(point.name for point in metadata.entry_points(group=GROUP))})
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-    return f"there is no policy {name!r}; {hint} A package may bring others by the entry point group {GROUP}"
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+    return f"there is no policy {name!r}; {hint} Packages bring others by entry points of the group {GROUP}"
 
 
 def _made(name: str, point: metadata.EntryPoint, classes: Sequence[QosClass]) -> Any:

@@ -26,10 +26,11 @@ from skerry.model.ids import NodeId
 
 _EXPLORES = 64  # every so many calls one goes where the least is known
 _AFFORDS = 0.9  # of the best chance to be in time: who has that much elsewhere can afford to
-_TRIED = 3  # places after the best that a call may be handed on to
+_TRIED = 4  # places after the best that a call may be handed on to
 _MEMORY = 0.02  # how much the newest call counts in what is remembered
 _PLACES = 256  # remembered at most
 _HASTE = 0.1  # of the utility: what an answer at once is worth more than one at the last moment
+_INSTANT_S = 1e-6  # what is left of a deadline that is over, so that one can still divide by it
 _CROWDS_OUT = 0.5  # of its time: others wait for what is left of it, which is half, on average
 
 
@@ -58,7 +59,10 @@ class QosAware:
 
     def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
         qos_class = qos.of_call(self._classes, demand.qos_class)
-        options = self._options(demand, view, learnt, qos_class)
+        deadline_s = qos_class.deadline_s
+        if demand.deadline_s is not None:
+            deadline_s = max(_INSTANT_S, min(deadline_s, demand.deadline_s))
+        options = self._options(demand, view, learnt, qos_class.utility, deadline_s)
         if not options:
             return RUN  # the queue says how much too large it is
         best = max(options, key=_by_worth)
@@ -66,19 +70,18 @@ class QosAware:
         self._work += _MEMORY * (best.work - self._work)
         if best.worth <= 0.0 and not any(option.has_room for option in options):
             return Drop(
-                f"no node would be likely enough to answer it within {qos_class.deadline_s:g} s (class "
-                f"{qos_class.name}, the best chance is {best.in_time:.0%}); call again later, or in a class "
-                "with more time or more utility"
+                f"all nodes are busy with calls worth more, or none would answer it in {deadline_s:g} s "
+                f"(class {qos_class.name}; the best chance is {best.in_time:.0%}); call again later, with "
+                "more time or in another class"
             )
         self._count += 1
         if self._count % _EXPLORES == 0:
             best = _least_known(options, best)
         return RUN if best.place.is_here else _offload(best, options, view.here)
 
-    def _options(self, demand: Demand, view: View, learnt: Learnt, qos_class: QosClass) -> list[Option]:
-        utility, deadline_s = qos_class.utility, qos_class.deadline_s
-        if demand.deadline_s is not None:
-            deadline_s = max(1e-6, min(deadline_s, demand.deadline_s))
+    def _options(
+        self, demand: Demand, view: View, learnt: Learnt, utility: float, deadline_s: float
+    ) -> list[Option]:
         price = _CROWDS_OUT * self._utility / self._work if self._work else 0.0
         crowding = self._crowding
         if len(crowding) > _PLACES:
@@ -92,11 +95,12 @@ class QosAware:
             crowded += _MEMORY * ((0.0 if has_room else 1.0) - crowded)
             crowding[place.node] = crowded
             prediction = learnt.predict(demand, place)
-            cores = max(demand.cpu, demand.memory / max(place.memory_total, 1) * place.cpus_total)
-            work = cores * (prediction.start_s + prediction.run_s)
-            total_s = prediction.total_s
+            busy_s = prediction.start_s + prediction.run_s
+            total_s = busy_s + prediction.queue_s + prediction.network_s
             in_time = (1.0 - prediction.refusal) * chance_in_time(total_s, prediction.spread, deadline_s)
-            haste = _HASTE * min(1.0, total_s / deadline_s)
+            haste = _HASTE * total_s / deadline_s if total_s < deadline_s else _HASTE
+            cores = demand.memory * place.cpus_total / place.memory_total
+            work = busy_s * (cores if cores > demand.cpu else demand.cpu)
             worth = utility * (in_time - haste) - price * crowded * work
             options.append(Option(worth, in_time, work, prediction.known, has_room, place))
         return options
@@ -114,12 +118,11 @@ def _least_known(options: Sequence[Option], best: Option) -> Option:
 
 def _offload(best: Option, options: list[Option], here: Place) -> Decision:
     """To the best, then to the next ones that are worth it, and at last here if that is."""
-    options.sort(key=_by_worth, reverse=True)
-    others = [option.place.node for option in options if option.worth > 0.0 and option is not best]
-    tried = others[:_TRIED]
-    if here.node in others[_TRIED:]:
-        tried.append(here.node)
-    return Offload(best.place.node, tuple(tried))
+    others = sorted((option for option in options if option.worth > 0.0), key=_by_worth, reverse=True)
+    tried = [option.place.node for option in others if option is not best]
+    if here.node in tried[_TRIED:]:
+        tried[_TRIED - 1] = here.node
+    return Offload(best.place.node, tuple(tried[:_TRIED]))
 
 
 def chance_in_time(mean_s: float, spread_s: float, deadline_s: float) -> float:
@@ -127,8 +130,8 @@ def chance_in_time(mean_s: float, spread_s: float, deadline_s: float) -> float:
 
     Times are never negative and mostly short, with a long tail: their logarithm is taken to be normal.
     """
-    if mean_s <= 0.0:
-        return 1.0
+    if mean_s <= 0.0 or mean_s + 8.0 * spread_s <= deadline_s:
+        return 1.0  # but for two in a thousand at most, and most calls have time enough
     ratio = spread_s / mean_s
     variance = math.log1p(ratio * ratio)
     if variance < 1e-12:
