@@ -14,14 +14,15 @@ from msgspec.structs import replace
 from skerry.kit.clock import ManualClock
 from skerry.market import signing
 from skerry.market.accounts import Sale
+from skerry.market.selecting import Offer
 from skerry.market.signing import Notary
 from skerry.market.trading import Peer, State, Wish
 from skerry.model import errors
-from skerry.model.ids import CloudId, ContractId, HoldId
+from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.market import Price
 from skerry.store.memory import MemoryStore
 from tests.market.lenders import SETTINGS, Lender, Shop, lender, shop
-from tests.market.markets import room
+from tests.market.markets import flavor, room
 from tests.market.test_crashes import Fuse
 from tests.support.deals import BUYER, STRANGER, forged, key
 from tests.support.waiting import eventually
@@ -360,8 +361,12 @@ async def test_a_peer_with_live_contracts_is_neither_removed_nor_made_another() 
 async def test_own_offers_are_shown_beside_those_of_peers_and_never_bought() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
-        mine.buyer._lister._own = list
-        assert [found.peer for found in (await mine.desk.offers(None, own=True)).found] == ["north"]
+        cheap = flavor(id=FlavorId("mine"), provider=BUYER.cloud, price=CHEAP)
+        mine.own = [Offer(cheap, cheap.room)]
+        listing = await mine.desk.offers(Wish(room(1, 1000)), own=True)
+        assert [(found.peer, found.flavor.id) for found in listing.found] == [("", "mine"), ("north", "f")]
+        assert [found.peer for found in (await mine.desk.offers(None)).found] == ["north"]
+        assert (await mine.buy()).peer == "north"
 
 
 async def test_a_wish_for_an_unknown_peer_says_so() -> None:

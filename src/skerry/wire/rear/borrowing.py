@@ -82,12 +82,12 @@ class Borrower:
                 finally:
                     await give_up(waits)
         finally:
-            await self._let_go()
+            await self.let_go()
 
     async def tend(self) -> None:
         """One look at every contract. Happens by itself; a test with its own clock calls it."""
         if not self._is_leading():
-            await self._let_go()
+            await self.let_go()
             return
         for loan in self._loans.all():
             try:
@@ -171,7 +171,8 @@ class Borrower:
     def _landlord(self, loan: Loan) -> Landlord:
         return self._landlords(self._peers.get(loan.borrowed.peer))
 
-    async def _let_go(self) -> None:
+    async def let_go(self) -> None:
+        """Close every door; somebody else opens them."""
         tasks = [task for _, task in self._doors.values()] + list(self._telling.values())
         self._doors.clear()
         self._telling.clear()
