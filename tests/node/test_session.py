@@ -249,6 +249,27 @@ class TestASession:
         await eventually(lambda: any(report.usage.disk for report in connection.batches[-1].reports))
         assert {report.instance for report in connection.batches[-1].reports} == {ID, "other"}
 
+    async def test_ends_with_a_server_that_acknowledges_nothing(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("skerry.node.attendance._MOST_BATCHES", 3)
+        talk.begin()
+        connection = await talk.dialler.connection()
+        for generation in range(1, 5):  # each is told of by itself
+            connection.say(whole(order(generation=generation), sequence=generation))
+            await eventually(
+                lambda: (
+                    connection.is_closed
+                    or any(
+                        report.generation == generation  # noqa: B023 - awaited
+                        for batch in connection.batches
+                        for report in batch.reports
+                    )
+                )
+            )
+        await talk.dialler.connection(2)
+        assert len(connection.batches) == 3
+
     async def test_says_hello_again_when_the_machine_has_changed(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:

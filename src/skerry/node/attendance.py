@@ -64,14 +64,17 @@ class Attendance:
         *,
         serve: Callable[[OpenTunnel, Tunnel], Awaitable[None]] = _refuse_tunnel,
         learn: Callable[[Sequence[str]], Awaitable[None]] = _pass_over,
+        pace_s: float = 0.0,
     ) -> None:
-        """`serve` answers over a tunnel; `learn` is told where the servers are."""
+        """`serve` answers over a tunnel; `learn` is told where the servers are. Messages that come quicker
+        than every `pace_s` wait at the other end."""
         self._connection = connection
         self._instances = instances
         self._describe = describe
         self._clock = clock
         self._serve = serve
         self._learn = learn
+        self._pace_s = pace_s
         self.hello = describe()  # as the control plane knows it
         self._sequence = 0  # of the last batch
         self._sent = 0  # the number of the last report in it
@@ -113,6 +116,8 @@ class Attendance:
                     await self._learn(message.addresses)
                 case Goodbye():
                     raise SentAway(f"the control plane sent this node away: {message.reason}")
+            if self._pace_s:
+                await asyncio.sleep(self._pace_s)
         raise errors.Unavailable("the control plane ended the session")
 
     async def _next_of(self, messages: AsyncIterator[Down], silence_s: float) -> Down | None:

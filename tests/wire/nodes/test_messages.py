@@ -191,6 +191,11 @@ def test_orders_in_more_parts_than_are_bearable_are_given_up() -> None:
     assert [reader.read(part) for _ in range(9)] == [None] * 9
     with pytest.raises(errors.TooLarge):
         reader.read(part)
-    fresh = messages.Reader(most_bytes=1000)
+    counting = messages.Reader(most_orders=4)
+    assert counting.read(part) is None
+    assert counting.read(part) is None
+    with pytest.raises(errors.TooLarge):
+        counting.read(part)
+    fresh = messages.Reader(most_bytes=1000, most_orders=4)
     whole = pb.ToNode(orders=pb.Orders(sequence=1, gone=["a" * 100]))
     assert all(isinstance(fresh.read(whole), Orders) for _ in range(20))  # each is counted on its own

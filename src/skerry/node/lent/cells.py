@@ -29,6 +29,7 @@ from skerry.node.cells.cells import Cells
 from skerry.node.cells.known import CellView
 from skerry.node.connection import Connection, Tunnel
 from skerry.node.containers.containers import Containers
+from skerry.node.containers.disks import LimitKind
 from skerry.node.instances.homes import Pulls
 from skerry.node.lent import rules
 from skerry.node.lent.guests import Guest
@@ -242,7 +243,7 @@ class LentCells:
             usage=self.usage(name),
             disk_bytes=sum((await self._written(lent)).values()),
             disk_limit_bytes=room.disk * _GIGABYTE,
-            disk_limit_kind="measured",
+            disk_limit_kind=LimitKind.MEASURED.value,
         )
 
     async def converse(self, name: str, instance: InstanceId, tunnel: Tunnel) -> None:

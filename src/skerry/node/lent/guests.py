@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 _STARTS_AT_ONCE = 2  # what a start costs is not all the cell's
 _MOST_TUNNELS = 16  # for output and programs at once; the node has no more than a few of these for all
+_PACE_S = 0.01  # between two messages of the one who borrows
 _TAKEN_OVER = "another conversation about this cell has taken the place of this one"
 _TAKEN_BACK = "this cell is not open any more: it was taken back, or its node stops"
 
@@ -102,7 +103,7 @@ class Guest:
 
     async def _attend(self, connection: Connection, instance: InstanceId) -> None:
         hello = Hello(instance, session.facts(), self.room)
-        attendance = Attendance(connection, self._instances, lambda: hello, self._clock)
+        attendance = Attendance(connection, self._instances, lambda: hello, self._clock, pace_s=_PACE_S)
         try:
             terms = rules.bounded(await attendance.begin())
             await self._instances.hold_to(terms)

@@ -22,7 +22,8 @@ from skerry.wire.nodes import messages
 from skerry.wire.proto import nodes_pb2 as pb
 
 MAX_MESSAGE: Final = 4 * 1024 * 1024
-MAX_ORDERS: Final = 16 * MAX_MESSAGE  # a set of them may come in parts
+MAX_ORDERS_BYTES: Final = 16 * MAX_MESSAGE  # a set of them may come in parts
+MAX_ORDERS: Final = 10_000
 _MORE, _LAST = b"\0", b"\1"
 _HEARTBEAT: Final = pb.FromNode(heartbeat=pb.Heartbeat())
 
@@ -96,7 +97,7 @@ class LinkConnection:
         await self._link.send_message(pb.FromNode(hello=messages.told_hello(hello)))
 
     async def messages(self) -> AsyncIterator[Down]:
-        reader = messages.Reader(MAX_ORDERS)
+        reader = messages.Reader(MAX_ORDERS_BYTES, MAX_ORDERS)
         while (message := await self._link.recv_message()) is not None:
             if (down := reader.read(message)) is not None:
                 yield down

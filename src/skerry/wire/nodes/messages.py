@@ -171,12 +171,18 @@ def told(message: Down) -> Iterator[pb.ToNode]:
 
 
 class Reader:
-    """Puts the parts of orders together, of at most `most_bytes`; everything else passes as it comes."""
+    """Puts the parts of orders together; everything else passes as it comes.
 
-    def __init__(self, most_bytes: float = math.inf) -> None:
+    All parts together have at most `most_bytes`, and `most_orders` of orders, of ids that are gone and of
+    parts: a stranger's are looked at no closer if there are more.
+    """
+
+    def __init__(self, most_bytes: float = math.inf, most_orders: float = math.inf) -> None:
         self._most_bytes = most_bytes
+        self._most_orders = most_orders
         self._parts: list[pb.Orders] = []
         self._bytes = 0
+        self._orders = 0
 
     def read(self, message: pb.ToNode) -> Down | None:
         """What `message` says; None if more of it is to come."""
@@ -184,11 +190,14 @@ class Reader:
             case "orders":
                 self._parts.append(message.orders)
                 self._bytes += message.orders.ByteSize()
-                if self._bytes > self._most_bytes:
-                    raise errors.TooLarge(f"orders have at most {self._most_bytes} bytes in all their parts")
+                self._orders += 1 + len(message.orders.orders) + len(message.orders.gone)
+                if self._bytes > self._most_bytes or self._orders > self._most_orders:
+                    raise errors.TooLarge(
+                        f"a set of orders has at most {self._most_bytes} bytes and {self._most_orders} orders"
+                    )
                 if message.orders.more:
                     return None
-                parts, self._parts, self._bytes = self._parts, [], 0
+                parts, self._parts, self._bytes, self._orders = self._parts, [], 0, 0
                 return _orders_of(parts)
             case "acknowledged":
                 return Acknowledged(message.acknowledged.sequence)
