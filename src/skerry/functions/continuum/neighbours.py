@@ -1,0 +1,148 @@
+"""What members of the continuum say to each other, and what each may expect of the other. No wires here.
+
+`Links` is what a member does with its neighbours, `Serves` what it does for them. `skerry.wire.neighbours`
+carries the one to the other; `skerry.functions.continuum.entries` uses the first and is the second.
+
+No call is run twice unless it may be. So every failure of a far call says which of the two it is: it was not
+run and never will be (`NotStarted`), or nobody here can tell (`MayHaveRun`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, Protocol
+
+from msgspec import Meta, Struct
+
+from skerry.functions.continuum.coordinates import Coordinate
+from skerry.functions.results import Polled
+from skerry.model import errors
+from skerry.model.calls import Ask, Report
+from skerry.model.ids import Digest, FunctionName, NodeId
+from skerry.model.members import Member
+
+__all__ = [
+    "MAX_HOPS",
+    "MAX_WARM",
+    "Begins",
+    "FarCall",
+    "Links",
+    "MayHaveRun",
+    "Member",
+    "NotStarted",
+    "Serves",
+    "Stale",
+    "Standing",
+]
+
+MAX_WARM: Final = 1000
+MAX_HOPS: Final = 16
+
+Begins = Callable[[], Awaitable[None]]
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class Standing(Struct, frozen=True):
+    """How a member is at this moment, in its own words; neighbours hear it with every ping."""
+
+    coordinate: Coordinate
+    memory_free: _Count  # MB that no worker has, or an idle one would give up
+    cpus_free: Annotated[float, Meta(ge=0)]
+    waiting: _Count  # calls in its queue
+    # Idle workers of functions; of those that have any, at most so many.
+    warm: Annotated[dict[FunctionName, _Count], Meta(max_length=MAX_WARM)]
+
+
+class FarCall(Struct, frozen=True):
+    """A call that a neighbour is to run."""
+
+    ask: Ask
+    version: Annotated[int, Meta(ge=1)]  # of the function, as the caller knows it
+    hops_left: Annotated[int, Meta(ge=0, le=MAX_HOPS)] = 0  # how many members more it may be handed on to
+    deadline_s: Annotated[float, Meta(gt=0)] | None = None  # what is left of it
+
+
+class Stale(errors.Conflict):
+    """Whoever is asked knows an older version of the function, or has not heard of it yet."""
+
+    slug = "stale"
+
+
+class NotStarted(Exception):
+    """A far call was not run and will not be: it may be tried elsewhere.
+
+    `kind` is the slug of the error with which the neighbour refused it, and empty if it could not be reached.
+    """
+
+    def __init__(self, reason: str, *, kind: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.kind = kind
+
+
+class MayHaveRun(Exception):
+    """A far call was handed over, and nobody will say what came of it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Links(Protocol):
+    """The way to the neighbours. Everything may be done many times at once; a cancelled call is cancelled
+    there too.
+
+    A neighbour that says nothing costs at most one timeout. What is no call raises `Unavailable` if the
+    neighbour cannot be reached or does not answer.
+    """
+
+    async def invoke(self, member: Member, call: FarCall, *, at_once: bool) -> Report:
+        """Have `member` run it, and its report, with the times as they were there.
+
+        With `at_once` a member that has a warm worker for it starts without asking back, which saves a round
+        trip; if it is lost then, it may have run. Raises `NotStarted` or `MayHaveRun`.
+        """
+        ...
+
+    async def ping(self, member: Member, mine: Standing) -> tuple[Standing, float]:
+        """Tell `member` how we are; how it is, and the seconds that the round trip took."""
+        ...
+
+    async def fetch(self, member: Member, digest: Digest) -> bytes:
+        """A function's archive, which is what its digest says. Raises `NotFound` if `member` has it not."""
+        ...
+
+    async def poll(self, member: Member, id: str) -> Polled | None:
+        """How far an async call is that `member` accepted; None if it does not know of it."""
+        ...
+
+
+class Serves(Protocol):
+    """What a member does for its neighbours; each is known by its certificate when it gets here."""
+
+    async def invoke(self, call: FarCall, *, begins: Begins | None) -> Report:
+        """Run a call that came from a neighbour.
+
+        `begins` is awaited once there is a worker, before it hears of the call; what it raises keeps the call
+        from being run. None: `has_warm` was true just now, and the call is to start at once.
+
+        Raises errors of `skerry.model.errors` only for a call that was not and will not be run: among them
+        `Stale`. If it is cancelled, so is the call.
+        """
+        ...
+
+    def has_warm(self, function: FunctionName) -> bool:
+        """True if a call that is made now, without waiting for anything, is run at once."""
+        ...
+
+    def standing(self) -> Standing: ...
+
+    def heard(self, node: NodeId, standing: Standing) -> None:
+        """The neighbour `node` says how it is; nobody has looked yet whether that can be."""
+        ...
+
+    async def code(self, digest: Digest) -> bytes:
+        """A function's archive. Raises `NotFound`."""
+        ...
+
+    async def poll(self, id: str) -> Polled | None: ...

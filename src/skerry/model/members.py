@@ -1,0 +1,32 @@
+"""Members of the continuum: processes of one cloud that take calls of functions, and what all know of them.
+
+A node tells this of itself when it connects to the control plane, which tells everybody. It changes rarely;
+what changes with every call, such as free room, members tell each other (`skerry.functions.continuum`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from skerry.model import errors, ids
+from skerry.model.ids import NodeId
+
+
+class Member(msgspec.Struct, frozen=True):
+    """Who takes calls, where it is, and what its workers may take at most."""
+
+    node: NodeId
+    name: str
+    area: str
+    remote_area: str = ""  # where it sends what its own area has no room for; empty: nowhere
+    address: str = ""  # of its listener for neighbours, HOST:PORT; empty: it has none
+    memory: int = 0  # MB for workers; 0: it runs none, and only passes calls on
+    cpus: float = 0.0
+    is_server: bool = False
+
+    def __post_init__(self) -> None:
+        ids.check_id(self.node, "node")
+        for field in ("name", "area", "remote_area", "address"):
+            ids.check_label(getattr(self, field), field)
+        if not 0 <= self.memory < 2**53 or not 0.0 <= self.cpus < 2**53:
+            raise errors.Invalid("memory and cpus of a member must be numbers from 0 on", field="memory")
