@@ -50,3 +50,27 @@ def test_what_never_may_happen_is_told_and_ends_with_1(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("arguments", [["--nodes", "0"], ["--instances", "-1"], ["--for", "soon"]])
 def test_bad_numbers_are_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(main.cli, ["sim", *arguments]).exit_code == 2
+
+
+def test_coordinates_are_shown_by_rounds_ever_more_rarely() -> None:
+    result = CliRunner().invoke(main.cli, ["sim", "coordinates", "--nodes", "30", "--rounds", "12"])
+    assert result.exit_code == 0, result.output
+    first, columns, *rows = result.stdout.splitlines()
+    assert "20% of triangles violated" in first
+    assert columns.split()[:3] == ["round", "median", "error"]
+    assert [row.split()[0] for row in rows] == ["1", "2", "5", "10", "12"]
+
+
+def test_coordinates_for_scripts_are_all_rounds() -> None:
+    arguments = ["sim", "coordinates", "--nodes", "30", "--rounds", "6", "--violated", "0.1", "-o", "json"]
+    result = CliRunner().invoke(main.cli, arguments)
+    told = json.loads(result.stdout)
+    assert [one["number"] for one in told["rounds"]] == [1, 2, 3, 4, 5, 6]
+    assert told["rounds"][-1]["median"] < told["rounds"][0]["median"]
+    assert told["violated"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_an_option_before_the_command_is_not_lost_without_a_word() -> None:
+    result = CliRunner().invoke(main.cli, ["sim", "--nodes", "30", "coordinates"])
+    assert result.exit_code == 2
+    assert "--nodes: options of 'coordinates' come after that word" in result.stderr

@@ -30,6 +30,7 @@ EXTENT_S: Final = 10.0  # nobody is farther out than this in any dimension, nor 
 _SMOOTHING: Final = 0.25  # CE: how much the newest observation counts in the error
 _MENDING: Final = 0.25  # CC: how much of a miss one step may mend
 _GRAVITY_S: Final = 150.0  # rho: whoever is d from the origin is drawn there by (d / rho)² a step
+_LEAST_ERROR: Final = 0.01  # who were surer would never move again
 _SURER: Final = 2.0  # no peer counts as more times as sure as this node itself, whatever it says
 _INSTANT_S: Final = 1e-6  # anything shorter is as good as nothing
 
@@ -69,7 +70,10 @@ def is_sound(coordinate: Coordinate) -> bool:
 
 
 class Vivaldi:
-    """The coordinate of this node, and how it follows what is measured."""
+    """The coordinate of this node, and how it follows what is measured.
+
+    A node that was here before may set `coordinate` to where it was, instead of starting at the origin.
+    """
 
     __slots__ = ("_chance", "_misses", "_ranked", "_rtts", "coordinate")
 
@@ -91,7 +95,8 @@ class Vivaldi:
         rtt_s = max(self._usual_rtt_s(peer, rtt_s), _INSTANT_S)
         miss_s = rtt_s - distance_s(here, coordinate)
         # The less we are sure of our own place, compared with the peer of its, the more we give in.
-        share = here.error / (here.error + max(coordinate.error, here.error / _SURER))
+        unsure = max(here.error, _LEAST_ERROR)
+        share = unsure / (unsure + max(coordinate.error, unsure / _SURER))
         wrong = min(abs(miss_s) / rtt_s, MAX_ERROR)
         error = here.error + _SMOOTHING * share * (wrong - here.error)
         step_s = _MENDING * share * miss_s * self._belief(abs(miss_s))
