@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from skerry.control.census import Census, Known, Mirror
+from skerry.control.census import Known, Mirror
 from skerry.control.instances import Instances
 from skerry.control.reconciling import Reconciler
 from skerry.control.standings import Standing, Standings
@@ -137,7 +137,7 @@ class Offering:
     def __init__(
         self,
         ledger: Ledger,
-        census: Census,
+        mirror: Mirror,
         standings: Standings,
         settings: MarketSettings,
         *,
@@ -145,7 +145,7 @@ class Offering:
         is_leading: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
-        self._census = census
+        self._mirror = mirror
         self._standings = standings
         self._settings = settings
         self._provider = provider
@@ -154,9 +154,9 @@ class Offering:
         self._stale: dict[NodeId, None] = {}
         self._moved = asyncio.Event()
 
-    async def run(self, mirror: Mirror) -> None:
+    async def run(self) -> None:
         stops = (
-            mirror.listen(self._hear),
+            self._mirror.listen(self._hear),
             self._standings.listen(self._see),
             self._ledger.listen(self._hear_of_flavors),
         )
@@ -184,7 +184,7 @@ class Offering:
                 self._supplies.pop(node, None)
             else:
                 sold = self._ledger.live_contracts(offers.flavor_of(node))
-                self._supplies[node] = supply_of(standing, self._census.on_node(node), sold)
+                self._supplies[node] = supply_of(standing, self._mirror.census.on_node(node), sold)
         self._stale.clear()
         return await offers.follow(
             self._ledger,
@@ -255,9 +255,9 @@ def start(
         offers.price_of(settings)
     Promises(ledger, reconciler.keep).follow()
     lender = Lender(ledger, Cells(instances, mirror, clock), is_leading=is_leading)
-    offering = Offering(ledger, mirror.census, standings, settings, provider=key.cloud, is_leading=is_leading)
+    offering = Offering(ledger, mirror, standings, settings, provider=key.cloud, is_leading=is_leading)
     visits = Visits(store, ledger, silence_s=settings.buyer_silence_s, is_leading=is_leading)
     loops.forever("lending", lender.run)
-    loops.forever("offering", lambda: offering.run(mirror))
+    loops.forever("offering", offering.run)
     loops.forever("visits", visits.run)
     return Porter(ledger, Credentials(key), instances, ways, visits, provider=key.cloud, name=name, url=url)

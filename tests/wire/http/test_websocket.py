@@ -263,6 +263,26 @@ async def test_who_sends_more_than_is_taken_is_held_up(serve: Serve) -> None:
     await asyncio.gather(flooding, return_exceptions=True)
 
 
+async def test_who_sends_very_many_empty_messages_is_held_up_too(serve: Serve) -> None:
+    sockets: list[WebSocket] = []
+    may_read, taken = asyncio.Event(), 0
+
+    async def lazy(socket: WebSocket) -> None:
+        nonlocal taken
+        sockets.append(socket)
+        await may_read.wait()
+        while await socket.receive() is not None:
+            taken += 1
+
+    site = await serve(app=app_of(lazy))
+    client = await connect(site)
+    for _ in range(20_000):
+        await client.send_bytes(b"")
+    await eventually(lambda: bool(sockets) and sockets[0]._connection.flow.read_paused)
+    may_read.set()
+    await eventually(lambda: taken == 20_000)
+
+
 async def test_a_request_that_is_no_handshake_is_told_what_is_needed(serve: Serve) -> None:
     told: list[HttpError] = []
 
