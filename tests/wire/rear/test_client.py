@@ -1,0 +1,375 @@
+"""The client of a provider: against the real server, and against servers that are none of the good ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from skerry.kit import tls
+from skerry.kit.clock import ManualClock
+from skerry.market import bidding, dealing, signing
+from skerry.market.dealing import Standing
+from skerry.market.proofs import Prover
+from skerry.market.trading import Peer, Wish
+from skerry.model import errors
+from skerry.model.ids import ContractId, FlavorId, HoldId, InstanceId
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.sessions import OpenTunnel
+from skerry.model.statuses import Status
+from skerry.model.tunnels import GuestAsk, LogsAsk
+from skerry.wire.rear import asking
+from skerry.wire.rear.client import Client, Clients
+from tests.support.certificates import TestAuthority
+from tests.support.deals import BUYER, SELLER, room
+from tests.wire.rear import test_doors
+from tests.wire.rear.conftest import PARTS, WHOLE, Market
+from tests.wire.rear.test_doors import Hall
+
+hall = test_doors.hall
+F1 = FlavorId("f-1")
+
+
+@asynccontextmanager
+async def client_of(
+    url: str, cloud: str, clock: ManualClock | None = None, *, ca: str = "", timeout_s: float = 5.0
+) -> AsyncIterator[Client]:
+    clients = Clients(Prover(BUYER, clock or ManualClock()), timeout_s=timeout_s)
+    try:
+        yield clients(Peer("north", url, cloud, ca))
+    finally:
+        await clients.close()
+
+
+@asynccontextmanager
+async def buyer_at(market: Market) -> AsyncIterator[Client]:
+    async with client_of(market.site.url, market.key.cloud, market.clock) as client:
+        yield client
+
+
+async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
+    await market.sell()
+    async with buyer_at(market) as client:
+        (offer,) = await client.offers(Wish(room(2, 1024)))
+        assert (offer.flavor.id, offer.flavor.room, offer.free) == (
+            F1,
+            room(8, 16384, 100),
+            room(8, 16384, 100),
+        )
+        held = await client.reserve(F1, room(2, 1024), 1, 600.0, key="once")
+        assert await client.reserve(F1, room(2, 1024), 1, 600.0, key="once") == held
+        bought = await client.purchase(held.id)
+        contract = dealing.check_contract(
+            bought.document,
+            seller=market.key.cloud,
+            buyer=BUYER.cloud,
+            held=held,
+            duration_s=600.0,
+            now=market.clock.now(),
+        )
+        assert (await client.purchase(held.id)).document == bought.document
+        await client.sign(contract.id, signing.countersign(BUYER, bought.document))
+        assert market.ledger.contract(contract.id).countersigned
+        longer = await client.renew(contract.id, 300.0)
+        assert dealing.check_renewed(longer, contract, most=contract.price).ends_at == contract.ends_at + 300
+        assert await client.standing(contract.id) == Standing(contract.ends_at + 300)
+        await market.ledger.reclaim(contract.id, actor="ed", reason="repairs")
+        told = await client.standing(contract.id)
+        assert (told.reclaim_at, told.reason) == (market.clock.now() + 120, "repairs")
+        await client.release(contract.id)
+        assert (await client.standing(contract.id)).ended == "released"
+        other = await client.reserve(F1, room(1, 512), 1, None, key="twice")
+        await client.cancel(other.id)
+        assert market.ledger.hold(other.id).ending is not None
+
+
+async def test_refusals_keep_their_kind_and_their_words(market: Market) -> None:
+    await market.sell()
+    async with buyer_at(market) as client:
+        with pytest.raises(errors.NoRoom, match=r"peer north: .*lacks"):
+            await client.reserve(F1, room(64, 512), 1, None, key="a")
+        with pytest.raises(errors.Unprocessable):
+            await client.reserve(F1, room(1, 513), 1, None, key="b")
+        with pytest.raises(errors.NotFound):
+            await client.reserve(FlavorId("none"), room(1, 512), 1, None, key="c")
+        with pytest.raises(errors.NotFound):
+            await client.cancel(HoldId("none"))
+        held = await client.reserve(F1, room(1, 512), 1, None, key="d")
+        await client.purchase(held.id)
+        with pytest.raises(errors.Conflict):
+            await client.cancel(held.id)
+
+
+async def test_a_proof_for_another_cloud_is_refused_and_is_no_matter_of_our_own_callers(
+    market: Market,
+) -> None:
+    async with client_of(market.site.url, SELLER.cloud, market.clock) as client:
+        with pytest.raises(errors.Refused, match="the proof is for"):
+            await client.offers(None)
+
+
+async def test_what_a_part_costs_is_known_before_it_is_held(market: Market) -> None:
+    await market.sell()
+    async with buyer_at(market) as client:
+        await client.reserve(F1, room(1, 8192), 1, None, key="first")  # so that what is free is lopsided
+        (offer,) = await client.offers(Wish(room(2, 4096)))
+        found = bidding.meet("north", offer, Wish(room(2, 4096)))
+        assert found is not None
+        held = await client.reserve(F1, found.room, 1, None, key="second")
+        assert held.price == found.price
+        dealing.check_reserved(held, room=found.room, count=1, most=found.price)
+
+
+async def test_both_what_fits_exactly_and_what_is_larger_is_listed(market: Market) -> None:
+    await market.sell(PARTS)
+    await market.sell(WHOLE, FlavorID="whole", Count=3)
+    await market.sell(WHOLE, FlavorID="small", Characteristics={"Cpu": 1, "Memory": 512})
+    await market.sell(
+        WHOLE, FlavorID="arm", Characteristics={"Architecture": "arm64", "Cpu": 9, "Memory": 9000}
+    )
+    async with buyer_at(market) as client:
+        found = {
+            offer.flavor.id: offer for offer in await client.offers(Wish(room(2, 1024), architecture="amd64"))
+        }
+        assert found.keys() == {"f-1", "whole"}
+        whole = found[FlavorId("whole")]
+        assert (whole.flavor.stock, whole.free, whole.count) == (3, room(24, 49152, 300), 3)
+        assert len(await client.offers(None)) == 4
+        odd = Wish(Room(Millicores(1500), Megabytes(700), Gigabytes(0)), architecture="amd64")
+        assert {offer.flavor.id for offer in await client.offers(odd)} == {"f-1", "whole"}
+
+
+# Servers that are no good
+
+
+@asynccontextmanager
+async def server(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], context: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        yield f"{'https' if context else 'http'}://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def saying(body: Any, status: int = 200, **headers: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(request: web.Request) -> web.Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return web.Response(body=data, status=status, headers=headers)
+
+    return answer
+
+
+ITEM: dict[str, Any] = {
+    "FlavorID": "f",
+    "FlavorType": "k8slice",
+    "ProviderID": SELLER.cloud,
+    "Characteristics": {"Cpu": 8, "Memory": 1024},
+    "Price": {"Amount": "0.10", "Currency": "EUR", "Period": "PT1H"},
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "words"),
+    [
+        (b"<html>", 200, errors.Refused, "makes no sense: not valid JSON"),
+        ([], 200, errors.Refused, "makes no sense"),
+        ({"Items": [{**ITEM, "FlavorID": "../x"}]}, 200, errors.Refused, "makes no sense"),
+        ({"Items": [{**ITEM, "ProviderID": "key.other"}]}, 200, errors.Refused, "not of its own"),
+        ({"Items": [{**ITEM, "Characteristics": {"Cpu": -1}}]}, 200, errors.Refused, "makes no sense"),
+        (
+            {"Items": [{**ITEM, "Price": {"Amount": "1e999999999", "Currency": "EUR"}}]},
+            200,
+            errors.Refused,
+            "makes no sense",
+        ),
+        ({"Items": [{**ITEM, "Count": 2**31 - 1}]}, 200, errors.Refused, "makes no sense"),
+        ({"error": "who are you", "code": "unauthenticated"}, 401, errors.Refused, "peer north: who are you"),
+        ({"error": "a fault", "code": "internal"}, 500, errors.Unavailable, "peer north: a fault"),
+        (b"busy", 503, errors.Unavailable, "it answers 503"),
+        ({"error": "line\none\x1b[31m", "code": "no-room"}, 409, errors.NoRoom, r"line one \[31m"),
+        (b"", 302, errors.Refused, "it answers 302"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_in_words(
+    body: Any, status: int, kind: type[errors.SkerryError], words: str
+) -> None:
+    async with (
+        server(saying(body, status, Location="http://127.0.0.1:1/")) as url,
+        client_of(url, SELLER.cloud) as client,
+    ):
+        with pytest.raises(kind, match=words):
+            await client.offers(None)
+
+
+async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skerry.wire.rear.client.MAX_ANSWER", 100_000)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 10_000)
+
+    async with server(answer) as url, client_of(url, SELLER.cloud) as client:
+        with pytest.raises(errors.TooLarge, match="more than 100000 bytes"):
+            await client.offers(None)
+
+
+async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with server(hang) as url, client_of(url, SELLER.cloud, timeout_s=0.1) as client:
+        with pytest.raises(errors.TimedOut, match=r"peer north did not answer within 0\.1 s"):
+            await client.offers(None)
+        with pytest.raises(errors.TimedOut):
+            async with client.door(ContractId("c"), "c.secret", lambda _: None):
+                pass
+    async with client_of(url, SELLER.cloud) as client:
+        with pytest.raises(errors.Unavailable, match="peer north cannot be reached"):
+            await client.offers(None)
+
+
+async def test_only_the_peers_own_ca_is_trusted_if_there_is_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    good, bad = (TestAuthority(tmp_path_factory.mktemp("ca"), name) for name in ("good", "bad"))
+    context = tls.https_server(good.ca.read_bytes())
+    pair = good.issue("server", server=True)
+    tls.load(context, pair.certificate, pair.key)
+    async with server(saying({"Items": []}), context) as url:
+        url = url.replace("127.0.0.1", "localhost")
+        async with client_of(url, SELLER.cloud, ca=good.ca.read_text()) as client:
+            assert await client.offers(None) == []
+        for ca in (bad.ca.read_text(), ""):
+            async with client_of(url, SELLER.cloud, ca=ca) as client:
+                with pytest.raises(errors.Refused, match="is not trusted"):
+                    await client.offers(None)
+        async with client_of(url.replace("https", "http"), SELLER.cloud) as client:
+            with pytest.raises(errors.SkerryError):
+                await client.offers(None)
+
+
+async def test_a_proxy_of_the_environment_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, market: Market
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    async with buyer_at(market) as client:
+        assert await client.offers(None) == []
+
+
+# Doors
+
+
+async def test_a_door_carries_frames_and_tells_how_the_contract_stands(hall: Hall) -> None:
+    told: list[Standing] = []
+    async with buyer_at(hall.market) as client, client.door(hall.id, hall.token, told.append) as end:
+        await end.send(b"hello")
+        assert await end.receive() == b"hello"
+        assert (told[0].cell, told[0].ended) == ("running", "")
+        contract = hall.market.ledger.contract(hall.id).contract
+        assert told[0].ends_at == pytest.approx(contract.ends_at, abs=0.001)
+        await hall.market.ledger.release(hall.id, contract.buyer)
+        assert await end.receive() is None
+        assert told[-1].ended == "released"
+        with pytest.raises(errors.Unavailable):
+            await end.send(b"more")
+
+
+async def test_a_door_that_does_not_open_says_why(hall: Hall) -> None:
+    async with buyer_at(hall.market) as client:
+        with pytest.raises(errors.Refused, match="not the credential"):
+            async with client.door(hall.id, "c.wrong", lambda _: None):
+                pass
+        hall.seen(Status.SCHEDULING, "no node has room", node=None)
+        with pytest.raises(errors.Unavailable, match=r"peer north: .*no node has room"):
+            async with client.door(hall.id, hall.token, lambda _: None):
+                pass
+        contract = hall.market.ledger.contract(hall.id).contract
+        await hall.market.ledger.release(hall.id, contract.buyer)
+        with pytest.raises(errors.Expired, match="released"):
+            async with client.door(hall.id, hall.token, lambda _: None):
+                pass
+
+
+async def test_a_tunnel_says_first_what_is_asked_for(hall: Hall) -> None:
+    asked = OpenTunnel("secret id", InstanceId("mine"), LogsAsk(tail=2))
+    async with buyer_at(hall.market) as client:
+        async with client.tunnel(hall.id, hall.token, asked) as end:
+            await end.send(b"hello")
+            assert await end.receive() == b"hello"
+            await end.end()
+            assert await end.receive() is None
+        assert hall.ways.asks[-1][2] == GuestAsk(InstanceId("mine"), LogsAsk(tail=2))
+
+        async def fail(ask: Any, end: Any) -> None:
+            raise errors.NotFound("there is no such instance")
+
+        hall.ways.node = fail
+        async with client.tunnel(hall.id, hall.token, asked) as end:
+            with pytest.raises(errors.NotFound, match="no such instance"):
+                await end.receive()
+
+
+@pytest.mark.parametrize("message", [b"\xff\xff\xff", b"", "no json", '{"ends": "tomorrow"}'])
+async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: bytes | str) -> None:
+    async def answer(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=("skerry.door.v1",))
+        await socket.prepare(request)
+        if isinstance(message, bytes):
+            await socket.send_bytes(message)
+        else:
+            await socket.send_str(message)
+        await socket.receive()
+        return socket
+
+    async with (
+        server(answer) as url,
+        client_of(url, SELLER.cloud) as client,
+        client.door(ContractId("c"), "c.secret", lambda _: None) as end,
+    ):
+        with pytest.raises(errors.Invalid):
+            await end.receive()
+
+
+async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() -> None:
+    async def elsewhere(request: web.Request) -> web.Response:
+        raise web.HTTPFound("http://127.0.0.1:1/")
+
+    async def other(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        return socket
+
+    for answer, words in ((elsewhere, "sends us elsewhere"), (other, "does not speak skerry.door.v1")):
+        async with server(answer) as url, client_of(url, SELLER.cloud) as client:
+            with pytest.raises(errors.Refused, match=words):
+                async with client.door(ContractId("c"), "c.secret", lambda _: None):
+                    pass
+
+
+def test_secrets_are_not_shown() -> None:
+    contract = asking.Contract("c", "document", asking.Credentials("secret"))
+    assert "secret" not in repr(asking.bought_of(contract)) + repr(contract)
+    with pytest.raises(errors.Invalid):
+        asking.bought_of(asking.Contract("c", "document", asking.Credentials("two\nlines")))
+
+
+def test_a_duration_is_no_shorter_than_asked_for() -> None:
+    assert [asking.duration(seconds) for seconds in (1.0, 59.2, 7200)] == ["PT1S", "PT60S", "PT7200S"]
