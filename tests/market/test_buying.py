@@ -377,3 +377,21 @@ async def test_a_wish_for_an_unknown_peer_says_so() -> None:
             mine.desk.get("none")
         with pytest.raises(errors.Invalid, match="no peer of its own"):
             await mine.desk.set_peer(Peer("me", "http://me.example", BUYER.cloud), actor="ed")
+
+
+async def test_contracts_that_are_done_with_are_forgotten_beyond_a_number_the_oldest_first() -> None:
+    async with shop("north") as (mine, north):
+        await north.sell()
+        bought = [await mine.buy() for _ in range(4)]
+        for number, borrowed in enumerate(bought[:3]):
+            over = replace(borrowed, state=State.ENDED, ended_at=float(3 - number))
+            await mine.loans.change(
+                borrowed.id,
+                lambda loan, over=over: replace(loan, borrowed=over, is_told=over.ended_at != 3.0),
+                actor="test",
+            )
+        await mine.loans.trim(4)
+        assert len(mine.desk.borrowed()) == 4
+        await mine.loans.trim(0)
+        await eventually(lambda: len(mine.desk.borrowed()) == 2)
+        assert {one.id for one in mine.desk.borrowed()} == {bought[0].id, bought[3].id}

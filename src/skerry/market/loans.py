@@ -189,6 +189,8 @@ class Loans:
 
     async def trim(self, keep: int) -> None:
         """Forget the oldest that are over and done with, but `keep` of them."""
+        if len(self._loans) <= keep:
+            return
         over = sorted(
             (loan.borrowed for loan in self.all() if loan.is_done), key=lambda one: one.ended_at or 0.0
         )

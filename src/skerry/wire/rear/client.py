@@ -208,6 +208,7 @@ class Client:
             trace.on_request_redirect.append(self._refuse_redirect)
             trace.on_request_end.append(self._tell_refusal)
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # every contract has a door that stays open
                 timeout=aiohttp.ClientTimeout(total=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"skerry/{skerry.__version__}", "Accept-Encoding": "identity"},
