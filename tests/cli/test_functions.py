@@ -117,19 +117,24 @@ def test_a_deploy_asks_for_all_that_its_options_say(ledge: Ledge) -> None:
     room = ("--memory", "64", "--cpu", "500", "--concurrency", "4", "--timeout", "2m", "--network", "none")
     what = ("--name", "greet", "--handler", "hello.other", "--runtime", "python310")
     env = ("-e", "A=1", "--env-file", str(ledge.folder / "env"))
-    ledge.say("deploy", *room, *what, *env, ledge.file())
+    where = ("--policy", "edgecloud", "--idempotent")
+    ledge.say("deploy", *room, *what, *env, *where, ledge.file())
     [asked] = ledge.fakes.functions.asked
     assert (asked.name, asked.handler, asked.runtime) == ("greet", "hello.other", "python310")
     assert (asked.memory, asked.cpu, asked.max_concurrency, asked.timeout_s) == (64, 500, 4, 120.0)
     assert asked.network is NetworkMode.NONE
     assert asked.environment == ("A=1", "B=2")
+    assert (asked.policy, asked.is_idempotent) == ("edgecloud", True)
 
 
 def test_a_second_deploy_updates_says_so_and_keeps_what_is_not_said(ledge: Ledge) -> None:
-    ledge.say("deploy", "--memory", "256", "--cpu", "250", "-e", "A=1", "-e", "B=2", ledge.file())
+    ledge.say(
+        "deploy", "--memory", "256", "--cpu", "250", "-e", "A=1", "-e", "B=2", "--idempotent", ledge.file()
+    )
     assert ledge.say("deploy", "-e", "B=3", ledge.file()).startswith("updated hello to version 2: ")
     first, second = ledge.fakes.functions.asked
     assert (second.memory, second.cpu, second.environment) == (256, 250, ("A=1", "B=3"))
+    assert second.is_idempotent
     told = ledge.json("deploy", "--cpu", "0", ledge.file())
     assert (told["Updated"], told["Version"], told["Created"]) == (True, 3, "hello")
     assert told["Bytes"] == len(first.code)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from skerry.functions.continuum.classes import DEFAULT_CLASSES
+from skerry.functions.continuum.policies.choosing import choose
 from skerry.functions.registry import Functions, NewFunction
 from skerry.kit import jsonio, tasks
 from skerry.kit.clock import Clock, ManualClock
@@ -58,6 +60,7 @@ class Ground:
             self.events,
             memory_mb=1024,
             cpus=2.0,
+            check_policy=lambda name: choose(name, DEFAULT_CLASSES),
             reached=reached,
         )
         running = asyncio.create_task(functions.run(lambda: self.in_use))

@@ -38,8 +38,10 @@ async def functions(ground: Ground) -> AsyncIterator[Functions]:
 async def test_a_function_is_there_with_its_code_when_create_returns(
     functions: Functions, ground: Ground
 ) -> None:
-    made = await functions.create(hello(environment=("KEY=v",), cpu=Millicores(500)), actor="ann")
+    wish = hello(environment=("KEY=v",), cpu=Millicores(500), is_idempotent=True, policy="edgecloud")
+    made = await functions.create(wish, actor="ann")
     assert functions.get("hello") == made
+    assert (made.is_idempotent, made.policy) == (True, "edgecloud")
     assert (made.version, made.code, made.cpu, made.environment) == (1, digest_of(HELLO), 500, ("KEY=v",))
     folder = functions.code_folder(made)
     assert folder is not None
@@ -132,6 +134,7 @@ async def test_deleting_what_is_not_there_says_so(functions: Functions) -> None:
         ({"environment": tuple(f"K{n}={'v' * 30_000}" for n in range(9))}, errors.TooLarge, "256 KiB"),
         ({"max_concurrency": 0}, errors.Invalid, "max_concurrency"),
         ({"timeout_s": -1.0}, errors.Invalid, "timeout_s"),
+        ({"policy": "edgeclowd"}, errors.Invalid, "did you mean 'edgecloud'"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_leaves_nothing(

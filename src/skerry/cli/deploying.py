@@ -54,6 +54,12 @@ _MEMORY: Final = 128
     help="How long a call may take: 0.5s, 2m.  [default: the node's]",
 )
 @click.option("--network", type=click.Choice(["bridge", "none"]), help="none: it reaches nobody.")
+@click.option("--policy", metavar="NAME", help="Where its calls run.  [default: as each node's settings say]")
+@click.option(
+    "--idempotent/--not-idempotent",
+    default=None,
+    help="Whether a call that may have run may be run again.  [default: it may not]",
+)
 @client.options
 @printing.option
 def deploy(
@@ -70,6 +76,8 @@ def deploy(
     env_file: tuple[str, ...],
     timeout: float | None,
     network: str | None,
+    policy: str | None,
+    idempotent: bool | None,
     output: str,
 ) -> None:
     """Deploy a function from a file, a folder or a tar archive; or from an image.
@@ -99,6 +107,8 @@ def deploy(
         "MaxConcurrency": concurrency,
         "TimeoutS": timeout,
         "Network": network,
+        "Policy": policy,
+        "Idempotent": idempotent,
     }
     wish = {
         "MemoryMB": _MEMORY,

@@ -265,6 +265,8 @@ def _facts(one: Document, warm: int) -> list[tuple[str, str]]:
         ("environment", " ".join(each.partition("=")[0] for each in one["Environment"])),
         ("network", one["Network"]),
         ("timeout", f"{one['TimeoutS']:g}s"),
+        ("policy", one["Policy"] or "the node's"),
+        ("run again", "if it may have run" if one["Idempotent"] else "never"),
         ("version", str(one["Version"])),
         ("ready", f"{warm} idle"),
         ("deployed", printing.ago(one["CreatedAt"])),

@@ -17,6 +17,8 @@ from skerry.control.events import EventLog
 from skerry.daemon.containers import Engine
 from skerry.functions import runtimes
 from skerry.functions.asynchronous import Asynchronous
+from skerry.functions.continuum.classes import parse_classes
+from skerry.functions.continuum.policies.choosing import choose
 from skerry.functions.hosts import Host, Worker
 from skerry.functions.invoking import Invoker
 from skerry.functions.registry import Functions, NewFunction
@@ -56,8 +58,16 @@ async def start(
     """Open all of it, and keep it going. With what the routes need comes what raises when it cannot go on."""
     memory_mb = memory_of(settings)
     cpus = settings.cpus or float(psutil.cpu_count() or 1)
+    classes = parse_classes(settings.classes)
     registry = await Functions.open(
-        store, folder / "code", clock, settings, events, memory_mb=memory_mb, cpus=cpus
+        store,
+        folder / "code",
+        clock,
+        settings,
+        events,
+        memory_mb=memory_mb,
+        cpus=cpus,
+        check_policy=lambda name: choose(name, classes),
     )
     host = await _open_host(cells, engine, settings, folder, clock, memory_mb, undo)
     invoker = Invoker(host, registry, settings, clock, node=node, memory_mb=memory_mb, cpus=cpus)

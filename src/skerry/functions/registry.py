@@ -52,6 +52,8 @@ class NewFunction(msgspec.Struct, frozen=True):
     environment: tuple[str, ...] = ()
     network: NetworkMode = NetworkMode.BRIDGE
     timeout_s: float | None = None
+    is_idempotent: bool = False
+    policy: str = ""
 
 
 class EventWriter(Protocol):
@@ -84,6 +86,7 @@ class Functions:
         *,
         memory_mb: int,
         cpus: float,
+        check_policy: Callable[[str], object],
         reached: Callable[[str], None],
     ) -> None:
         self._store = store
@@ -93,6 +96,7 @@ class Functions:
         self._events = events
         self._memory_mb = memory_mb
         self._cpu = int(cpus * 1000)
+        self._check_policy = check_policy
         self._reached = reached
         self._view = View(store, PREFIX, _read, changed=self._moved)
         self._by_key: dict[str, Function] = {}  # by name in lower case: all that a call needs to look at
@@ -109,18 +113,30 @@ class Functions:
         *,
         memory_mb: int,
         cpus: float,
+        check_policy: Callable[[str], object],
         reached: Callable[[str], None] = lambda step: None,
     ) -> Functions:
         """The registry with its code in `folder`; what a crash left there is removed.
 
         `memory_mb` and `cpus` are what all workers may have together: a function that asks for more is
-        refused. `reached` is told each step that is done, so that tests can end the process there.
+        refused. `check_policy` raises `Invalid` for a name that no policy has. `reached` is told each step
+        that is done, so that tests can end the process there.
         """
         page = await store.range(PREFIX)
         named = {function.code for function, _ in map(_read, page.entries) if function.code is not None}
         code = Code(folder, settings, reached)
         await tasks.finish(asyncio.to_thread(code.load, named))
-        return cls(store, code, clock, settings, events, memory_mb=memory_mb, cpus=cpus, reached=reached)
+        return cls(
+            store,
+            code,
+            clock,
+            settings,
+            events,
+            memory_mb=memory_mb,
+            cpus=cpus,
+            check_policy=check_policy,
+            reached=reached,
+        )
 
     async def run(self, in_use: Callable[[], Collection[Digest]]) -> None:
         """Follow the store and remove code that is neither registered nor `in_use`, for ever.
@@ -235,6 +251,8 @@ class Functions:
             )
         runtime.check_handler(new.handler)
         self._code.check(new.code)
+        if new.policy:
+            self._check_policy(new.policy)
 
     async def _build(self, new: NewFunction, before: _Held | None) -> Function:
         digest = await tasks.finish(asyncio.to_thread(digest_of, new.code)) if new.code else None
@@ -253,6 +271,8 @@ class Functions:
             network=new.network,
             timeout_s=new.timeout_s,
             updated_at=now,
+            is_idempotent=new.is_idempotent,
+            policy=new.policy,
             version=1 if before is None else before.value.version + 1,
         )
 

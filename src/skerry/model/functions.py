@@ -36,6 +36,8 @@ class Function(msgspec.Struct, frozen=True):
     timeout_s: float | None = None  # of each call; None: the node's setting
     updated_at: float = 0.0
     version: int = 1  # goes up with every update; workers of older ones serve no new call
+    is_idempotent: bool = False  # a call that may have run may be run again
+    policy: str = ""  # where its calls run; empty: the node's setting
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
@@ -48,6 +50,7 @@ class Function(msgspec.Struct, frozen=True):
             raise errors.Invalid(f"max_concurrency must be 1 to {MAX_CONCURRENCY}", field="max_concurrency")
         ids.check_label(self.handler, "handler")
         ids.check_label(self.image, "image")
+        ids.check_label(self.policy, "policy")
         if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise errors.Invalid(f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S}", field="timeout_s")
         if self.code is not None:

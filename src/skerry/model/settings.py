@@ -237,6 +237,35 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         0.0
     )
     area: Annotated[str, Meta(description="Where this node is, as reports name it")] = "local"
+    remote_area: Annotated[
+        str, Meta(description="Area that takes what this one has no room for; empty: none does")
+    ] = ""
+    policy: Annotated[
+        str, Meta(description="Where calls run, unless their function says: `default`, `qosaware`, ...")
+    ] = "default"
+    classes: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1,
+            description="QoS classes from class 0 on, as NAME:WEIGHT:DEADLINE_S:UTILITY, for policies that "
+            "look at what an answer in time is worth",
+        ),
+    ] = ("background:1:60:1", "standard:4:5:4", "urgent:16:1:16")
+    max_hops: Annotated[
+        int, Meta(ge=0, le=16, description="Nodes that a call may be handed on to, one after the other")
+    ] = 1
+    neighbours: Annotated[
+        str, Meta(description="HOST:PORT for calls of other nodes; port 0 takes any free one; empty: none")
+    ] = ""
+    neighbour_address: Annotated[
+        str, Meta(description="HOST:PORT by which other nodes reach that, if it is another")
+    ] = ""
+    ping_s: Annotated[float, Meta(gt=0, description="Neighbours tell each other how they are this often")] = (
+        5.0
+    )
+    neighbour_timeout_s: Annotated[
+        float, Meta(gt=0, description="A neighbour that says nothing for this long is down")
+    ] = 2.0
     keep_alive_s: Annotated[float, Meta(gt=0, description="An idle worker is kept this long")] = 600.0
     call_timeout_s: Annotated[
         float, Meta(gt=0, description="A call that names no time of its own is ended after this")

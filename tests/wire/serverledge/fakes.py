@@ -105,6 +105,8 @@ class FakeFunctions:
             network=new.network,
             timeout_s=new.timeout_s,
             version=version,
+            is_idempotent=new.is_idempotent,
+            policy=new.policy,
         )
         self.known[new.name.lower()] = function
         return function

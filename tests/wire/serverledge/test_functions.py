@@ -67,6 +67,8 @@ async def test_every_field_of_a_function_is_read(ledge: Serverledge) -> None:
         Environment={"A": "1", "B": "x=y"},
         Network="none",
         TimeoutS=2.5,
+        Idempotent=True,
+        Policy="edgecloud",
         Runtime="custom",
         CustomImage="example.org/f:1",
         Handler="",
@@ -84,6 +86,8 @@ async def test_every_field_of_a_function_is_read(ledge: Serverledge) -> None:
             environment=("A=1", "B=x=y"),
             network=NetworkMode.NONE,
             timeout_s=2.5,
+            is_idempotent=True,
+            policy="edgecloud",
         )
     ]
 
@@ -277,6 +281,8 @@ async def test_a_function_is_described_with_what_really_runs_it(ledge: Serverled
         "Version": 1,
         "CreatedAt": 1_700_000_000.0,
         "UpdatedAt": 1_700_000_000.0,
+        "Idempotent": False,
+        "Policy": "",
     }
 
 

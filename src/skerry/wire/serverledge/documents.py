@@ -49,6 +49,10 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
     timeout_s: Annotated[float, Meta(description="Of each call; 0 or less: the node's setting")] = field(
         default=0.0, name="TimeoutS"
     )
+    idempotent: Annotated[
+        bool, Meta(description="A call that may have run on a node that is lost is run again elsewhere")
+    ] = False
+    policy: Annotated[str, Meta(description="Where its calls run; empty: the node's setting")] = ""
 
     def new_function(self) -> NewFunction:
         """What the registry takes; `Invalid` for what cannot even be said to it."""
@@ -66,6 +70,8 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
             environment=_variables(self.environment),
             network=_network(self.network),
             timeout_s=self.timeout_s if self.timeout_s > 0 else None,
+            is_idempotent=self.idempotent,
+            policy=self.policy,
         )
 
 
@@ -282,6 +288,8 @@ class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
     version: Annotated[int, Meta(description="Goes up with every update")]
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
     updated_at: float
+    idempotent: Annotated[bool, Meta(description="A call that may have run may be run again")]
+    policy: Annotated[str, Meta(description="Where its calls run; empty: the node's setting")]
 
 
 def function_document(function: Function, runs: str, timeout_s: float) -> FunctionDocument:
@@ -302,4 +310,6 @@ def function_document(function: Function, runs: str, timeout_s: float) -> Functi
         version=function.version,
         created_at=function.created_at,
         updated_at=function.updated_at or function.created_at,
+        idempotent=function.is_idempotent,
+        policy=function.policy,
     )
