@@ -137,7 +137,7 @@ _NO_NODE = _Node()
 class Learnt:
     """All that a node has learnt."""
 
-    def __init__(self, *, max_functions: int = 1024, max_places: int = 128) -> None:
+    def __init__(self, *, max_functions: int = 512, max_places: int = 64) -> None:
         self._max_functions = max_functions
         self._max_places = max_places
         self._calls = 0
@@ -145,10 +145,19 @@ class Learnt:
         self._functions: dict[FunctionName, _Function] = {}  # the last one is the one seen last
         self._nodes: dict[NodeId, _Node] = {}  # likewise
 
+    def __len__(self) -> int:
+        """Of how many functions at how many places something is remembered, all together."""
+        return sum(len(function.pairs) for function in self._functions.values())
+
     # What happened
 
     def saw(self, demand: Demand, place: Place, seen: Seen) -> None:
-        """A call went so at `place`, which is what was known of it when that was decided."""
+        """A call went so at `place`, which is what was known of it when that was decided.
+
+        Other nodes tell this of themselves: what cannot be is passed over, since it would never fade.
+        """
+        if not all(0.0 <= part < math.inf for part in _parts(seen)):
+            return
         node = self._node(place.node)
         node.refusal.add(0.0)
         qos_class = min(demand.qos_class, _CLASSES - 1)
@@ -257,6 +266,10 @@ class Learnt:
         if refusal:
             refusal *= node.refusal.weight * counts / (node.refusal.weight * counts + _TRUST)
         return Prediction(queue_s, cold * start_s, run_s, network_s, math.sqrt(variance), refusal, known)
+
+
+def _parts(seen: Seen) -> tuple[float, ...]:
+    return (seen.queue_s, seen.start_s or 0.0, seen.run_s or 0.0, seen.network_s)
 
 
 def _seats(demand: Demand, place: Place) -> float:

@@ -23,18 +23,18 @@ class Guarded:
         self._told: set[str] = set()
 
     def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+        decision: Decision = RUN
+        raised: Exception | None = None
         try:
             decision = self._policy.decide(demand, view, learnt)
             fault = why_not(decision, demand, view)
-        except Exception as error:
-            decision, fault = RUN, f"it raised {type(error).__name__}"
-            if fault not in self._told:
-                log.error("policy.failed", policy=self.name, error=repr(error), exc_info=error)
+        except Exception as error:  # noqa: BLE001 - it is not our code
+            raised, fault = error, f"it raised {type(error).__name__}"
         if not fault:
             return decision
         if fault not in self._told:
             self._told.add(fault)
-            log.error("policy.overruled", policy=self.name, because=fault)
+            log.error("policy.overruled", policy=self.name, because=fault, exc_info=raised)
         return RUN
 
 

@@ -68,12 +68,11 @@ class QosAware:
         best = max(options, key=_by_worth)
         self._utility += _MEMORY * (qos_class.utility - self._utility)
         self._work += _MEMORY * (best.work - self._work)
-        if best.worth <= 0.0 and not any(option.has_room for option in options):
-            return Drop(
-                f"all nodes are busy with calls worth more, or none would answer it in {deadline_s:g} s "
-                f"(class {qos_class.name}; the best chance is {best.in_time:.0%}); call again later, with "
-                "more time or in another class"
-            )
+        if best.worth <= 0.0:
+            free = [option for option in options if option.has_room]
+            if not free:
+                return Drop(_reason(qos_class, deadline_s, best))
+            best = max(free, key=_by_worth)  # there it is in nobody's way
         self._count += 1
         if self._count % _EXPLORES == 0:
             best = _least_known(options, best)
@@ -107,6 +106,14 @@ class QosAware:
 
 
 _by_worth = attrgetter("worth")
+
+
+def _reason(qos_class: QosClass, deadline_s: float, best: Option) -> str:
+    return (
+        f"all nodes are busy with calls worth more, or none would answer it in {deadline_s:g} s (class "
+        f"{qos_class.name}; the best chance is {best.in_time:.0%}); call again later, with more time or in "
+        "another class"
+    )
 
 
 def _least_known(options: Sequence[Option], best: Option) -> Option:
