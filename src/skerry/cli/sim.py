@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skerry.sim.coordinates import Round
     from skerry.sim.runs import Outcome, Progress
 
-_ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near", "moved, ms", "p90, ms")
+_ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near error", "moved, ms", "p90, ms")
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]")
