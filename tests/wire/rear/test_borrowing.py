@@ -32,6 +32,7 @@ from skerry.store.memory import MemoryStore
 from skerry.store.protocol import Delete
 from skerry.wire.nodes.links import LinkConnection
 from skerry.wire.rear.borrowing import Borrower
+from skerry.wire.rear.ends import UNNOTICED_S
 from tests.control.test_sessions import FakeInstances
 from tests.market.test_borrowing import LOAN
 from tests.support.deals import BUYER, SELLER
@@ -330,10 +331,10 @@ async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_b
         made.landlord.is_down = True
         await made.landlord.hang_up()
         await eventually(lambda: NODE not in made.sessions._sessions)
-        made.clock.advance(119)
+        made.clock.advance(119 - UNNOTICED_S)
         await made.borrower.tend()
         assert not made.loan.is_over
-        made.clock.advance(2)
+        made.clock.advance(2 + UNNOTICED_S)
         await made.until(lambda: made.loan.is_over)
         await made.until(lambda: not made.is_registered)
         assert made.loan.borrowed.reason == "nothing was heard of its provider for 120 s"
@@ -341,6 +342,20 @@ async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_b
         made.landlord.is_down = False
         await made.until(lambda: made.loan.is_done)
         assert made.landlord.released == ["c1"]
+
+
+async def test_silence_counts_from_the_last_word_and_not_from_when_it_was_noticed() -> None:
+    async with world() as made:
+        await made.opened()
+        door, _ = made.borrower._doors[ContractId("c1")]
+        made.clock.advance(100)
+        assert door.silent_s == 0
+        made.landlord.is_down = True
+        await made.landlord.hang_up()
+        await eventually(lambda: door.silent_s)
+        assert door.silent_s == UNNOTICED_S
+        made.clock.advance(120 - UNNOTICED_S)
+        await made.until(lambda: made.loan.is_over)
 
 
 async def test_a_release_that_could_not_be_told_is_forgotten_at_the_contracts_end() -> None:

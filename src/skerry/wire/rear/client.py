@@ -29,7 +29,7 @@ from skerry.model.room import Room
 from skerry.model.sessions import OpenTunnel
 from skerry.wire.nodes import tunnels
 from skerry.wire.rear import asking
-from skerry.wire.rear.ends import MAX_MESSAGE, PROTOCOL, SocketEnd
+from skerry.wire.rear.ends import MAX_MESSAGE, PING_S, PROTOCOL, SocketEnd
 
 if TYPE_CHECKING:
     import aiohttp
@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 MAX_ANSWER: Final = 8 * 1024 * 1024
 _MAX_REFUSAL: Final = 4096
-_PING_S: Final = 10.0
 _CLOSE_S: Final = 2.0
 _ONCE: Final = "Idempotency-Key"
 
@@ -146,7 +145,7 @@ class Client:
                     protocols=(PROTOCOL,),
                     headers=headers,
                     ssl=context,
-                    heartbeat=_PING_S,
+                    heartbeat=PING_S,
                     max_msg_size=MAX_MESSAGE,
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
                 )

@@ -28,6 +28,7 @@ from skerry.model.sessions import OpenTunnel
 from skerry.wire.nodes import links, tunnels
 from skerry.wire.nodes.attending import attend
 from skerry.wire.proto import nodes_pb2 as pb
+from skerry.wire.rear.ends import UNNOTICED_S
 
 log = structlog.get_logger(__name__)
 
@@ -145,7 +146,8 @@ class Doorman:
                 await self._attend(landlord, credential, frames)
             finally:
                 self._is_open = False
-                self._hear()
+                # That nobody was there any more came out late, unless somebody said so.
+                self._heard_at = max(self._heard_at, self._clock.monotonic() - UNNOTICED_S)
 
     async def _attend(self, landlord: Landlord, credential: str, frames: FarEnd) -> None:
         line = _Line(self, links.Link(frames, pb.FromNode), landlord, credential)
@@ -163,8 +165,12 @@ class Doorman:
         self._hear()
 
     def _hear(self) -> None:
-        self._heard_at = self._clock.monotonic()
+        self.hear_frame()
         self._changed()
+
+    def hear_frame(self) -> None:
+        """Something came through the door."""
+        self._heard_at = self._clock.monotonic()
 
     def _set_heard(self, is_heard: bool) -> None:
         self.is_heard = is_heard
@@ -210,8 +216,10 @@ class _Line:
 
     async def recv_message(self) -> pb.FromNode | None:
         message = await self._link.recv_message()
-        if message is not None and message.HasField("hello"):
-            self._doorman.speak_for(message.hello)
+        if message is not None:
+            self._doorman.hear_frame()
+            if message.HasField("hello"):
+                self._doorman.speak_for(message.hello)
         return message
 
     async def send_message(self, message: pb.ToNode) -> None:

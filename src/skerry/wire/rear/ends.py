@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import aiohttp
 
 PROTOCOL: Final = "skerry.door.v1"
+# The other side is asked for a sign of life after this long without one, and has half of it to answer.
+PING_S: Final = 10.0
+UNNOTICED_S: Final = PING_S * 1.5
 MAX_MESSAGE: Final = MAX_FRAME + 4096
 _DONE: Final = 1000  # closed in good order
 
