@@ -96,11 +96,16 @@ class Links(Protocol):
     neighbour cannot be reached or does not answer.
     """
 
-    async def invoke(self, member: Member, call: FarCall, *, at_once: bool) -> Report:
+    async def invoke(
+        self, member: Member, call: FarCall, *, at_once: bool, begins: Begins | None = None
+    ) -> Report:
         """Have `member` run it, and its report, with the times as they were there.
 
         With `at_once` a member that has a warm worker for it starts without asking back, which saves a round
         trip; if it is lost then, it may have run. Raises `NotStarted` or `MayHaveRun`.
+
+        `begins`, never given with `at_once`, is awaited when the member says `Ready`, before it is told to go
+        on; what it raises is raised here, and keeps the call from being run.
         """
         ...
 
