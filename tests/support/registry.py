@@ -5,7 +5,7 @@
         await images.pull(f"{registry.address}/web:1")
 
 With `password` it asks for the user `USER` and `PASSWORD`; with `authority` it speaks TLS; with `token_realm`
-it wants tokens that somebody else gives out there, signed by `authority`.
+it wants tokens that somebody else gives out there, signed by `authority`. With `host` it is not on loopback.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Registry:
         authority: TestAuthority | None = None,
         tls: bool = False,
         token_realm: str = "",
+        host: str = "127.0.0.1",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -52,6 +53,7 @@ class Registry:
         self._authority = authority
         self._tls = tls
         self._token_realm = token_realm
+        self._host = host
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,7 +69,7 @@ class Registry:
     @property
     def address(self) -> str:
         """HOST:PORT, as a reference begins."""
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     def start(self) -> None:
         """With another port after a `stop`."""
@@ -193,7 +195,7 @@ class Registry:
 
     def _connection(self) -> http.client.HTTPConnection:
         if not self._tls:
-            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+            return http.client.HTTPConnection(self._host, self._port, timeout=30)
         assert self._authority is not None
         context = ssl.create_default_context(cafile=str(self._authority.ca))
-        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=30, context=context)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=30, context=context)

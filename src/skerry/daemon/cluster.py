@@ -38,11 +38,17 @@ from skerry.wire.nodes.ways import Ways
 class Cluster:
     """The parts that are served."""
 
+    mirror: Mirror
+    nodes: Nodes
+    instances: Instances
+    reconciler: Reconciler
+    ways: Ways
     kudo: Kudo
     services: list[IServable]
     sessions: Sessions
     leader: Leader
     ready: Callable[[], Awaitable[None]]  # when what is in the store is known
+    place: Callable[[], None]  # begin to place instances, and to lead if nobody does
 
 
 def start(
@@ -91,14 +97,22 @@ def start(
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
     loops.forever("servers", servers.run)
-    loops.forever("placing", lambda: reconciler.run(leader))
+
+    def place() -> None:
+        loops.forever("placing", lambda: reconciler.run(leader))
 
     async def ready() -> None:
         for part in (mirror, workloads, nodes):
             await part.ready()
 
+    ways = Ways(sessions, servers, tls)
     return Cluster(
-        kudo=Kudo(workloads, instances, nodes, Ways(sessions, servers, tls), clock),
+        mirror=mirror,
+        nodes=nodes,
+        instances=instances,
+        reconciler=reconciler,
+        ways=ways,
+        kudo=Kudo(workloads, instances, nodes, ways, clock),
         services=[
             NodeService(sessions, clock, counts=identity.counts),
             ServerService(sessions),
@@ -107,4 +121,5 @@ def start(
         sessions=sessions,
         leader=leader,
         ready=ready,
+        place=place,
     )

@@ -1,37 +1,40 @@
-"""The market of this cloud: its key, the ledger of what it offers and has sold, and who may ask for it.
+"""The market of this cloud: its key, the ledger of what it offers and has sold, what it lends and borrows.
 
 Called by `skerry.daemon.roles` for `up` and `server`. Every server of a cloud sells from the one ledger in
-the store; the one that leads minds its deadlines.
+the store, and buys; the one that leads minds deadlines. Lending is `skerry.daemon.lending`, borrowing
+`skerry.daemon.borrowing`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from skerry.control.events import EventLog
+from skerry.daemon import borrowing, lending
+from skerry.daemon.cluster import Cluster
 from skerry.kit import ids
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
 from skerry.market import provider
-from skerry.market.keys import SigningKey
 from skerry.market.ledger import Ledger
 from skerry.market.proofs import Proofs
 from skerry.market.signing import Notary
 from skerry.model.settings import MarketSettings
 from skerry.store.protocol import Store
+from skerry.wire.market.context import MarketDesk
 from skerry.wire.rear.context import Rear
 
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """The parts that others work with."""
+    """The parts that are served: to other clouds, and to the people of this one."""
 
-    key: SigningKey
-    ledger: Ledger
     rear: Rear
+    desk: MarketDesk
 
 
 async def start(
@@ -40,16 +43,24 @@ async def start(
     clock: Clock,
     settings: MarketSettings,
     folder: Path,
+    fleet: Cluster,
     *,
-    is_leading: Callable[[], bool],
     domain: str,
-    address: str,
+    url: str,
     loops: Keeper,
+    undo: AsyncExitStack,
 ) -> Market:
-    """Open the ledger and keep it going. `folder` is that of the keys; `domain` and `address` are where this
+    """Sell, lend, buy and borrow from now on. `folder` is that of the keys; `domain` and `url` are where this
     cloud says that it is. Raises if the key is damaged, or the store another cloud's."""
     key = await asyncio.to_thread(provider.load_or_create, folder)
     await provider.claim(store, key)
+
+    def is_leading() -> bool:
+        return fleet.leader.is_leading
+
+    def new_id() -> str:
+        return ids.new_id(clock.now())
+
     ledger = Ledger(
         store,
         clock,
@@ -61,14 +72,44 @@ async def start(
     )
     loops.forever("ledger", ledger.run, critical=True)
     await ledger.ready()
+    porter = lending.start(
+        store,
+        ledger,
+        clock,
+        settings,
+        key=key,
+        mirror=fleet.mirror,
+        instances=fleet.instances,
+        standings=fleet.nodes,
+        reconciler=fleet.reconciler,
+        ways=fleet.ways,
+        is_leading=is_leading,
+        name=domain,
+        url=url,
+        loops=loops,
+    )
     rear = Rear.of(
         ledger,
         Proofs(store, clock, key.cloud),
         clock,
         provider=key.cloud,
-        new_id=lambda: ids.new_id(clock.now()),
+        new_id=new_id,
         domain=domain,
-        address=address,
+        address=urlsplit(url).netloc,
+        porter=porter,
     )
     loops.forever("offers", rear.shelf.run)
-    return Market(key, ledger, rear)
+    trader = await borrowing.start(
+        store,
+        events,
+        clock,
+        settings,
+        key=key,
+        ledger=ledger,
+        nodes=fleet.nodes,
+        sessions=fleet.sessions,
+        is_leading=is_leading,
+        loops=loops,
+        undo=undo,
+    )
+    return Market(rear, MarketDesk(ledger, trader, key.cloud, clock, new_id))

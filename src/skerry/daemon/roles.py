@@ -121,11 +121,13 @@ async def _start_server(
         clock,
         settings.market,
         folder / "pki",
-        is_leading=lambda: fleet.leader.is_leading,
+        fleet,
         domain=host_name,
-        address=_advertised(http_address, settings),
+        url=f"{scheme}://{_advertised(http_address, settings)}",
         loops=loops,
+        undo=undo,
     )
+    fleet.place()  # not before it is known what room is promised to buyers
     lacking: tuple[str, ...] = ()
     engine = None
     serverledge = None
@@ -170,7 +172,15 @@ async def _start_server(
     )
     services = [IdentityService(identity), *fleet.services]
     grpc = GrpcServer(standard.beside(services, checks), door, settings.grpc, clock=clock)
-    app = build_app(plane, door, lambda: _advertised(grpc_address, settings), fleet.kudo, serverledge, trade.rear)
+    app = build_app(
+        plane,
+        door,
+        lambda: _advertised(grpc_address, settings),
+        fleet.kudo,
+        serverledge,
+        trade.rear,
+        trade.desk,
+    )
     http = HttpServer(app, settings.http)
 
     async def drain() -> None:
@@ -194,6 +204,7 @@ async def _start_server(
             kept_mb=functions.memory_of(settings.functions),
             servers=KnownServers(_dialable(grpc_address), folder / _SERVERS_FILE),
             tls=own.node_context,
+            max_guests=settings.market.max_guests,
             loops=loops,
             undo=undo,
         )
@@ -250,6 +261,7 @@ async def _start_node(
             labels=_labels(settings.node.labels),
             servers=servers,
             tls=membership.context,
+            max_guests=settings.market.max_guests,
             loops=loops,
             undo=undo,
         )

@@ -59,7 +59,8 @@ class Rear:
         new_id: Callable[[], str],
         domain: str = "",
         address: str = "",
+        porter: Porter | None = None,
     ) -> Rear:
         """`domain` and `address` are where this cloud says that it is."""
         owner = Identity(domain, provider, address)
-        return cls(ledger, proofs, clock, provider, owner, new_id, Shelf(ledger, clock), News(owner))
+        return cls(ledger, proofs, clock, provider, owner, new_id, Shelf(ledger, clock), News(owner), porter)
