@@ -1,16 +1,18 @@
 """What a node and the control plane say to each other on the node's one long connection.
 
 The node opens with `Hello` and is answered with `Welcome`; from then on orders, acknowledgements, requests
-for tunnels and the whereabouts of servers come down, and reports go up. How they travel is
-`skerry.wire.nodes`; what the control plane does with them is `skerry.control.sessions`, what the node does is
-`skerry.node.session`.
+for tunnels, the whereabouts of servers, and members and functions if it is a member, come down, and reports
+go up. How they travel is `skerry.wire.nodes`; what the control plane does with them is
+`skerry.control.sessions`, what the node does is `skerry.node.session`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.functions import Function
+from skerry.model.ids import FunctionName, InstanceId, NodeId
+from skerry.model.members import Member
 from skerry.model.nodes import Facts
 from skerry.model.orders import Order, Report
 from skerry.model.room import NOTHING, Room
@@ -25,6 +27,7 @@ class Hello(msgspec.Struct, frozen=True):
     room: Room = NOTHING  # measured: all there is for cells
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     subnet: str = ""  # that its containers have now; empty: it takes whatever it gets
+    member: Member | None = None  # None: it takes no calls of functions
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -79,6 +82,20 @@ class Servers(msgspec.Struct, frozen=True):
     addresses: tuple[str, ...]
 
 
+class Members(msgspec.Struct, frozen=True):
+    """Everybody who takes calls of functions now, the node itself among them. Only for nodes that do."""
+
+    members: tuple[Member, ...]
+
+
+class Functions(msgspec.Struct, frozen=True):
+    """What is registered: all of it in a whole set, which comes first, then changes. Only for members."""
+
+    is_whole: bool
+    functions: tuple[Function, ...] = ()
+    gone: tuple[FunctionName, ...] = ()  # no longer registered; not in a whole set
+
+
 class Heartbeat(msgspec.Struct, frozen=True):
     """The server has nothing to say, and is still there."""
 
@@ -89,4 +106,4 @@ class Goodbye(msgspec.Struct, frozen=True):
     reason: str
 
 
-Down = Orders | Acknowledged | OpenTunnel | Servers | Heartbeat | Goodbye
+Down = Orders | Acknowledged | OpenTunnel | Servers | Members | Functions | Heartbeat | Goodbye

@@ -7,16 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.containers import NetworkMode
+from skerry.model.functions import CUSTOM, Function
+from skerry.model.ids import Digest, FunctionName, InstanceId, NodeId
+from skerry.model.members import Member
 from skerry.model.nodes import Facts
 from skerry.model.orders import Order, Report
 from skerry.model.ports import PortMapping, Protocol
 from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
 from skerry.model.sessions import (
     Acknowledged,
+    Functions,
     Goodbye,
     Heartbeat,
     Hello,
+    Members,
     OpenTunnel,
     Orders,
     Reports,
@@ -27,6 +32,7 @@ from skerry.model.statuses import Desired, Status
 from skerry.model.tunnels import ExecAsk, LogsAsk
 from skerry.model.workloads import Restart, RestartPolicy, Spec
 from skerry.wire.nodes import messages
+from skerry.wire.nodes.parts import PART_BYTES
 from skerry.wire.proto import nodes_pb2 as pb
 
 words = st.from_regex(r"[a-z][a-z0-9]{0,11}", fullmatch=True)
@@ -83,6 +89,50 @@ reports = st.builds(
 )
 
 
+members = st.builds(
+    Member,
+    words.map(NodeId),
+    lines,
+    lines,
+    lines,
+    lines,
+    st.integers(0, 2**52),
+    st.floats(0, 1e6),
+    st.booleans(),
+)
+functions = st.builds(
+    lambda name, image, memory, cpu, concurrency, keys, network, timeout_s, at, version, idempotent: Function(
+        name=FunctionName(name),
+        runtime=CUSTOM if image else "python310",
+        memory=Megabytes(memory),
+        created_at=at,
+        cpu=None if cpu is None else Millicores(cpu),
+        max_concurrency=concurrency,
+        handler="" if image else "m.f",
+        code=None if image else Digest("sha256:" + "0" * 64),
+        image=image,
+        environment=tuple(f"{key}=ü" for key in keys),
+        network=network,
+        timeout_s=timeout_s,
+        updated_at=at + 1.0,
+        version=version,
+        is_idempotent=idempotent,
+        policy="edgecloud" if idempotent else "",
+    ),
+    words,
+    st.just("") | words,
+    st.integers(1, MOST),
+    st.none() | st.integers(1, MOST),
+    st.integers(1, 2**15 - 1),
+    st.lists(words, unique=True, max_size=3),
+    st.sampled_from(NetworkMode),
+    st.none() | st.floats(0.001, 86_400),
+    moments,
+    st.integers(1, 2**60),
+    st.booleans(),
+)
+
+
 def through(message):
     """`message` as the node reads it, whole, and in how many parts."""
     reader = messages.Reader()
@@ -100,6 +150,7 @@ def through(message):
         rooms,
         st.dictionaries(words, lines, max_size=5),
         st.just("10.64.0.0/24"),
+        st.none() | members,
     )
 )
 def test_a_hello_comes_out_as_it_went_in(hello):
@@ -126,6 +177,36 @@ def test_orders_come_out_as_they_went_in(sequence, is_whole, some, gone):
     assert through(sent) == (sent, 1)
 
 
+@given(st.lists(members, max_size=4))
+def test_members_come_out_as_they_went_in(some):
+    assert through(Members(tuple(some))) == (Members(tuple(some)), 1)
+
+
+@given(st.booleans(), st.lists(functions, max_size=4), st.lists(words.map(FunctionName), max_size=3))
+def test_functions_come_out_as_they_went_in(is_whole, some, gone):
+    sent = Functions(is_whole=is_whole, functions=tuple(some), gone=tuple(gone))
+    assert through(sent) == (sent, 1)
+
+
+def test_many_functions_and_members_go_in_parts_and_come_out_as_one_set():
+    one = Function(
+        FunctionName("f"),
+        CUSTOM,
+        Megabytes(1),
+        0.0,
+        image="i",
+        environment=tuple(f"K{n}={'x' * 9000}" for n in range(28)),
+    )
+    sent = Functions(is_whole=False, functions=(one,) * 10, gone=(FunctionName("g"),))
+    read, count = through(sent)
+    assert read == sent
+    assert 3 <= count <= 10
+    everybody = Members(tuple(Member(NodeId(f"n{n}"), "x" * 200, "edge") for n in range(6000)))
+    read, count = through(everybody)
+    assert read == everybody
+    assert count == 2
+
+
 def test_many_orders_go_in_parts_and_come_out_as_one_set():
     spec = Spec(
         name="web", uri="example.org/web:1", environment=tuple(f"K{n}={'x' * 9000}" for n in range(60))
@@ -138,7 +219,7 @@ def test_many_orders_go_in_parts_and_come_out_as_one_set():
     read, parts = through(sent)
     assert read == sent
     assert 5 <= parts <= 10
-    assert all(part.ByteSize() < 2 * messages.PART_BYTES for part in messages.told(sent))
+    assert all(part.ByteSize() < 2 * PART_BYTES for part in messages.told(sent))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +245,10 @@ def test_the_rest_comes_out_as_it_went_in(message):
         pb.ToNode(open_tunnel=pb.OpenTunnel(id="x")),
         pb.ToNode(open_tunnel=pb.OpenTunnel(id="x", logs=pb.LogsAsk(stream="stdin"))),
         pb.ToNode(orders=pb.Orders(orders=[pb.Order()])),
+        pb.ToNode(members=pb.Members(members=[pb.Member()])),
+        pb.ToNode(members=pb.Members(members=[pb.Member(node="n1", cpus=float("nan"))])),
+        pb.ToNode(functions=pb.Functions(functions=[pb.Function(name="f", network="bridge")])),
+        pb.ToNode(functions=pb.Functions(functions=[pb.Function(name="f", created_at=float("inf"))])),
         pb.ToNode(orders=pb.Orders(orders=[pb.Order(instance="i1", desired=77)])),
     ],
 )
@@ -177,6 +262,9 @@ def test_parts_of_different_sets_do_not_become_one():
     assert reader.read(pb.ToNode(orders=pb.Orders(sequence=1, whole=True, more=True))) is None
     with pytest.raises(errors.Invalid):
         reader.read(pb.ToNode(orders=pb.Orders(sequence=2, whole=False)))
+    assert reader.read(pb.ToNode(functions=pb.Functions(whole=True, more=True))) is None
+    with pytest.raises(errors.Invalid):
+        reader.read(pb.ToNode(functions=pb.Functions(whole=False)))
 
 
 def test_every_status_has_a_number_of_its_own():

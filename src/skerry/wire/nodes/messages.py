@@ -2,7 +2,7 @@
 
 Total: whatever a message holds becomes a noun or an `Invalid` that names the place. What people only read is
 cut to size instead: a report must not be refused for its wording, because the node would send it again for
-ever. Tunnels are `skerry.wire.nodes.tunnels`.
+ever. Tunnels are `skerry.wire.nodes.tunnels`, members and functions `skerry.wire.nodes.continuum`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.model.sessions import (
     Acknowledged,
     Down,
+    Functions,
     Goodbye,
     Heartbeat,
     Hello,
+    Members,
     OpenTunnel,
     Orders,
     Reports,
@@ -30,14 +32,14 @@ from skerry.model.sessions import (
 )
 from skerry.model.statuses import Desired, Status
 from skerry.model.workloads import Kind, Restart, RestartPolicy, Spec
-from skerry.wire.nodes import tunnels
+from skerry.wire.nodes import continuum, tunnels
+from skerry.wire.nodes.parts import Parts, cut
 from skerry.wire.nodes.words import one_of
 from skerry.wire.proto import nodes_pb2 as pb
 
 T = TypeVar("T")
 N = TypeVar("N")
 
-PART_BYTES = 1024 * 1024  # a set of orders goes in parts of about this
 _MAX_REASON = 1000
 _MAX_ADDRESS = 64
 
@@ -67,6 +69,7 @@ def told_hello(hello: Hello) -> pb.Hello:
         room=_told_room(hello.room),
         labels=hello.labels,
         subnet=hello.subnet,
+        member=None if hello.member is None else continuum.told_member(hello.member),
     )
 
 
@@ -80,6 +83,7 @@ def hello_of(message: pb.Hello) -> Hello:
         room=_room_of(message.room),
         labels=dict(message.labels),
         subnet=ids.check_label(message.subnet, "subnet"),
+        member=continuum.member_of(message.member) if message.HasField("member") else None,
     )
 
 
@@ -164,6 +168,12 @@ def told(message: Down) -> Iterator[pb.ToNode]:
             yield pb.ToNode(open_tunnel=tunnels.told_tunnel(message))
         case Servers():
             yield pb.ToNode(servers=pb.Servers(addresses=message.addresses))
+        case Members():
+            for some in continuum.told_members(message):
+                yield pb.ToNode(members=some)
+        case Functions():
+            for few in continuum.told_functions(message):
+                yield pb.ToNode(functions=few)
         case Heartbeat():
             yield HEARTBEAT
         case Goodbye():
@@ -171,34 +181,31 @@ def told(message: Down) -> Iterator[pb.ToNode]:
 
 
 class Reader:
-    """Puts the parts of orders together; everything else passes as it comes.
+    """Puts the parts of sets together; everything else passes as it comes.
 
-    All parts together have at most `most_bytes`, and `most_orders` of orders, of ids that are gone and of
+    All parts of a set have at most `most_bytes`, and `most_orders` of orders, of ids that are gone and of
     parts: a stranger's are looked at no closer if there are more.
     """
 
     def __init__(self, most_bytes: float = math.inf, most_orders: float = math.inf) -> None:
-        self._most_bytes = most_bytes
-        self._most_orders = most_orders
-        self._parts: list[pb.Orders] = []
-        self._bytes = 0
-        self._orders = 0
+        self._orders: Parts[pb.Orders] = Parts(most_bytes, most_orders)
+        self._members: Parts[pb.Members] = Parts(most_bytes, most_orders)
+        self._functions: Parts[pb.Functions] = Parts(most_bytes, most_orders)
 
     def read(self, message: pb.ToNode) -> Down | None:
         """What `message` says; None if more of it is to come."""
         match message.WhichOneof("message"):
             case "orders":
-                self._parts.append(message.orders)
-                self._bytes += message.orders.ByteSize()
-                self._orders += 1 + len(message.orders.orders) + len(message.orders.gone)
-                if self._bytes > self._most_bytes or self._orders > self._most_orders:
-                    raise errors.TooLarge(
-                        f"a set of orders has at most {self._most_bytes} bytes and {self._most_orders} orders"
-                    )
-                if message.orders.more:
-                    return None
-                parts, self._parts, self._bytes, self._orders = self._parts, [], 0, 0
-                return _orders_of(parts)
+                ordered = message.orders
+                parts = self._orders.add(ordered, len(ordered.orders) + len(ordered.gone))
+                return None if parts is None else _orders_of(parts)
+            case "members":
+                some = self._members.add(message.members, len(message.members.members))
+                return None if some is None else continuum.members_of(some)
+            case "functions":
+                told = message.functions
+                few = self._functions.add(told, len(told.functions) + len(told.gone))
+                return None if few is None else continuum.functions_of(few)
             case "acknowledged":
                 return Acknowledged(message.acknowledged.sequence)
             case "open_tunnel":
@@ -216,18 +223,10 @@ class Reader:
 
 
 def _told_orders(orders: Orders) -> Iterator[pb.Orders]:
-    part = pb.Orders(sequence=orders.sequence, whole=orders.is_whole, gone=orders.gone)
-    size = sum(len(instance) for instance in orders.gone)
-    for order in orders.orders:
-        told_one = _told_order(order)
-        size += told_one.ByteSize()
-        if size > PART_BYTES and part.orders:
-            part.more = True
-            yield part
-            part = pb.Orders(sequence=orders.sequence, whole=orders.is_whole)
-            size = told_one.ByteSize()
-        part.orders.append(told_one)
-    yield part
+    gone = orders.gone
+    for part, is_more in cut(orders.orders, _told_order, beside=sum(map(len, gone))):
+        yield pb.Orders(sequence=orders.sequence, whole=orders.is_whole, more=is_more, orders=part, gone=gone)
+        gone = ()
 
 
 def _orders_of(parts: Sequence[pb.Orders]) -> Orders:

@@ -82,3 +82,31 @@ class ServerServiceStub:
             skerry.wire.proto.nodes_pb2.Frame,
             skerry.wire.proto.nodes_pb2.Frame,
         )
+
+
+class CodeServiceBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def Fetch(self, stream: 'grpclib.server.Stream[skerry.wire.proto.nodes_pb2.CodeAsk, skerry.wire.proto.nodes_pb2.CodePart]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/skerry.nodes.v1.CodeService/Fetch': grpclib.const.Handler(
+                self.Fetch,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                skerry.wire.proto.nodes_pb2.CodeAsk,
+                skerry.wire.proto.nodes_pb2.CodePart,
+            ),
+        }
+
+
+class CodeServiceStub:
+
+    def __init__(self, channel: grpclib.client.Channel) -> None:
+        self.Fetch = grpclib.client.UnaryStreamMethod(
+            channel,
+            '/skerry.nodes.v1.CodeService/Fetch',
+            skerry.wire.proto.nodes_pb2.CodeAsk,
+            skerry.wire.proto.nodes_pb2.CodePart,
+        )

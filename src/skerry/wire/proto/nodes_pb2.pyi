@@ -54,7 +54,7 @@ class FromNode(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat")
+    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat", "members", "functions")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,8 @@ class ToNode(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     acknowledged: Acknowledged
@@ -69,10 +71,12 @@ class ToNode(_message.Message):
     goodbye: Goodbye
     servers: Servers
     heartbeat: Heartbeat
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    members: Members
+    functions: Functions
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., functions: _Optional[_Union[Functions, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "facts", "room", "labels", "subnet")
+    __slots__ = ("name", "facts", "room", "labels", "subnet", "member")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -85,12 +89,34 @@ class Hello(_message.Message):
     ROOM_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SUBNET_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     name: str
     facts: Facts
     room: Room
     labels: _containers.ScalarMap[str, str]
     subnet: str
-    def __init__(self, name: _Optional[str] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., subnet: _Optional[str] = ...) -> None: ...
+    member: Member
+    def __init__(self, name: _Optional[str] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., subnet: _Optional[str] = ..., member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("node", "name", "area", "remote_area", "address", "memory_mb", "cpus", "server")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AREA_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_AREA_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    name: str
+    area: str
+    remote_area: str
+    address: str
+    memory_mb: int
+    cpus: float
+    server: bool
+    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., area: _Optional[str] = ..., remote_area: _Optional[str] = ..., address: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpus: _Optional[float] = ..., server: _Optional[bool] = ...) -> None: ...
 
 class Facts(_message.Message):
     __slots__ = ("architecture", "system", "kernel", "version")
@@ -289,6 +315,74 @@ class Servers(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Members(_message.Message):
+    __slots__ = ("more", "members")
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, more: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Functions(_message.Message):
+    __slots__ = ("whole", "more", "functions", "gone")
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    whole: bool
+    more: bool
+    functions: _containers.RepeatedCompositeFieldContainer[Function]
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, whole: _Optional[bool] = ..., more: _Optional[bool] = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Function(_message.Message):
+    __slots__ = ("name", "runtime", "memory_mb", "cpu_milli", "max_concurrency", "handler", "code", "image", "environment", "network", "timeout_s", "created_at", "updated_at", "version", "idempotent", "policy")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    HANDLER_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    runtime: str
+    memory_mb: int
+    cpu_milli: int
+    max_concurrency: int
+    handler: str
+    code: str
+    image: str
+    environment: _containers.RepeatedScalarFieldContainer[str]
+    network: str
+    timeout_s: float
+    created_at: float
+    updated_at: float
+    version: int
+    idempotent: bool
+    policy: str
+    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., max_concurrency: _Optional[int] = ..., handler: _Optional[str] = ..., code: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., timeout_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., version: _Optional[int] = ..., idempotent: _Optional[bool] = ..., policy: _Optional[str] = ...) -> None: ...
+
+class CodeAsk(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class CodePart(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
