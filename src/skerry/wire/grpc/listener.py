@@ -1,7 +1,7 @@
 """Accepting connections on one bound socket: how many, TLS or not, and why one was turned away.
 
-`skerry.wire.grpc.server` owns the listeners; a connection that passed is `skerry.wire.grpc.connections`' own
-matter. Each accepted socket has one task from its first byte to its last, so that the sockets held are the
+`skerry.wire.grpc.server` and `skerry.wire.neighbours.serving` own listeners; a connection that passed is its
+own matter. Each accepted socket has one task from its first byte to its last: the sockets held are the
 tasks that run. Nothing a client does ends the loop: what goes wrong with one of them is logged and counted.
 """
 
@@ -12,21 +12,33 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 import structlog
+from prometheus_client import Counter, Gauge
 
 from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
 from skerry.kit.tls import on_refusal
-from skerry.wire.grpc.connections import Connection
 from skerry.wire.grpc.handshakes import TurnedAway, explain
 
 log = structlog.get_logger(__name__)
 
-OPEN = metrics.gauge("skerry_grpc_connections", "gRPC connections held", ["listener"])
-REFUSED = metrics.counter(
-    "skerry_grpc_connections_refused_total", "gRPC connections turned away", ["listener", "reason"]
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is counted of listeners."""
+
+    held: Gauge  # by listener
+    refused: Counter  # by listener and reason
+
+
+GRPC: Final = Measures(
+    metrics.gauge("skerry_grpc_connections", "gRPC connections held", ["listener"]),
+    metrics.counter(
+        "skerry_grpc_connections_refused_total", "gRPC connections turned away", ["listener", "reason"]
+    ),
 )
 
 _TLS_RECORD: Final = 0x16  # the first byte of a TLS handshake; no HTTP/2 connection begins so
@@ -36,20 +48,33 @@ _SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
 _OUT_OF_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Listener:
+class Accepted(Protocol):
+    """A connection: a protocol of asyncio, whose `closed` is done once there is nothing left of it."""
+
+    @property
+    def closed(self) -> asyncio.Future[None]: ...
+
+    def abort(self) -> None: ...
+
+
+C = TypeVar("C", bound=Accepted)
+
+
+class Listener(Generic[C]):
     """One listening socket. Without `tls` all is plaintext; without `plaintext` all is TLS."""
 
     def __init__(
         self,
         name: str,
         sock: socket.socket,
-        connection: Callable[[], Connection],
+        connection: Callable[[], C],
         *,
         tls: ssl.SSLContext | None,
         plaintext: bool,
         max_connections: int,
         handshake_timeout_s: float,
         backoff: Backoff = _BACKOFF,
+        measures: Measures = GRPC,
     ) -> None:
         if tls is None and not plaintext:
             raise ValueError("a listener needs TLS or leave for plaintext")
@@ -61,13 +86,14 @@ class Listener:
         self._max_connections = max_connections
         self._handshake_timeout_s = handshake_timeout_s
         self._backoff = backoff
+        self._measures = measures
         self._failures = 0
         self._is_full = False
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
         self._attending: set[asyncio.Task[None]] = set()
         self._welcoming: set[asyncio.Task[None]] = set()
-        self.connections: set[Connection] = set()
+        self.connections: set[C] = set()
         sock.setblocking(False)
         self._loop.add_reader(sock, self._accept)
 
@@ -116,7 +142,7 @@ class Listener:
         self._resume = self._loop.call_later(delay, self._loop.add_reader, self._sock, self._accept)
 
     def _tell_full(self) -> None:
-        REFUSED.labels(self._name, "limit").inc()
+        self._measures.refused.labels(self._name, "limit").inc()
         if not self._is_full:  # once for every time it fills up, not once per client
             self._is_full = True
             log.warning("listener.full", listener=self._name, connections=self._max_connections)
@@ -125,24 +151,24 @@ class Listener:
         task = self._loop.create_task(self._serve(sock, address))
         self._attending.add(task)
         self._welcoming.add(task)
-        OPEN.labels(self._name).inc()
+        self._measures.held.labels(self._name).inc()
         task.add_done_callback(self._left)
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._attending.discard(task)
         self._welcoming.discard(task)
-        OPEN.labels(self._name).dec()
+        self._measures.held.labels(self._name).dec()
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
         try:
             connection = await self._connect(sock, await self._greet(sock))
         except TurnedAway as reason:
-            REFUSED.labels(self._name, reason.slug).inc()
+            self._measures.refused.labels(self._name, reason.slug).inc()
             tell = log.debug if reason.is_ordinary else log.warning
             tell("connection.refused", listener=self._name, peer=address, reason=reason.slug, why=str(reason))
             return
         except Exception as error:
-            REFUSED.labels(self._name, "fault").inc()
+            self._measures.refused.labels(self._name, "fault").inc()
             log.error("connection.failed", listener=self._name, peer=address, exc_info=error)
             return
         task = asyncio.current_task()
@@ -170,7 +196,7 @@ class Listener:
             sock.close()
             raise
 
-    async def _connect(self, sock: socket.socket, tls: ssl.SSLContext | None) -> Connection:
+    async def _connect(self, sock: socket.socket, tls: ssl.SSLContext | None) -> C:
         """Give the socket to a transport, which closes it whatever happens."""
         # Made here, not taken from the loop's answer: uvloop returns its own TLS protocol in place of ours.
         connection = self._make_connection()
@@ -179,7 +205,7 @@ class Listener:
         on_refusal.set(refusals.append)  # for this task, which makes no other connection
         try:
             await self._loop.connect_accepted_socket(
-                lambda: connection,
+                lambda: cast(asyncio.Protocol, connection),
                 sock,
                 ssl=tls,
                 ssl_handshake_timeout=self._handshake_timeout_s if tls else None,

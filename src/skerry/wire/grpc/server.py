@@ -52,7 +52,7 @@ class GrpcServer:
             max_message_bytes=settings.max_message_bytes,
         )
         self._connection = partial(Connection, calls, limits or Limits())
-        self._listeners: list[Listener] = []
+        self._listeners: list[Listener[Connection]] = []
         self._paths: list[Path] = []
 
     async def listen_tcp(self, sock: socket.socket, tls: ssl.SSLContext | None, *, plaintext: bool) -> None:

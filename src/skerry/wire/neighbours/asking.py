@@ -1,0 +1,254 @@
+"""The end of a link that dialled: asks many things at once, and notices when nobody answers any more.
+
+`skerry.wire.neighbours.links` dials and decides which link is used; what an answer or its absence means is
+`requests`'. A link on which something is asked must bring a byte now and then, for which it asks itself; one
+that brings none within the timeout is given up. Nothing here makes a task: what comes in is handled where it
+comes in, and wakes whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from skerry.functions.continuum.neighbours import FarCall, Member, NotStarted, Standing
+from skerry.functions.results import Polled
+from skerry.kit import tls
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import Report
+from skerry.model.ids import Digest, NodeId
+from skerry.wire.neighbours import messages
+from skerry.wire.neighbours.ends import End
+from skerry.wire.neighbours.frames import Broken, decode_answered, framed
+from skerry.wire.neighbours.identities import Counts, Identity, identity_of
+from skerry.wire.neighbours.messages import Answered
+from skerry.wire.neighbours.requests import Call, Fetching, Polling, Request, RoundTrip
+
+T = TypeVar("T")
+
+_LOOKS: Final = 4  # per timeout, at whether anything came
+_ROUND_TRIPS: Final = 4  # remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What is the same for all links of a process."""
+
+    here: NodeId
+    clock: Clock
+    counts: Counts
+    timeout_s: float
+    max_bytes: int  # of a message
+    max_code_bytes: int
+
+
+class Link(End[Answered]):
+    """A connection to one member. `welcomed` is done once the member has let us in."""
+
+    def __init__(self, member: Member, manners: Manners, on_lost: Callable[[Link], None]) -> None:
+        super().__init__(decode_answered, stall_s=manners.timeout_s)
+        self.member = member
+        self.welcomed: asyncio.Future[None] = self._loop.create_future()
+        self._manners = manners
+        self._on_lost = on_lost
+        self._identity: Identity | None = None
+        self._waiting: dict[int, Request[object]] = {}
+        self._number = 0
+        self._looks_in_vain = 0
+        self._look: asyncio.TimerHandle | None = None
+        self._round_trips: deque[float] = deque(maxlen=_ROUND_TRIPS)
+        self._is_retired = False
+        self._reason = ""
+
+    # What is asked
+
+    async def invoke(self, call: FarCall, *, at_once: bool) -> Report:
+        """Raises `NotStarted` or `MayHaveRun`."""
+        number = self._next()
+        frame = framed(messages.Invoke(number, call, at_once))
+        if len(frame) > self._max_sent:
+            raise NotStarted(
+                f"{self.peer} takes calls of at most {self._max_sent} bytes", kind=errors.TooLarge.slug
+            )
+        try:
+            await self._may_send()
+        except errors.Unavailable as error:
+            raise NotStarted(error.message) from None
+        # The neighbour keeps the deadline itself, and its word of that has to come back.
+        within_s = None if call.deadline_s is None else call.deadline_s + self._manners.timeout_s
+        request = Call(self._loop.create_future(), number, self.send, at_once=at_once)
+        return await self._ask(request, number, frame, within_s)
+
+    async def ping(self, mine: Standing) -> tuple[Standing, float]:
+        """How the member is, and the shortest of the last few round trips: longer ones had to queue."""
+        assert self._identity is not None, "welcomed"
+        if not self._manners.counts(self._identity.serial):
+            self.give_up("revoked", "its certificate was revoked")
+            raise errors.Unavailable(f"the certificate of {self.peer} was revoked")
+        number = self._next()
+        frame = framed(messages.Ping(number, mine))
+        await self._may_send()
+        request = RoundTrip(self._loop.create_future(), self._manners.clock.monotonic)
+        standing, took_s = await self._ask(request, number, frame, self._manners.timeout_s)
+        self._round_trips.append(took_s)
+        return standing, min(self._round_trips)
+
+    async def fetch(self, digest: Digest) -> bytes:
+        number = self._next()
+        await self._may_send()
+        request = Fetching(self._loop.create_future(), digest, self._manners.max_code_bytes)
+        # This long for each piece: a disk may be slower than a neighbour that only has to say a word.
+        within_s = _LOOKS * self._manners.timeout_s
+        return await self._ask(request, number, framed(messages.Fetch(number, digest)), within_s)
+
+    async def poll(self, id: str) -> Polled | None:
+        number = self._next()
+        await self._may_send()
+        request = Polling(self._loop.create_future())
+        return await self._ask(request, number, framed(messages.Poll(number, id)), self._manners.timeout_s)
+
+    def retire(self) -> None:
+        """Take nothing more; the link ends when nobody waits for anything."""
+        self._is_retired = True
+        if not self._waiting:
+            self.abort()
+
+    @property
+    def takes_more(self) -> bool:
+        return not self._is_over and not self._is_retired
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def _may_send(self) -> None:
+        """Wait until the member takes more, for as long as it may be silent. Raises `Unavailable`."""
+        if self._writable is not None:
+            try:
+                async with asyncio.timeout(self._manners.timeout_s):
+                    await self.writable()
+            except TimeoutError:
+                raise errors.Unavailable(f"{self.peer} does not take what it was sent before") from None
+        if self._is_over:
+            raise errors.Unavailable(f"the link to {self.peer} has ended")
+
+    async def _ask(self, request: Request[T], number: int, frame: bytearray, within_s: float | None) -> T:
+        self._waiting[number] = request  # type: ignore[assignment]  # which T is the asker's business
+        if self._look is None:
+            self._look_later()
+        self.send_frame(frame)
+        timer = None
+        if within_s is not None:
+            timer = self._loop.call_later(within_s, self._check_progress, number, within_s, 0)
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            self.send(messages.Cancel(number))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self._waiting[number]
+            if self._is_retired and not self._waiting:
+                self.abort()
+
+    # What comes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        try:
+            self._identity = identity_of(transport, self._manners.counts)
+        except errors.Unauthenticated as error:
+            self._reason = error.message
+        else:
+            if not self._identity.may_be(self.member.node):
+                self._reason = f"the certificate there is of node {self._identity.name}"
+        if self._reason:
+            self.abort()
+        else:
+            self.send(messages.Hello(self._manners.here, self._manners.max_bytes))
+
+    def data_received(self, data: bytes) -> None:
+        self._looks_in_vain = 0
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._look is not None:
+            self._look.cancel()
+        reason = self._reason or (tls.explain(exc) if isinstance(exc, ssl.SSLError) else "it ended")
+        if not self.welcomed.done():
+            self.welcomed.set_exception(errors.Unavailable(reason))
+        for request in self._waiting.values():
+            request.lose(f"the link to {self.peer} was lost: {reason}")
+        self._on_lost(self)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    @property
+    def peer(self) -> str:
+        return f"{self.member.name} ({self.member.address})"
+
+    def give_up(self, why: str, reason: str) -> None:
+        self._reason = self._reason or reason
+        super().give_up(why, reason)
+
+    def _take(self, message: Answered) -> None:
+        if isinstance(message, messages.Beat):
+            return
+        if isinstance(message, messages.Welcome):
+            self._welcome(message)
+            return
+        if not self.welcomed.done():
+            raise Broken(f"{type(message).__name__} before a welcome")
+        request = self._waiting.get(message.number)
+        if request is None:
+            return  # the answer to what nobody waits for any more
+        if isinstance(message, messages.Refused):
+            request.refused(message)
+        else:
+            request.take(message)
+
+    def _welcome(self, welcome: messages.Welcome) -> None:
+        if self.welcomed.done():
+            raise Broken("a second welcome")
+        if welcome.node != self.member.node:
+            self._reason = f"node {welcome.node[:40]} answers there"
+            self.abort()
+            return
+        self.greeted(welcome.max_bytes, self._manners.max_bytes)
+        self.welcomed.set_result(None)
+
+    # What does not come
+
+    def _look_later(self) -> None:
+        self._look = self._loop.call_later(self._manners.timeout_s / _LOOKS, self._look_for_life)
+
+    def _look_for_life(self) -> None:
+        """Counts looks, not seconds: if this process stood still, what came meanwhile is read first."""
+        self._look = None
+        if not self._waiting or self._is_over:
+            self._looks_in_vain = 0
+            return
+        self._looks_in_vain += 1
+        if self._looks_in_vain >= _LOOKS:
+            self.give_up("silent", f"nothing came for {self._manners.timeout_s:g} s")
+            return
+        if self._looks_in_vain == _LOOKS // 2:
+            self.send(messages.Ping(self._next()))
+        self._look_later()
+
+    def _check_progress(self, number: int, within_s: float, before: int) -> None:
+        request = self._waiting.get(number)
+        if request is None:
+            return
+        if request.progress > before:
+            self._loop.call_later(within_s, self._check_progress, number, within_s, request.progress)
+            return
+        self.send(messages.Cancel(number))
+        request.lose(f"{self.peer} did not answer within {within_s:g} s")

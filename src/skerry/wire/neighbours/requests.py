@@ -1,0 +1,171 @@
+"""What whoever dialled waits for, one kind of request each: what answers it, and what its loss means.
+
+A request is told every message with its number until it is over. Which failures of a call leave no doubt
+that it was not run is decided here and nowhere else:
+
+    before                                          the link ends or nothing comes in time
+    `Invoke` was sent                               not started
+    `Ready`, and it was not to start at once        not started
+    `Ready`, and it was to start at once            may have run
+    `Ready` was answered with `Go`                  may have run
+
+`Refused` means what it says, at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from skerry.functions.continuum.neighbours import MayHaveRun, NotStarted, Standing
+from skerry.functions.results import Polled
+from skerry.model import errors
+from skerry.model.calls import Report
+from skerry.model.ids import Digest
+from skerry.wire.neighbours.frames import Broken
+from skerry.wire.neighbours.messages import Answered, Done, Go, Message, Piece, Pong, Ready, Refused, Told
+
+T = TypeVar("T")
+
+
+class Request(Generic[T]):
+    """Something asked of a neighbour. `answer` is done when it is over."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, answer: asyncio.Future[T]) -> None:
+        self.answer = answer
+
+    @abstractmethod
+    def take(self, message: Answered) -> None:
+        """An answer has come, or a part of it. Raises `Broken` for what answers something else."""
+
+    @property
+    def progress(self) -> int:
+        """Grows while the answer is on its way."""
+        return 0
+
+    def refused(self, refused: Refused) -> None:
+        self.fail(errors.Unavailable(f"the neighbour says: {refused.message}", detail=refused.kind))
+
+    def lose(self, reason: str) -> None:
+        """No answer will come."""
+        self.fail(errors.Unavailable(reason))
+
+    def finish(self, result: T) -> None:
+        if not self.answer.done():
+            self.answer.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class Call(Request[Report]):
+    """A call that the neighbour is to run."""
+
+    __slots__ = ("_number", "_send", "may_have_run")
+
+    def __init__(
+        self,
+        answer: asyncio.Future[Report],
+        number: int,
+        send: Callable[[Message], None],
+        *,
+        at_once: bool,
+    ) -> None:
+        super().__init__(answer)
+        self._number = number
+        self._send = send
+        self.may_have_run = at_once
+
+    def take(self, message: Answered) -> None:
+        if type(message) is Done:
+            self.finish(message.report)
+        elif type(message) is Ready:
+            # From here on it waits for our word; a caller that has left meanwhile gives none.
+            self.may_have_run = not self.answer.done()
+            if self.may_have_run:
+                self._send(Go(self._number))
+        else:
+            raise Broken(f"{type(message).__name__} for a call")
+
+    def refused(self, refused: Refused) -> None:
+        if refused.may_have_run:
+            self.fail(MayHaveRun(refused.message))
+        else:
+            self.fail(NotStarted(refused.message, kind=refused.kind))
+
+    def lose(self, reason: str) -> None:
+        self.fail(MayHaveRun(reason) if self.may_have_run else NotStarted(reason))
+
+
+class RoundTrip(Request[tuple[Standing, float]]):
+    """A round trip, timed to the moment at which the answer is here, whoever else runs then."""
+
+    __slots__ = ("_monotonic", "_sent_at")
+
+    def __init__(
+        self, answer: asyncio.Future[tuple[Standing, float]], monotonic: Callable[[], float]
+    ) -> None:
+        super().__init__(answer)
+        self._monotonic = monotonic
+        self._sent_at = monotonic()
+
+    def take(self, message: Answered) -> None:
+        if type(message) is not Pong or message.standing is None:
+            raise Broken(f"{type(message).__name__} for a ping")
+        self.finish((message.standing, self._monotonic() - self._sent_at))
+
+
+class Fetching(Request[bytes]):
+    """Content by its digest, gathered piece by piece; nothing is believed that has another."""
+
+    __slots__ = ("_digest", "_hash", "_max_bytes", "_parts", "_size")
+
+    def __init__(self, answer: asyncio.Future[bytes], digest: Digest, max_bytes: int) -> None:
+        super().__init__(answer)
+        self._digest = digest
+        self._hash = hashlib.sha256()
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def progress(self) -> int:
+        return len(self._parts)
+
+    def take(self, message: Answered) -> None:
+        if type(message) is not Piece:
+            raise Broken(f"{type(message).__name__} for a fetch")
+        self._size += len(message.data)
+        if self._size > self._max_bytes:
+            raise Broken(f"more than {self._max_bytes} bytes of code")
+        self._hash.update(message.data)
+        self._parts.append(message.data)
+        if not message.is_last:
+            return
+        if f"sha256:{self._hash.hexdigest()}" == self._digest:
+            self.finish(b"".join(self._parts))
+        else:
+            self.fail(errors.Unavailable(f"the neighbour sent something else than {self._digest}"))
+
+    def refused(self, refused: Refused) -> None:
+        if refused.kind == errors.NotFound.slug:
+            self.fail(errors.NotFound(f"the neighbour has no code {self._digest}"))
+        else:
+            super().refused(refused)
+
+
+class Polling(Request[Polled | None]):
+    """How far an async call is."""
+
+    __slots__ = ()
+
+    def take(self, message: Answered) -> None:
+        if type(message) is not Told:
+            raise Broken(f"{type(message).__name__} for a poll")
+        self.finish(message.polled)
