@@ -11,13 +11,29 @@ from msgspec.structs import replace
 
 from skerry.control import sessions
 from skerry.control.census import Known, Mirror
+from skerry.control.feeds import MAX_CHANGES
 from skerry.control.reporting import Outcome, Weight
 from skerry.control.sessions import Session, Sessions
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.functions import CUSTOM, Function
+from skerry.model.ids import ContractId, FunctionName, InstanceId, NodeId
+from skerry.model.members import Member
+from skerry.model.nodes import borrowed_id
 from skerry.model.orders import Order, Report
-from skerry.model.sessions import Acknowledged, Down, Goodbye, Hello, OpenTunnel, Orders, Reports, Servers
+from skerry.model.room import Megabytes
+from skerry.model.sessions import (
+    Acknowledged,
+    Down,
+    Functions,
+    Goodbye,
+    Hello,
+    Members,
+    OpenTunnel,
+    Orders,
+    Reports,
+    Servers,
+)
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import Desired, NodeStatus, Status
 from skerry.model.tunnels import LogsAsk
@@ -194,12 +210,12 @@ async def test_a_node_that_is_far_behind_is_told_everything_anew(fleet, served):
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        for number in range(sessions._MAX_CHANGES + 20):
+        for number in range(MAX_CHANGES + 20):
             await fleet.bind(instance_on("n1", f"i{number}"))
-        assert len(session._changes) <= sessions._MAX_CHANGES
+        assert len(session._orders) <= MAX_CHANGES
         whole = await told.orders()
         assert (whole.sequence, whole.is_whole) == (2, True)
-        assert len(whole.orders) == sessions._MAX_CHANGES + 20
+        assert len(whole.orders) == MAX_CHANGES + 20
 
 
 async def test_orders_of_a_wish_and_of_a_copy_that_leaves_are_told(fleet, served):
@@ -390,6 +406,134 @@ async def test_a_node_is_told_of_no_servers_while_none_are_known(fleet, instance
     served = Sessions(fleet.nodes, instances, FleetSettings(), servers=FakeServers())
     async with served.connect("n1", HELLO) as session:
         assert (await Told(session).orders()).is_whole
+
+
+# members and functions
+
+HERE = Member(NodeId("n1"), "edge", "lab", memory=512, cpus=2.0)
+TAKER = replace(HELLO, member=HERE)
+
+
+def function(name: str, version: int = 1) -> Function:
+    return Function(FunctionName(name), CUSTOM, Megabytes(64), 0.0, image="i", version=version)
+
+
+class FakeMembers:
+    """The test says who they are."""
+
+    def __init__(self, *members: Member) -> None:
+        self.all = members
+        self.changed: Callable[[], None] = lambda: None
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+
+class FakeCatalogue:
+    """The test says which there are, and hears how often it is asked to look again."""
+
+    def __init__(self, *functions: Function) -> None:
+        self.known = {each.name: each for each in functions}
+        self.caught_up_count = 0
+        self.changed: Callable[[FunctionName, Function | None], None] = lambda name, function: None
+
+    def all(self) -> Sequence[Function]:
+        return list(self.known.values())
+
+    async def caught_up(self) -> None:
+        self.caught_up_count += 1
+
+    def listen(self, changed: Callable[[FunctionName, Function | None], None]) -> None:
+        self.changed = changed
+
+    def put(self, name: str, function: Function | None) -> None:
+        if function is None:
+            del self.known[FunctionName(name)]
+        else:
+            self.known[function.name] = function
+        self.changed(FunctionName(name), function)
+
+
+@pytest.fixture
+def catalogue() -> FakeCatalogue:
+    return FakeCatalogue(function("a"))
+
+
+@pytest.fixture
+def members() -> FakeMembers:
+    return FakeMembers(HERE)
+
+
+@pytest.fixture
+def sharing(
+    fleet: Fleet, instances: FakeInstances, members: FakeMembers, catalogue: FakeCatalogue
+) -> Sessions:
+    return Sessions(fleet.nodes, instances, FleetSettings(), members=members, functions=catalogue)
+
+
+async def test_a_node_that_takes_calls_is_told_who_else_does_and_all_functions(fleet, sharing, catalogue):
+    async with sharing.connect("n1", TAKER) as session:
+        told = Told(session)
+        assert (await told.orders()).is_whole
+        assert await told.next() == Members((HERE,))
+        assert await told.next() == Functions(is_whole=True, functions=(function("a"),))
+        assert catalogue.caught_up_count == 1, "what it does not hear of is gone for it"
+    assert fleet.nodes.get("n1").member == HERE
+
+
+async def test_a_node_that_takes_calls_is_told_what_changes(sharing, members, catalogue):
+    async with sharing.connect("n1", TAKER) as session:
+        told = Told(session)
+        for _ in range(3):
+            await told.next()
+        for version in range(2, 5):
+            catalogue.put("a", function("a", version))
+        catalogue.put("b", function("b"))
+        catalogue.put("b", None)
+        for members.all in ((), (HERE, replace(HERE, node=NodeId("n2")))):
+            members.changed()
+        assert await told.next() == Members(members.all), "what is so now, not all that happened"
+        assert await told.next() == Functions(False, (function("a", 4),), (FunctionName("b"),))
+
+
+async def test_nobody_else_is_told_of_members_and_functions(sharing, members, catalogue):
+    async with sharing.connect("n2", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        members.changed()
+        catalogue.put("b", function("b"))
+        session.end("test")
+        assert await told.next() == Goodbye("test")
+
+
+async def test_a_node_may_begin_and_cease_to_take_calls(fleet, sharing, members, catalogue):
+    async with sharing.connect("n1", HELLO) as session:
+        told = Told(session)
+        await told.orders()
+        await sharing.changed(session, TAKER)
+        assert isinstance(await told.next(), Members)
+        assert isinstance(await told.next(), Functions)
+        await sharing.changed(session, HELLO)
+        assert fleet.nodes.get("n1").member is None
+        members.changed()
+        catalogue.put("b", function("b"))
+        await sharing.changed(session, TAKER)
+        assert isinstance(await told.next(), Members)
+        whole = await told.next()
+        assert isinstance(whole, Functions)
+        assert [each.name for each in whole.functions] == ["a", "b"]
+
+
+async def test_a_node_is_a_member_by_its_own_id_and_never_a_server(fleet, sharing):
+    lie = replace(TAKER, member=replace(HERE, node=NodeId("somebody"), is_server=True))
+    async with sharing.connect("n1", lie):
+        assert fleet.nodes.get("n1").member == HERE
+
+
+async def test_a_borrowed_node_cannot_take_calls_of_functions(sharing):
+    with pytest.raises(errors.Invalid, match="of this cloud"):
+        async with sharing.connect(borrowed_id(ContractId("c1")), TAKER):
+            pass
 
 
 # tunnels

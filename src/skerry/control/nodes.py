@@ -28,6 +28,7 @@ from skerry.control.turns import Turn
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
 from skerry.model.ids import InstanceId, NodeId
+from skerry.model.members import Member
 from skerry.model.nodes import Facts, Liveness, Node
 from skerry.model.room import NOTHING, Room
 from skerry.model.settings import FleetSettings
@@ -139,13 +140,17 @@ class Nodes:
         *,
         subnet: str = "",
         foreign: bool = False,
+        member: Member | None = None,
     ) -> Node:
         """The node as it says it is, with its subnet; a known one is written only if something changed.
 
         `subnet` is the one it would like, which a new node gets if it is free. Labels count when a node is
-        new; from then on they are the operators'. Raises `AlreadyExists` for a node of the other kind.
+        new; from then on they are the operators'. A node is a `member` by its own id, whatever it says.
+        Raises `AlreadyExists` for a node of the other kind.
         """
         node = NodeId(ids.check_id(id))
+        if member is not None:
+            member = replace(member, node=node, is_server=False)
         held = self._roster.held(node)
         while True:
             try:
@@ -153,14 +158,23 @@ class Nodes:
                     now = self._clock.now()
                     status = NodeStatus.REGISTERING if foreign else NodeStatus.READY
                     new = Node(
-                        node, name, now, now, status, "", facts, dict(labels), room, is_foreign=foreign
+                        node,
+                        name,
+                        now,
+                        now,
+                        status,
+                        facts=facts,
+                        labels=dict(labels),
+                        room=room,
+                        is_foreign=foreign,
+                        member=member,
                     )
                     return await self._add(new, subnet)
                 if held.node.is_foreign != foreign:
                     raise errors.AlreadyExists(
                         f"node {node} is registered as one that {_kind(held.node)}; unregister it first"
                     )
-                turn = turns.renewed(held.node, name=name, facts=facts, room=room)
+                turn = turns.renewed(held.node, name=name, facts=facts, room=room, member=member)
                 return held.node if turn is None else await self._write(held, turn, f"node/{node}")
             except errors.Conflict:
                 held = await self._read(node)

@@ -1,9 +1,9 @@
 """Sessions with nodes: who is connected here, what each is told, and what it says.
 
-A node has one session, the newest. It is told all its orders first and then what changes; what waits to be
-told is what is so now, never a list of all that happened, so a node that does not read costs no more than its
-orders, and is told all of them anew when it does. What a node reports is acknowledged once it is durable.
-How messages travel is `skerry.wire.nodes`; where a node's orders come from is `skerry.control.instances`.
+A node has one session, the newest. It is told all its orders first and then what changes
+(`skerry.control.feeds`); one that takes calls of functions is told the functions likewise, and who else takes
+calls. What a node reports is acknowledged once it is durable. How messages travel is `skerry.wire.nodes`;
+where a node's orders come from is `skerry.control.instances`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from typing import Protocol
 import structlog
 
 from skerry.control.census import Known
+from skerry.control.feeds import Feed
 from skerry.control.nodes import Nodes
 from skerry.control.reporting import Outcome, Weight
 from skerry.control.tunnels import End, Tunnels
 from skerry.kit import metrics
 from skerry.model import errors
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.functions import Function
+from skerry.model.ids import FunctionName, InstanceId, NodeId
+from skerry.model.members import Member
 from skerry.model.orders import Order, Report
 from skerry.model.sessions import (
     Acknowledged,
     Down,
+    Functions,
     Goodbye,
     Hello,
+    Members,
     OpenTunnel,
     Orders,
     Reports,
@@ -43,8 +48,6 @@ log = structlog.get_logger(__name__)
 CONNECTED = metrics.gauge("skerry_node_sessions", "Nodes that are connected to this server")
 
 MAX_REPORTS = 1000  # in one batch
-# With more changes than this waiting, all orders anew are no more to send, and simpler to get right.
-_MAX_CHANGES = 256
 
 
 class Ordering(Protocol):
@@ -68,15 +71,36 @@ class Elsewhere(Protocol):
     def listen(self, changed: Callable[[], None]) -> None: ...
 
 
+class Everybody(Protocol):
+    """The part of `skerry.control.members.Members` that is needed here."""
+
+    @property
+    def all(self) -> tuple[Member, ...]: ...
+
+    def listen(self, changed: Callable[[], None]) -> None: ...
+
+
+class Catalogue(Protocol):
+    """The functions that are registered, as `skerry.functions.registry.Functions` knows them."""
+
+    def all(self) -> Sequence[Function]: ...
+
+    async def caught_up(self) -> None: ...
+
+    def listen(self, changed: Callable[[FunctionName, Function | None], None]) -> None:
+        """Call `changed` whenever the function of this name is another, or gone."""
+        ...
+
+
 class Session:
     """One connection of a node: `messages` is what to send, the other methods are what came."""
 
     def __init__(self, node: NodeId, welcome: Welcome, orders: Callable[[], Sequence[Order]]) -> None:
         self.node = node
         self.welcome = welcome
-        self._orders = orders
-        self._is_whole_due = True
-        self._changes: dict[InstanceId, Order | None] = {}  # None: it is not this node's any more
+        self._orders: Feed[InstanceId, Order] = Feed(orders)  # what is gone is not this node's any more
+        self._functions: Feed[FunctionName, Function] | None = None  # of one that takes calls
+        self._members: Members | None = None  # to be told
         self._sequence = 0
         self._received = 0  # of the node's batches
         self._acknowledged = 0
@@ -107,6 +131,11 @@ class Session:
                 yield servers
             if (orders := self._take_orders()) is not None:
                 yield orders
+            if self._members is not None:
+                members, self._members = self._members, None
+                yield members
+            if (functions := self._take_functions()) is not None:
+                yield functions
             if self._goodbye is not None:
                 yield self._goodbye
                 return
@@ -117,12 +146,27 @@ class Session:
 
     def note(self, instance: InstanceId, order: Order | None) -> None:
         """The instance is to be this now."""
-        if not self._is_whole_due:
-            self._changes[instance] = order
-            if len(self._changes) > _MAX_CHANGES:
-                self._is_whole_due = True
-                self._changes.clear()
+        if self._orders.note(instance, order):
             self._wake.set()
+
+    def share(self, functions: Callable[[], Sequence[Function]]) -> None:
+        """Tell the node of all functions, and from then on of changes."""
+        self._functions = Feed(functions)
+        self._wake.set()
+
+    def share_no_more(self) -> None:
+        """Tell it of neither functions nor members: it takes no calls any more."""
+        self._functions = self._members = None
+
+    def note_function(self, name: FunctionName, function: Function | None) -> None:
+        """The function is this now."""
+        if self._functions is not None and self._functions.note(name, function):
+            self._wake.set()
+
+    def tell_members(self, members: tuple[Member, ...]) -> None:
+        """These are all of them now."""
+        self._members = Members(members)
+        self._wake.set()
 
     def ask(self, tunnel: OpenTunnel) -> None:
         self._tunnels.append(tunnel)
@@ -158,20 +202,15 @@ class Session:
         self._wake.set()
 
     def _take_orders(self) -> Orders | None:
-        if self._is_whole_due:
-            self._is_whole_due = False
-            self._sequence += 1
-            return Orders(self._sequence, is_whole=True, orders=tuple(self._orders()))
-        if not self._changes:
+        news = self._orders.take()
+        if news is None:
             return None
-        changes, self._changes = self._changes, {}
         self._sequence += 1
-        return Orders(
-            self._sequence,
-            is_whole=False,
-            orders=tuple(order for order in changes.values() if order is not None),
-            gone=tuple(instance for instance, order in changes.items() if order is None),
-        )
+        return Orders(self._sequence, is_whole=news.is_whole, orders=news.there, gone=news.gone)
+
+    def _take_functions(self) -> Functions | None:
+        news = None if self._functions is None else self._functions.take()
+        return None if news is None else Functions(news.is_whole, news.there, news.gone)
 
 
 class Sessions:
@@ -185,19 +224,29 @@ class Sessions:
         *,
         tunnels: Tunnels | None = None,
         servers: Elsewhere | None = None,
+        members: Everybody | None = None,
+        functions: Catalogue | None = None,
     ) -> None:
-        """Without `servers`, nodes are not told where else to go."""
+        """Without `servers`, nodes are not told where else to go; without `members` and `functions`, those
+        that take calls of functions are told of none."""
         self._nodes = nodes
         self._instances = instances
         self._settings = settings
         self._sessions: dict[NodeId, Session] = {}
         self._closed = ""
         self._servers = servers
+        self._members = members
+        self._functions = functions
+        self._sharing: set[Session] = set()  # with nodes that take calls of functions
         self.tunnels = tunnels or Tunnels()
         instances.listen(self._instance_changed)
         nodes.listen(self._node_changed)
         if servers is not None:
             servers.listen(self._servers_changed)
+        if members is not None:
+            members.listen(self._members_changed)
+        if functions is not None:
+            functions.listen(self._function_changed)
         nodes.pulse.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager
@@ -205,10 +254,18 @@ class Sessions:
         """The session of the node that says `hello`, which registers it; over with the context."""
         self._require_open()
         node = await self._nodes.register(
-            id, hello.name, hello.facts, hello.room, hello.labels, subnet=hello.subnet
+            id,
+            hello.name,
+            hello.facts,
+            hello.room,
+            hello.labels,
+            subnet=hello.subnet,
+            member=hello.member,
         )
         # A node removes what is not among its orders: they must not be those of a while ago.
         await self._instances.caught_up()
+        if node.member is not None and self._functions is not None:
+            await self._functions.caught_up()
         self._require_open()
         session = Session(
             node.id,
@@ -226,6 +283,8 @@ class Sessions:
         self._end(node.id, "a newer session of this node began")
         self._sessions[node.id] = session
         self._tell_servers(session)
+        if node.member is not None:
+            self._share(session)
         self._nodes.pulse.begin(node.id)
         CONNECTED.set(len(self._sessions))
         log.info("session.began", node=node.id, name=node.name)
@@ -233,6 +292,7 @@ class Sessions:
             yield session
         finally:
             session.end("the connection is over")
+            self._sharing.discard(session)
             if self._sessions.get(node.id) is session:
                 del self._sessions[node.id]
             CONNECTED.set(len(self._sessions))
@@ -245,7 +305,14 @@ class Sessions:
 
     async def changed(self, session: Session, hello: Hello) -> None:
         """The node is different now."""
-        await self._nodes.register(session.node, hello.name, hello.facts, hello.room, hello.labels)
+        await self._nodes.register(
+            session.node, hello.name, hello.facts, hello.room, hello.labels, member=hello.member
+        )
+        if hello.member is None:
+            self._sharing.discard(session)
+            session.share_no_more()
+        elif not session.is_over:
+            self._share(session)
 
     async def reported(self, session: Session, batch: Reports) -> None:
         """Make what the node saw durable, and acknowledge it."""
@@ -295,6 +362,25 @@ class Sessions:
     def _tell_servers(self, session: Session) -> None:
         if self._servers is not None and (addresses := self._servers.addresses):
             session.tell_servers(addresses)
+
+    def _share(self, session: Session) -> None:
+        """Tell a node that takes calls of functions what it needs for that."""
+        if session in self._sharing:
+            return
+        self._sharing.add(session)
+        if self._members is not None:
+            session.tell_members(self._members.all)
+        if self._functions is not None:
+            session.share(self._functions.all)
+
+    def _members_changed(self) -> None:
+        assert self._members is not None, "nobody else calls this"
+        for session in self._sharing:
+            session.tell_members(self._members.all)
+
+    def _function_changed(self, name: FunctionName, function: Function | None) -> None:
+        for session in self._sharing:
+            session.note_function(name, function)
 
     def _node_changed(self, node: NodeId) -> None:
         if node in self._sessions and self._nodes.standing(node) is None:

@@ -13,6 +13,7 @@ import msgspec
 
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
+from skerry.model.room import NOTHING, Room
 from skerry.schedule.asks import NodeView
 
 
@@ -22,6 +23,7 @@ class Standing(msgspec.Struct, frozen=True):
     view: NodeView
     liveness: Liveness = Liveness.LIVE
     drain_by: float | None = None
+    machine: Room = NOTHING  # all that it has, with what is kept in reserve
 
 
 class Standings(Protocol):

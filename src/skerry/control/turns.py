@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skerry.control.standings import Standing
+from skerry.model.members import Member
 from skerry.model.nodes import Facts, Liveness, Node
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.model.statuses import NodeStatus
@@ -26,12 +27,12 @@ class Turn(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def renewed(node: Node, *, name: str, facts: Facts, room: Room) -> Turn | None:
+def renewed(node: Node, *, name: str, facts: Facts, room: Room, member: Member | None = None) -> Turn | None:
     """A known node that says again what it is; None if that is no news.
 
     The subnet and the labels stay: the one is the node's own, the others are the operators'.
     """
-    after = replace(node, name=name, facts=facts, room=room)
+    after = replace(node, name=name, facts=facts, room=room, member=member)
     is_back = node.status in _OVER
     if is_back:
         after = replace(after, status=NodeStatus.REGISTERING) if node.is_foreign else _ready(after)
@@ -79,7 +80,7 @@ def standing_of(node: Node, heard: Liveness, *, reserve_percent: int) -> Standin
         why_not=why_not,
         is_borrowed=node.is_borrowed,
     )
-    return Standing(view, heard, node.drain_by)
+    return Standing(view, heard, node.drain_by, node.room)
 
 
 def _ready(node: Node) -> Node:

@@ -12,6 +12,7 @@ import msgspec
 
 from skerry.model import errors, ids
 from skerry.model.ids import ContractId, NodeId
+from skerry.model.members import Member
 from skerry.model.room import NOTHING, Room
 from skerry.model.statuses import NodeStatus
 
@@ -53,6 +54,7 @@ class Node(msgspec.Struct, frozen=True):
     is_cordoned: bool = False  # takes nothing new, by somebody's word
     drain_by: float | None = None  # gives up what it has, and all that is left at this time
     is_foreign: bool = False  # speaks only the calls of Kudo's documents, and takes no orders
+    member: Member | None = None  # None: it takes no calls of functions
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -62,6 +64,11 @@ class Node(msgspec.Struct, frozen=True):
         for key, value in self.labels.items():
             ids.check_id(key, "labels")
             ids.check_label(value, "labels")
+        if self.member is not None:
+            if self.member.node != self.id or self.member.is_server:
+                raise errors.Invalid("a node is a member for itself alone", field="member")
+            if self.is_borrowed or self.is_foreign:
+                raise errors.Invalid("only a node of this cloud takes calls of functions", field="member")
 
     @property
     def is_borrowed(self) -> bool:

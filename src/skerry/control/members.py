@@ -1,0 +1,97 @@
+"""Who takes calls of functions in this cloud: nodes that said so, and servers, which only pass calls on.
+
+A node's word is in its record (`skerry.control.nodes`), a server's is `member/<id>` under a lease. Members
+stay members while nothing is heard of them: their neighbours may still reach them, and what they keep for
+callers is theirs. `skerry.control.sessions` tells nodes; whether a member can be reached is found out by
+those who call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from skerry.control.presence import Presence
+from skerry.kit import jsonio
+from skerry.model.ids import NodeId
+from skerry.model.members import Member
+from skerry.model.nodes import Node
+from skerry.store.protocol import Entry, Store
+from skerry.store.view import View
+
+PREFIX: Final = "member/"
+_PAUSE_S: Final = 0.2  # changes within this are told together
+
+
+class Registered(Protocol):
+    """The part of `skerry.control.nodes.Nodes` that is needed here."""
+
+    def list(self) -> Sequence[Node]: ...
+
+    async def ready(self) -> None: ...
+
+    def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]: ...
+
+
+class Members:
+    """All of them, in memory. `own` is this server's word, if it takes calls."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Registered,
+        *,
+        own: Member | None = None,
+        lease_s: int = 60,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        """A server is a member for `lease_s` after it was last heard of."""
+        self._nodes = nodes
+        self._servers = View(store, PREFIX, _read, changed=lambda moves: self._changed.set())
+        self._own: Presence | None = None
+        if own is not None:
+            key = PREFIX + own.node
+            self._own = Presence(store, key, jsonio.encode(own), lease_s=lease_s, leaves=False)
+        self._pause_s = pause_s
+        self._changed = asyncio.Event()
+        self._is_ready = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+        self.all: tuple[Member, ...] = ()  # by id
+        nodes.listen(lambda node: self._changed.set())
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever `all` is another."""
+        self._listeners.append(changed)
+
+    async def ready(self) -> None:
+        """Wait until all are known who were members before this server was there."""
+        await self._is_ready.wait()
+
+    async def run(self) -> None:
+        """Follow who is there, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._servers.run())
+            if self._own is not None:
+                group.create_task(self._own.run())
+            await self._nodes.ready()
+            await self._servers.ready()
+            while True:
+                self._changed.clear()
+                self._look()
+                self._is_ready.set()
+                await self._changed.wait()
+                await asyncio.sleep(self._pause_s)
+
+    def _look(self) -> None:
+        told = {member.node: member for _, member in self._servers.items()}
+        told |= {node.id: node.member for node in self._nodes.list() if node.member is not None}
+        everybody = tuple(told[node] for node in sorted(told))
+        if everybody != self.all:
+            self.all = everybody
+            for changed in self._listeners:
+                changed()
+
+
+def _read(entry: Entry) -> Member:
+    return jsonio.decode(entry.value, Member)
