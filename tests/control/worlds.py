@@ -49,7 +49,7 @@ def standing(
 ) -> Standing:
     takes_work = liveness is Liveness.LIVE and drain_by is None and not why_not
     view = NodeView(NodeId(name), room(cpu), takes_work=takes_work, why_not=why_not)
-    return Standing(view, liveness, drain_by)
+    return Standing(view, liveness, drain_by, view.room)
 
 
 def instance(

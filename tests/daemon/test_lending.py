@@ -241,7 +241,9 @@ def test_what_is_used_of_a_node_is_all_but_the_cells_of_its_own_contracts() -> N
     leaving = instance("leaving", Status.RUNNING, node="n", what=spec(cpu=10), leaving=spec(cpu=300))
     over = instance("over", Status.FAILED, node="n", what=spec(cpu=5000))
     there = map(held, (*cells, leaving, over))
-    supply = lending.supply_of(replace(standing("n"), view=view), there, [own])
+    stands = replace(standing("n"), view=view, machine=room(9, 9000))
+    supply = lending.supply_of(stands, there, [own])
+    assert supply.machine == room(9, 9000)
     assert supply.used == other.taken + Room(Millicores(300))
     assert (supply.room, supply.architecture, supply.labels) == (view.room, "arm64", {"zone": "a"})
 

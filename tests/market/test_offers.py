@@ -22,7 +22,8 @@ from tests.market.markets import ANN, PROVIDER, Market, market, room
 SETTINGS = MarketSettings(
     sell_percent=50, sell_price="0.02", sell_memory_min=1000, sell_memory_step=500, location="harbour"
 )
-NODE = Supply(NodeId("n1"), room(8, 16_000, 100), architecture="amd64", labels={"zone": "a"})
+ROOM = room(8, 16_000, 100)
+NODE = Supply(NodeId("n1"), ROOM, ROOM, architecture="amd64", labels={"zone": "a"})
 ID = FlavorId("node-n1")
 
 
@@ -46,7 +47,7 @@ def test_nothing_is_for_sale_unless_it_is_said() -> None:
     assert wanted(NODE, sell_percent=0) == []
     assert wanted(NODE, sell_nodes=("zone=b",)) == []
     assert len(wanted(NODE, sell_nodes=("zone=a",))) == 1
-    assert wanted(replace(NODE, room=room(1, 1000))) == []  # half a core
+    assert wanted(replace(NODE, machine=room(1, 1000))) == []  # half a core
 
 
 def test_a_node_without_a_place_for_more_offers_nothing_but_keeps_its_flavor() -> None:
@@ -55,6 +56,15 @@ def test_a_node_without_a_place_for_more_offers_nothing_but_keeps_its_flavor() -
     (offer,) = wanted(replace(NODE, used=room(6, 14_300, 0)))
     assert offer.capacity == room(2, 1500, 50)
     assert offer.flavor == wanted(NODE)[0].flavor
+
+
+def test_the_share_is_one_of_the_machine_and_what_there_is_of_it_leaves_the_reserve_alone() -> None:
+    small = replace(NODE, machine=room(2, 16_000, 100), room=Room(Millicores(1900), Megabytes(15_200)))
+    (offer,) = wanted(small)
+    assert offer.flavor.room == room(1, 8000, 50)
+    assert offer.capacity == room(1, 8000)
+    (offer,) = wanted(small, sell_percent=100)
+    assert offer.capacity == room(1, 15_000)
 
 
 def test_a_price_that_is_no_number_is_said_plainly() -> None:
@@ -74,7 +84,7 @@ sizes = st.builds(
 def test_what_is_offered_is_there_and_within_the_share(
     room: Room, used: Room, percent: int, takes_work: bool
 ) -> None:
-    for offer in wanted(Supply(NodeId("n"), room, used, takes_work), sell_percent=percent):
+    for offer in wanted(Supply(NodeId("n"), room, room, used, takes_work), sell_percent=percent):
         assert offer.flavor.room.fits(offer.capacity)
         assert room.fits(offer.flavor.room)
         assert offer.flavor.room.cpu * 100 <= room.cpu * percent

@@ -223,6 +223,7 @@ def supply_of(standing: Standing, known: Iterable[Known], sold: Iterable[Contrac
     return Supply(
         node=view.id,
         room=view.room,
+        machine=standing.machine,
         used=used,
         takes_work=view.takes_work,
         architecture=view.architecture,

@@ -41,6 +41,7 @@ class Supply(msgspec.Struct, frozen=True):
 
     node: NodeId
     room: Room  # all that it may give away
+    machine: Room  # all that it has, of which a share is for sale
     used: Room = NOTHING  # by what it runs, but for contracts of this market
     takes_work: bool = True  # it is heard of, and neither cordoned nor draining
     architecture: str = ""
@@ -78,7 +79,7 @@ def wanted(
     for supply in supplies:
         if any(supply.labels.get(key) != value for key, _, value in labels):
             continue
-        share = in_parts(_share(supply.room, settings.sell_percent), partition)
+        share = in_parts(_share(supply.machine, settings.sell_percent), partition)
         if share.cpu == 0:
             continue  # less than the least part, or than a core, which is what has a price
         free = supply.room - _least(supply.room, supply.used) if supply.takes_work else NOTHING
