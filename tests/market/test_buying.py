@@ -395,3 +395,17 @@ async def test_contracts_that_are_done_with_are_forgotten_beyond_a_number_the_ol
         await mine.loans.trim(0)
         await eventually(lambda: len(mine.desk.borrowed()) == 2)
         assert {one.id for one in mine.desk.borrowed()} == {bought[0].id, bought[3].id}
+
+
+async def test_of_two_purchases_at_once_with_one_id_the_first_is_kept() -> None:
+    async with shop("north") as (mine, north):
+        await north.sell()
+        first = await mine.buy()
+        kept = mine.loans.get(first.id)
+        wish = Wish(room(1, 1000))
+        deal = mine.buyer._deal((await mine.desk.offers(wish)).found[0], wish)
+        await mine.loans.begin(deal)
+        with pytest.raises(errors.Conflict):
+            await mine.loans.keep(deal, replace(kept, hold=HoldId("other")))
+        assert mine.loans.get(first.id) == kept
+        assert mine.loans.deals() == [deal]

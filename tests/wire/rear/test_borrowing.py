@@ -322,6 +322,7 @@ async def test_what_we_give_back_is_drained_and_released() -> None:
         await made.until(lambda: made.loan.is_done)
         assert (made.landlord.released, made.is_registered) == (["c1"], False)
         assert made.loan.borrowed.reason == "given back"
+        assert made.borrower._doors == {}  # or its node would register again
 
 
 async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_back() -> None:
