@@ -166,7 +166,7 @@ class Trial:
         return None
 
     async def _visit(self, sighting: Sighting, call: Call, demand: Demand, until: float) -> Report | None:
-        """There and back, with how the other node is doing as it answers."""
+        """There and back."""
         there = sighting.site
         await asyncio.sleep(self._way_s(sighting) + call.params_bytes * self._continuum.per_byte_s)
         now = self._time()
@@ -175,10 +175,8 @@ class Trial:
         report = None
         if not isinstance(there.policy.decide(demand, view, there.learnt), Drop):
             report = await self._run(there, call, demand, view.here, until)
-        told, told_at = there.invoker.status(), self._time()
         await asyncio.sleep(self._way_s(sighting))
-        if told_at > sighting.heard_at:
-            sighting.hear(told, told_at)
+        sighting.receive(demand)
         return report
 
     def _way_s(self, sighting: Sighting) -> float:

@@ -59,7 +59,7 @@ class Continuum(Struct, frozen=True):
     rtt_remote_s: tuple[float, float] = (0.04, 0.12)
     jitter: float = 0.2  # of every trip, as a share of it, on average
     per_byte_s: float = 8e-8  # 100 Mbit/s
-    beat_s: float = 1.0  # between two words of a node to all others
+    beat_s: float = FunctionSettings().ping_s  # between two words of a node to all others
     keep_alive_s: float = 60.0
     queue_length: int = 64
 
@@ -116,6 +116,11 @@ class Sighting:
         """A call goes there: it takes its room long before the other tells of it."""
         self._memory_free = max(0, self._memory_free - demand.memory)
         self._cpus_free = max(0.0, self._cpus_free - demand.cpu)
+
+    def receive(self, demand: Demand) -> None:
+        """It has come back, and its room is free again for all that is known."""
+        self._memory_free = min(self._status.total_memory_mb, self._memory_free + demand.memory)
+        self._cpus_free = min(self._status.total_cpus, self._cpus_free + demand.cpu)
 
     def place(self, demand: Demand, now: float) -> Place:
         return _place(
