@@ -31,7 +31,7 @@ class Room(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         cpu, memory, disk = self.cpu, self.memory, self.disk
-        if type(cpu) is type(memory) is type(disk) is int:
+        if type(cpu) is int and type(memory) is int and type(disk) is int:
             if 0 <= cpu <= MOST and 0 <= memory <= MOST and 0 <= disk <= MOST:
                 return  # as nearly all are, and there are very many
         for name, unit, amount in self.parts():

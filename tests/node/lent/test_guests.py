@@ -12,7 +12,7 @@ from skerry.model.cells import Stream
 from skerry.model.ids import InstanceId
 from skerry.model.ports import PortMapping
 from skerry.model.sessions import Goodbye, OpenTunnel, Servers
-from skerry.model.statuses import Desired
+from skerry.model.statuses import Desired, Status
 from skerry.model.tunnels import Channel, ExecAsk, GuestAsk, LogsAsk
 from skerry.model.workloads import Kind
 from skerry.node import session
@@ -53,9 +53,12 @@ class TestAConversation:
         await eventually(lambda: ground.lent._guest(CELL)._talking is None)
         ground.process().exit(code=3)
         second = ground.buyer()
-        await ground.later(lambda: second.last() is not None and ground.runs())
-        await second.until("RUNNING")
-        assert second.last().restarts == 1  # type: ignore[union-attr]
+
+        def is_back() -> bool:
+            last = second.last()
+            return last is not None and (last.status, last.restarts) == (Status.RUNNING, 1)
+
+        await ground.later(is_back)
         assert "CRASHED" in second.statuses()
 
     async def test_is_one_and_the_newest_is_it(self, ground: Ground) -> None:
