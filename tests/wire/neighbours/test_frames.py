@@ -1,0 +1,95 @@
+"""Messages as bytes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry.model.calls import Answer, Report
+from skerry.model.settings import FunctionSettings
+from skerry.wire.neighbours import messages
+from skerry.wire.neighbours.frames import Broken, Frames, decode_answered, decode_asked, framed, longest
+from tests.wire.neighbours.conftest import STANDING, call
+
+ASKED = [
+    messages.Hello("n1", 1000),
+    messages.Ping(1, STANDING),
+    messages.Ping(2),
+    messages.Invoke(3, call(b'{"a": 1}', hops_left=1, deadline_s=2.5), at_once=True),
+    messages.Go(3),
+    messages.Cancel(3),
+    messages.Fetch(4, "sha256:" + "0" * 64),
+    messages.Poll(5, "f-1"),
+]
+ANSWERED = [
+    messages.Welcome("n2", 1000),
+    messages.Pong(1, STANDING),
+    messages.Ready(3),
+    messages.Done(3, Report(Answer(0.1, b"{}"), 0.2)),
+    messages.Refused(3, "no-room", "none left", may_have_run=True),
+    messages.Piece(4, b"x" * 1000, is_last=True),
+    messages.Told(5, None),
+    messages.Beat(),
+]
+
+
+@given(st.lists(st.integers(0, 5000)), st.sampled_from([(ASKED, decode_asked), (ANSWERED, decode_answered)]))
+def test_messages_come_out_as_they_went_in_wherever_the_stream_is_cut(cuts, which):
+    sent, decode = which
+    stream = b"".join(map(framed, sent))
+    frames, got = Frames(decode, 10_000), []
+    ends = sorted({min(cut, len(stream)) for cut in cuts} | {len(stream)})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        frames.feed(stream[begin:end], got.append)
+    assert got == sent
+    assert not frames.is_amid
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_a_message_or_broken(noise):
+    frame = len(noise).to_bytes(4, "big") + noise
+    for decode in (decode_asked, decode_answered):
+        got = []
+        try:
+            Frames(decode, 1000).feed(frame, got.append)
+        except Broken:
+            assert got == []
+        else:
+            assert len(got) == 1
+
+
+@pytest.mark.parametrize("sent", ASKED, ids=lambda message: type(message).__name__)
+@given(st.data())
+def test_a_message_with_a_flaw_is_a_message_or_broken(sent, data):
+    frame = framed(sent)
+    at = data.draw(st.integers(4, len(frame) - 1))
+    frame[at] = data.draw(st.integers(0, 255))
+    got = []
+    try:
+        Frames(decode_asked, 10_000).feed(bytes(frame), got.append)
+    except Broken:
+        assert got == []
+    else:
+        assert len(got) == 1
+
+
+def test_a_message_that_is_too_long_is_refused_by_its_length_alone_and_after_those_before_it():
+    frames, got = Frames(decode_asked, 100), []
+    with pytest.raises(Broken, match="101 bytes, and 100 is the most"):
+        frames.feed(framed(messages.Go(1)) + (101).to_bytes(4, "big"), got.append)
+    assert got == [messages.Go(1)]
+    assert not frames.is_amid
+
+
+def test_what_one_side_says_is_no_message_of_the_other():
+    with pytest.raises(Broken, match="no message"):
+        Frames(decode_asked, 1000).feed(framed(messages.Ready(1)), lambda _: None)
+
+
+def test_the_longest_message_holds_the_largest_parameters_and_the_largest_result():
+    settings = FunctionSettings(max_params_bytes=5000, max_result_bytes=3000, max_output_bytes=1024)
+    asked = framed(messages.Invoke(2**62, call(b"x" * 5000), at_once=True))
+    answer = Answer(0.1, b"x" * 3000, "y" * 1024, error="z" * 64 * 1024)
+    done = framed(messages.Done(2**62, Report(answer, 0.2)))
+    assert max(len(asked), len(done)) < longest(settings)
