@@ -71,8 +71,13 @@ class Ground:
             await tasks.give_up([running])
 
     def kept(self) -> set[str]:
-        """Digests of the code on disk."""
-        return {f"sha256:{path.name}" for path in (self.folder / "kept").iterdir()}
+        """Digests of the code on disk, which has both its archive and its folder."""
+        kept, archives = (
+            {f"sha256:{path.name}" for path in (self.folder / part).iterdir()}
+            for part in ("kept", "archives")
+        )
+        assert kept == archives
+        return kept
 
     def left_over(self) -> list[str]:
         return [path.name for part in ("drafts", "trash") for path in (self.folder / part).iterdir()]

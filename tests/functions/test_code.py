@@ -68,6 +68,33 @@ async def test_code_that_was_removed_can_be_brought_again(functions: Functions, 
         assert ground.kept() == set()
 
 
+async def test_the_archive_can_be_had_as_it_came_while_the_code_is_there(functions: Functions) -> None:
+    await functions.create(hello(), actor="ann")
+    assert await functions.archive(digest_of(HELLO)) == HELLO
+    await functions.update(hello(code=OTHER), actor="ann")
+    await functions.collect(set())
+    assert await functions.archive(digest_of(OTHER)) == OTHER
+    for digest in (digest_of(HELLO), digest_of(b"")):
+        with pytest.raises(errors.NotFound):
+            await functions.archive(digest)
+
+
+async def test_an_archive_that_was_lost_is_kept_when_its_code_is_brought_again(
+    functions: Functions, ground: Ground
+) -> None:
+    await functions.create(hello(), actor="ann")
+    [lost] = (ground.folder / "archives").iterdir()
+    lost.unlink()
+    with pytest.raises(errors.NotFound):
+        await functions.archive(digest_of(HELLO))
+    await functions.update(hello(), actor="ann")
+    assert await functions.archive(digest_of(HELLO)) == HELLO
+    lost.unlink()
+    await functions.delete("hello", actor="ann")
+    await functions.collect(set())
+    assert (ground.kept(), ground.left_over()) == (set(), [])
+
+
 async def test_code_and_settings_that_do_not_agree_are_told(ground: Ground) -> None:
     async with ground.registry(max_unpacked_bytes=1024) as functions:
         big = tarballs.tar(tarballs.member("hello.py", "x" * 2000))
@@ -127,11 +154,18 @@ async def _live(ground: Ground, steps: list[tuple[str, str, bytes]]) -> None:
 STEPS = [
     *(
         (step, times)
-        for step in ("code.unpacked", "code.synced", "code.renamed", "code.kept", "function.checked")
+        for step in (
+            "code.unpacked",
+            "code.synced",
+            "code.archived",
+            "code.renamed",
+            "code.kept",
+            "function.checked",
+        )
         for times in (1, 2)
     ),
     *(("function.registered", times) for times in (1, 2)),
-    ("code.thrown", 1),
+    *(("code.thrown", times) for times in (1, 2)),
     ("code.removed", 1),
 ]
 

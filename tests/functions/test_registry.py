@@ -234,6 +234,24 @@ class DoubtfulStore(MemoryStore):
         return revision
 
 
+async def test_who_listens_hears_of_every_change_and_can_catch_up(ground: Ground, tmp_path: Path) -> None:
+    heard: list[tuple[str, int]] = []
+    async with ground.registry() as functions:
+        functions.listen(lambda name, now: heard.append((name, now.version if now else 0)))
+        other = Ground(tmp_path / "other", ground.store, ground.clock)
+        async with other.registry() as elsewhere:
+            await elsewhere.create(hello("Hello"), actor="ann")
+            made = await elsewhere.update(hello("hello", code=OTHER), actor="ann")
+            await functions.caught_up()
+            assert [each.version for each in functions.all()] == [2]
+            assert functions.code_folder(made) is None
+            await functions.keep(digest_of(OTHER), await elsewhere.archive(digest_of(OTHER)))
+            assert functions.code_folder(made) is not None
+            await elsewhere.delete("HELLO", actor="ann")
+        await functions.caught_up()
+    assert heard == [("hello", 1), ("hello", 2), ("hello", 0)]
+
+
 async def test_a_function_that_may_have_been_registered_keeps_its_code(tmp_path: Path) -> None:
     store = DoubtfulStore(ManualClock())
     ground = Ground(tmp_path / "code", store)

@@ -1,9 +1,10 @@
-"""The code of functions on this node's disk: one folder per archive, named by its digest.
+"""The code of functions on this node's disk: each archive and the folder of what is in it, by its digest.
 
-A folder is made as a draft, brought to the disk, and renamed into its place, so that what has its place is
-whole. It stays while a function is registered with it, while somebody holds it, and while a worker uses it;
-what is none of these is garbage. Nothing here is on any other disk and nothing needs to be: the store names
-the digests that count, and what it does not name when we start is removed.
+Both are made as drafts, brought to the disk, and renamed into their places, the archive first, so that what
+has its place is whole. They stay while a function is registered with them, while somebody holds them, and
+while a worker uses them; what is none of these is garbage. The folder is for workers, the archive for other
+nodes. Who says which functions are registered names the digests that count; what is not named when we start
+is removed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,7 @@ class Code:
         self, folder: Path, settings: FunctionSettings, reached: Callable[[str], None] = lambda step: None
     ) -> None:
         self._kept = files.private_folder(folder / "kept")
+        self._archives = files.private_folder(folder / "archives")
         self._drafts = files.private_folder(folder / "drafts")
         self._trash = files.private_folder(folder / "trash")
         self._settings = settings
@@ -69,6 +71,7 @@ class Code:
                 self._spare.add(digest)  # until `name` says whose it is
             else:
                 garbage.append(path)
+        garbage += [path for path in self._archives.iterdir() if f"sha256:{path.name}" not in self._there]
         _remove(garbage)
         for digest in sorted(wanted - self._there):
             log.warning("code.missing", digest=digest)
@@ -76,6 +79,13 @@ class Code:
     def folder(self, digest: Digest) -> Path | None:
         """Where it is unpacked; None if it is not here."""
         return self._place(digest) if digest in self._there else None
+
+    async def archive(self, digest: Digest) -> bytes:
+        """As it came. Raises `NotFound` if it is not here."""
+        if digest in self._there:
+            with contextlib.suppress(FileNotFoundError):
+                return await asyncio.to_thread(self._archive_place(digest).read_bytes)
+        raise errors.NotFound(f"the code {digest} is not on this node; ask another")
 
     def name(self, digest: Digest) -> None:
         """One function more is registered with this code."""
@@ -95,10 +105,10 @@ class Code:
         """
         self.hold(digest)
         try:
-            if digest not in self._there:
+            if digest not in self._there or not self._archive_place(digest).exists():
                 await self._unpack(archive, digest)
             # Also if it was there: who put it there may be at this very point.
-            await tasks.finish(asyncio.to_thread(files.sync_folder, self._kept))
+            await tasks.finish(asyncio.to_thread(self._sync_places))
             self._reached("code.kept")
             yield self._place(digest)
         finally:
@@ -116,10 +126,10 @@ class Code:
         if not garbage:
             return 0
         # Out of the way at once: whoever needs the same code from now on makes it anew.
-        places = [self._throw_away(digest) for digest in garbage]
+        places = [place for digest in garbage for place in self._throw_away(digest)]
         await tasks.finish(asyncio.to_thread(_remove, places))
         self._reached("code.removed")
-        return len(places)
+        return len(garbage)
 
     def check(self, archive: bytes) -> None:
         """Raise for what need not be unpacked to be refused."""
@@ -134,34 +144,51 @@ class Code:
             )
 
     async def _unpack(self, archive: bytes, digest: Digest) -> None:
-        draft = self._drafts / str(next(self._numbers))
+        draft = self._draft()
+        archive_draft = self._draft()
         try:
-            await tasks.finish(asyncio.to_thread(self._make, archive, draft))
+            await tasks.finish(asyncio.to_thread(self._make, archive, archive_draft, draft))
             self._reached("code.synced")
+            os.replace(archive_draft, self._archive_place(digest))
+            self._reached("code.archived")
             if digest not in self._there:  # somebody with the same code may have been quicker
                 os.rename(draft, self._place(digest))
                 self._there.add(digest)
             self._reached("code.renamed")
         finally:
-            await tasks.finish(asyncio.to_thread(_remove, [draft]))
+            await tasks.finish(asyncio.to_thread(_remove, [draft, archive_draft]))
 
-    def _make(self, archive: bytes, draft: Path) -> None:
+    def _make(self, archive: bytes, archive_draft: Path, draft: Path) -> None:
         draft.mkdir()
         draft.chmod(_TREE_MODE)
         archives.unpack(archive, draft, max_bytes=self._settings.max_unpacked_bytes)
         self._reached("code.unpacked")
+        _write(archive_draft, archive)
         _sync(draft)
 
-    def _throw_away(self, digest: Digest) -> Path:
-        place = self._trash / str(next(self._numbers))
-        os.rename(self._place(digest), place)
+    def _sync_places(self) -> None:
+        for folder in (self._archives, self._kept):
+            files.sync_folder(folder)
+
+    def _throw_away(self, digest: Digest) -> Iterator[Path]:
+        """Where it is out of the way."""
         self._there.remove(digest)
         self._spare.remove(digest)
-        self._reached("code.thrown")
-        return place
+        for place in (self._place(digest), self._archive_place(digest)):
+            thrown = self._trash / str(next(self._numbers))
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(place, thrown)
+                yield thrown
+            self._reached("code.thrown")
+
+    def _draft(self) -> Path:
+        return self._drafts / str(next(self._numbers))
 
     def _place(self, digest: Digest) -> Path:
         return self._kept / digest.removeprefix("sha256:")
+
+    def _archive_place(self, digest: Digest) -> Path:
+        return self._archives / digest.removeprefix("sha256:")
 
     def _look(self, digest: Digest) -> None:
         if digest in self._there and digest not in self._named and digest not in self._held:
@@ -188,10 +215,22 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _write(path: Path, archive: bytes) -> None:
+    try:
+        path.write_bytes(archive)
+    except OSError as error:
+        raise errors.Unavailable(
+            f"the code could not be kept: {error.strerror}; look at the node's disk", detail=repr(error)
+        ) from error
+
+
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
-            shutil.rmtree(path)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         except FileNotFoundError:
             pass
         except OSError as error:

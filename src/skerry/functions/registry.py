@@ -66,6 +66,10 @@ class EventWriter(Protocol):
 Check = Callable[[Function, Path | None], Awaitable[object]]
 
 
+# The name is in lower case.
+Changed = Callable[[FunctionName, Function | None], None]
+
+
 class _Held(NamedTuple):
     """A function as the store holds it."""
 
@@ -101,6 +105,7 @@ class Functions:
         self._view = View(store, PREFIX, _read, changed=self._moved)
         self._by_key: dict[str, Function] = {}  # by name in lower case: all that a call needs to look at
         self._arriving = 0
+        self._listeners: list[Changed] = []
 
     @classmethod
     async def open(
@@ -153,6 +158,14 @@ class Functions:
     async def ready(self) -> None:
         await self._view.ready()
 
+    async def caught_up(self) -> None:
+        """Wait until memory is no older than this call."""
+        await self._view.reached(await self._store.revision())
+
+    def listen(self, changed: Changed) -> None:
+        """Call `changed` whenever a function is another, or gone."""
+        self._listeners.append(changed)
+
     async def collect(self, in_use: Collection[Digest]) -> None:
         """Remove the code that nobody needs; `run` does it from time to time."""
         if removed := await self._code.collect(in_use):
@@ -191,6 +204,10 @@ class Functions:
         """From memory, in whatever case it is written."""
         return self._by_key.get(name.lower())
 
+    def all(self) -> list[Function]:
+        """All, in the order of their names."""
+        return [held.value for _, held in self._view.items()]
+
     def names(self) -> list[str]:
         """All, in order."""
         return [held.value.name for _, held in self._view.items()]
@@ -198,6 +215,19 @@ class Functions:
     def code_folder(self, function: Function) -> Path | None:
         """Where its code is unpacked; None if it has none, or none on this node."""
         return None if function.code is None else self._code.folder(function.code)
+
+    async def archive(self, digest: Digest) -> bytes:
+        """The code as it came. Raises `NotFound` if it is not on this node."""
+        return await self._code.archive(digest)
+
+    async def keep(self, digest: Digest, archive: bytes) -> None:
+        """Unpack what another server has registered; it is there for as long as a function has it."""
+        async with self._code.keeping(archive, digest):
+            pass
+
+    def catch_up(self) -> None:
+        """Somebody knows of something newer: the store tells us when we are in touch with it again."""
+        log.info("functions.behind", known=len(self._by_key))
 
     async def _register(
         self, new: NewFunction, before: _Held | None, actor: str, check: Check | None
@@ -324,6 +354,10 @@ class Functions:
                     self._code.name(after.value.code)
             if before is not None and before.value.code is not None:
                 self._code.unname(before.value.code)
+        for key, _, after in moves:
+            name = FunctionName(key.removeprefix(PREFIX))
+            for changed in self._listeners:
+                changed(name, None if after is None else after.value)
 
 
 def _key(name: str) -> str:
