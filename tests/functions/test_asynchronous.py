@@ -13,7 +13,7 @@ from skerry.functions.asynchronous import FILE_NAME
 from skerry.functions.results import Polled
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.calls import CallState, Failure
+from skerry.model.calls import CallState, Failure, Report
 from tests.functions.callers import (
     Echo,
     Patient,
@@ -95,7 +95,7 @@ async def test_a_result_of_the_largest_size_comes_back_whole(tmp_path: Path) -> 
         (refused(Failure.HANDLER), Failure.HANDLER, "because"),
         (refused(Failure.TIMEOUT), Failure.TIMEOUT, "because"),
         (errors.NotFound("Function unknown."), Failure.GONE, "deleted"),
-        (errors.Unavailable("the launcher is away"), Failure.INTERNAL, "the launcher is away"),
+        (errors.TooLarge("it is too large"), Failure.INTERNAL, "it is too large"),
         (ZeroDivisionError("secret detail"), Failure.INTERNAL, "a fault of this node"),
     ],
 )
@@ -113,7 +113,14 @@ async def test_a_call_that_fails_is_told_as_failed_with_the_reason(
         assert "secret" not in told.report.answer.error
 
 
-@pytest.mark.parametrize("outcome", [errors.Overloaded("full", retry_after_s=0.01), refused(Failure.NO_ROOM)])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        errors.Overloaded("full", retry_after_s=0.01),
+        errors.Unavailable("no node can be reached"),
+        refused(Failure.NO_ROOM),
+    ],
+)
 async def test_a_call_that_finds_no_room_waits_and_is_run_later(
     tmp_path: Path, outcome: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,13 +138,16 @@ async def test_a_call_that_finds_no_room_waits_and_is_run_later(
         assert (told.state, len(invoker.asked)) == (CallState.DONE, 4)
 
 
-async def test_a_call_for_which_there_is_never_room_fails_in_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", [refused(Failure.NO_ROOM), errors.Unavailable("no node")])
+async def test_a_call_for_which_there_is_never_room_fails_in_the_end(
+    tmp_path: Path, outcome: Report | Exception
+) -> None:
     clock, invoker = ManualClock(), Patient()
     async with asynchronous(tmp_path, invoker, clock, result_ttl_s=60.0) as calls:
         id = await calls.accept(ask(b"1"))
         await eventually(lambda: b"1" in invoker.under_way)
         clock.advance(61)
-        invoker.answer(b"1", refused(Failure.NO_ROOM))
+        invoker.answer(b"1", outcome)
         told = await eventually(lambda: ended(calls, id))
         assert told.report.answer.failure is Failure.NO_ROOM
 

@@ -19,7 +19,7 @@ import structlog
 from skerry.functions import results
 from skerry.functions.results import Polled
 from skerry.functions.turns import Turns
-from skerry.kit import ids, metrics, tasks
+from skerry.kit import metrics, tasks
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -63,11 +63,19 @@ class _NotBegun(errors.Unavailable):
 class Asynchronous:
     """`await Asynchronous.open(...)`, then `run` for ever; `close` last."""
 
-    def __init__(self, store: CallStore, invoker: Invokes, clock: Clock, settings: FunctionSettings) -> None:
+    def __init__(
+        self,
+        store: CallStore,
+        invoker: Invokes,
+        clock: Clock,
+        settings: FunctionSettings,
+        new_id: Callable[[Ask, float], str] = results.new_id,
+    ) -> None:
         self._store = store
         self._invoker = invoker
         self._clock = clock
         self._settings = settings
+        self._new_id = new_id
         self._most_running = max(1, settings.queue_length // _SHARE)
         # What waits cannot be dropped for what has ended, so each may have half of the room.
         self._most_bytes = settings.result_bytes // 2
@@ -83,9 +91,17 @@ class Asynchronous:
 
     @classmethod
     async def open(
-        cls, folder: Path, invoker: Invokes, clock: Clock, settings: FunctionSettings
+        cls,
+        folder: Path,
+        invoker: Invokes,
+        clock: Clock,
+        settings: FunctionSettings,
+        new_id: Callable[[Ask, float], str] = results.new_id,
     ) -> Asynchronous:
-        """With what an earlier process left in `folder`: waiting calls wait, running ones have failed."""
+        """With what an earlier process left in `folder`: waiting calls wait, running ones have failed.
+
+        `new_id` makes the id of a call that is accepted at a time.
+        """
         store, left = await CallStore.open(folder / FILE_NAME, settings.result_bytes)
         try:
             interrupted = results.failed(Failure.INTERRUPTED, results.INTERRUPTED)
@@ -101,7 +117,7 @@ class Asynchronous:
         except BaseException:
             await store.close()
             raise
-        calls = cls(store, invoker, clock, settings)
+        calls = cls(store, invoker, clock, settings, new_id)
         for call in left:
             if call.state is CallState.QUEUED:
                 calls._admit(waiting := _Call(call.id, call.line, call.accepted_at, call.size))
@@ -117,7 +133,7 @@ class Asynchronous:
             raise errors.Unavailable("this node is stopping; call again in a moment")
         now = self._clock.now()
         body = results.pack_ask(ask)
-        id = f"{ask.function}-{ids.new_id(now)}"
+        id = self._new_id(ask, now)
         call = _Call(id, results.line_of(ask), now, ROW_BYTES + len(body))
         self._check_room(call)
         self._admit(call)
@@ -254,6 +270,11 @@ class Asynchronous:
             return None
         except errors.NotFound:
             return results.failed(Failure.GONE, results.GONE)
+        except errors.Unavailable as error:
+            if self._since(call) < self._settings.result_ttl_s:
+                self._wait(_RETRY_AFTER_S)  # no node can be reached that would run it
+                return None
+            return results.failed(Failure.NO_ROOM, error.message)
         except errors.SkerryError as error:
             return results.failed(Failure.INTERNAL, error.message)
         except Exception as error:

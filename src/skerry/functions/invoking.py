@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from skerry.functions.continuum.coordinates import Coordinate
 from skerry.functions.counts import Counts
 from skerry.functions.dispatching import Dispatcher, Ended
 from skerry.functions.hosts import Host, Lookup
@@ -43,6 +44,17 @@ class PoolStatus(msgspec.Struct, frozen=True):
     used_cpus: float  # of workers that are busy or starting
     workers: int  # in any state
     queue_length: int  # calls that wait for a worker
+    coordinate: Coordinate = Coordinate()  # of the node among others, if there are any
+
+
+class Openings(msgspec.Struct, frozen=True, gc=False):
+    """What a call of one function would find at this moment."""
+
+    memory_free: int  # MB that no worker has, or an idle one would give up
+    cpus_free: float
+    waiting: int  # calls of any function
+    warm: int  # idle workers of this one
+    seats: int  # its busy workers that take another call
 
 
 class Invoker:
@@ -327,6 +339,27 @@ class Invoker:
             used_cpus=pool.cpu_used / 1000,
             workers=len(pool.slots),
             queue_length=self._queue.count,
+        )
+
+    def has_warm(self, function: Function) -> bool:
+        """True if a call that is made now, before anything else happens, is handed to a worker at once."""
+        line = self._lines.get(function.name)
+        return (
+            line is not None
+            and line.function is function
+            and not self._queue.count
+            and self._pool.can_take(line)
+        )
+
+    def openings(self, name: FunctionName) -> Openings:
+        pool = self._pool
+        line = self._lines.get(name)
+        return Openings(
+            pool.memory_total - pool.memory_used + pool.memory_idle,
+            max(0, pool.cpu_total - pool.cpu_used) / 1000,
+            self._queue.count,
+            len(line.idle) if line is not None else 0,
+            len(line.open) if line is not None else 0,
         )
 
     def code_in_use(self) -> set[Digest]:

@@ -174,6 +174,15 @@ class Pool:
             return slot
         return None
 
+    def can_take(self, line: Line) -> bool:
+        """True if `take` would have a worker; nothing is changed."""
+        if line.open:
+            return next(reversed(line.open)).worker.is_alive
+        if line.idle:
+            slot = next(reversed(line.idle))
+            return slot.worker.is_alive and self.cpu_used + slot.cpu <= self.cpu_total
+        return False
+
     def leave(self, slot: Slot, now: float) -> None:
         """A call in this worker is over."""
         slot.busy -= 1

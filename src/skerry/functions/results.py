@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from skerry.kit import ids
 from skerry.model.calls import Answer, Ask, CallState, Failure, Report
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -31,6 +32,11 @@ class Polled(msgspec.Struct, frozen=True):
 
     state: CallState
     report: Report | None = None
+
+
+def new_id(ask: Ask, now: float) -> str:
+    """Of a call that is accepted now, on a node that is alone."""
+    return f"{ask.function}-{ids.new_id(now)}"
 
 
 def pack_ask(ask: Ask) -> bytes:

@@ -92,8 +92,9 @@ class Links(Protocol):
     """The way to the neighbours. Everything may be done many times at once; a cancelled call is cancelled
     there too.
 
-    A neighbour that says nothing costs at most one timeout. What is no call raises `Unavailable` if the
-    neighbour cannot be reached or does not answer.
+    A neighbour that says nothing costs at most one timeout, and a call that has a deadline ends one timeout
+    after it at the latest. What is no call raises `Unavailable` if the neighbour cannot be reached or does
+    not answer.
     """
 
     async def invoke(

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, field
 
+from skerry.functions.continuum.coordinates import Coordinate
 from skerry.functions.invoking import PoolStatus
 from skerry.functions.registry import NewFunction
 from skerry.model import errors
@@ -230,6 +231,10 @@ class Coordinates(msgspec.Struct, frozen=True, rename="pascal"):
     height: float = 0.00001
 
 
+def _coordinates(coordinate: Coordinate) -> Coordinates:
+    return Coordinates(coordinate.vector, coordinate.error, coordinate.height)
+
+
 class StatusDocument(msgspec.Struct, frozen=True, rename="pascal"):
     """What the node has and holds: the fields of the document and those of the program."""
 
@@ -262,7 +267,7 @@ def status_document(
         free_memory=pool.free_memory_mb,
         total_cpu=pool.total_cpus,
         used_cpu=pool.used_cpus,
-        coordinates=Coordinates(),
+        coordinates=_coordinates(pool.coordinate),
         load_avg=load,
         last_update_time=int(now),
         workers=pool.workers,

@@ -1,0 +1,268 @@
+"""The door to functions where there are other members: calls run here, or at the place that a policy names.
+
+Has the shape of `skerry.functions.invoking.Invoker`, in front of which it stands, so that whoever takes calls
+needs not know how many nodes there are. A call that is to run here in any case, or finds a warm worker here
+under a policy that looks no further then, goes straight to the invoker. For others a policy is asked, once,
+and `journeys` carries out what it decides. Knows no wires: other members are reached by `Links`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import structlog
+from msgspec.structs import replace
+
+from skerry.functions.continuum.coordinates import Vivaldi
+from skerry.functions.continuum.counts import Counts
+from skerry.functions.continuum.journeys import Journey, Refusals, Travel
+from skerry.functions.continuum.learning import Learnt
+from skerry.functions.continuum.measuring import Measuring
+from skerry.functions.continuum.neighbours import MAX_WARM, Begins, Links, Standing
+from skerry.functions.continuum.places import Places
+from skerry.functions.continuum.policies import ranking
+from skerry.functions.continuum.policies.default import Default
+from skerry.functions.continuum.policies.edgecloud import EdgeCloud
+from skerry.functions.continuum.policies.edgeonly import EdgeOnly
+from skerry.functions.continuum.policies.localonly import LocalOnly
+from skerry.functions.continuum.views import Decision, Demand, Drop, Offload, Place, Policy, View
+from skerry.functions.hosts import Lookup
+from skerry.functions.invoking import Invoker, PoolStatus
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import Ask, Report
+from skerry.model.functions import Function
+from skerry.model.ids import FunctionName, NodeId
+from skerry.model.members import Member
+from skerry.model.settings import FunctionSettings
+
+log = structlog.get_logger(__name__)
+
+_TRIED: Final = 5  # places, at most, by a member that runs nothing itself
+_DROPPED_FOR_S: Final = 1.0
+_FRESH_S: Final = 0.05  # what neighbours are told may be this old
+# Policies that never look further if a warm worker is free here.
+_CONTENT: Final = (Default, LocalOnly, EdgeOnly, EdgeCloud)
+
+
+class _Entry:
+    """What is known of a function beside itself, until it changes."""
+
+    __slots__ = ("function", "is_content", "policy", "stays")
+
+    def __init__(self, function: Function, policy: Policy, *, runs_here: bool) -> None:
+        self.function = function
+        self.policy = policy
+        self.stays = runs_here and isinstance(policy, Default)
+        self.is_content = runs_here and isinstance(policy, _CONTENT)
+
+
+class Continuum:
+    """All calls that come to this member. `run` for ever; `follow` whenever the members change."""
+
+    def __init__(
+        self,
+        invoker: Invoker,
+        registry: Lookup,
+        links: Links,
+        settings: FunctionSettings,
+        clock: Clock,
+        *,
+        me: Member,
+        choose: Callable[[str], Policy],
+        chance: random.Random,
+        learnt: Learnt | None = None,
+    ) -> None:
+        """`choose` makes the policy of a name, and raises `Invalid` if there is none."""
+        self._invoker = invoker
+        self._get = registry.get
+        self._settings = settings
+        self._monotonic = clock.monotonic
+        self._me = me
+        self._choose = choose
+        self._policies: dict[str, Policy] = {}
+        self._policy = self._policies[settings.policy] = choose(settings.policy)
+        self._entries: dict[FunctionName, _Entry] = {}
+        self._learnt = learnt if learnt is not None else Learnt()
+        self._vivaldi = Vivaldi(chance)
+        self._standing: Standing | None = None
+        self._stood_at = 0.0
+        self.places = Places(me)
+        self.measuring = Measuring(links, self.places, self._vivaldi, self.standing, settings, clock, chance)
+        self._travel = Travel(
+            links, self.places, self.measuring, self._learnt, self._monotonic, self._run_here
+        )
+        self._counts = Counts(self.places)
+
+    def follow(self, members: Iterable[Member]) -> None:
+        """These are all members now; this one among them or not."""
+        self.places.follow(members)
+        self.measuring.look_around()
+
+    async def run(self) -> None:
+        """Keep in touch with the neighbours, for ever."""
+        await self.measuring.run()
+
+    def close(self) -> None:
+        self._counts.close()
+
+    # Calls
+
+    def invoke(self, ask: Ask, *, begins: Begins | None = None) -> Coroutine[Any, Any, Report]:
+        """Run one call to its end, here or elsewhere. To be awaited at once.
+
+        `begins` is awaited once it has a worker, before that is handed the call. Raises `NotFound` if there
+        is no such function, `Overloaded` if no place takes it now, `Unavailable` if none can be reached, and
+        what `begins` raises. Whatever else goes wrong is told in the report. If the caller is cancelled, so
+        is the call.
+        """
+        function = self._get(ask.function)
+        if function is not None:
+            entry = self._entries.get(function.name)
+            if entry is None or entry.function is not function:
+                entry = self._enter(function)
+            if entry.stays or (entry.is_content and self._invoker.has_warm(function)):
+                return self._invoker.invoke(ask, begins=begins)
+        return self.settle(ask, begins, self._settings.max_hops)
+
+    async def settle(self, ask: Ask, begins: Begins | None, hops_left: int) -> Report:
+        """Decide where it runs, and have it run there."""
+        arrived = self._monotonic()
+        function = self._get(ask.function)
+        if function is None:
+            raise errors.NotFound("Function unknown.")
+        journey = Journey(ask, function, begins, arrived, hops_left)
+        view = self.places.view(function.name, self._here(function), arrived)
+        policy = self._entry(function).policy
+        decision = policy.decide(journey.demand, view, self._learnt)
+        if isinstance(decision, Drop):
+            raise errors.Overloaded(decision.reason, retry_after_s=_DROPPED_FOR_S)
+        if isinstance(decision, Offload):
+            return await self._travel.go(journey, _itinerary(decision, view))
+        if not view.here.is_up:
+            return await self._forward(journey, view)
+        try:
+            return await self._travel.stay(journey, view.here)
+        except Refusals as error:
+            if journey.must_not_begin:
+                raise
+            journey.note(error.message, is_full=isinstance(error, errors.Overloaded))
+            # Had it been known that there is no place here, what then?
+            without = View(replace(view.here, is_up=False), view.neighbours, view.remote)
+            decision = policy.decide(journey.demand, without, self._learnt)
+            elsewhere = [place for place in _itinerary(decision, view) if not place.is_here]
+            if not elsewhere:
+                raise
+            return await self._travel.go(journey, elsewhere)
+
+    async def run_here(self, ask: Ask, begins: Begins) -> Report:
+        """Here or not at all: for a neighbour that has decided."""
+        function = self._get(ask.function)
+        if function is None:
+            raise errors.NotFound("Function unknown.")
+        if not self._me.memory:
+            raise errors.NoRoom("this node runs no functions; send the call to another one")
+        journey = Journey(ask, function, begins, self._monotonic(), 0)
+        return await self._travel.stay(journey, self._here(function))
+
+    async def _forward(self, journey: Journey, view: View) -> Report:
+        """From a member that runs nothing, whatever the policy and the caller say: to the best place."""
+        everybody = (*view.neighbours, *view.remote)
+        places = ranking.roomy(everybody, journey.demand)
+        others = ranking.least_crowded(ranking.able(everybody, journey.demand))
+        places += [place for place in others if place not in places]
+        if not places:
+            raise errors.Unavailable(_why_nobody(everybody, journey.demand))
+        return await self._travel.go(journey, places[:_TRIED])
+
+    async def _run_here(self, journey: Journey) -> Report:
+        return await self._invoker.invoke(journey.hastened(self._monotonic()), begins=journey.begins)
+
+    # What is around
+
+    def _here(self, function: Function) -> Place:
+        me, openings = self._me, self._invoker.openings(function.name)
+        return Place(
+            me.node,
+            me.area,
+            True,
+            me.memory,
+            openings.memory_free,
+            me.cpus,
+            openings.cpus_free,
+            openings.warm,
+            openings.waiting,
+            is_up=me.memory > 0,
+            seats=openings.seats,
+        )
+
+    def _entry(self, function: Function) -> _Entry:
+        entry = self._entries.get(function.name)
+        return entry if entry is not None and entry.function is function else self._enter(function)
+
+    def _enter(self, function: Function) -> _Entry:
+        if len(self._entries) >= self._settings.max_functions:
+            self._entries.clear()  # also of those that were deleted since
+        policy = self._policy_of(function)
+        entry = self._entries[function.name] = _Entry(function, policy, runs_here=self._me.memory > 0)
+        return entry
+
+    def _policy_of(self, function: Function) -> Policy:
+        if not function.policy:
+            return self._policy
+        policy = self._policies.get(function.policy)
+        if policy is None:
+            try:
+                policy = self._choose(function.policy)
+            except errors.Invalid as error:
+                # Whoever registered it has a package that this node has not.
+                log.error("policy.missing", function=function.name, error=error.message)
+                policy = self._policy
+            self._policies[function.policy] = policy
+        return policy
+
+    # Like an invoker
+
+    async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int:
+        """Have workers started here, ahead of calls; see `Invoker.prewarm`."""
+        return await self._invoker.prewarm(name, instances, force=force)
+
+    def status(self) -> PoolStatus:
+        return replace(self._invoker.status(), coordinate=self._vivaldi.coordinate)
+
+    def standing(self) -> Standing:
+        """What neighbours are told of this member."""
+        now = self._monotonic()
+        if self._standing is None or now - self._stood_at >= _FRESH_S:
+            status = self._invoker.status()
+            warm = status.warm
+            if len(warm) > MAX_WARM:
+                warm = dict(list(warm.items())[:MAX_WARM])
+            self._standing = Standing(
+                self._vivaldi.coordinate,
+                status.available_memory_mb,
+                max(0.0, status.total_cpus - status.used_cpus),
+                status.queue_length,
+                warm,
+            )
+            self._stood_at = now
+        return self._standing
+
+
+def _itinerary(decision: Decision, view: View) -> list[Place]:
+    """The places that a decision names, in order."""
+    if not isinstance(decision, Offload):
+        return []
+    places: dict[NodeId, Place] = {place.node: place for place in (view.here, *view.neighbours, *view.remote)}
+    return [places[node] for node in (decision.node, *decision.or_else) if node in places]
+
+
+def _why_nobody(places: Iterable[Place], demand: Demand) -> str:
+    if any(place.is_up for place in places):
+        return (
+            f"no node that can be reached is large enough for a worker of {demand.memory} MB and "
+            f"{demand.cpu:g} cores; lower what the function asks for, or add a node"
+        )
+    return "no node that runs functions can be reached; start one, or look at `skerry node list`"

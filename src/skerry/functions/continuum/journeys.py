@@ -1,0 +1,230 @@
+"""One call on its way: tried at one place after the other, and never run twice unless it may be.
+
+    what a far place makes of it            what comes next
+    a report                                that is the answer
+    not started: refused, or not reached    the next place
+    may have run, and is idempotent         the next place
+    may have run, and is not                nothing: the answer says that nobody knows
+    its deadline is over                    nothing: the answer says so
+
+Which places these are was decided before (`entries`); what happens at them is others' business. What came of
+each is told to those who learn from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from skerry.functions.continuum.learning import Learnt, seen_in
+from skerry.functions.continuum.measuring import Measuring
+from skerry.functions.continuum.neighbours import Begins, FarCall, Links, MayHaveRun, NotStarted
+from skerry.functions.continuum.places import Peer, Places
+from skerry.functions.continuum.views import Demand, Place
+from skerry.model import errors
+from skerry.model.calls import Answer, Ask, Failure, Report
+from skerry.model.functions import Function
+
+OFFLOADED: Final = "O"  # as Serverledge has it
+
+# With these a place refuses a call that another one may take.
+Refusals: Final = (errors.Overloaded, errors.Unavailable)
+
+_RETRY_AFTER_S: Final = 1.0
+_FULL: Final = frozenset({errors.Overloaded.slug, errors.NoRoom.slug})
+_WORKER_STAYS: Final = (None, Failure.HANDLER, Failure.RESULT)
+
+
+class Journey:
+    """A call that has arrived here, and what has become of it so far."""
+
+    __slots__ = ("arrived", "ask", "begins", "demand", "function", "reasons", "tried_full", "until")
+
+    def __init__(
+        self, ask: Ask, function: Function, begins: Begins | None, arrived: float, hops_left: int
+    ) -> None:
+        self.ask = ask
+        self.function = function
+        self.begins = None if begins is None else Once(begins)
+        self.arrived = arrived
+        self.until = None if ask.max_response_s is None else arrived + ask.max_response_s
+        self.demand = Demand(
+            function.name,
+            function.memory,
+            (function.cpu or 0) / 1000,
+            len(ask.params),
+            ask.qos_class,
+            ask.max_response_s,
+            ask.can_offload,
+            hops_left,
+            function.is_idempotent,
+        )
+        self.reasons: list[str] = []  # why each place did not take it
+        self.tried_full = False  # one of them for want of room
+
+    @property
+    def must_not_begin(self) -> bool:
+        """True if whoever called would not have it begun: then it is tried nowhere else."""
+        return self.begins is not None and self.begins.has_failed
+
+    def left_s(self, now: float) -> float | None:
+        """Until its deadline; it may be over."""
+        return None if self.until is None else self.until - now
+
+    def hastened(self, now: float) -> Ask:
+        """What it asks, with the time that is left; there must be some."""
+        return self.ask if self.until is None else replace(self.ask, max_response_s=self.until - now)
+
+    def note(self, reason: str, *, is_full: bool) -> None:
+        self.reasons.append(reason)
+        self.tried_full = self.tried_full or is_full
+
+    def refusal(self) -> errors.SkerryError:
+        """What to tell whoever called, if no place took it."""
+        tried = "; ".join(dict.fromkeys(self.reasons)) or "there is no node that could be tried"
+        if self.tried_full:
+            return errors.Overloaded(
+                f"no node took the call: {tried}; call again in {_RETRY_AFTER_S:g} s",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        return errors.Unavailable(f"no node took the call: {tried}; call again in a moment")
+
+    def late(self, now: float) -> Report:
+        """What to tell if its time is over before any place has answered."""
+        spent_s = now - self.arrived
+        tried = f": {'; '.join(dict.fromkeys(self.reasons))}" if self.reasons else ""
+        error = f"the call was ended after {spent_s:.3f} s; its caller waits no longer{tried}"
+        return Report(Answer(0.0, failure=Failure.TIMEOUT, error=error), spent_s, queueing_s=spent_s)
+
+    def lost(self, peer: Peer, reason: str, now: float) -> Report:
+        """What to tell if it may have run, and must not run again."""
+        member = peer.member
+        is_late = self.until is not None and now >= self.until
+        answer = Answer(
+            0.0,
+            failure=Failure.TIMEOUT if is_late else Failure.INTERRUPTED,
+            error=f"node {member.name} was lost after it had been handed the call, and nobody knows how far "
+            f"it came: {reason}; call again if that does no harm, or deploy the function as idempotent",
+        )
+        return Report(answer, now - self.arrived, action=OFFLOADED, area=member.area, node=member.name)
+
+
+class Once:
+    """Awaits what begins a call once, at however many places it is tried."""
+
+    __slots__ = ("_begins", "has_failed", "is_done")
+
+    def __init__(self, begins: Begins) -> None:
+        self._begins = begins
+        self.is_done = False
+        self.has_failed = False
+
+    async def __call__(self) -> None:
+        if not self.is_done:
+            try:
+                await self._begins()
+            except BaseException:
+                self.has_failed = True
+                raise
+            self.is_done = True
+
+
+class Travel:
+    """What a call needs to get about."""
+
+    def __init__(
+        self,
+        links: Links,
+        places: Places,
+        measuring: Measuring,
+        learnt: Learnt,
+        monotonic: Callable[[], float],
+        run_here: Callable[[Journey], Awaitable[Report]],
+    ) -> None:
+        self._links = links
+        self._places = places
+        self._measuring = measuring
+        self._learnt = learnt
+        self._monotonic = monotonic
+        self._run_here = run_here
+
+    async def go(self, journey: Journey, places: list[Place]) -> Report:
+        """Try these in order. If none takes it, raises what `Journey.refusal` says."""
+        for place in places:
+            now = self._monotonic()
+            if journey.until is not None and now >= journey.until:
+                return journey.late(now)
+            if place.is_here:
+                try:
+                    return await self.stay(journey, place)
+                except Refusals as error:
+                    if journey.must_not_begin:
+                        raise
+                    journey.note(error.message, is_full=isinstance(error, errors.Overloaded))
+                    continue
+            report = await self._visit(journey, place)
+            if report is not None:
+                return report
+        now = self._monotonic()
+        if journey.until is not None and now >= journey.until:
+            return journey.late(now)
+        raise journey.refusal()
+
+    async def stay(self, journey: Journey, here: Place) -> Report:
+        """Run it here, at once or in its turn. Raises one of `Refusals` if that cannot be."""
+        began = self._monotonic()
+        try:
+            report = await self._run_here(journey)
+        except Refusals:
+            self._learnt.refused(here)
+            raise
+        now = self._monotonic()
+        self._learnt.saw(journey.demand, here, seen_in(report, now - began))
+        return replace(report, response_s=now - journey.arrived)
+
+    async def _visit(self, journey: Journey, place: Place) -> Report | None:
+        """Have it run there; None if it may be tried elsewhere."""
+        peer = self._places.peers.get(place.node)
+        if peer is None or not peer.is_up:
+            return None  # since the decision
+        demand, sent = journey.demand, self._monotonic()
+        call = FarCall(
+            journey.ask, journey.function.version, max(0, demand.hops_left - 1), journey.left_s(sent)
+        )
+        # Where no warm worker is to be expected, asking back costs little, and whoever is lost has not begun.
+        at_once = journey.begins is None and (demand.is_idempotent or place.warm > 0)
+        self._places.take(peer, demand)
+        try:
+            report = await self._links.invoke(peer.member, call, at_once=at_once, begins=journey.begins)
+        except NotStarted as error:
+            self._learnt.refused(place)
+            journey.note(f"{peer.member.name}: {error.reason}", is_full=error.kind in _FULL)
+            if error.kind:
+                peer.refused += 1
+            else:
+                peer.lost += 1
+                self._measuring.lost(peer, error.reason)
+            return None
+        except MayHaveRun as error:
+            peer.lost += 1
+            self._learnt.refused(place)
+            self._measuring.lost(peer, error.reason)
+            if demand.is_idempotent:
+                journey.note(f"{peer.member.name}: {error.reason}", is_full=False)
+                return None
+            return journey.lost(peer, error.reason, self._monotonic())
+        except BaseException:  # the caller has left, or would not begin it: the room is free again
+            self._places.give_back(peer, demand, leaves_worker=False)
+            raise
+        peer.done += 1
+        self._places.give_back(peer, demand, leaves_worker=report.answer.failure in _WORKER_STAYS)
+        now = self._monotonic()
+        self._learnt.saw(demand, place, seen_in(report, now - sent))
+        return replace(
+            report,
+            response_s=now - journey.arrived,
+            offload_s=max(0.0, now - sent - report.answer.duration_s - report.init_s),
+            action=OFFLOADED,
+        )
