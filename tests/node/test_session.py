@@ -20,9 +20,11 @@ from skerry.model.ids import InstanceId
 from skerry.model.sessions import (
     Acknowledged,
     Down,
+    Functions,
     Goodbye,
     Heartbeat,
     Hello,
+    Members,
     OpenTunnel,
     Orders,
     Reports,
@@ -308,6 +310,29 @@ class TestDiallingAgain:
         connection.say(Goodbye("this server stops"))
         await talk.dialler.connection()
         assert connection.is_closed
+
+    async def test_hands_members_and_functions_to_whoever_takes_calls(self, talk: Talk) -> None:
+        heard: list[Members | Functions] = []
+
+        class Member:
+            async def hear_members(self, told: Members) -> None:
+                heard.append(told)
+
+            async def hear_functions(self, told: Functions) -> None:
+                heard.append(told)
+
+        talk.begin(member=Member())
+        connection = await talk.dialler.connection()
+        told = [Members(()), Functions(is_whole=True), Members(())]
+        connection.say(*told)
+        await eventually(lambda: heard == told)
+
+    async def test_passes_over_members_and_functions_if_nobody_takes_calls(self, talk: Talk) -> None:
+        talk.begin()
+        connection = await talk.dialler.connection()
+        connection.say(Members(()), Functions(is_whole=True), whole(order()))
+        await talk.ground.until("RUNNING")
+        assert talk.dialler.dialled == 1
 
     async def test_goes_on_with_the_servers_that_it_was_told_of(self, talk: Talk) -> None:
         talk.begin()

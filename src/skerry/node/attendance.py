@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -21,8 +22,10 @@ from skerry.model.orders import Report
 from skerry.model.sessions import (
     Acknowledged,
     Down,
+    Functions,
     Goodbye,
     Hello,
+    Members,
     OpenTunnel,
     Orders,
     Reports,
@@ -42,6 +45,14 @@ _DESCRIBE_S = 60.0  # between two looks at what this machine has
 
 class SentAway(errors.Unavailable):
     """The server said goodbye, as one does that stops."""
+
+
+class MemberHere(Protocol):
+    """What takes calls of functions on this node, and needs to know who else does, and which there are."""
+
+    async def hear_members(self, told: Members) -> None: ...
+
+    async def hear_functions(self, told: Functions) -> None: ...
 
 
 async def _refuse_tunnel(wanted: OpenTunnel, tunnel: Tunnel) -> None:
@@ -64,16 +75,18 @@ class Attendance:
         *,
         serve: Callable[[OpenTunnel, Tunnel], Awaitable[None]] = _refuse_tunnel,
         learn: Callable[[Sequence[str]], Awaitable[None]] = _pass_over,
+        member: MemberHere | None = None,
         pace_s: float = 0.0,
     ) -> None:
-        """`serve` answers over a tunnel; `learn` is told where the servers are. Messages that come quicker
-        than every `pace_s` wait at the other end."""
+        """`serve` answers over a tunnel; `learn` is told where the servers are, `member` who takes calls and
+        which functions there are. Messages that come quicker than every `pace_s` wait at the other end."""
         self._connection = connection
         self._instances = instances
         self._describe = describe
         self._clock = clock
         self._serve = serve
         self._learn = learn
+        self._member = member
         self._pace_s = pace_s
         self.hello = describe()  # as the control plane knows it
         self._sequence = 0  # of the last batch
@@ -114,6 +127,10 @@ class Attendance:
                     self._begin_tunnel(message)
                 case Servers():
                     await self._learn(message.addresses)
+                case Members() if self._member is not None:
+                    await self._member.hear_members(message)
+                case Functions() if self._member is not None:
+                    await self._member.hear_functions(message)
                 case Goodbye():
                     raise SentAway(f"the control plane sent this node away: {message.reason}")
             if self._pace_s:

@@ -20,10 +20,11 @@ from skerry import __version__
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
+from skerry.model.members import Member
 from skerry.model.nodes import Facts
 from skerry.model.sessions import Hello, Welcome
 from skerry.node import host
-from skerry.node.attendance import Attendance, SentAway
+from skerry.node.attendance import Attendance, MemberHere, SentAway
 from skerry.node.connection import Dialler
 from skerry.node.instances.instances import NodeInstances
 from skerry.node.instances.tunnels import Tunnels
@@ -53,15 +54,18 @@ def introduce(
     subnet: str,
     labels: Mapping[str, str],
     kept_mb: int = 0,
+    member: Member | None = None,
 ) -> Hello:
     """This machine as it is now, with `data` as its data folder and `subnet` for its containers; `kept_mb` of
-    its memory are for something else than instances."""
+    its memory are for something else than instances, such as the functions that it takes calls of as
+    `member`."""
     return Hello(
         name=name,
         facts=facts(),
         room=host.room(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb),
         labels=dict(labels),
         subnet=subnet,
+        member=member,
     )
 
 
@@ -77,17 +81,20 @@ class Session:
         describe: Callable[[], Hello],
         clock: Clock,
         *,
+        member: MemberHere | None = None,
         backoff: Backoff = BACKOFF,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`dial` makes the way to one of `servers`, any of which will do."""
+        """`dial` makes the way to one of `servers`, any of which will do. `member` hears what those are told
+        who take calls of functions."""
         self._servers = servers
         self._dial = dial
         self._instances = instances
         self._tunnels = tunnels
         self._describe = describe
         self._clock = clock
+        self._member = member
         self._backoff = backoff
         self._sleep = sleep
         self._chance = chance
@@ -139,6 +146,7 @@ class Session:
                 self._clock,
                 serve=self._tunnels.serve,
                 learn=self._servers.learn,
+                member=self._member,
             )
             welcome = await attendance.begin()
             await self._welcomed(server, attendance.hello, welcome)

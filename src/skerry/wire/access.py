@@ -39,6 +39,7 @@ _INVOKERS = _only(Role.INVOKER, Role.DEPLOYER, Role.ADMIN)
 _NODES = _only(Role.NODE)
 _SHOPPERS = _buyers_and(Role.VIEWER, Role.DEPLOYER, Role.ADMIN)  # look at offers, and at what is theirs
 _BUYERS = _buyers_and(Role.DEPLOYER, Role.ADMIN)
+_RUNNERS = _only(Role.NODE, Role.ADMIN)  # a node only if it takes calls, which the handler sees to
 _REPORTERS = _only(Role.NODE, Role.ADMIN)  # a node only for itself, which the handlers see to
 
 HTTP: dict[str, Access] = {
@@ -151,6 +152,7 @@ GRPC: dict[str, Access] = {
     "/skerry.nodes.v1.NodeService/Session": _NODES,
     "/skerry.nodes.v1.NodeService/Tunnel": _NODES,
     "/skerry.nodes.v1.ServerService/Reach": _ADMIN,  # which each server is: see `skerry.daemon.credentials`
+    "/skerry.nodes.v1.CodeService/Fetch": _RUNNERS,
     "/skerry.cells.v1.CellService/Allocate": _DEPLOYERS,
     "/skerry.cells.v1.CellService/Free": _DEPLOYERS,
     "/skerry.cells.v1.CellService/Start": _DEPLOYERS,

@@ -11,7 +11,9 @@ from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 
 from skerry.kit.clock import SystemClock
 from skerry.kit.recent import Recent
+from skerry.model import errors
 from skerry.model.identity import ANONYMOUS, Caller, Role
+from skerry.model.ids import Digest
 from skerry.wire import access
 from skerry.wire.aurae.observe import ObserveService
 from skerry.wire.aurae.runtime import RuntimeService
@@ -21,6 +23,7 @@ from skerry.wire.gate import Gate
 from skerry.wire.grpc import standard
 from skerry.wire.grpc.identity import IdentityService
 from skerry.wire.kudo import grpc_services as kudo
+from skerry.wire.nodes.code import CodeService
 from skerry.wire.nodes.service import NodeService, ServerService
 from skerry.wire.peers import Peer
 from tests.support.cells import FakeKeeper, a_node
@@ -51,6 +54,10 @@ def expected(path: str, role: Role | None) -> Status | None:
     return Status.UNAUTHENTICATED if role is None else Status.PERMISSION_DENIED
 
 
+async def _no_code(digest: Digest) -> bytes:
+    raise errors.NotFound("none here")
+
+
 def everything(folder: Path) -> list[IServable]:
     """Every service that any of our processes serves."""
     recent = Recent()
@@ -65,6 +72,7 @@ def everything(folder: Path) -> list[IServable]:
         ContainerService(FakeContainers(folder, images), images),
         NodeService(object(), SystemClock(), counts=lambda serial: True),  # nobody here gets to a session
         ServerService(object()),  # nor to a tunnel
+        CodeService(_no_code, is_member=lambda node: True),
         *kudo.services(FakeInstances(), FakeNodes(), FakeIdentity(), SystemClock()),
     ]
 
