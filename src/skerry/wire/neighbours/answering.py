@@ -90,7 +90,7 @@ class Answering(End[Asked]):
         self._fetches = 0
         self._first_word: asyncio.TimerHandle | None = None
         self._beat_at = 0.0
-        self._is_stopping = False
+        self.is_stopping = False  # takes nothing more
 
     # What the loop calls
 
@@ -187,7 +187,7 @@ class Answering(End[Asked]):
         number = asked.number
         if number in self._calls:
             raise Broken(f"number {number} a second time")
-        if self._is_stopping:
+        if self.is_stopping:
             self.send(messages.Refused(number, errors.Unavailable.slug, "the neighbour is stopping"))
         elif len(self._calls) >= self._limits.calls:
             self.send(messages.Refused(number, errors.Overloaded.slug, _TOO_MUCH))
@@ -268,8 +268,7 @@ class Answering(End[Asked]):
     # Its end
 
     async def stop(self, within_s: float) -> None:
-        """Take nothing more; what runs may end within this time, and then ends with the link."""
-        self._is_stopping = True
+        """What runs may end within this time, and then ends with the link."""
         if running := [call.task for call in self._calls.values()]:
             await asyncio.wait(running, timeout=within_s)
         self.finish()

@@ -91,7 +91,10 @@ class NeighbourServer:
         if self._listener is None:
             return
         self._listener.close()
-        await asyncio.gather(*(link.stop(within_s) for link in self._listener.connections))
+        links = list(self._listener.connections)
+        for link in links:
+            link.is_stopping = True
+        await asyncio.gather(*(link.stop(within_s) for link in links))
         await self._listener.drained()
         self._listener = None
 
