@@ -12,7 +12,17 @@ import time
 
 from bench.figures import Figure
 
-TOPICS = ("store", "schedule", "cells", "images", "containers", "cluster", "functions", "market")
+TOPICS = (
+    "store",
+    "schedule",
+    "cells",
+    "images",
+    "containers",
+    "cluster",
+    "functions",
+    "neighbours",
+    "market",
+)
 
 
 def line(figure: Figure) -> str:

@@ -51,6 +51,7 @@ class FakeServes:
         self.has_room.set()
         self.may_end.set()
         self.asked: list[FarCall] = []
+        self.tasks: list[asyncio.Task[Any]] = []  # in which they are run
         self.begun: list[FarCall] = []
         self.cancelled: list[FarCall] = []
         self.hears: list[tuple[NodeId, Standing]] = []
@@ -61,6 +62,9 @@ class FakeServes:
 
     async def invoke(self, call: FarCall, *, begins: Begins | None) -> Report:
         self.asked.append(call)
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.append(task)
         if self.error is not None:
             raise self.error
         try:

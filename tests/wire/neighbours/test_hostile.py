@@ -274,6 +274,19 @@ async def test_too_many_calls_on_one_link_are_refused_and_the_others_go_on(cloud
     await asyncio.gather(*calls)
 
 
+async def test_calls_of_too_many_bytes_on_one_link_are_refused_while_others_are_under_way(cloud, serves):
+    serves.may_end.clear()
+    links, there = cloud.links(), cloud.serve(serves, limits=Limits(params_bytes=10)).member()
+    calling = asyncio.create_task(links.invoke(there, call(b"12345678"), at_once=True))
+    await eventually(lambda: serves.begun)
+    with pytest.raises(NotStarted) as refused:
+        await links.invoke(there, call(b"123"), at_once=True)
+    assert refused.value.kind == "overloaded"
+    serves.may_end.set()
+    await calling
+    await eventually(lambda: links.invoke(there, call(b"123"), at_once=True))
+
+
 async def test_too_many_fetches_on_one_link_are_refused(cloud, serves):
     links, there = cloud.links(), cloud.serve(serves, limits=Limits(fetches=0)).member()
     with pytest.raises(errors.Unavailable, match="too much at once"):

@@ -82,6 +82,17 @@ async def test_a_fault_of_the_neighbour_says_nothing_of_it_and_that_the_call_may
     ]
 
 
+@pytest.mark.parametrize(("at_once", "told"), [(False, NotStarted), (True, MayHaveRun)])
+async def test_a_call_that_is_ended_there_by_somebody_else_is_told(cloud, serves, at_once, told):
+    serves.has_room.clear()
+    links, there = cloud.links(), cloud.serve(serves).member()
+    calling = asyncio.create_task(links.invoke(there, call(), at_once=at_once))
+    await eventually(lambda: serves.tasks)
+    serves.tasks[0].cancel()
+    with pytest.raises(told, match="ended there before it was done"):
+        await calling
+
+
 async def test_two_hundred_calls_at_once_share_one_link_and_each_gets_its_own_answer(cloud, serves):
     serves.may_end.clear()
     served = cloud.serve(serves)

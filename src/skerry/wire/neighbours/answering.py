@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 _PIECE_BYTES: Final = 256 * 1024
 _TOO_MUCH: Final = "too much at once is asked on one link; ask again in a moment"
+_ENDED: Final = "the call was ended there before it was done"
 _FAULT: Final = "by a fault of the neighbour; its log has the reason"
 
 
@@ -39,6 +40,7 @@ class Limits:
     """What one neighbour may use."""
 
     calls: int = 1024  # under way at once on one link
+    params_bytes: int = 256 * 1024 * 1024  # of all those
     fetches: int = 4  # of those; each has the whole archive in memory
     first_word_s: float = 10.0
     go_s: float = 5.0  # a worker waits no longer than this for the caller's word
@@ -66,11 +68,12 @@ A = TypeVar("A", messages.Invoke, messages.Fetch, messages.Poll)
 class _Call:
     """What runs for one number, and the word that it may wait for."""
 
-    __slots__ = ("go", "may_have_run", "task")
+    __slots__ = ("go", "may_have_run", "size", "task")
 
     task: asyncio.Task[None]
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size  # of what it was asked with
         self.go: asyncio.Future[None] | None = None
         self.may_have_run = False
 
@@ -87,6 +90,7 @@ class Answering(End[Asked]):
         self.node: NodeId | None = None  # once it has said who it is
         self._address = ""
         self._calls: dict[int, _Call] = {}
+        self._params_bytes = 0
         self._fetches = 0
         self._first_word: asyncio.TimerHandle | None = None
         self._beat_at = 0.0
@@ -141,7 +145,7 @@ class Answering(End[Asked]):
         elif self.node is None:
             raise Broken(f"{type(message).__name__} before a hello")
         elif isinstance(message, messages.Invoke):
-            self._start(message, self._invoke)
+            self._start(message, self._invoke, len(message.call.ask.params))
         elif isinstance(message, messages.Go):
             call = self._calls.get(message.number)
             if call is not None and call.go is not None and not call.go.done():
@@ -183,26 +187,35 @@ class Answering(End[Asked]):
 
     # What is done for it
 
-    def _start(self, asked: A, work: Callable[[A, _Call], Awaitable[bytearray]]) -> None:
+    def _start(
+        self, asked: A, work: Callable[[A, _Call], Awaitable[bytearray]], params_bytes: int = 0
+    ) -> None:
         number = asked.number
         if number in self._calls:
             raise Broken(f"number {number} a second time")
         if self.is_stopping:
             self.send(messages.Refused(number, errors.Unavailable.slug, "the neighbour is stopping"))
-        elif len(self._calls) >= self._limits.calls:
+        elif (
+            len(self._calls) >= self._limits.calls
+            or self._params_bytes + params_bytes > self._limits.params_bytes
+        ):
             self.send(messages.Refused(number, errors.Overloaded.slug, _TOO_MUCH))
         else:
-            call = self._calls[number] = _Call()
+            call = self._calls[number] = _Call(params_bytes)
+            self._params_bytes += params_bytes
             call.task = self._loop.create_task(self._perform(asked, call, work))
             # Not in the task: one that is cancelled before its first step never runs.
-            call.task.add_done_callback(lambda _: self._ended(number))
+            call.task.add_done_callback(lambda task: self._ended(number, is_cancelled=task.cancelled()))
 
-    def _ended(self, number: int) -> None:
-        del self._calls[number]
+    def _ended(self, number: int, *, is_cancelled: bool) -> None:
+        call = self._calls.pop(number)
+        self._params_bytes -= call.size
+        if is_cancelled:  # whoever asked may not have been the one who did that
+            self.send(messages.Refused(number, errors.Unavailable.slug, _ENDED, call.may_have_run))
         self._report_closed()
 
     async def _perform(self, asked: A, call: _Call, work: Callable[[A, _Call], Awaitable[bytearray]]) -> None:
-        """Do it and send its answer, or why there is none. Whoever cancels it wants no answer."""
+        """Do it and send its answer, or why there is none."""
         try:
             frame = await work(asked, call)
         except errors.SkerryError as error:

@@ -196,8 +196,8 @@ class KeptLinks:
 
     def _failed(self, way: _Way, link: Link, reason: str) -> None:
         link.abort()
-        if link.welcomed.done() and not link.welcomed.cancelled():
-            link.welcomed.exception()  # it is told here
+        if not link.welcomed.cancel() and not link.welcomed.cancelled():
+            link.welcomed.exception()  # it is told here, and nobody waits for it any more
         if not link.is_connected:
             self._links.discard(link)  # the loop has nothing to tell of it any more
         way.link = None
