@@ -23,9 +23,10 @@ from tests.support.skerry import Skerry
 from tests.support.waiting import eventually
 
 BUYERS = 200
-KILLS = 4
-ANSWERS = 150  # or so, between one kill and the next
-CORES = 60
+KILLS = 3
+CROWD = 150  # answers, or so, to buyers all at once
+CALM = 300  # answers, of which the last were to one buyer after the other
+CORES = 240
 OFFER = {
     "FlavorID": FLAVOR,
     "Characteristics": {"Cpu": CORES, "Memory": CORES * CORE_MB},
@@ -50,13 +51,16 @@ async def test_two_hundred_buyers_and_a_server_that_is_killed_again_and_again(tm
         shopping = asyncio.gather(*(buyer.shop() for buyer in buyers))
         try:
             for _ in range(KILLS):
-                await answers(shop, shopping, chance.randint(ANSWERS // 2, ANSWERS * 3 // 2))
+                await answers(shop, shopping, chance.randint(CROWD // 2, CROWD * 3 // 2))
                 shop.is_open.clear()
                 skerry.kill()
                 skerry = Skerry(tmp_path, *FLAGS, "--http", f"127.0.0.1:{shop.port}", role="server")
                 await asyncio.to_thread(skerry.wait_ready)
                 shop.is_open.set()
-            await answers(shop, shopping, ANSWERS)
+                await answers(shop, shopping, CROWD)
+                shop.is_calm = True
+                await answers(shop, shopping, CALM)
+                shop.is_calm = False
             shop.is_closing = True
             await asyncio.wait_for(shopping, 30)
         finally:

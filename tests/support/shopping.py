@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,9 @@ class Shop:
     provider: CloudId
     port: int = 0
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
+    is_calm: bool = False  # one buyer at a time, so that what each is told can be nothing else
     is_closing: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     history: list[Operation] = field(default_factory=list)
     contracts: dict[str, tuple[Buyer, bytes]] = field(default_factory=dict)  # by transaction
     answers: int = 0
@@ -56,7 +59,8 @@ class Buyer:
         """Make one deal after the other until the shop closes."""
         try:
             while not self._shop.is_closing:
-                await self._deal()
+                async with self._shop.turn if self._shop.is_calm else nullcontext():
+                    await self._deal()
         finally:
             self.hang_up()
 
@@ -67,10 +71,11 @@ class Buyer:
         return contract
 
     async def _deal(self) -> None:
+        if self._chance.random() < 0.2:
+            await self._see()
         amount = self._chance.randint(1, 3)
         transaction = await self._reserve(amount)
         if transaction is None:
-            await self._see()
             return
         if self._chance.random() < 0.3:
             await self._end("DELETE", f"/api/reservations/{transaction}", Kind.CANCELLED, amount)
@@ -80,7 +85,7 @@ class Buyer:
         self._note(Kind.BOUGHT, amount, asked)
         self._shop.contracts[transaction] = (self, contract)
         assert await self.purchase(transaction) == contract
-        if self._chance.random() < 0.8:
+        if self._chance.random() < 0.95:
             id = json.loads(contract)["ContractID"]
             await self._end("POST", f"/api/contracts/{id}/release", Kind.RELEASED, amount)
 
@@ -96,7 +101,7 @@ class Buyer:
         key = {"Idempotency-Key": f"{self.name}-{self._requests}"}
         asked = time.monotonic()
         try:
-            if self._chance.random() < 0.05:
+            if self._chance.random() < 0.03:
                 status, answer = await self._ask("POST", "/api/reserveflavor", body, key)  # and no more
             else:
                 status, answer = await self._insist("POST", "/api/reserveflavor", body, key)
