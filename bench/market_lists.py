@@ -1,0 +1,160 @@
+"""LIST_FLAVORS over 100,000 flavors, against `/healthz` on the same connection in the same rounds.
+
+Flavors of all sizes, prices, places and policies are put into the store before the server starts. Narrow
+selectors and broad ones, whose answer is a whole page, in every order; pages one behind the other; and the
+same while the offers change, because then nothing that was found before can be used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench.figures import Figure
+from bench.serving import percentile, skerry
+from bench.wires import Wire, wires
+from skerry.kit import jsonio
+from skerry.kit.clock import SystemClock
+from skerry.market import provider
+from skerry.market.accounts import Account, flavor_key
+from skerry.model.ids import CloudId, FlavorId
+from skerry.model.market import Aggregation, Flavor, Partition, Price
+from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.store.protocol import MAX_OPS, Op, Put
+from skerry.store.sqlite import SqliteStore
+
+FLAVORS = 100_000
+ROUNDS = 5
+PER_ROUND = 100
+LIST = "/api/listflavors"
+LONG_NAME = "LIST, nearly all, 1,000 in one answer"
+PART = {"Cpu": 2, "Memory": 4096}
+SELECTORS: dict[str, dict[str, Any]] = {
+    "narrow": {"MoreThanCpu": 40, "LessThanCpu": 41, "Location": "place-7", "Partition": PART},
+    "a quarter of all": {"MoreThanCpu": 48},
+    "nearly all": {"MoreThanCpu": 1},
+    "nearly all, the largest first": {"MoreThanCpu": 1, "Sort": "-memory"},
+    "a part of half of all, the cheapest for it": {"Partition": PART},
+    "within a price": {"Partition": PART, "MaxPrice": {"Amount": "0.5", "Currency": "EUR"}},
+}
+LONG = {"MoreThanCpu": 1, "Limit": 1000}
+MOST = 10  # times the p50 of /healthz
+
+Times = dict[str, list[float]]
+
+
+def measure() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(prefix="skerry-market-") as name:
+        folder = Path(name)
+        uvloop.run(_fill(folder))
+        with skerry(role="server", data=folder) as ready:
+            rounds = uvloop.run(_rounds(ready["http"]))
+    yield Figure("/healthz, one after the other: p50", _median(rounds, "/healthz", 0.5) * 1e6, "us")
+    for name in rounds[0]:
+        # Each round has its own measure: what else the machine does comes and goes.
+        ratio = _ratio(rounds, name, 0.99)
+        note = f"p50: {_ratio(rounds, name, 0.5):.1f}"
+        is_promise = name not in ("/healthz", LONG_NAME)
+        yield Figure(f"{name}: p99", ratio, "x /healthz p50", at_most=MOST if is_promise else None, note=note)
+
+
+def _ratio(rounds: list[Times], name: str, share: float) -> float:
+    return statistics.median(
+        percentile(times[name], share) / percentile(times["/healthz"], 0.5) for times in rounds
+    )
+
+
+def _median(rounds: list[Times], name: str, share: float) -> float:
+    return statistics.median(percentile(times[name], share) for times in rounds)
+
+
+async def _rounds(url: str) -> list[Times]:
+    bodies = {f"LIST, {name}": json.dumps(selector).encode() for name, selector in SELECTORS.items()}
+    bodies[LONG_NAME] = json.dumps(LONG).encode()
+    async with wires(url, 2) as (wire, other):
+        await _round(wire, other, bodies)  # it warms up
+        return [await _round(wire, other, bodies) for _ in range(ROUNDS)]
+
+
+async def _round(wire: Wire, other: Wire, bodies: dict[str, bytes]) -> Times:
+    times: Times = {}
+
+    async def timed(name: str, method: str, path: str, body: bytes = b"") -> bytes:
+        begun = time.perf_counter()
+        answer = await wire.ask(method, path, body)
+        times.setdefault(name, []).append(time.perf_counter() - begun)
+        return answer
+
+    following = ""
+    for _ in range(PER_ROUND):
+        for _ in range(3):
+            await timed("/healthz", "GET", "/healthz")
+        page = json.loads(await timed("LIST, page by page", "GET", f"{LIST}?continue={following}"))
+        following = page["Continue"] or ""
+        for name, body in bodies.items():
+            await timed(name, "POST", LIST, body)
+    changing = asyncio.ensure_future(_change(other))
+    for _ in range(PER_ROUND):
+        for name in ("LIST, narrow", "LIST, nearly all"):
+            await timed(f"{name}, while offers change", "POST", LIST, bodies[name])
+    changing.cancel()
+    await asyncio.wait([changing])
+    return times
+
+
+async def _change(wire: Wire) -> None:
+    """Hold a part of one flavor after the other, and give it up again."""
+    chance = random.Random(2)
+    while True:
+        body = json.dumps({"FlavorID": f"flavor-{chance.randrange(FLAVORS // 2) * 2}", "Partition": PART})
+        held = json.loads(await wire.ask("POST", "/api/reserveflavor", body.encode()))
+        await wire.ask("DELETE", f"/api/reservations/{held['TransactionID']}")
+        await asyncio.sleep(0.001)
+
+
+async def _fill(folder: Path) -> None:
+    """Write the flavors as the ledger would."""
+    key = provider.load_or_create(folder / "pki")
+    clock = SystemClock()
+    store = await SqliteStore.open(folder / "store.db", clock, history=1)
+    try:
+        await provider.claim(store, key)
+        chance = random.Random(1)
+        flavors = [_flavor(number, key.cloud, chance) for number in range(FLAVORS)]
+        for start in range(0, FLAVORS, MAX_OPS):
+            ops: list[Op] = [
+                Put(flavor_key(flavor.id), jsonio.encode(Account(flavor=flavor, capacity=flavor.whole)))
+                for flavor in flavors[start : start + MAX_OPS]
+            ]
+            await store.commit(ops)
+    finally:
+        await store.close()
+
+
+def _flavor(number: int, cloud: CloudId, chance: random.Random) -> Flavor:
+    cores = chance.randint(2, 64)
+    step = Room(Millicores(1000), Megabytes(1024))
+    is_divided = number % 2 == 0
+    return Flavor(
+        id=FlavorId(f"flavor-{number}"),
+        provider=cloud,
+        kind="k8slice",
+        room=Room(Millicores(cores * 1000), Megabytes(cores * 4096), Gigabytes(chance.choice((0, 100)))),
+        price=Price(Decimal(chance.randint(1, 10_000)) / 1000, chance.choice(("EUR", "EUR", "USD")), "PT1H"),
+        created_at=0.0,
+        architecture=chance.choice(("amd64", "arm64")),
+        partition=Partition(least=step, step=step) if is_divided else None,
+        aggregation=Aggregation(1, 4) if number % 4 == 1 else None,
+        stock=1 if is_divided else 4,
+        location=f"place-{chance.randrange(50)}",
+    )
