@@ -50,7 +50,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
 class Openings(msgspec.Struct, frozen=True, gc=False):
     """What a call of one function would find at this moment."""
 
-    memory_free: int  # MB that no worker has, or an idle one would give up
+    memory_free: int  # MB that no worker has, or an idle one would give up, less what those who wait may take
     cpus_free: float
     waiting: int  # calls of any function
     warm: int  # idle workers of this one
@@ -351,16 +351,18 @@ class Invoker:
             and self._pool.can_take(line)
         )
 
-    def openings(self, name: FunctionName) -> Openings:
-        pool = self._pool
-        line = self._lines.get(name)
-        return Openings(
-            pool.memory_total - pool.memory_used + pool.memory_idle,
-            max(0, pool.cpu_total - pool.cpu_used) / 1000,
-            self._queue.count,
-            len(line.idle) if line is not None else 0,
-            len(line.open) if line is not None else 0,
-        )
+    def openings(self, function: Function) -> Openings:
+        pool, waiting = self._pool, self._queue.count
+        memory = pool.memory_total - pool.memory_used + pool.memory_idle
+        cpu = pool.cpu_total - pool.cpu_used
+        line = self._lines.get(function.name)
+        warm = len(line.idle) if line is not None else 0
+        if waiting > pool.starting and not warm:
+            # Whoever waits without a worker on its way may yet take room; like this one, for want of better.
+            memory -= (waiting - pool.starting) * function.memory
+            cpu -= (waiting - pool.starting) * (function.cpu or 0)
+        seats = len(line.open) if line is not None else 0
+        return Openings(max(0, memory), max(0, cpu) / 1000, waiting, warm, seats)
 
     def code_in_use(self) -> set[Digest]:
         """The code of every worker, from before it starts until it is gone."""

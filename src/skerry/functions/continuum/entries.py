@@ -183,7 +183,7 @@ class Continuum:
     # What is around
 
     def _here(self, function: Function) -> Place:
-        me, openings = self._me, self._invoker.openings(function.name)
+        me, openings = self._me, self._invoker.openings(function)
         return Place(
             me.node,
             me.area,
