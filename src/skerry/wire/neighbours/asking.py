@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from skerry.functions.continuum.neighbours import FarCall, Member, NotStarted, Standing
+from skerry.functions.continuum.neighbours import Begins, FarCall, Member, NotStarted, Standing
 from skerry.functions.results import Polled
 from skerry.kit import tls
 from skerry.kit.clock import Clock
@@ -67,8 +67,8 @@ class Link(End[Answered]):
 
     # What is asked
 
-    async def invoke(self, call: FarCall, *, at_once: bool) -> Report:
-        """Raises `NotStarted` or `MayHaveRun`."""
+    async def invoke(self, call: FarCall, *, at_once: bool, begins: Begins | None = None) -> Report:
+        """Raises `NotStarted` or `MayHaveRun`, and what `begins` raises."""
         number = self._next()
         frame = framed(messages.Invoke(number, call, at_once))
         if len(frame) > self._max_sent:
@@ -81,8 +81,21 @@ class Link(End[Answered]):
             raise NotStarted(error.message) from None
         # The neighbour keeps the deadline itself, and its word of that has to come back.
         within_s = None if call.deadline_s is None else call.deadline_s + self._manners.timeout_s
-        request = Call(self._loop.create_future(), number, self.send, at_once=at_once)
-        return await self._ask(request, number, frame, within_s)
+        answer = self._loop.create_future()
+        if begins is None:
+            return await self._ask(Call(answer, number, self.send, at_once=at_once), number, frame, within_s)
+        request = Call(answer, number, self.send, at_once=False, ready=self._loop.create_future())
+        return await self._ask(request, number, frame, within_s, lambda: self._begin(request, begins))
+
+    async def _begin(self, call: Call, begins: Begins) -> None:
+        """Once the neighbour is ready, have it written down that the call runs, and then let it."""
+        either: list[asyncio.Future[Any]] = [call.answer]
+        if call.ready is not None:
+            either.append(call.ready)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not call.answer.done():
+            await begins()
+            call.go()
 
     async def ping(self, mine: Standing) -> tuple[Standing, float]:
         """How the member is, and the shortest of the last few round trips: longer ones had to queue."""
@@ -137,7 +150,15 @@ class Link(End[Answered]):
         if self._is_over:
             raise errors.Unavailable(f"the link to {self.peer} has ended")
 
-    async def _ask(self, request: Request[T], number: int, frame: bytearray, within_s: float | None) -> T:
+    async def _ask(
+        self,
+        request: Request[T],
+        number: int,
+        frame: bytearray,
+        within_s: float | None,
+        amid: Callable[[], Awaitable[None]] | None = None,
+    ) -> T:
+        """The answer. `amid` is awaited before it; what that raises takes back what was asked."""
         self._waiting[number] = request  # type: ignore[assignment]  # which T is the asker's business
         if self._look is None:
             self._look_later()
@@ -146,6 +167,8 @@ class Link(End[Answered]):
         if within_s is not None:
             timer = self._loop.call_later(within_s, self._check_progress, number, within_s, 0)
         try:
+            if amid is not None:
+                await self._take_part(request, number, amid)
             return await request.answer
         except asyncio.CancelledError:
             self.send(messages.Cancel(number))
@@ -156,6 +179,15 @@ class Link(End[Answered]):
             del self._waiting[number]
             if self._is_retired and not self._waiting:
                 self.abort()
+
+    async def _take_part(self, request: Request[T], number: int, amid: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await amid()
+        except Exception:
+            self.send(messages.Cancel(number))
+            if request.answer.done():
+                request.answer.exception()  # nobody else asks for it
+            raise
 
     # What comes
 

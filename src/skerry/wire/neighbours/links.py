@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from skerry.functions.continuum.neighbours import FarCall, MayHaveRun, Member, NotStarted, Standing
+from skerry.functions.continuum.neighbours import Begins, FarCall, MayHaveRun, Member, NotStarted, Standing
 from skerry.functions.results import Polled
 from skerry.kit import metrics, tasks, tls
 from skerry.kit.backoff import Backoff
@@ -79,13 +79,15 @@ class KeptLinks:
         self._links: set[Link] = set()  # also those that are being dialled, and those that end
         self._is_closed = False
 
-    async def invoke(self, member: Member, call: FarCall, *, at_once: bool) -> Report:
+    async def invoke(
+        self, member: Member, call: FarCall, *, at_once: bool, begins: Begins | None = None
+    ) -> Report:
         try:
             try:
                 link = self._open_link(member) or await self._reach(member)
             except errors.Unavailable as error:
                 raise NotStarted(error.message) from None
-            report = await link.invoke(call, at_once=at_once)
+            report = await link.invoke(call, at_once=at_once, begins=begins)
         except NotStarted:
             _NOT_STARTED.inc()
             raise

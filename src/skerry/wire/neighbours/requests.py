@@ -7,6 +7,7 @@ that it was not run is decided here and nowhere else:
     `Invoke` was sent                               not started
     `Ready`, and it was not to start at once        not started
     `Ready`, and it was to start at once            may have run
+    `Go`, while the caller writes down that it runs not started
     `Ready` was answered with `Go`                  may have run
 
 `Refused` means what it says, at any time.
@@ -67,7 +68,7 @@ class Request(Generic[T]):
 class Call(Request[Report]):
     """A call that the neighbour is to run."""
 
-    __slots__ = ("_number", "_send", "may_have_run")
+    __slots__ = ("_number", "_send", "may_have_run", "ready")
 
     def __init__(
         self,
@@ -76,22 +77,32 @@ class Call(Request[Report]):
         send: Callable[[Message], None],
         *,
         at_once: bool,
+        ready: asyncio.Future[None] | None = None,
     ) -> None:
+        """`ready` is done when the neighbour is, which waits for `go` then; else that comes at once."""
         super().__init__(answer)
         self._number = number
         self._send = send
         self.may_have_run = at_once
+        self.ready = ready
 
     def take(self, message: Answered) -> None:
         if type(message) is Done:
             self.finish(message.report)
         elif type(message) is Ready:
-            # From here on it waits for our word; a caller that has left meanwhile gives none.
-            self.may_have_run = not self.answer.done()
-            if self.may_have_run:
-                self._send(Go(self._number))
+            if self.ready is None:
+                self.go()
+            elif not self.ready.done():
+                self.may_have_run = False
+                self.ready.set_result(None)
         else:
             raise Broken(f"{type(message).__name__} for a call")
+
+    def go(self) -> None:
+        """The neighbour waits for our word; a caller that has left meanwhile gives none."""
+        self.may_have_run = not self.answer.done()
+        if self.may_have_run:
+            self._send(Go(self._number))
 
     def refused(self, refused: Refused) -> None:
         if refused.may_have_run:
