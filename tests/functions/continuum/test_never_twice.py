@@ -241,6 +241,22 @@ async def test_an_async_call_is_written_down_at_its_origin_before_a_far_worker_h
 
 
 @in_simulated_time
+async def test_an_async_call_that_cannot_be_written_down_here_is_not_sent_elsewhere() -> None:
+    one = replace(function("f", memory=128), policy="edgecloud")
+    async with Town(one) as town:
+        here = town.join("here", remote_area="cloud")
+        town.join("cloud", area="cloud")
+        await town.meet()
+
+        async def fails() -> None:
+            raise _NotBegun("disk full")
+
+        with pytest.raises(_NotBegun):
+            await here.call("f", begins=fails)
+        assert town.sent == []
+
+
+@in_simulated_time
 async def test_an_async_call_that_is_lost_before_it_ran_is_written_down_once() -> None:
     one = replace(function("f", memory=128), policy="cloudonly")
     async with Town(one) as town:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from skerry.kit import metrics
 from skerry.model import errors
 from skerry.model.calls import Failure
+from tests.functions.continuum.making import demand, place
 from tests.functions.continuum.towns import TIMEOUT_S, Town, idempotent
 from tests.support.workers import broken, function, in_simulated_time
 
@@ -142,6 +143,28 @@ async def test_qosaware_learns_and_finds_the_room_that_there_is() -> None:
         assert {report.answer.failure for report in reports} == {None}
         assert here.served > 0
         assert cloud.served > here.served
+
+
+@in_simulated_time
+async def test_what_calls_took_is_learnt_here_and_elsewhere_and_so_is_who_refuses() -> None:
+    async with Town(F) as town:
+        here = town.join("here", remote_area="cloud", policy="cloudonly")
+        cloud = town.join("cloud", area="cloud", memory=512, queue_length=1, queue_wait_s=0.1)
+        await town.meet()
+        here.host.run_s, cloud.host.run_s = 0.7, 0.3
+        for _ in range(20):
+            await here.call("f")
+            await here.call("f", can_offload=False, qos_class=1)
+        learnt, wanted = here.continuum._learnt, demand(function=F.name, memory=512)
+        told = [learnt.predict(wanted, place(node, warm=1)) for node in ("here", "cloud")]
+        assert [one.run_s for one in told] == [pytest.approx(0.7, rel=0.1), pytest.approx(0.3, rel=0.1)]
+        assert {one.refusal for one in told} == {0.0}
+        await asyncio.gather(*(here.call("f") for _ in range(4)))
+        assert learnt.predict(wanted, place("cloud")).refusal > 0.0
+        town.dead.add(cloud.member.node)
+        before = learnt.predict(wanted, place("cloud")).refusal
+        await here.call("f")
+        assert learnt.predict(wanted, place("cloud")).refusal > before
 
 
 @in_simulated_time
