@@ -45,13 +45,15 @@ async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
 async def members_of(
     fleet: Fleet, own: Member | None = None, pause_s: float = 0.01
 ) -> AsyncIterator[Members]:
-    made = Members(fleet.store, fleet.nodes, own=own, lease_s=30, pause_s=pause_s)
-    running = asyncio.ensure_future(made.run())
+    made = Members(fleet.store, fleet.nodes, pause_s=pause_s)
+    running = [asyncio.ensure_future(made.run())]
+    if own is not None:
+        running.append(asyncio.ensure_future(made.stay(own, lease_s=30)))
     try:
         await made.ready()
         yield made
     finally:
-        await give_up([running])
+        await give_up(running)
 
 
 def names(members: Members) -> list[str]:

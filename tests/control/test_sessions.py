@@ -506,6 +506,26 @@ async def test_nobody_else_is_told_of_members_and_functions(sharing, members, ca
         assert await told.next() == Goodbye("test")
 
 
+async def test_the_node_of_the_same_process_is_told_nothing_that_it_knows(
+    fleet, instances, members, catalogue
+):
+    served = Sessions(
+        fleet.nodes,
+        instances,
+        FleetSettings(),
+        members=members,
+        functions=catalogue,
+        here=NodeId("n1"),
+    )
+    async with served.connect("n1", TAKER) as session:
+        told = Told(session)
+        await told.orders()
+        members.changed()
+        session.end("test")
+        assert await told.next() == Goodbye("test")
+        assert fleet.nodes.get("n1").member == HERE
+
+
 async def test_a_node_may_begin_and_cease_to_take_calls(fleet, sharing, members, catalogue):
     async with sharing.connect("n1", HELLO) as session:
         told = Told(session)

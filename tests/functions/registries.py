@@ -13,6 +13,7 @@ from skerry.functions.registry import Functions, NewFunction
 from skerry.kit import jsonio, tasks
 from skerry.kit.clock import Clock, ManualClock
 from skerry.model.ids import Digest
+from skerry.model.room import Megabytes, Millicores, Room
 from skerry.model.settings import FunctionSettings
 from skerry.store.memory import MemoryStore
 from skerry.store.protocol import Put, Store
@@ -47,6 +48,7 @@ class Ground:
         self.folder = folder
         self.events = Events()
         self.in_use: set[Digest] = set()
+        self.most = Room(Millicores(2000), Megabytes(1024))
 
     @asynccontextmanager
     async def registry(
@@ -58,8 +60,7 @@ class Ground:
             self.clock,
             FunctionSettings(**settings),  # type: ignore[arg-type] - only whole numbers are tried
             self.events,
-            memory_mb=1024,
-            cpus=2.0,
+            most=lambda: self.most,
             check_policy=lambda name: choose(name, DEFAULT_CLASSES),
             reached=reached,
         )

@@ -86,6 +86,9 @@ joining = together(
         help="Join token from 'skerry token create --role node'.",
     ),
     click.option("--name", metavar="NAME", help="Name of this node for people. [default: the host name]"),
+    click.option(
+        "--http", metavar="HOST:PORT", help="Functions over HTTP, for this machine alone. [default: none]"
+    ),
     socket,
     common,
 )
@@ -93,7 +96,7 @@ joining = together(
 
 def join(token: str | None, **given: Any) -> None:
     """Make this machine a node, for `skerry node`; `given` are the options of `joining`."""
-    _run("node", given, token=token)
+    _run("node", {**given, "node_http": given["http"], "http": None}, token=token)
 
 
 _KEYS = {
@@ -105,6 +108,7 @@ _KEYS = {
     "log_level": "log.level",
     "join": "node.join",
     "name": "node.name",
+    "node_http": "node.http",
 }
 
 

@@ -35,24 +35,12 @@ class Registered(Protocol):
 
 
 class Members:
-    """All of them, in memory. `own` is this server's word, if it takes calls."""
+    """All of them, in memory."""
 
-    def __init__(
-        self,
-        store: Store,
-        nodes: Registered,
-        *,
-        own: Member | None = None,
-        lease_s: int = 60,
-        pause_s: float = _PAUSE_S,
-    ) -> None:
-        """A server is a member for `lease_s` after it was last heard of."""
+    def __init__(self, store: Store, nodes: Registered, *, pause_s: float = _PAUSE_S) -> None:
+        self._store = store
         self._nodes = nodes
         self._servers = View(store, PREFIX, _read, changed=lambda moves: self._changed.set())
-        self._own: Presence | None = None
-        if own is not None:
-            key = PREFIX + own.node
-            self._own = Presence(store, key, jsonio.encode(own), lease_s=lease_s, leaves=False)
         self._pause_s = pause_s
         self._changed = asyncio.Event()
         self._is_ready = asyncio.Event()
@@ -72,8 +60,6 @@ class Members:
         """Follow who is there, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._servers.run())
-            if self._own is not None:
-                group.create_task(self._own.run())
             await self._nodes.ready()
             await self._servers.ready()
             while True:
@@ -82,6 +68,12 @@ class Members:
                 self._is_ready.set()
                 await self._changed.wait()
                 await asyncio.sleep(self._pause_s)
+
+    async def stay(self, own: Member, *, lease_s: int) -> None:
+        """Have this process, which is no node, be a member: for ever, and `lease_s` longer, since what it
+        keeps for callers may be there again."""
+        key = PREFIX + own.node
+        await Presence(self._store, key, jsonio.encode(own), lease_s=lease_s, leaves=False).run()
 
     def _look(self) -> None:
         told = {member.node: member for _, member in self._servers.items()}

@@ -29,6 +29,7 @@ class Servers:
     """All of them, and our own key; `name` is where people reach us, `address` (HOST:PORT) where nodes do."""
 
     def __init__(self, store: Store, *, name: str, address: str, lease_s: int) -> None:
+        self.address = address
         self._presence = Presence(
             store, PREFIX + name, jsonio.encode(_Record(address)), lease_s=lease_s, leaves=True
         )

@@ -226,9 +226,10 @@ class Sessions:
         servers: Elsewhere | None = None,
         members: Everybody | None = None,
         functions: Catalogue | None = None,
+        here: NodeId | None = None,
     ) -> None:
         """Without `servers`, nodes are not told where else to go; without `members` and `functions`, those
-        that take calls of functions are told of none."""
+        that take calls of functions are told of none. The node `here` is of this very process, and knows."""
         self._nodes = nodes
         self._instances = instances
         self._settings = settings
@@ -237,6 +238,7 @@ class Sessions:
         self._servers = servers
         self._members = members
         self._functions = functions
+        self._here = here
         self._sharing: set[Session] = set()  # with nodes that take calls of functions
         self.tunnels = tunnels or Tunnels()
         instances.listen(self._instance_changed)
@@ -365,7 +367,7 @@ class Sessions:
 
     def _share(self, session: Session) -> None:
         """Tell a node that takes calls of functions what it needs for that."""
-        if session in self._sharing:
+        if session in self._sharing or session.node == self._here:
             return
         self._sharing.add(session)
         if self._members is not None:

@@ -15,7 +15,9 @@ from pathlib import Path
 from skerry.daemon.containers import Engine
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import Keeper
+from skerry.model.members import Member
 from skerry.node import session
+from skerry.node.attendance import MemberHere
 from skerry.node.instances.instances import NodeInstances
 from skerry.node.instances.tunnels import Tunnels
 from skerry.node.lent.cells import MAX_GUESTS, LentCells
@@ -35,11 +37,14 @@ async def start(
     servers: KnownServers,
     tls: ssl.SSLContext,
     max_guests: int = MAX_GUESTS,
+    member: Member | None = None,
+    hears: MemberHere | None = None,
     loops: Keeper,
     undo: AsyncExitStack,
 ) -> None:
     """Go on with what was ordered, and stay in touch with one of `servers`. Of the machine's memory `kept_mb`
-    are not for instances; a cell that is lent may have `max_guests` in it."""
+    are not for instances; a cell that is lent may have `max_guests` in it. As a `member` it takes calls of
+    functions, and `hears` what it is told for that."""
     lent = await LentCells.open(
         folder / "lent",
         engine.cells,
@@ -61,9 +66,16 @@ async def start(
         instances,
         Tunnels(instances, engine.containers, lent),
         lambda: session.introduce(
-            name, folder, instances, subnet=engine.network.subnet, labels=labels, kept_mb=kept_mb
+            name,
+            folder,
+            instances,
+            subnet=engine.network.subnet,
+            labels=labels,
+            kept_mb=kept_mb,
+            member=member,
         ),
         clock,
+        member=hears,
     )
     loops.forever("instances of this node", instances.run)
     loops.forever("lent cells", lent.run)

@@ -8,6 +8,7 @@ parts know nothing of each other beyond what they are given here. How a process 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import socket
@@ -21,12 +22,15 @@ from skerry import __version__
 from skerry.control.events import EventLog
 from skerry.control.identity import Identity
 from skerry.control.plane import Plane
-from skerry.daemon import addresses, agent, cluster, credentials, functions, market, runtime
+from skerry.daemon import addresses, agent, cluster, continuum, credentials, functions, market, runtime
+from skerry.daemon.continuum import Here, NodeMember
 from skerry.kit import files
 from skerry.kit.clock import Clock
 from skerry.kit.ids import new_id
 from skerry.kit.tasks import Keeper
 from skerry.model import errors, ids
+from skerry.model.ids import NodeId
+from skerry.model.members import Member
 from skerry.model.settings import Settings
 from skerry.node.callers import CertificateCallers
 from skerry.node.membership import Membership
@@ -37,7 +41,7 @@ from skerry.wire import gate, peers
 from skerry.wire.grpc import channel, standard
 from skerry.wire.grpc.identity import IdentityService
 from skerry.wire.grpc.server import GrpcServer
-from skerry.wire.http.app import build_app
+from skerry.wire.http.app import build_app, build_node_app
 from skerry.wire.http.server import HttpServer
 
 # Of the time for a clean stop, what requests that are under way get; the rest is for the loops and the store.
@@ -77,6 +81,7 @@ async def _start_server(
     # Addresses first: a port that is taken is the likeliest thing to be wrong, and the cheapest to find out.
     http_socket = undo.enter_context(addresses.bind(settings.http.listen, "--http"))
     grpc_socket = undo.enter_context(addresses.bind(settings.grpc.listen, "--grpc"))
+    neighbours_socket = _bind_for_neighbours(settings, undo)
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
 
     authority = credentials.open_authority(folder, clock)
@@ -90,7 +95,7 @@ async def _start_server(
     loops.forever("events", events.run)
     await _first(identity.ready(), loops.failed())
     host_name = socket.gethostname().lower()
-    node_id = await asyncio.to_thread(_node_id, folder, clock) if role == "up" else ""
+    node_id = NodeId(await asyncio.to_thread(_node_id, folder, clock))
     own = credentials.Credentials(
         folder, identity, authority, settings, clock, host_name=host_name, node=node_id
     )
@@ -102,15 +107,25 @@ async def _start_server(
     failures: list[Callable[[], Awaitable[None]]] = [loops.failed]
     http_address, grpc_address = addresses.shown(http_socket), addresses.shown(grpc_socket)
     scheme = "https" if settings.http.tls else "http"
+    registry = await functions.open_registry(
+        store,
+        events,
+        settings.functions,
+        folder / "functions",
+        clock,
+        most=lambda: continuum.most_of([member, *fleet.members.all]),
+    )
     fleet = cluster.start(
         store,
         events,
         identity,
         clock,
         settings.fleet,
+        functions=registry,
         fingerprint=authority.fingerprint,
         server=f"{scheme}://{_advertised(http_address, settings)}",
         grpc=_advertised(grpc_address, settings),
+        node=node_id,
         tls=own.client_context,
         loops=loops,
     )
@@ -129,8 +144,7 @@ async def _start_server(
     )
     fleet.place()  # not before it is known what room is promised to buyers
     lacking: tuple[str, ...] = ()
-    engine = None
-    serverledge = None
+    cells, engine = None, None
     if role == "up":
         node = await runtime.start(
             settings,
@@ -143,22 +157,39 @@ async def _start_server(
             undo=undo,
         )
         failures.append(node.failed)
-        lacking, engine = node.lacking, node.engine
-        if node.cells is not None:
-            serverledge, functions_failed = await functions.start(
-                store,
-                events,
-                node.cells,
-                engine,
-                settings.functions,
-                folder / "functions",
-                clock,
-                node=settings.node.name or _node_name(host_name),
-                url=f"{scheme}://{_advertised(http_address, settings)}",
-                stop_timeout_s=settings.stop_timeout_s,
-                undo=undo,
-            )
-            failures.append(functions_failed)
+        lacking, cells, engine = node.lacking, node.cells, node.engine
+    member = _member(
+        node_id,
+        settings.node.name or _node_name(host_name),
+        settings,
+        neighbours_socket,
+        runs_functions=cells is not None,
+    )
+    here = Here(
+        member,
+        fleet.members,
+        own.node_context,
+        own.contexts.grpc,
+        identity.counts,
+        neighbours_socket,
+        lambda: [address for address in fleet.servers.addresses if address != fleet.servers.address],
+    )
+    served = await functions.start(
+        registry,
+        here,
+        cells,
+        engine,
+        settings.functions,
+        folder / "functions",
+        clock,
+        url=f"{scheme}://{_advertised(http_address, settings)}",
+        stop_timeout_s=settings.stop_timeout_s,
+        undo=undo,
+    )
+    failures.append(served.failed)
+    if engine is None:  # else it is a member by its session, like all nodes
+        lease_s = math.ceil(settings.functions.result_ttl_s)
+        loops.forever("member", lambda: fleet.members.stay(member, lease_s=lease_s))
     plane = Plane(
         settings=settings,
         clock=clock,
@@ -177,7 +208,7 @@ async def _start_server(
         door,
         lambda: _advertised(grpc_address, settings),
         fleet.kudo,
-        serverledge,
+        served.routes,
         trade.rear,
         trade.desk,
     )
@@ -201,7 +232,8 @@ async def _start_server(
             clock,
             name=settings.node.name or _node_name(host_name),
             labels=_labels(settings.node.labels),
-            kept_mb=functions.memory_of(settings.functions),
+            kept_mb=member.memory,
+            member=member,
             servers=KnownServers(_dialable(grpc_address), folder / _SERVERS_FILE),
             tls=own.node_context,
             max_guests=settings.market.max_guests,
@@ -227,6 +259,11 @@ async def _start_server(
 async def _start_node(
     settings: Settings, folder: Path, clock: Clock, join_token: str | None, undo: AsyncExitStack
 ) -> Serving:
+    http_socket = None
+    if settings.node.http:
+        gate.check_exposure(addresses.split(settings.node.http, "--http")[0], tls=False)
+        http_socket = undo.enter_context(addresses.bind(settings.node.http, "--http"))
+    neighbours_socket = _bind_for_neighbours(settings, undo)
     membership = Membership(folder / "node", clock)
     name = settings.node.name or _node_name(socket.gethostname())
     place = await membership.join(settings.node.join, join_token or "", name)
@@ -242,31 +279,70 @@ async def _start_node(
     loops = await undo.enter_async_context(Keeper("node", clock=clock))
     loops.forever("certificate", lambda: membership.run(renew))
     unix_path = addresses.unix_socket(settings.grpc.socket, folder)
+    door = gate.Gate(CertificateCallers(place.node, clock), os.geteuid())
     node = await runtime.start(
         settings,
         folder,
         clock,
-        gate=gate.Gate(CertificateCallers(place.node, clock), os.geteuid()),
+        gate=door,
         tls=membership.serving_context,
         socket_path=unix_path,
         checks={},
         undo=undo,
     )
-    if node.engine is not None:
+    failures = [loops.failed, node.failed]
+    url = f"http://{addresses.shown(http_socket)}" if http_socket is not None else ""
+    routes = None
+    if node.cells is not None and node.engine is not None:
+        heard = await NodeMember.open(folder / "functions", settings.functions, clock)
+        member = _member(NodeId(place.node), name, settings, neighbours_socket, runs_functions=True)
+        here = Here(
+            member,
+            heard.members,
+            membership.context,
+            membership.serving_context,
+            lambda serial: True,  # which were revoked is the server's to know
+            neighbours_socket,
+            lambda: servers.addresses,
+        )
+        served = await functions.start_copies(
+            heard.copies,
+            here,
+            node.cells,
+            node.engine,
+            settings.functions,
+            folder / "functions",
+            clock,
+            server=place.url,
+            url=url,
+            stop_timeout_s=settings.stop_timeout_s,
+            undo=undo,
+        )
+        routes = served.routes
+        failures.append(served.failed)
         await agent.start(
             node.engine,
             folder,
             clock,
             name=name,
             labels=_labels(settings.node.labels),
+            kept_mb=member.memory,
+            member=member,
+            hears=heard,
             servers=servers,
             tls=membership.context,
             max_guests=settings.market.max_guests,
             loops=loops,
             undo=undo,
         )
+    if http_socket is not None:
+        http = HttpServer(build_node_app(settings, clock, door, routes), settings.http)
+        undo.push_async_callback(http.stop, settings.stop_timeout_s * _DRAIN_SHARE)
+        await http.start(http_socket, None)
+        failures.append(http.failed)
     told = {
         "node": place.node,
+        "http": url,
         "grpc": place.grpc,
         "socket": str(unix_path),
         "ca": str(membership.authority_file),
@@ -274,7 +350,31 @@ async def _start_node(
         "client_key": str(membership.key_file),
         "lacking": node.lacking,
     }
-    return told, lambda: _first(loops.failed(), node.failed())
+    return told, lambda: _first(*(failed() for failed in failures))
+
+
+def _bind_for_neighbours(settings: Settings, undo: AsyncExitStack) -> socket.socket | None:
+    listen = settings.functions.neighbours
+    return undo.enter_context(addresses.bind(listen, "functions.neighbours")) if listen else None
+
+
+def _member(
+    node: NodeId, name: str, settings: Settings, listening: socket.socket | None, *, runs_functions: bool
+) -> Member:
+    """What others who take calls of functions know of this process."""
+    address = settings.functions.neighbour_address
+    if not address and listening is not None:
+        address = _advertised(addresses.shown(listening), settings)
+    return Member(
+        node,
+        name,
+        settings.functions.area,
+        settings.functions.remote_area,
+        address,
+        functions.memory_of(settings.functions) if runs_functions else 0,
+        functions.cpus_of(settings.functions) if runs_functions else 0.0,
+        is_server=not runs_functions,
+    )
 
 
 async def _renew_at(address: str, membership: Membership, request: bytes) -> bytes:

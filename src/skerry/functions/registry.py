@@ -26,7 +26,7 @@ from skerry.model import errors
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
-from skerry.model.room import Megabytes, Millicores
+from skerry.model.room import Megabytes, Millicores, Room
 from skerry.model.settings import FunctionSettings
 from skerry.store.protocol import ABSENT, Delete, Entry, Expect, Op, Put, Store
 from skerry.store.view import Moved, View
@@ -88,18 +88,16 @@ class Functions:
         settings: FunctionSettings,
         events: EventWriter,
         *,
-        memory_mb: int,
-        cpus: float,
+        most: Callable[[], Room],
         check_policy: Callable[[str], object],
         reached: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._code = code
+        self.code = code
         self._clock = clock
         self._settings = settings
         self._events = events
-        self._memory_mb = memory_mb
-        self._cpu = int(cpus * 1000)
+        self._most = most
         self._check_policy = check_policy
         self._reached = reached
         self._view = View(store, PREFIX, _read, changed=self._moved)
@@ -116,16 +114,15 @@ class Functions:
         settings: FunctionSettings,
         events: EventWriter,
         *,
-        memory_mb: int,
-        cpus: float,
+        most: Callable[[], Room],
         check_policy: Callable[[str], object],
         reached: Callable[[str], None] = lambda step: None,
     ) -> Functions:
         """The registry with its code in `folder`; what a crash left there is removed.
 
-        `memory_mb` and `cpus` are what all workers may have together: a function that asks for more is
-        refused. `check_policy` raises `Invalid` for a name that no policy has. `reached` is told each step
-        that is done, so that tests can end the process there.
+        `most` is what the workers of one node may have together, of the largest that there is now: a function
+        that asks for more is refused. `check_policy` raises `Invalid` for a name that no policy has.
+        `reached` is told each step that is done, so that tests can end the process there.
         """
         page = await store.range(PREFIX)
         named = {function.code for function, _ in map(_read, page.entries) if function.code is not None}
@@ -137,8 +134,7 @@ class Functions:
             clock,
             settings,
             events,
-            memory_mb=memory_mb,
-            cpus=cpus,
+            most=most,
             check_policy=check_policy,
             reached=reached,
         )
@@ -168,7 +164,7 @@ class Functions:
 
     async def collect(self, in_use: Collection[Digest]) -> None:
         """Remove the code that nobody needs; `run` does it from time to time."""
-        if removed := await self._code.collect(in_use):
+        if removed := await self.code.collect(in_use):
             log.info("code.collected", count=removed)
 
     async def create(self, new: NewFunction, *, actor: str, check: Check | None = None) -> Function:
@@ -214,16 +210,11 @@ class Functions:
 
     def code_folder(self, function: Function) -> Path | None:
         """Where its code is unpacked; None if it has none, or none on this node."""
-        return None if function.code is None else self._code.folder(function.code)
+        return None if function.code is None else self.code.folder(function.code)
 
     async def archive(self, digest: Digest) -> bytes:
         """The code as it came. Raises `NotFound` if it is not on this node."""
-        return await self._code.archive(digest)
-
-    async def keep(self, digest: Digest, archive: bytes) -> None:
-        """Unpack what another server has registered; it is there for as long as a function has it."""
-        async with self._code.keeping(archive, digest):
-            pass
+        return await self.code.archive(digest)
 
     def catch_up(self) -> None:
         """Somebody knows of something newer: the store tells us when we are in touch with it again."""
@@ -259,7 +250,7 @@ class Functions:
                 except errors.Unavailable:
                     # It may be registered all the same, and then it needs its code. The next start will see.
                     if function.code is not None:
-                        self._code.hold(function.code)
+                        self.code.hold(function.code)
                     raise
                 self._reached("function.registered")
         return function
@@ -269,18 +260,23 @@ class Functions:
         runtime = runtimes.find(new.runtime)
         if new.memory < 1:
             raise errors.Unprocessable("Invalid memory limit")
-        if new.memory > self._memory_mb:
+        most = self._most()
+        if not most.memory:
+            raise errors.Unavailable(
+                "no node of this cloud runs functions so far; join one that can (`skerry node --join`)"
+            )
+        if new.memory > most.memory:
             raise errors.Unprocessable(
-                f"{new.memory} MB can never be had: all workers together have {self._memory_mb} MB "
+                f"{new.memory} MB can never be had: all workers together have {most.memory} MB "
                 "(functions.memory_mb); ask for less"
             )
-        if new.cpu is not None and new.cpu > self._cpu:
+        if new.cpu is not None and new.cpu > most.cpu:
             raise errors.Unprocessable(
-                f"{new.cpu / 1000:g} cores can never be had: all workers together have {self._cpu / 1000:g} "
+                f"{new.cpu / 1000:g} cores can never be had: all workers together have {most.cpu / 1000:g} "
                 "(functions.cpus); ask for less"
             )
         runtime.check_handler(new.handler)
-        self._code.check(new.code)
+        self.code.check(new.code)
         if new.policy:
             self._check_policy(new.policy)
 
@@ -325,7 +321,7 @@ class Functions:
         if function.code is None:
             yield None
             return
-        async with self._code.keeping(new.code, function.code) as folder:
+        async with self.code.keeping(new.code, function.code) as folder:
             yield folder
 
     async def _look_up(self, name: str) -> _Held | None:
@@ -351,9 +347,9 @@ class Functions:
             else:
                 self._by_key[key.removeprefix(PREFIX)] = after.value
                 if after.value.code is not None:
-                    self._code.name(after.value.code)
+                    self.code.name(after.value.code)
             if before is not None and before.value.code is not None:
-                self._code.unname(before.value.code)
+                self.code.unname(before.value.code)
         for key, _, after in moves:
             name = FunctionName(key.removeprefix(PREFIX))
             for changed in self._listeners:

@@ -120,6 +120,13 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join: Annotated[
         str, Meta(description="URL of the server to join (`skerry node`), or of several with commas")
     ] = ""
+    http: Annotated[
+        str,
+        Meta(
+            description="HOST:PORT on loopback where a node (`skerry node`) takes calls of functions; "
+            "empty: nowhere"
+        ),
+    ] = ""
     cgroup_root: Annotated[
         str,
         Meta(pattern="^[a-z][a-z0-9-]{0,31}$", description="Group that all cells are in, in every hierarchy"),

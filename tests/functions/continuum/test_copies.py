@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from skerry.functions.code import digest_of
 from skerry.functions.continuum.copies import Copies
+from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import give_up
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
@@ -34,7 +35,7 @@ def whole(*functions: Function) -> Functions:
 
 @asynccontextmanager
 async def opened(folder: Path, in_use: set[Digest] | None = None) -> AsyncIterator[Copies]:
-    copies = await Copies.open(folder, FunctionSettings())
+    copies = await Copies.open(folder, FunctionSettings(), SystemClock())
     running = asyncio.ensure_future(copies.run(lambda: in_use or set()))
     try:
         yield copies
@@ -68,7 +69,11 @@ async def test_changes_are_told_when_all_of_them_are_known(tmp_path: Path) -> No
     told: list[tuple[Function | None, Function | None, list[str]]] = []
     async with opened(tmp_path) as copies:
         await copies.hear(whole(of("a"), of("b")))
-        copies.listen(lambda before, after: told.append((before, after, copies.names())))
+
+        async def changed(before: Function | None, after: Function | None) -> None:
+            told.append((before, after, copies.names()))
+
+        copies.listen(changed)
         await copies.hear(whole(of("a"), of("b")))
         assert told == []
         await copies.hear(whole(of("a", version=2), of("c")))
@@ -99,7 +104,7 @@ async def test_what_was_told_is_on_disk_soon_without_an_orderly_end(tmp_path: Pa
     async with opened(tmp_path) as copies:
         await copies.hear(whole(of("a")))
         await eventually(lambda: (tmp_path / "functions.json").exists())
-        other = await Copies.open(tmp_path, FunctionSettings())
+        other = await Copies.open(tmp_path, FunctionSettings(), SystemClock())
         assert other.names() == ["a"]
 
 

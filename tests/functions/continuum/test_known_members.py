@@ -27,7 +27,7 @@ async def test_members_are_those_that_were_told_last_also_after_a_restart(tmp_pa
 async def test_listeners_hear_of_what_is_news(tmp_path: Path) -> None:
     known = KnownMembers(tmp_path / "members.json")
     heard: list[tuple[Member, ...]] = []
-    known.listen(heard.append)
+    known.listen(lambda: heard.append(known.all))
     for members in ((ONE,), (ONE,), (ONE, TWO), ()):
         await known.hear(Members(members))
     assert heard == [(ONE,), (ONE, TWO), ()]

@@ -8,7 +8,7 @@ needed, and it is kept like everybody's (`skerry.functions.code`). Nothing is re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ import structlog
 
 from skerry.functions.code import Code
 from skerry.kit import files, jsonio, tasks
+from skerry.kit.clock import Clock
 from skerry.model.functions import Function
 from skerry.model.ids import Digest
 from skerry.model.sessions import Functions as Told
@@ -25,11 +26,14 @@ from skerry.model.settings import FunctionSettings
 log = structlog.get_logger(__name__)
 
 _FILE: Final = "functions.json"
-_WRITE_EVERY_S: Final = 1.0  # changes within this are written together: the next session tells all anew
+# What comes soon after a write is written together. All is written each time, so a long list is written less
+# often, for this share of the time at most.
+_SOON_S: Final = 0.05
+_WRITING: Final = 0.1
 _COLLECT_EVERY_S: Final = 10.0
 
 # The function as it was and as it is; None: it was, or is, not there.
-Changed = Callable[[Function | None, Function | None], None]
+Changed = Callable[[Function | None, Function | None], Awaitable[None]]
 
 
 class _Book(msgspec.Struct, frozen=True):
@@ -39,8 +43,9 @@ class _Book(msgspec.Struct, frozen=True):
 class Copies:
     """`await Copies.open(...)`, then `run` for ever."""
 
-    def __init__(self, file: Path, code: Code, known: Iterable[Function]) -> None:
+    def __init__(self, file: Path, code: Code, known: Iterable[Function], clock: Clock) -> None:
         self._file = file
+        self._clock = clock
         self._by_key: dict[str, Function] = {}  # by name in lower case
         self._listeners: list[Changed] = []
         self._is_news = asyncio.Event()  # of what is not on disk
@@ -50,17 +55,17 @@ class Copies:
         self._is_news.clear()
 
     @classmethod
-    async def open(cls, folder: Path, settings: FunctionSettings) -> Copies:
+    async def open(cls, folder: Path, settings: FunctionSettings, clock: Clock) -> Copies:
         """What was known when this node last wrote it down, with the code that it has of it."""
-        return await tasks.finish(asyncio.to_thread(cls._open, folder, settings))
+        return await tasks.finish(asyncio.to_thread(cls._open, folder, settings, clock))
 
     @classmethod
-    def _open(cls, folder: Path, settings: FunctionSettings) -> Copies:
+    def _open(cls, folder: Path, settings: FunctionSettings, clock: Clock) -> Copies:
         file = files.private_folder(folder) / _FILE
         known = _read(file)
         code = Code(folder / "code", settings)
         code.load(function.code for function in known if function.code is not None)
-        return cls(file, code, known)
+        return cls(file, code, known, clock)
 
     async def run(self, in_use: Callable[[], Collection[Digest]]) -> None:
         """Write down what is new, and remove code that is neither known nor `in_use`, for ever."""
@@ -77,7 +82,7 @@ class Copies:
             await self._write()
 
     def listen(self, changed: Changed) -> None:
-        """Call `changed` for each function that is another, after all that was told together is known."""
+        """Await `changed` for each function that is another, once all that was told together is known."""
         self._listeners.append(changed)
 
     async def hear(self, told: Told) -> None:
@@ -94,9 +99,9 @@ class Copies:
         for function in ended:
             self._remove(function)
         for before, after in moves:
-            self._tell(before, after)
+            await self._tell(before, after)
         for function in ended:
-            self._tell(function, None)
+            await self._tell(function, None)
 
     def get(self, name: str) -> Function | None:
         """From memory, in whatever case it is written."""
@@ -113,11 +118,6 @@ class Copies:
     async def archive(self, digest: Digest) -> bytes:
         """The code as it came. Raises `NotFound` if it is not on this node."""
         return await self.code.archive(digest)
-
-    async def keep(self, digest: Digest, archive: bytes) -> None:
-        """Unpack what was fetched; it is there for as long as a function has it."""
-        async with self.code.keeping(archive, digest):
-            pass
 
     def catch_up(self) -> None:
         """Somebody knows of something newer: the control plane tells us once we are in touch again."""
@@ -140,15 +140,16 @@ class Copies:
             self.code.unname(function.code)
         self._is_news.set()
 
-    def _tell(self, before: Function | None, after: Function | None) -> None:
+    async def _tell(self, before: Function | None, after: Function | None) -> None:
         for changed in self._listeners:
-            changed(before, after)
+            await changed(before, after)
 
     async def _write_for_ever(self) -> None:
         while True:
             await self._is_news.wait()
+            began = self._clock.monotonic()
             await self._write()
-            await asyncio.sleep(_WRITE_EVERY_S)
+            await asyncio.sleep(max(_SOON_S, (self._clock.monotonic() - began) / _WRITING))
 
     async def _write(self) -> None:
         self._is_news.clear()

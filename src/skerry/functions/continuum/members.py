@@ -29,11 +29,11 @@ class KnownMembers:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._listeners: list[Callable[[tuple[Member, ...]], None]] = []
+        self._listeners: list[Callable[[], None]] = []
         self.all = self._read()
 
-    def listen(self, changed: Callable[[tuple[Member, ...]], None]) -> None:
-        """Call `changed` with all of them whenever they are others."""
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever `all` is another."""
         self._listeners.append(changed)
 
     async def hear(self, told: Told) -> None:
@@ -43,7 +43,7 @@ class KnownMembers:
         data = jsonio.encode(_Book(told.members))
         self.all = told.members
         for changed in self._listeners:
-            changed(self.all)
+            changed()
         await asyncio.to_thread(files.write_atomically, self._path, data, files.PRIVATE)
         log.info("members.learnt", count=len(told.members))
 

@@ -13,6 +13,8 @@ from starlette.routing import Route
 
 from skerry.control.plane import Plane
 from skerry.kit import jsonio
+from skerry.kit.clock import Clock
+from skerry.model.settings import HttpSettings, Settings
 from skerry.wire import access
 from skerry.wire.gate import Gate, allowed_hosts
 from skerry.wire.http.endpoints import Endpoint, Served
@@ -22,7 +24,7 @@ from skerry.wire.kudo import table as kudo_table
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.market import table as market_table
 from skerry.wire.market.context import MarketDesk
-from skerry.wire.own import health
+from skerry.wire.own import about, health
 from skerry.wire.own import table as own_table
 from skerry.wire.own.context import Own
 from skerry.wire.rear import table as rear_table
@@ -48,24 +50,9 @@ def build_app(
     own = Own.of(plane, grpc_address, jsonio.encode(openapi_document()))
     settings = plane.settings.http
 
-    def target(declared: Endpoint, context: Any) -> Target:
-        return Target(
-            method=declared.method,
-            template=declared.path,
-            app=Served(declared, context),
-            row=access.HTTP[declared.name],
-            max_body_bytes=min(declared.max_body_bytes, settings.max_body_bytes),
-            timeout_s=None if declared.streams else settings.request_timeout_s,
-            is_quiet=declared.is_quiet,
-        )
-
-    def route(found: Target) -> Route:
-        # The front takes the last slash off every path before it looks.
-        return Route(found.template.rstrip("/") or "/", found.app, methods=[found.method])
-
     rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_table.ENDPOINTS, own), (kudo_table.ENDPOINTS, kudo)]
     behind = [
-        target(declared, context)
+        _target(declared, context, settings)
         for endpoints, context in rooms
         for declared in endpoints
         if declared is not health.healthz
@@ -75,9 +62,40 @@ def build_app(
     behind.extend(market_table.behind(desk, plane.settings))
     return Front(
         bare={"/healthz": [health.bare()], **serverledge_table.bare(serverledge, plane.settings)},
-        behind=[(route(found), found) for found in behind],
+        behind=[(_route(found), found) for found in behind],
         guard=gate,
         hosts=allowed_hosts(settings.listen.rpartition(":")[0], settings.names),
         settings=settings,
         clock=plane.clock,
     )
+
+
+def build_node_app(settings: Settings, clock: Clock, gate: Gate, serverledge: Serverledge | None) -> Front:
+    """The app of a node, which has functions alone, and tells how it is."""
+    behind = [_target(about.show_metrics, None, settings.http)]
+    behind.extend(serverledge_table.behind(serverledge, settings))
+    return Front(
+        bare={"/healthz": [health.bare()], **serverledge_table.bare(serverledge, settings)},
+        behind=[(_route(found), found) for found in behind],
+        guard=gate,
+        hosts=allowed_hosts(settings.node.http.rpartition(":")[0]),
+        settings=settings.http,
+        clock=clock,
+    )
+
+
+def _target(declared: Endpoint, context: Any, settings: HttpSettings) -> Target:
+    return Target(
+        method=declared.method,
+        template=declared.path,
+        app=Served(declared, context),
+        row=access.HTTP[declared.name],
+        max_body_bytes=min(declared.max_body_bytes, settings.max_body_bytes),
+        timeout_s=None if declared.streams else settings.request_timeout_s,
+        is_quiet=declared.is_quiet,
+    )
+
+
+def _route(found: Target) -> Route:
+    # The front takes the last slash off every path before it looks.
+    return Route(found.template.rstrip("/") or "/", found.app, methods=[found.method])

@@ -1,7 +1,7 @@
 """The code of functions on its way from a server to whoever runs them: an archive by its digest, in parts.
 
 Nodes that take calls may have any of it, and so may other servers. Whether what came is what it should be is
-looked at by whoever asked: `skerry.functions.continuum.fetchers`.
+for whoever asked to look (`skerry.functions.continuum.fetchers`).
 """
 
 from __future__ import annotations
