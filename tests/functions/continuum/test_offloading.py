@@ -104,6 +104,23 @@ async def test_a_full_queue_sends_calls_elsewhere_instead_of_refusing_them() -> 
 
 
 @in_simulated_time
+async def test_a_full_queue_sends_calls_even_where_more_wait_for_less() -> None:
+    async with Town(F) as town:
+        here = town.join("here", remote_area="cloud", memory=512, queue_length=1, policy="edgecloud")
+        cloud = town.join("cloud", area="cloud", memory=512, cpus=1.0, queue_length=9)
+        await town.meet()
+        here.host.run_s = cloud.host.run_s = 8.0
+        crowd = [cloud.begin("f") for _ in range(3)]
+        await asyncio.sleep(6)
+        calls = []
+        for _ in range(3):
+            calls.append(here.begin("f"))
+            await asyncio.sleep(0.1)
+        assert [report.node for report in await asyncio.gather(*calls)] == ["here", "here", "cloud"]
+        await asyncio.gather(*crowd)
+
+
+@in_simulated_time
 async def test_default_refuses_what_the_queue_here_has_no_place_for() -> None:
     async with Town(F) as town:
         here, there = town.join("here", memory=512, queue_length=1), town.join("there")

@@ -120,9 +120,7 @@ class Continuum:
         """
         function = self._get(ask.function)
         if function is not None:
-            entry = self._entries.get(function.name)
-            if entry is None or entry.function is not function:
-                entry = self._enter(function)
+            entry = self._entry(function)
             if entry.stays or (entry.is_content and self._invoker.has_warm(function)):
                 return self._invoker.invoke(ask, begins=begins)
         return self.settle(ask, begins, self._settings.max_hops)
@@ -148,7 +146,7 @@ class Continuum:
         except Refusals as error:
             if journey.must_not_begin:
                 raise
-            journey.note(error.message, is_full=isinstance(error, errors.Overloaded))
+            journey.note_refusal_here(error)
             # Had it been known that there is no place here, what then?
             without = View(replace(view.here, is_up=False), view.neighbours, view.remote)
             decision = policy.decide(journey.demand, without, self._learnt)

@@ -81,6 +81,9 @@ class Journey:
         self.reasons.append(reason)
         self.tried_full = self.tried_full or is_full
 
+    def note_refusal_here(self, error: errors.SkerryError) -> None:
+        self.note(f"here: {error.message}", is_full=isinstance(error, errors.Overloaded))
+
     def refusal(self) -> errors.SkerryError:
         """What to tell whoever called, if no place took it."""
         tried = "; ".join(dict.fromkeys(self.reasons)) or "there is no node that could be tried"
@@ -162,7 +165,7 @@ class Travel:
                 except Refusals as error:
                     if journey.must_not_begin:
                         raise
-                    journey.note(error.message, is_full=isinstance(error, errors.Overloaded))
+                    journey.note_refusal_here(error)
                     continue
             report = await self._visit(journey, place)
             if report is not None:
