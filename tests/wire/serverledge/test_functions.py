@@ -369,7 +369,7 @@ async def test_a_server_without_functions_says_so(cloud: pki.Authority, method: 
         session = await site.session()
         async with session.request(method, path) as reply:
             assert reply.status == 503
-            assert "this server runs no functions" in (await reply.json())["message"]
+            assert "this node runs no functions" in (await reply.json())["message"]
 
 
 @pytest.mark.parametrize("path", ["/create", "/update", "/delete", "/prewarm", "/invoke/isprime"])

@@ -1,7 +1,7 @@
 """Endpoints of this room as ASGI apps: the contract's manners around a typed function.
 
 Like `skerry.wire.http.endpoints.Served`, but what is read and written follows `spelling`, and nobody asks for
-the Content-Type. Without functions on this server every endpoint says so.
+the Content-Type. Where there are no functions every endpoint says so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Spoken:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._room is None:
             raise errors.Unavailable(
-                "this server runs no functions: they run where a node is, so call one that was started "
-                "with `skerry up`, or read what its `/about` says is lacking"
+                "this node runs no functions, because it cannot run containers; its log says at its start "
+                "what is lacking. Call another node, or a server"
             )
         inputs: dict[str, Any] = {}
         if self._path is not None:
