@@ -91,9 +91,7 @@ class Continuum:
         self._stood_at = 0.0
         self.places = Places(me)
         self.measuring = Measuring(links, self.places, self._vivaldi, self.standing, settings, clock, chance)
-        self._travel = Travel(
-            links, self.places, self.measuring, self._learnt, self._monotonic, self._run_here
-        )
+        self._travel = Travel(invoker, links, self.places, self.measuring, self._learnt, clock)
         self._counts = Counts(self.places)
 
     def follow(self, members: Iterable[Member]) -> None:
@@ -174,9 +172,6 @@ class Continuum:
         if not places:
             raise errors.Unavailable(_why_nobody(everybody, journey.demand))
         return await self._travel.go(journey, places[:_TRIED])
-
-    async def _run_here(self, journey: Journey) -> Report:
-        return await self._invoker.invoke(journey.hastened(self._monotonic()), begins=journey.begins)
 
     # What is around
 

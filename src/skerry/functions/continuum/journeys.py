@@ -13,7 +13,6 @@ each is told to those who learn from it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,6 +22,8 @@ from skerry.functions.continuum.measuring import Measuring
 from skerry.functions.continuum.neighbours import Begins, FarCall, Links, MayHaveRun, NotStarted
 from skerry.functions.continuum.places import Peer, Places
 from skerry.functions.continuum.views import Demand, Place
+from skerry.functions.invoking import Invoker
+from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import Answer, Ask, Failure, Report
 from skerry.model.functions import Function
@@ -139,19 +140,19 @@ class Travel:
 
     def __init__(
         self,
+        invoker: Invoker,
         links: Links,
         places: Places,
         measuring: Measuring,
         learnt: Learnt,
-        monotonic: Callable[[], float],
-        run_here: Callable[[Journey], Awaitable[Report]],
+        clock: Clock,
     ) -> None:
+        self._invoker = invoker
         self._links = links
         self._places = places
         self._measuring = measuring
         self._learnt = learnt
-        self._monotonic = monotonic
-        self._run_here = run_here
+        self._monotonic = clock.monotonic
 
     async def go(self, journey: Journey, places: list[Place]) -> Report:
         """Try these in order. If none takes it, raises what `Journey.refusal` says."""
@@ -167,7 +168,7 @@ class Travel:
                         raise
                     journey.note_refusal_here(error)
                     continue
-            report = await self._visit(journey, place)
+            report = await self._visit(journey, place, now)
             if report is not None:
                 return report
         now = self._monotonic()
@@ -178,8 +179,10 @@ class Travel:
     async def stay(self, journey: Journey, here: Place) -> Report:
         """Run it here, at once or in its turn. Raises one of `Refusals` if that cannot be."""
         began = self._monotonic()
+        if journey.until is not None and began >= journey.until:
+            return journey.late(began)
         try:
-            report = await self._run_here(journey)
+            report = await self._invoker.invoke(journey.hastened(began), begins=journey.begins)
         except Refusals:
             self._learnt.refused(here)
             raise
@@ -187,12 +190,12 @@ class Travel:
         self._learnt.saw(journey.demand, here, seen_in(report, now - began))
         return replace(report, response_s=now - journey.arrived)
 
-    async def _visit(self, journey: Journey, place: Place) -> Report | None:
+    async def _visit(self, journey: Journey, place: Place, sent: float) -> Report | None:
         """Have it run there; None if it may be tried elsewhere."""
         peer = self._places.peers.get(place.node)
         if peer is None or not peer.is_up:
             return None  # since the decision
-        demand, sent = journey.demand, self._monotonic()
+        demand = journey.demand
         call = FarCall(
             journey.ask, journey.function.version, max(0, demand.hops_left - 1), journey.left_s(sent)
         )

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 _NEAR: Final = 32  # of each kind, asked every time
 _TURNS: Final = 8  # of the others, so many are asked in the same time
-_AT_ONCE: Final = 16  # under way: each may need a connection first
+_AT_ONCE: Final = 32  # under way: each may need a connection first
 _JITTER: Final = 0.1  # of the time between two, so that they do not all come together
 _RANK_S: Final = 1.0  # between two looks at who is nearest
 _STEP_S: Final = 0.05  # those whose time comes within this are asked together
