@@ -158,8 +158,8 @@ def test_each_function_sees_its_own_warm_workers_and_a_view_is_kept_while_nothin
     places.hear(peer(places, "a"), standing(warm={F: 2}), START, now=1.0)
     assert [view(places, function=name).neighbours[0].warm for name in (F, G)] == [2, 0]
     assert view(places).neighbours is view(places).neighbours
-    places.rank()
     before = view(places).neighbours
+    places.rank()
     assert view(places).neighbours is before, "the order is as it was"
     assert view(places, now=9.0).neighbours[0].heard_s == 8.0
 

@@ -108,7 +108,7 @@ class Resident:
         self.settings = FunctionSettings(
             area=member.area,
             remote_area=member.remote_area,
-            neighbour_timeout_s=TIMEOUT_S,
+            neighbour_timeout_s=town.timeout_s,
             **settings,
         )
         self.invoker = Invoker(
@@ -161,10 +161,11 @@ class Resident:
 class Town:
     """All members, and what is between them."""
 
-    def __init__(self, *functions: Function, way_s: float = 0.001) -> None:
+    def __init__(self, *functions: Function, way_s: float = 0.001, timeout_s: float = TIMEOUT_S) -> None:
         self.clock = LoopClock(asyncio.get_running_loop())
         self.functions = list(functions)
         self.way_s = way_s  # to anybody else
+        self.timeout_s = timeout_s  # until somebody who says nothing is given up
         self.residents: dict[NodeId, Resident] = {}
         self.cuts: set[frozenset[NodeId]] = set()  # pairs that do not reach each other
         self.dead: set[NodeId] = set()
@@ -231,7 +232,9 @@ class TownLinks:
         assert not (at_once and begins)
         state = _State()
         try:
-            async with asyncio.timeout(None if call.deadline_s is None else call.deadline_s + TIMEOUT_S):
+            async with asyncio.timeout(
+                None if call.deadline_s is None else call.deadline_s + self._town.timeout_s
+            ):
                 return await self._invoke(member, call, at_once, begins, state)
         except TimeoutError:
             raise _lost(may_have_run=state.may_have_run) from None
@@ -242,7 +245,7 @@ class TownLinks:
         town, there = self._town, member.node
         fault = town.fault(self._node, there)
         if fault is Fault.UNREACHED or not town.reaches(self._node, there):
-            await asyncio.sleep(TIMEOUT_S)
+            await asyncio.sleep(self._town.timeout_s)
             raise NotStarted("nothing came back")
         town.sent.append((self._node, there, call, at_once))
         state.may_have_run = at_once
@@ -264,7 +267,7 @@ class TownLinks:
         waiting = asyncio.ensure_future(ready.wait())
         try:
             if fault is Fault.SENT:
-                await asyncio.sleep(TIMEOUT_S)
+                await asyncio.sleep(self._town.timeout_s)
                 raise _lost(may_have_run=at_once)
             await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
             if ready.is_set():
@@ -272,18 +275,18 @@ class TownLinks:
                 if begins is not None and fault is not Fault.READY:
                     await begins()
                 if fault in (Fault.READY, Fault.BEGUN):
-                    await asyncio.sleep(TIMEOUT_S)
+                    await asyncio.sleep(self._town.timeout_s)
                     raise _lost(may_have_run=False)
                 state.may_have_run = True
                 go.set_result(None)
             if fault is Fault.RUNNING:
                 await asyncio.sleep(town.residents[there].host.run_s / 2)
-                await asyncio.sleep(TIMEOUT_S)
+                await asyncio.sleep(self._town.timeout_s)
                 raise _lost(may_have_run=True)
             await asyncio.wait([running])
             is_lost = fault is Fault.ANSWERED or not town.reaches(self._node, there)
             if is_lost and running.exception() is None:
-                await asyncio.sleep(TIMEOUT_S)
+                await asyncio.sleep(self._town.timeout_s)
                 raise _lost(may_have_run=True)
             await asyncio.sleep(town.way_s)
             return running.result()
@@ -312,7 +315,7 @@ class TownLinks:
 
     async def _reach(self, member: Member) -> None:
         if not self._town.reaches(self._node, member.node):
-            await asyncio.sleep(TIMEOUT_S)
+            await asyncio.sleep(self._town.timeout_s)
             raise errors.Unavailable(f"{member.name} cannot be reached")
         await asyncio.sleep(2 * self._town.way_s)
 
