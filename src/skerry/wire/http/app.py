@@ -12,14 +12,13 @@ from typing import Any
 from starlette.routing import Route
 
 from skerry.control.plane import Plane
-from skerry.kit import jsonio
 from skerry.kit.clock import Clock
 from skerry.model.settings import HttpSettings, Settings
 from skerry.wire import access
 from skerry.wire.gate import Gate, allowed_hosts
 from skerry.wire.http.endpoints import Endpoint, Served
 from skerry.wire.http.front import Front, Target
-from skerry.wire.http.openapi import openapi_document
+from skerry.wire.http.openapi import openapi_bytes
 from skerry.wire.kudo import table as kudo_table
 from skerry.wire.kudo.context import Kudo
 from skerry.wire.market import table as market_table
@@ -47,7 +46,7 @@ def build_app(
     Without `serverledge` this server has no functions, and without `rear` and `desk` no market, for other
     clouds and for its own people; it says so where they are asked for.
     """
-    own = Own.of(plane, grpc_address, jsonio.encode(openapi_document()))
+    own = Own.of(plane, grpc_address, openapi_bytes())
     settings = plane.settings.http
 
     rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_table.ENDPOINTS, own), (kudo_table.ENDPOINTS, kudo)]

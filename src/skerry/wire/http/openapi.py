@@ -7,11 +7,13 @@ the top, so it cannot say other than what is served.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from skerry import __version__
+from skerry.kit import jsonio
 from skerry.model import errors
 from skerry.wire import access
 from skerry.wire import errors as tables
@@ -59,6 +61,12 @@ def openapi_document() -> dict[str, Any]:
             *market_table.ENDPOINTS,
         ]
     )
+
+
+@cache
+def openapi_bytes() -> bytes:
+    """The same as it is served. Made once in a process: it takes longer than all else that an app needs."""
+    return jsonio.encode(openapi_document())
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
