@@ -101,6 +101,8 @@ async def test_of_a_large_area_the_nearest_are_asked_often_and_the_others_by_tur
     members = [member(f"n{number}", "edge" if number % 2 else "cloud") for number in range(160)]
     async with Watch(*members) as watch:
         watch.links.ways = {one.node: 0.001 * (number + 1) for number, one in enumerate(members)}
+        await asyncio.sleep(0.4)
+        assert 64 <= sum(watch.links.asked.values()) <= 70, "but not at once"
         await asyncio.sleep(120)
         asked = watch.links.asked
         assert len(asked) == 160, "all are known in the end"

@@ -39,6 +39,8 @@ async def test_a_call_that_was_accepted_anywhere_is_polled_anywhere() -> None:
         await town.meet()
         accepted = [await resident.polls.accept(ASK) for resident in (one, two, three_) for _ in range(2)]
         two.kept.calls[accepted[2]] = Polled(CallState.RUNNING)
+        await one.polls.poll(accepted[2])
+        assert (one.kept.polled, two.kept.polled) == ([], accepted[2:3]), "it is looked for where it is"
         for resident in (one, two, three_):
             told = [await resident.polls.poll(id) for id in accepted]
             assert [polled.state for polled in told if polled] == [
@@ -149,6 +151,21 @@ async def test_a_member_tells_how_it_is() -> None:
         assert (told.memory_free, told.cpus_free, told.waiting, told.warm) == (0, 0.0, 2, {})
         assert not one.guests.has_warm(FunctionName("f"))
         await asyncio.gather(*calls)
+
+
+@in_simulated_time
+async def test_while_others_wait_nobody_is_sure_to_be_served_at_once() -> None:
+    f, large = function("f", memory=16), function("large", memory=16, cpu=4000)
+    async with Town(f, large) as town:
+        one = town.join("one")
+        await one.continuum.prewarm("f", 1)
+        one.host.run_s = 5.0
+        calls = [one.begin("large") for _ in range(2)]
+        await asyncio.sleep(1)
+        assert one.guests.standing().waiting == 1
+        assert not one.guests.has_warm(f.name)
+        await asyncio.gather(*calls)
+        assert one.guests.has_warm(f.name)
 
 
 @in_simulated_time

@@ -82,6 +82,7 @@ class Kept:
 
     def __init__(self, node: NodeId) -> None:
         self.calls: dict[str, Polled] = {}
+        self.polled: list[str] = []
         self._new_id = origins.id_maker(node)
 
     async def accept(self, ask: Ask) -> str:
@@ -90,6 +91,7 @@ class Kept:
         return id
 
     async def poll(self, id: str) -> Polled | None:
+        self.polled.append(id)
         return self.calls.get(id)
 
 

@@ -136,8 +136,7 @@ class Measuring:
         try:
             standing, rtt_s = await self._links.ping(peer.member, self._standing())
         except errors.SkerryError as error:
-            if peer.member.address == address:
-                self._down(peer, error.message)
+            self._down(peer, error.message)
             return
         if self._places.peers.get(peer.member.node) is not peer or peer.member.address != address:
             return  # it has left meanwhile, or is elsewhere
