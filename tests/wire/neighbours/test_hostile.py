@@ -100,10 +100,12 @@ async def test_a_caller_without_a_certificate_or_without_tls_gets_no_link(cloud,
 
 
 @pytest.mark.parametrize("role", ["admin", "deployer", "invoker", "viewer", ""])
-async def test_certificates_of_people_open_no_link(cloud, serves, role, logged):
+async def test_certificates_of_people_open_no_link_also_if_they_are_called_like_a_node(
+    cloud, serves, role, logged
+):
     there = cloud.serve(serves).member()
     with pytest.raises(NotStarted, match="cannot be reached"):
-        await cloud.links(cloud.asking("alice", role)).invoke(there, call(), at_once=True)
+        await cloud.links(cloud.asking(HERE, role)).invoke(there, call(), at_once=True)
     assert serves.asked == []
     assert "refused" in dropped(logged)
 
@@ -151,6 +153,12 @@ async def test_a_listener_wants_a_context_that_asks_for_certificates(authority, 
 
 
 # Who may be dialled
+
+
+async def test_a_person_is_not_talked_to(cloud, serves):
+    there = cloud.serve(serves, context=cloud.serving(THERE, "admin")).member()
+    with pytest.raises(NotStarted, match="of the role 'admin' opens no link"):
+        await cloud.links().invoke(there, call(), at_once=True)
 
 
 async def test_another_node_than_the_list_says_is_not_talked_to(cloud, serves):
