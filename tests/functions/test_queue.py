@@ -78,7 +78,7 @@ def test_a_class_without_a_weight_of_its_own_counts_as_the_last(loop: asyncio.Ab
 
 @pytest.mark.parametrize("weights", [(), (1, 0), (-1,)])
 def test_weights_that_make_no_shares_are_refused(weights: tuple[int, ...]) -> None:
-    with pytest.raises(errors.Invalid, match="class_weights"):
+    with pytest.raises(errors.Invalid, match="weights of classes"):
         Queue(weights)
 
 
@@ -101,7 +101,7 @@ def test_within_a_class_the_earliest_deadline_is_first_then_whoever_came_first(
 
 @in_simulated_time
 async def test_calls_are_served_by_class_and_deadline() -> None:
-    async with Site(function("f"), memory_mb=128, class_weights=(1, 2)) as site:
+    async with Site(function("f"), memory_mb=128, classes=("low:1:60:1", "high:2:60:1")) as site:
         site.host.run_s = 1.0
         order: list[str] = []
 

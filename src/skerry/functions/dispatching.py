@@ -13,6 +13,7 @@ import asyncio
 import structlog
 
 from skerry.functions import estimates
+from skerry.functions.continuum.classes import parse_classes
 from skerry.functions.estimates import Average
 from skerry.functions.hosts import Host
 from skerry.functions.pool import Line, Pool, Slot
@@ -51,7 +52,7 @@ class Dispatcher:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self.queue = Queue(settings.class_weights)
+        self.queue = Queue([one.weight for one in parse_classes(settings.classes)])
         self.pool = Pool(
             host,
             clock,

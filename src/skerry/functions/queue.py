@@ -42,7 +42,7 @@ class Queue:
 
     def __init__(self, weights: Sequence[int]) -> None:
         if not weights or min(weights) < 1:
-            raise errors.Invalid("class_weights must be whole numbers above 0", field="class_weights")
+            raise errors.Invalid("weights of classes must be whole numbers above 0", field="classes")
         self.count = 0
         self._weights = tuple(weights)
         self._turns = [0.0] * len(weights)  # of each class: how much of its share it has had

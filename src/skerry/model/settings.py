@@ -254,8 +254,8 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="QoS classes from class 0 on, as NAME:WEIGHT:DEADLINE_S:UTILITY, for policies that "
-            "look at what an answer in time is worth",
+            description="QoS classes from class 0 on, as NAME:WEIGHT:DEADLINE_S:UTILITY. By its weight a class "
+            "has a share of the turns when calls wait; policies look at what an answer in time is worth",
         ),
     ] = ("background:1:60:1", "standard:4:5:4", "urgent:16:1:16")
     max_hops: Annotated[
@@ -286,10 +286,6 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_wait_s: Annotated[float, Meta(gt=0, description="A call waits at most this long for a worker")] = (
         30.0
     )
-    class_weights: Annotated[
-        tuple[int, ...],
-        Meta(min_length=1, description="Share of each QoS class, from class 0 on, when calls wait"),
-    ] = (1, 4, 16)
     max_functions: Annotated[int, Meta(ge=1, description="Functions that may be registered")] = 100_000
     max_code_bytes: Annotated[int, Meta(ge=1024, description="A function's archive, as it is sent")] = (
         64 * 1024 * 1024

@@ -175,7 +175,7 @@ def build(
     settings = FunctionSettings(
         keep_alive_s=continuum.keep_alive_s,
         queue_length=continuum.queue_length,
-        class_weights=tuple(one.weight for one in classes),
+        classes=tuple(map(str, classes)),
     )
     host = PretendedHost({one.function.name: one.start_s for one in known})
     shelf = Shelf({one.function.name: one.function for one in known})

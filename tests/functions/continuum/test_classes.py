@@ -6,6 +6,7 @@ import pytest
 
 from skerry.functions.continuum.classes import DEFAULT_CLASSES, QosClass, of_call, parse_classes
 from skerry.model import errors
+from skerry.model.settings import FunctionSettings
 
 
 def test_classes_are_read_in_order() -> None:
@@ -44,3 +45,11 @@ def test_what_is_no_class_is_refused_with_what_is_wrong(lines: tuple[str, ...], 
 def test_a_call_of_a_class_beyond_the_last_counts_as_of_the_last() -> None:
     assert of_call(DEFAULT_CLASSES, 0).name == "background"
     assert of_call(DEFAULT_CLASSES, 255).name == "urgent"
+
+
+def test_classes_are_written_as_they_are_read() -> None:
+    assert parse_classes([str(one) for one in DEFAULT_CLASSES]) == DEFAULT_CLASSES
+
+
+def test_those_of_settings_are_those_of_the_simulation() -> None:
+    assert parse_classes(FunctionSettings().classes) == DEFAULT_CLASSES

@@ -24,6 +24,10 @@ class QosClass(Struct, frozen=True, gc=False):
     deadline_s: float  # an answer after this is worth nothing
     utility: float  # what an answer in time is worth
 
+    def __str__(self) -> str:
+        """As settings have it."""
+        return f"{self.name}:{self.weight}:{self.deadline_s!r}:{self.utility!r}"
+
 
 def of_call(classes: Sequence[QosClass], qos_class: int) -> QosClass:
     """Those beyond the last class count as the last."""
