@@ -254,8 +254,8 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="QoS classes from class 0 on, as NAME:WEIGHT:DEADLINE_S:UTILITY. By its weight a class "
-            "has a share of the turns when calls wait; policies look at what an answer in time is worth",
+            description="QoS classes from class 0 on, as NAME:WEIGHT:DEADLINE_S:UTILITY: its share of the "
+            "turns when calls wait, and what an answer in time is worth",
         ),
     ] = ("background:1:60:1", "standard:4:5:4", "urgent:16:1:16")
     max_hops: Annotated[
