@@ -228,6 +228,38 @@ def delete(server: client.Server, names: tuple[str, ...]) -> None:
                 click.echo(f"deleted {server.post('delete', body={'Name': name})['Deleted']}")
 
 
+@fn.command()
+@client.options
+@printing.option
+def neighbours(server: client.Server, output: str) -> None:
+    """Show the other nodes that take calls, as the server sees them.
+
+    A call that has no room where it arrives may run at one of them, as `functions.policy` says.
+    """
+    seen = server.get("neighbours")
+    if output == "json":
+        printing.as_json(seen)
+        return
+    rows = [
+        (
+            one["Node"],
+            one["Area"],
+            one["Address"],
+            "up" if one["Up"] else "down",
+            "-" if one["RTT"] is None else f"{one['RTT'] * 1000:.1f}ms",
+            f"{one['AvailableMemMB']}MB",
+            f"{one['AvailableCPUs']:g}",
+            str(one["QueueLength"]),
+            str(one["Done"]),
+            str(one["Refused"] + one["Lost"]),
+        )
+        for one in seen
+    ]
+    printing.table(
+        ("node", "area", "address", "state", "away", "memory", "cpus", "waiting", "done", "failed"), rows
+    )
+
+
 def _show_names(names: list[str]) -> None:
     for name in names:
         click.echo(name)

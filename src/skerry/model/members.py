@@ -30,3 +30,18 @@ class Member(msgspec.Struct, frozen=True):
             ids.check_label(getattr(self, field), field)
         if not 0 <= self.memory < 2**53 or not 0.0 <= self.cpus < 2**53:
             raise errors.Invalid("memory and cpus of a member must be numbers from 0 on", field="memory")
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """Another member, as one member sees it at this moment."""
+
+    member: Member
+    is_up: bool  # it answered when it was last spoken to
+    rtt_s: float | None  # to it and back, as measured, or else as the coordinates say
+    heard_s: float | None  # ago; None: nothing was heard of it yet
+    memory_free: int = 0
+    cpus_free: float = 0.0
+    waiting: int = 0  # calls in its queue
+    done: int = 0  # calls that it answered for us
+    refused: int = 0
+    lost: int = 0

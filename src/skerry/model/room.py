@@ -31,9 +31,11 @@ class Room(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         cpu, memory, disk = self.cpu, self.memory, self.disk
-        if type(cpu) is int and type(memory) is int and type(disk) is int:
-            if 0 <= cpu <= MOST and 0 <= memory <= MOST and 0 <= disk <= MOST:
-                return  # as nearly all are, and there are very many
+        if (
+            (type(cpu) is int and type(memory) is int and type(disk) is int)
+            and (0 <= cpu <= MOST and 0 <= memory <= MOST and 0 <= disk <= MOST)
+        ):  # fmt: skip
+            return  # as nearly all are, and there are very many
         for name, unit, amount in self.parts():
             if type(amount) is not int:
                 raise errors.Invalid(f"{name} must be a whole number of {unit}", field=name)

@@ -86,6 +86,7 @@ HTTP: dict[str, Access] = {
     "POST /delete": _DEPLOYERS,
     "POST /prewarm": _DEPLOYERS,
     "GET /status": _READERS,
+    "GET /neighbours": _READERS,
     "GET /function": _READERS,
     "GET /functions": _READERS,
     "GET /function/{name}": _READERS,

@@ -35,7 +35,7 @@ from skerry.model import errors
 from skerry.model.calls import Ask, Report
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName, NodeId
-from skerry.model.members import Member
+from skerry.model.members import Member, Neighbour
 from skerry.model.settings import FunctionSettings
 
 log = structlog.get_logger(__name__)
@@ -224,6 +224,10 @@ class Continuum:
 
     def status(self) -> PoolStatus:
         return replace(self._invoker.status(), coordinate=self._vivaldi.coordinate)
+
+    def neighbours(self) -> list[Neighbour]:
+        """All other members, as they are seen from here; those that are used first, nearest first."""
+        return self.places.seen(self._monotonic())
 
     def standing(self) -> Standing:
         """What neighbours are told of this member."""

@@ -15,7 +15,7 @@ from skerry.functions.continuum.coordinates import START, Coordinate, distance_s
 from skerry.functions.continuum.neighbours import Standing
 from skerry.functions.continuum.views import Demand, Place, View
 from skerry.model.ids import FunctionName, NodeId
-from skerry.model.members import Member
+from skerry.model.members import Member, Neighbour
 
 _SHOWN: Final = 32  # of each kind, the nearest: a policy looks at all of them
 _FRESH_S: Final = 0.5  # a view tells how old its knowledge is, and may itself be no older than this
@@ -178,6 +178,26 @@ class Places:
         peer.stamp = self._stamp
 
     # What a call may choose from
+
+    def seen(self, now: float) -> list[Neighbour]:
+        """Everybody, for people to look at: those whom a policy may choose first, nearest first."""
+        near = {id(peer): None for peer in (*self.neighbours, *self.remote)}
+        rest = [peer for peer in self.peers.values() if id(peer) not in near]
+        return [
+            Neighbour(
+                peer.member,
+                peer.is_up,
+                peer.rtt_s if math.isfinite(peer.rtt_s) else None,
+                now - peer.heard_at if math.isfinite(peer.heard_at) else None,
+                peer.memory_free,
+                peer.cpus_free,
+                peer.waiting,
+                peer.done,
+                peer.refused,
+                peer.lost,
+            )
+            for peer in (*self.neighbours, *self.remote, *rest)
+        ]
 
     def view(self, function: FunctionName, here: Place, now: float) -> View:
         """Those that are up, as a call of `function` sees them."""

@@ -20,6 +20,7 @@ from skerry.model.calls import NULL, Answer, Ask, CallState, Failure, Report
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
+from skerry.model.members import Neighbour
 from skerry.model.room import MOST, Millicores
 
 _MOST_CPUS: Final = MOST / 1000
@@ -272,6 +273,41 @@ def status_document(
         last_update_time=int(now),
         workers=pool.workers,
         queue_length=pool.queue_length,
+    )
+
+
+class NeighbourDocument(msgspec.Struct, frozen=True, rename="pascal"):
+    """Another node that takes calls, as this one sees it."""
+
+    node: str
+    area: str
+    address: Annotated[str, Meta(description="Where nodes reach it, HOST:PORT")]
+    up: Annotated[bool, Meta(description="It answered when it was last spoken to")]
+    rtt: Annotated[float | None, Meta(description="To it and back, seconds")] = field(name="RTT")
+    heard: Annotated[float | None, Meta(description="Seconds since it was heard of")]
+    available_mem_mb: int = field(name="AvailableMemMB")
+    available_cpus: float = field(name="AvailableCPUs")
+    queue_length: int
+    done: Annotated[int, Meta(description="Calls that it answered for this node")]
+    refused: int
+    lost: Annotated[int, Meta(description="Calls of which nothing came back")]
+
+
+def neighbour_document(seen: Neighbour) -> NeighbourDocument:
+    member = seen.member
+    return NeighbourDocument(
+        node=member.name,
+        area=member.area,
+        address=member.address,
+        up=seen.is_up,
+        rtt=seen.rtt_s,
+        heard=seen.heard_s,
+        available_mem_mb=seen.memory_free,
+        available_cpus=seen.cpus_free,
+        queue_length=seen.waiting,
+        done=seen.done,
+        refused=seen.refused,
+        lost=seen.lost,
     )
 
 

@@ -21,6 +21,7 @@ from skerry.wire.serverledge.documents import (
     FunctionDeleted,
     FunctionDocument,
     NameBody,
+    NeighbourDocument,
     PrewarmBody,
     Prewarmed,
     StatusDocument,
@@ -122,6 +123,12 @@ async def status(room: Serverledge, call: Call) -> StatusDocument:
     return documents.status_document(
         room.invoker.status(), url=room.url, load=room.load(), now=room.clock.now()
     )
+
+
+@endpoint("GET", "/neighbours", summary="Other nodes that take calls", problem=Message)
+async def neighbours(room: Serverledge, call: Call) -> list[NeighbourDocument]:
+    """As this node sees them: those that its policy may choose come first, nearest first."""
+    return [documents.neighbour_document(seen) for seen in room.invoker.neighbours()]
 
 
 @endpoint("GET", "/function", summary="List functions", problem=Message)

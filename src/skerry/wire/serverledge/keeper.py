@@ -15,6 +15,7 @@ from skerry.functions.results import Polled
 from skerry.model.calls import Ask, Report
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
+from skerry.model.members import Neighbour
 from skerry.node.workers.logs import LogLine
 
 
@@ -54,6 +55,10 @@ class Invoker(Protocol):
     async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int: ...
 
     def status(self) -> PoolStatus: ...
+
+    def neighbours(self) -> Sequence[Neighbour]:
+        """The other members, as they are seen from here."""
+        ...
 
 
 class Asynchronous(Protocol):

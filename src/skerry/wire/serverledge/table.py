@@ -20,6 +20,7 @@ BEHIND: tuple[Endpoint, ...] = (
     functions.delete,
     functions.prewarm,
     functions.status,
+    functions.neighbours,
     functions.list_functions,
     functions.list_by_the_document,
     functions.show,
