@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import stat
 import threading
@@ -274,3 +275,14 @@ def test_a_key_file_is_made_once_and_private(tmp_path: Path) -> None:
     first = pki.load_or_create_key(tmp_path / "a.key")
     assert pki.load_or_create_key(tmp_path / "a.key") == first
     assert stat.S_IMODE((tmp_path / "a.key").stat().st_mode) == 0o600
+
+
+def test_secrets_of_an_authority_are_the_same_wherever_it_is_and_others_for_each_use(tmp_path: Path) -> None:
+    clock = ManualClock()
+    one = pki.Authority.load_or_create(tmp_path / "one", clock)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    copy = pki.Authority.load_or_create(tmp_path / "copy", clock)
+    other = pki.Authority.load_or_create(tmp_path / "other", clock)
+    assert one.derive(b"a") == copy.derive(b"a")
+    assert len({one.derive(b"a"), one.derive(b"b"), other.derive(b"a")}) == 3
+    assert len(one.derive(b"a")) == 32

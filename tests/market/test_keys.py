@@ -114,13 +114,27 @@ def test_a_file_without_a_public_key_is_refused_by_name(data: bytes, reason: str
         keys.read_public(data, "seller.pem")
 
 
+def secret(use: bytes) -> bytes:
+    """As the CA gives one."""
+    return hashlib.sha256(b"the CA's key" + use).digest()
+
+
+def test_the_key_of_a_cloud_follows_from_its_ca_and_a_key_that_is_there_from_nothing(tmp_path: Path) -> None:
+    one, other = (provider.load_or_create(tmp_path / name, secret) for name in ("one", "other"))
+    assert one.cloud == other.cloud
+    stranger = provider.load_or_create(tmp_path / "stranger", lambda use: secret(use + b"another CA"))
+    assert stranger.cloud != one.cloud
+    again = provider.load_or_create(tmp_path / "stranger", secret)
+    assert again.cloud == stranger.cloud
+
+
 def test_the_key_of_a_cloud_is_made_once_and_for_this_user_only(tmp_path: Path) -> None:
     folder = tmp_path / "pki"
-    made = provider.load_or_create(folder)
+    made = provider.load_or_create(folder, secret)
     path = folder / provider.FILE
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
-    assert provider.load_or_create(folder).cloud == made.cloud
+    assert provider.load_or_create(folder, secret).cloud == made.cloud
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -129,7 +143,7 @@ def test_a_key_that_cannot_be_read_is_never_replaced(tmp_path: Path, content: by
     path = tmp_path / provider.FILE
     path.write_bytes(content)
     with pytest.raises(errors.Invalid, match="backup"):
-        provider.load_or_create(tmp_path)
+        provider.load_or_create(tmp_path, secret)
     assert path.read_bytes() == content
 
 

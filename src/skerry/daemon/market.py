@@ -18,6 +18,7 @@ from skerry.daemon import borrowing, lending
 from skerry.daemon.cluster import Cluster
 from skerry.kit import ids
 from skerry.kit.clock import Clock
+from skerry.kit.pki import Authority
 from skerry.kit.tasks import Keeper
 from skerry.market import provider
 from skerry.market.ledger import Ledger
@@ -43,6 +44,7 @@ async def start(
     clock: Clock,
     settings: MarketSettings,
     folder: Path,
+    authority: Authority,
     fleet: Cluster,
     *,
     domain: str,
@@ -52,7 +54,7 @@ async def start(
 ) -> Market:
     """Sell, lend, buy and borrow from now on. `folder` is that of the keys; `domain` and `url` are where this
     cloud says that it is. Raises if the key is damaged, or the store another cloud's."""
-    key = await asyncio.to_thread(provider.load_or_create, folder)
+    key = await asyncio.to_thread(provider.load_or_create, folder, authority.derive)
     await provider.claim(store, key)
 
     def is_leading() -> bool:

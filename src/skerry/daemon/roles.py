@@ -136,6 +136,7 @@ async def _start_server(
         clock,
         settings.market,
         folder / "pki",
+        authority,
         fleet,
         domain=host_name,
         url=f"{scheme}://{_advertised(http_address, settings)}",

@@ -25,6 +25,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skerry.kit import files
@@ -135,6 +136,12 @@ class Authority:
         authority = cls(_read_authority(certificate_file), key, clock)
         authority._check(certificate_file, key_file)
         return authority
+
+    def derive(self, use: bytes) -> bytes:
+        """A secret of 32 bytes for one use, the same wherever this authority is: who knows it learns neither
+        the key nor the secret of another use."""
+        private = self._key.private_numbers().private_value.to_bytes(32, "big")
+        return HKDF(hashes.SHA256(), length=32, salt=None, info=use).derive(private)
 
     def issue(
         self,

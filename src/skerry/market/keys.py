@@ -93,6 +93,11 @@ class SigningKey:
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
+    def of(cls, secret: bytes) -> SigningKey:
+        """The key that follows from 32 secret bytes."""
+        return cls(Ed25519PrivateKey.from_private_bytes(secret))
+
+    @classmethod
     def load(cls, path: Path) -> SigningKey:
         """The key in `path` (PEM, PKCS #8); `Invalid` if it holds something else."""
         return cls(_parse_private(path, path.read_bytes()))

@@ -6,6 +6,7 @@ overwritten: contracts name the id that follows from it, so a cloud that loses i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,18 +21,20 @@ log = structlog.get_logger(__name__)
 
 FILE: Final = "market.key"
 OWNER_KEY: Final = "market-provider"
+_USE: Final = b"skerry.market-key.v1"
 
 
-def load_or_create(folder: Path) -> SigningKey:
+def load_or_create(folder: Path, derive: Callable[[bytes], bytes]) -> SigningKey:
     """The key in `folder`; a new one, readable by this user only, if it has none.
 
+    A new one follows from the CA's key (`derive`): servers that share a CA are one cloud on the market too.
     The caller holds the folder for itself: of two that make a key at once, one would lose its own.
     """
     path = folder / FILE
     try:
         key = SigningKey.load(path)
     except FileNotFoundError:
-        key = SigningKey.generate()
+        key = SigningKey.of(derive(_USE))
         files.private_folder(folder)
         files.write_atomically(path, key.pem(), files.PRIVATE)
         log.info("market.key-created", file=str(path), cloud=key.cloud)

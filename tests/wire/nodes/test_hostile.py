@@ -227,7 +227,7 @@ async def test_a_node_that_does_not_read_costs_no_more_than_its_orders_and_is_le
         session = served.sessions._sessions[NodeId("n1")]
         for number in range(400):
             await served.fleet.bind(instance_on("n1", f"i{number}", generation=1))
-        assert len(session._changes) <= 256
+        assert len(session._orders) <= 256
         session.end("test")
         await eventually(lambda: not served.sessions._sessions)
         await stream.cancel()
