@@ -32,6 +32,8 @@ _CELL: Final = "contract-"
 _FOR_EVER: Final = 1_000_000  # restarts; a contract has an end of its own
 # How long after something was to be done, or another server led, it is looked again.
 _RETRY_S: Final = 2.0
+# After a turn it rests for so many times as long as that took, so that most of the time is left for selling.
+_EASE: Final = 4
 
 
 def cell_of(id: ContractId) -> InstanceId:
@@ -115,7 +117,10 @@ class Lender:
         try:
             while True:
                 self._moved.clear()
+                begun = asyncio.get_running_loop().time()
                 is_done = self._is_leading() and await self.turn()
+                # A turn looks at all that is sold: where that is much, what moves meanwhile waits for the next.
+                await asyncio.sleep(_EASE * (asyncio.get_running_loop().time() - begun))
                 try:
                     async with asyncio.timeout(None if is_done else _RETRY_S):
                         await self._moved.wait()
