@@ -158,10 +158,22 @@ def alone(land: Continent) -> dict[str, Any]:
         reports = answered(land, crowd(land, callers, "e2", "edgeonly", 6, 0.3, "alone"))
     # Asked of anybody, whoever took it in.
     polled = {name: functions.outcome(land.nodes["e3"], id) for name, id in began.items()}
+    # One that starts again has only itself, what is on its disk, and its neighbours.
+    land.nodes["e3"].kill()
+    land.start_again("e3")
+    land.until_all_know_each_other()
+    restarted = land.invoke("e3", "cloudonly", {"id": "after a restart"})
+    kept = functions.outcome(land.nodes["e1"], began["e3"])
     land.start_server_again()
     eventually_sync(lambda: functions.invoke(land.server, "edgecloud", {"id": "back"})[0] == 200, within=60)
     at_server = {name: functions.outcome(land.server, id) for name, id in began.items()}
-    return {"reports": reports, "polled": polled, "at_server": at_server}
+    return {
+        "reports": reports,
+        "polled": polled,
+        "restarted": restarted,
+        "kept": kept,
+        "at_server": at_server,
+    }
 
 
 def test_edges_serve_and_help_each_other_while_the_server_is_gone(alone: dict[str, Any]) -> None:
@@ -170,6 +182,9 @@ def test_edges_serve_and_help_each_other_while_the_server_is_gone(alone: dict[st
         assert result_of(alone["polled"][name]) == f"async-{name}"
         assert alone["polled"][name]["ExecutionArea"] == "cloud"
         assert alone["at_server"][name]["Result"] == alone["polled"][name]["Result"]
+    status, report = alone["restarted"]
+    assert (status, report["ExecutionArea"]) == (200, "cloud"), report
+    assert alone["kept"]["Result"] == alone["polled"]["e3"]["Result"]
 
 
 def test_an_area_that_is_cut_off_goes_on_by_itself_and_comes_back(
