@@ -21,6 +21,7 @@ TOPICS = (
     "cluster",
     "functions",
     "neighbours",
+    "continuum",
     "market",
 )
 

@@ -64,10 +64,7 @@ def measure() -> Iterator[Figure]:
 def warm(client: Client, folder: Path) -> Iterator[Figure]:
     client.create("noop", "python310", "noop.handler", PYTHON)
     client.post("/prewarm", {"Function": "noop", "Instances": WORKERS})
-    script = folder / "post.lua"
-    script.write_text(
-        f'wrk.method = "POST"\nwrk.body = \'{BODY}\'\nwrk.headers["Content-Type"] = "application/json"\n'
-    )
+    script = write_script(folder)
     rates: dict[str, list[float]] = {"echo": [], "ours": []}
     times: dict[str, list[float]] = {"echo": [], "ours": []}
     with echo(folder) as echoing:
@@ -179,22 +176,29 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path, None)
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._connection.request("POST", path, json.dumps(body))
-        answer = self._connection.getresponse()
-        text = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {text.decode(errors='replace')[:500]}")
-        told: dict[str, Any] = json.loads(text)
+        told: dict[str, Any] = self._ask("POST", path, json.dumps(body))
         return told
 
-    def create(self, name: str, runtime: str, handler: str, files: dict[str, str]) -> None:
+    def _ask(self, verb: str, path: str, body: str | None) -> Any:
+        self._connection.request(verb, path, body)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        if answer.status not in (200, 201):
+            raise RuntimeError(f"{path}: {answer.status} {text.decode(errors='replace')[:500]}")
+        return json.loads(text)
+
+    def create(self, name: str, runtime: str, handler: str, files: dict[str, str], **more: str) -> None:
         body = {
             "Name": name,
             "Runtime": runtime,
             "MemoryMB": 32 if runtime.startswith("python") else 128,
             "Handler": handler,
             "TarFunctionCode": archive(files),
+            **more,
         }
         self.post("/create", body)
 
@@ -243,6 +247,15 @@ def echo(folder: Path) -> Iterator[str]:
         process.terminate()
         process.wait(10)
         process.stderr.close()
+
+
+def write_script(folder: Path) -> Path:
+    """What wrk is to send."""
+    script = folder / "post.lua"
+    script.write_text(
+        f'wrk.method = "POST"\nwrk.body = \'{BODY}\'\nwrk.headers["Content-Type"] = "application/json"\n'
+    )
+    return script
 
 
 def wrk(url: str, script: Path, connections: int, seconds: int) -> tuple[float, float]:

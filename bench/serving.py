@@ -31,7 +31,9 @@ def skerry(*flags: str, role: str = "up", data: Path | None = None) -> Iterator[
             "--log-level",
             "warning",
         ]
-        command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--socket", str(folder / "s.sock")]
+        command += ["--http", "127.0.0.1:0", "--socket", str(folder / "s.sock")]
+        if role != "node":
+            command += ["--grpc", "127.0.0.1:0"]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SKERRY_")}
         process = subprocess.Popen([*command, "--ready-file", str(ready_file), *flags], env=environment)
         try:
