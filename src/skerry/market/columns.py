@@ -6,14 +6,14 @@ many offers is looked at once: words, and policies. A change writes one row.
 
 Orders that do not depend on who asks are kept (`skerry.market.orders`), so the first of very many are found
 by looking at the first. Only the price of a part is another for every part: it is worked out for all that may
-be taken, and where the first of them begin is guessed from a sample before everything is sorted through.
+be taken, and where the first of them end is guessed from a sample, so that only those are looked at.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,37 +35,23 @@ from skerry.model.ids import FlavorId
 from skerry.model.room import MOST, NOTHING, Room
 
 Numbers = NDArray[np.int32]
+Codes = NDArray[Any]  # of 16 bits while that is enough
 
-# Columns of whole numbers: words and policies as codes, what is shown, what is free, and the least part.
-(
-    _AVAILABLE,
-    _KIND,
-    _ARCHITECTURE,
-    _LOCATION,
-    _CURRENCY,
-    _POLICY,
-    _CPU,
-    _MEMORY,
-    _DISK,
-    _FREE_CPU,
-    _FREE_MEMORY,
-    _FREE_DISK,
-    _LEAST_CPU,
-    _LEAST_MEMORY,
-    _LEAST_DISK,
-    _IS_DIVISIBLE,
-    _IS_WHOLLY_SOLD,
-    _COLUMNS,
-) = range(18)
+# Most of a search is waiting for memory, so a column is no wider than what is in it has to be.
+_FLAGS: Final = 2
+_AVAILABLE, _IS_WHOLLY_SOLD = range(_FLAGS)
+_CODES: Final = 5
+_KIND, _ARCHITECTURE, _LOCATION, _CURRENCY, _POLICY = range(_CODES)
+_AMOUNTS: Final = 6
+_CPU, _MEMORY, _DISK, _FREE_CPU, _FREE_MEMORY, _FREE_DISK = range(_AMOUNTS)
+_COSTS: Final = 4  # of a unit of each resource, and of what is shown
 _SHOWN: Final = (_CPU, _MEMORY, _DISK)
 _FREE: Final = (_FREE_CPU, _FREE_MEMORY, _FREE_DISK)
-_LEAST: Final = (_LEAST_CPU, _LEAST_MEMORY, _LEAST_DISK)
 _SORTED_BY: Final = {Sort.CPU: _CPU, Sort.MEMORY: _MEMORY, Sort.DISK: _DISK}
-_UNKNOWN: Final = -1
+_NARROW: Final = 2**16 - 1  # codes below it, and no word has this one
 _LEAST_ROWS: Final = 1024
 _SPARSE: Final = 8  # if less than one in so many is left, only those are looked at further
 _FEW: Final = 128  # so many are put in order one by one
-_FEW_CODES: Final = 4  # so many are compared one by one
 _SAMPLE: Final = 16
 
 
@@ -109,15 +95,18 @@ class Columns:
         self._words: dict[str, int] = {}
         self._policies: dict[Policy, int] = {}
         self._currencies: Counter[str] = Counter(offer.flavor.price.currency for offer in ordered)
-        self._offers: list[Offer] = ordered  # by row; a row of nobody keeps who was there last
-        self._row_of = {offer.flavor.id: row for row, offer in enumerate(ordered)}
+        self._offers: list[Offer] = []  # by row; a row of nobody keeps who was there last
+        self._row_of: dict[FlavorId, int] = {}
         self._empty: list[int] = []
         room = max(_LEAST_ROWS, 2 * len(ordered))
-        self._table = np.zeros((_COLUMNS, room), np.int32)
-        self._costs = np.zeros((4, room), np.float64)  # of a unit of each resource, and of what is shown
-        if ordered:
-            self._table[:, : len(ordered)] = np.array([self._row(offer) for offer in ordered], np.int32).T
-            self._costs[:, : len(ordered)] = np.array([_costs(offer) for offer in ordered]).T
+        self._flags = np.zeros((_FLAGS, room), np.bool_)
+        self._codes: Codes = np.zeros((_CODES, room), np.uint16)
+        self._amounts = np.zeros((_AMOUNTS, room), np.int32)
+        self._costs = np.zeros((_COSTS, room), np.float64)
+        for row, offer in enumerate(ordered):
+            self._offers.append(offer)
+            self._row_of[offer.flavor.id] = row
+            self._write(row, offer)
         self._by_id = Order(np.arange(len(ordered)), np.zeros(len(ordered)))
         self._ranks: Rows | None = None  # the place of each row in the order of ids
         self._orders: dict[tuple[Sort, bool, str], Order] = {}
@@ -132,20 +121,19 @@ class Columns:
             self._currencies[self._offers[row].flavor.price.currency] -= 1
         self._offers[row] = offer
         self._currencies[offer.flavor.price.currency] += 1
-        self._table[:, row] = self._row(offer)
-        self._costs[:, row] = _costs(offer)
+        self._write(row, offer)
         self._touch(row)
 
     def drop(self, id: FlavorId) -> None:
         row = self._row_of.pop(id)
         self._currencies[self._offers[row].flavor.price.currency] -= 1
-        self._table[_AVAILABLE, row] = 0
+        self._flags[_AVAILABLE, row] = False
         self._empty.append(row)
         self._touch(row)
 
     def find(self, selector: Selector, limit: int, begin: Place | None) -> tuple[list[Offer], int]:
         """The first `limit` that match, behind `begin`; and how many match at all."""
-        view = _View(self._table, self._costs, len(self._offers), selector.part)
+        view = _View(self._amounts, self._costs, len(self._offers), selector.part)
         keep = self._admitted(selector)
         if np.count_nonzero(keep) * _SPARSE < len(keep):
             view.rows = np.flatnonzero(keep)
@@ -166,8 +154,8 @@ class Columns:
 
     def _admitted(self, selector: Selector) -> Bits:
         """Which rows pass everything that is a comparison with a column."""
-        table = self._table[:, : len(self._offers)]
-        admitted: Bits = table[_AVAILABLE] == 1
+        used = len(self._offers)
+        admitted: Bits = self._flags[_AVAILABLE, :used].copy()
         for word, column in (
             (selector.kind, _KIND),
             (selector.architecture, _ARCHITECTURE),
@@ -175,43 +163,70 @@ class Columns:
             ("" if selector.most_price is None else selector.most_price.currency, _CURRENCY),
         ):
             if word:
-                admitted &= table[column] == self._words.get(word, _UNKNOWN)
+                admitted &= self._is(column, word)
         for exact, least, most, column in (
             (selector.cpu, selector.least_cpu, selector.most_cpu, _CPU),
             (selector.memory, selector.least_memory, selector.most_memory, _MEMORY),
             (selector.disk, selector.least_disk, selector.most_disk, _DISK),
         ):
             if exact is not None:
-                admitted &= table[column] == exact
+                admitted &= self._amounts[column, :used] == exact
             if least is not None:
-                admitted &= table[column] >= least
+                admitted &= self._amounts[column, :used] >= least
             if most is not None:
-                admitted &= table[column] <= most
+                admitted &= self._amounts[column, :used] <= most
         return admitted
 
     def _can_be_taken(self, selector: Selector, view: _View) -> Bits:
         """Of which offers the part, or without one what is shown, may be taken so many times."""
         part, count = selector.part, 1 if selector.count is None else selector.count
-        amounts = None if part is None else _amounts(part)
-        codes = view.column(_POLICY)
-        if part == NOTHING or (amounts is not None and max(amounts) * count > MOST):
-            return np.zeros(len(codes), np.bool_)
-        can = _is_one_of(codes, [policy.allows(amounts, count) for policy in self._policies])
-        is_divisible = view.column(_IS_DIVISIBLE) == 1
-        if amounts is None:
-            # All of what is shown of a divisible one is all that is free, and that is there once.
-            can &= ~is_divisible | ((view.column(_IS_WHOLLY_SOLD) == 1) & (count == 1))
-            for shown, free in zip(_SHOWN, _FREE, strict=True):
-                # In numbers of twice the size: so many of it may be more than a column holds.
-                can &= view.column(free) - view.column(shown).astype(np.int64) * count >= 0
+        codes = view.of(self._codes[_POLICY])
+        can = np.zeros(len(codes), np.bool_)
+        if part == NOTHING or (part is not None and max(_amounts(part)) * count > MOST):
             return can
-        is_whole = ~is_divisible
-        for amount, shown, free, least in zip(amounts, _SHOWN, _FREE, _LEAST, strict=True):
-            is_whole &= view.column(shown) == amount
+        alike: dict[
+            tuple[bool, tuple[int, ...]], Bits
+        ] = {}  # what is the same for the offers of some policies
+        for policy, code in self._policies.items():
+            if policy.allows(None if part is None else _amounts(part), count):
+                manner = (policy.is_divisible, policy.least)
+                alike[manner] = alike[manner] | (codes == code) if manner in alike else codes == code
+        for (is_divisible, least), among in alike.items():
+            if part is not None and is_divisible:
+                can |= self._parts_of(view, among, part, count, least)
+            elif part is not None:
+                can |= self._wholes_like(view, among, part, count)
+            elif not is_divisible:
+                can |= self._wholes_of(view, among, count)
+            elif count == 1:
+                # All of what is shown of a divisible one is all that is free, and that is there once.
+                can |= among & view.of(self._flags[_IS_WHOLLY_SOLD])
+        return can
+
+    def _parts_of(self, view: _View, among: Bits, part: Room, count: int, least: tuple[int, ...]) -> Bits:
+        """Where the part may be taken so many times, as what stays is nothing or at least that."""
+        can = among
+        for amount, column, at_least in zip(_amounts(part), _FREE, least, strict=True):
             if amount:  # whoever takes nothing of it leaves it as it is
-                rest = view.column(free) - np.int32(amount * count)
-                can &= (rest == 0) | (rest >= view.column(least))
-        can &= is_divisible | is_whole
+                free, taken = view.amounts(column), amount * count
+                can = can & ((free == taken) | (free >= taken + at_least))
+        return can
+
+    def _wholes_like(self, view: _View, among: Bits, part: Room, count: int) -> Bits:
+        """Where the part is a whole one, and there are so many."""
+        can: Bits = among & (view.amounts(_CPU) == part.cpu)
+        places = np.flatnonzero(can)  # few are just so large
+        for amount, shown, free in zip(_amounts(part), _SHOWN, _FREE, strict=True):
+            is_alike = view.amounts(shown).take(places) == amount
+            can[places] &= is_alike & (view.amounts(free).take(places) >= amount * count)
+        return can
+
+    def _wholes_of(self, view: _View, among: Bits, count: int) -> Bits:
+        """Where there are so many of what is shown."""
+        can = among
+        for shown, free in zip(_SHOWN, _FREE, strict=True):
+            # In numbers of twice the size: so many of it may be more than a column holds.
+            can = can & (view.amounts(free) - view.amounts(shown).astype(np.int64) * count >= 0)
         return can
 
     def _first_in_order(self, selector: Selector, keep: Bits, limit: int, begin: Place | None) -> list[int]:
@@ -239,17 +254,15 @@ class Columns:
         for group in groups:
             if len(found) == limit or (begin is not None and group < begin.group):
                 continue
-            here = keep if len(groups) == 1 else keep & (view.column(_CURRENCY) == self._words[group])
+            here = keep if len(groups) == 1 else keep & view.of(self._is(_CURRENCY, group))
             if begin is not None and group == begin.group:
                 here = here & (values >= begin.value)
-            places = np.flatnonzero(here)
-            rows, those = view.rows_at(places), values.take(places)
-            if begin is not None and group == begin.group:
                 # Of those that cost the same, what stands behind it by its id.
-                behind = self._rank_behind(begin.id)
-                stay = np.flatnonzero((those > begin.value) | (self._ranks_of(rows) >= behind))
-                rows, those = rows.take(stay), those.take(stay)
-            found += self._first(rows, those, limit - len(found))
+                level = np.flatnonzero(here & (values == begin.value))
+                before = self._ranks_of(view.rows_at(level)) < self._rank_behind(begin.id)
+                here[level.take(np.flatnonzero(before))] = False
+            places = _likely(here, values, limit - len(found))
+            found += self._first(view.rows_at(places), values.take(places), limit - len(found))
         return found
 
     def _first(self, rows: Rows, values: Floats, count: int) -> list[int]:
@@ -277,9 +290,9 @@ class Columns:
         order = self._orders.get(key)
         if order is None or order.is_worn:
             rows = self._rows_by_id()
-            is_in = self._used(_AVAILABLE) == 1
+            is_in = self._flags[_AVAILABLE]
             if group:
-                is_in &= self._used(_CURRENCY) == self._words[group]
+                is_in = is_in[: len(self._offers)] & self._is(_CURRENCY, group)
             rows = rows[is_in.take(rows)]
             order = self._orders[key] = Order(rows, self._values(selector).take(rows))
         order.settle(self._value_in(selector, group), self._id_of)
@@ -290,14 +303,14 @@ class Columns:
         if selector.sort is Sort.PRICE:
             values: Floats = self._costs[3, : len(self._offers)]
         else:
-            values = self._used(_SORTED_BY[selector.sort]).astype(np.float64)
+            values = self._amounts[_SORTED_BY[selector.sort], : len(self._offers)].astype(np.float64)
         return -values if selector.is_descending else values
 
     def _value_in(self, selector: Selector, group: str) -> Callable[[int], float | None]:
         """The same of one row; None if it is not in the order."""
 
         def value(row: int) -> float | None:
-            if self._table[_AVAILABLE, row] != 1:
+            if not self._flags[_AVAILABLE, row]:
                 return None
             found = place(self._offers[row], selector)
             return found.value if found.group == group else None
@@ -330,8 +343,10 @@ class Columns:
         for order in self._orders.values():
             order.touch(row)
 
-    def _used(self, column: int) -> Numbers:
-        return self._table[column, : len(self._offers)]
+    def _is(self, column: int, word: str) -> Bits:
+        """Where the word of a column is this one."""
+        found: Bits = self._codes[column, : len(self._offers)] == self._words.get(word, _NARROW)
+        return found
 
     def _row_for(self, offer: Offer) -> int:
         if self._empty:
@@ -339,45 +354,52 @@ class Columns:
         row = len(self._offers)
         self._offers.append(offer)
         self._ranks = None
-        if row == self._table.shape[1]:
-            self._table = np.pad(self._table, ((0, 0), (0, row)))
-            self._costs = np.pad(self._costs, ((0, 0), (0, row)))
+        if row == self._flags.shape[1]:
+            more = ((0, 0), (0, row))
+            self._flags, self._amounts = np.pad(self._flags, more), np.pad(self._amounts, more)
+            self._codes, self._costs = np.pad(self._codes, more), np.pad(self._costs, more)
         return row
 
-    def _row(self, offer: Offer) -> tuple[int, ...]:
+    def _write(self, row: int, offer: Offer) -> None:
         flavor = offer.flavor
-        policy = Policy.of(offer)
-        return (
-            int(offer.is_available),
-            self._code(flavor.kind),
-            self._code(flavor.architecture),
-            self._code(flavor.location),
-            self._code(flavor.price.currency),
-            self._policies.setdefault(policy, len(self._policies)),
-            *_amounts(offer.shown),
-            *_amounts(offer.free),
-            *policy.least,
-            int(policy.is_divisible),
-            int(may_be_taken(offer, EVERYTHING)),
-        )
+        codes = [self._code(word) for word in (flavor.kind, flavor.architecture, flavor.location)]
+        codes.append(self._code(flavor.price.currency))
+        codes.append(self._policies.setdefault(Policy.of(offer), len(self._policies)))
+        if max(codes) >= _NARROW and self._codes.dtype == np.uint16:
+            self._codes = self._codes.astype(np.int32)
+        self._flags[:, row] = offer.is_available, may_be_taken(offer, EVERYTHING)
+        self._codes[:, row] = codes
+        self._amounts[:, row] = *_amounts(offer.shown), *_amounts(offer.free)
+        self._costs[:, row] = *unit_costs(flavor), cost(offer, None)
 
     def _code(self, word: str) -> int:
-        return self._words.setdefault(word, len(self._words))
+        # One code is for what is not known, wherever codes are still narrow.
+        code = self._words.get(word)
+        if code is None:
+            number = len(self._words)
+            code = self._words[word] = number if number < _NARROW else number + 1
+        return code
 
 
 class _View:
     """All rows, or some of them if few are left."""
 
-    def __init__(self, table: Numbers, costs: Floats, used: int, part: Room | None) -> None:
-        self._table = table[:, :used]
-        self._costs = costs[:, :used]
+    def __init__(self, amounts: Numbers, costs: Floats, used: int, part: Room | None) -> None:
+        self._amounts = amounts
+        self._costs = costs
+        self._used = used
         self._part = part
         self._cost: Floats | None = None
-        self.rows: Rows | None = None  # to be said before any cost is asked for
+        self.rows: Rows | None = None  # to be said before anything is asked for
 
-    def column(self, column: int) -> Numbers:
-        values: Numbers = self._table[column]
-        return values if self.rows is None else values.take(self.rows)
+    def of(self, column: NDArray[Any]) -> NDArray[Any]:
+        """What a column has in these rows."""
+        return column[: self._used] if self.rows is None else column.take(self.rows)
+
+    def amounts(self, column: int) -> Numbers:
+        """The same of a column of amounts."""
+        found: Numbers = self.of(self._amounts[column])
+        return found
 
     def rows_at(self, places: Rows) -> Rows:
         return places if self.rows is None else self.rows.take(places)
@@ -386,7 +408,7 @@ class _View:
         """The same of all rows."""
         if self.rows is None:
             return keep
-        all_ = np.zeros(self._table.shape[1], np.bool_)
+        all_ = np.zeros(self._used, np.bool_)
         all_[self.rows] = keep
         return all_
 
@@ -395,20 +417,13 @@ class _View:
         if self._cost is None:
             part = self._part
             if part is None:
-                self._cost = self._costs_of(3)
+                self._cost = self.of(self._costs[3])
             else:
-                self._cost = self._costs_of(0) * part.cpu + self._costs_of(1) * part.memory
+                self._cost = self.of(self._costs[0]) * part.cpu
+                self._cost += self.of(self._costs[1]) * part.memory
                 if part.disk:
-                    self._cost += self._costs_of(2) * part.disk
+                    self._cost += self.of(self._costs[2]) * part.disk
         return self._cost
-
-    def _costs_of(self, number: int) -> Floats:
-        values: Floats = self._costs[number]
-        return values if self.rows is None else values.take(self.rows)
-
-
-def _costs(offer: Offer) -> tuple[float, float, float, float]:
-    return *unit_costs(offer.flavor), cost(offer, None)
 
 
 def _amounts(room: Room) -> tuple[int, int, int]:
@@ -420,34 +435,21 @@ def _sorted(offers: list[Offer], selector: Selector, limit: int, begin: Place | 
     return [offer for where, offer in placed if begin is None or where > begin][:limit]
 
 
-def _is_one_of(codes: Numbers, allowed: list[bool]) -> Bits:
-    """Where the codes are those of what is allowed."""
-    good = [code for code, is_allowed in enumerate(allowed) if is_allowed]
-    bad = len(allowed) - len(good)
-    if min(len(good), bad) > _FEW_CODES:
-        found: Bits = np.array(allowed, np.bool_).take(codes)
-        return found
-    is_bad = bad < len(good)
-    among = np.zeros(len(codes), np.bool_)
-    for code, is_allowed in enumerate(allowed):
-        if is_allowed is not is_bad:
-            among |= codes == code
-    return ~among if is_bad else among
+def _likely(keep: Bits, values: Floats, count: int) -> Rows:
+    """Where to find the `count` least of what is to be kept: there, or by chance somewhere else too."""
+    # Among a sixteenth of them, the second sixteenth of what is wanted is above it almost surely.
+    sample = values[::_SAMPLE][keep[::_SAMPLE]]
+    place = 2 * count // _SAMPLE + _SAMPLE
+    if place < len(sample):
+        likely = np.flatnonzero(keep & (values <= np.partition(sample, place)[place]))
+        if len(likely) >= count:
+            return likely
+    return np.flatnonzero(keep)
 
 
 def _split(values: Floats | Rows, count: int) -> tuple[Rows, Rows]:
     """Where the values are below the `count`-th least, and where they are equal to it."""
     if count < 1:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    likely: Rows | None = None
-    if len(values) > max(_SAMPLE * _SAMPLE, _SAMPLE * count // 2):
-        # Among a sixteenth of them, the second sixteenth of what is wanted is above it almost surely.
-        sample = values[::_SAMPLE]
-        place = 2 * count // _SAMPLE + _SAMPLE
-        likely = np.flatnonzero(values <= np.partition(sample, place)[place])
-        if len(likely) < count:
-            likely = None
-    those = values if likely is None else values.take(likely)
-    bound = np.partition(those, count - 1)[count - 1]
-    below, level = np.flatnonzero(those < bound), np.flatnonzero(those == bound)
-    return (below, level) if likely is None else (likely.take(below), likely.take(level))
+    bound = np.partition(values, count - 1)[count - 1]
+    return np.flatnonzero(values < bound), np.flatnonzero(values == bound)

@@ -46,7 +46,9 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     @property
     def count(self) -> int:
         """How many such pieces there are."""
-        free, each = self.free, self.shown
+        free, each = self.free, self.flavor.room
+        if self.flavor.partition is not None:
+            return int(free != NOTHING)
         pairs = ((free.cpu, each.cpu), (free.memory, each.memory), (free.disk, each.disk))
         return min([there // amount for there, amount in pairs if amount], default=0)
 

@@ -7,6 +7,7 @@ written is kept until it changes: each offer in each dialect, and whole answers,
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
@@ -32,7 +33,8 @@ class Shelf:
         accounts, self._follower = ledger.changes.snapshot()
         self._catalogue = Catalogue(map(offer_of, accounts))
         self._mortal = {offer.flavor.id for offer in self._catalogue if offer.flavor.expires_at is not None}
-        self._written: dict[str, dict[FlavorId, bytes]] = {}  # by dialect, as they are in the catalogue
+        # By dialect, of offers as they are in the catalogue; what was written first goes first.
+        self._written: dict[str, OrderedDict[FlavorId, bytes]] = {}
         self._answers: dict[Hashable, bytes] = {}
 
     def find(self, selector: Selector, *, limit: int = PAGE, after: str = "") -> Page:
@@ -53,13 +55,14 @@ class Shelf:
 
     def written(self, offers: Iterable[Offer], dialect: str, write: Callable[[Offer], Any]) -> list[bytes]:
         """The JSON of each of these, which were just found here; kept until it changes."""
-        kept = self._written.setdefault(dialect, {})
-        if len(kept) >= _MOST_WRITTEN:
-            kept.clear()
-        return [
+        kept = self._written.setdefault(dialect, OrderedDict())
+        found = [
             kept.get(offer.flavor.id) or kept.setdefault(offer.flavor.id, jsonio.encode(write(offer)))
             for offer in offers
         ]
+        while len(kept) > _MOST_WRITTEN:
+            kept.popitem(last=False)  # a few each time: all at once would hold everybody up
+        return found
 
     def answer(self, question: Hashable, make: Callable[[], bytes]) -> bytes:
         """What `make` gives for a question; the same again, without asking it, until any offer changes."""
