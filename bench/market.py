@@ -1,5 +1,6 @@
-"""How many deals the ledger makes durable: a hold and its purchase, with a signed contract, on SQLite.
+"""The market: deals in the ledger and over HTTP, lists, and news to subscribers.
 
+Here is how many deals the ledger makes durable: a hold and its purchase, with a signed contract, on SQLite.
 Buyers make one deal after the other, all at once, on one flavor or spread over several; events are written
 and trimmed as they are in earnest. Signing alone is measured in the same rounds, because every deal needs it,
 so that what else the machine does falls on both.
@@ -19,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from bench import market_deals, market_lists, market_news
 from bench.figures import Figure
 from skerry.control.events import EventLog
 from skerry.kit import logs
@@ -50,6 +52,9 @@ def measure() -> Iterator[Figure]:
     yield Figure(f"{BUYERS} buyers, {FLAVORS} flavors", spread, "durable pairs/s")
     yield Figure(f"one pair, {BUYERS} buyers, one flavor: p50", statistics.median(times) * 1e3, "ms")
     yield Figure("the same: p99", statistics.quantiles(times, n=100)[98] * 1e3, "ms")
+    yield from market_deals.measure()
+    yield from market_lists.measure()
+    yield from market_news.measure()
 
 
 async def _rounds(folder: Path) -> tuple[float, float, float, float, list[float]]:
