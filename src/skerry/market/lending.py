@@ -119,7 +119,7 @@ class Lender:
                 self._moved.clear()
                 begun = asyncio.get_running_loop().time()
                 is_done = self._is_leading() and await self.turn()
-                # A turn looks at all that is sold: where that is much, what moves meanwhile waits for the next.
+                # A turn looks at all that is sold: where that is much, what moves meanwhile waits a little.
                 await asyncio.sleep(_EASE * (asyncio.get_running_loop().time() - begun))
                 try:
                     async with asyncio.timeout(None if is_done else _RETRY_S):
