@@ -2,9 +2,9 @@
 
 Servers and nodes are processes of their own on loopback, as people start them. Calls here and there are made
 by wrk, one after the other over one connection, in turns, so that whatever else the machine does hits both
-alike. Of the hundred members one is the server, and 98 are in this process: they have joined, have said hello
-and have links with certificates of their own, and each asks the node how it is as often as nodes do, but they
-run nothing.
+alike. Of the hundred members one is the server, and 98 are in this process, half of them in the node's own
+area: they have joined, have said hello and have links with certificates of their own, and those of its area
+ask the node how it is as often as nodes do, but they run nothing.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ async def share_in_company(folder: Path, edge: dict[str, Any], url: str) -> floa
 
 @contextlib.asynccontextmanager
 async def other(folder: Path, server: str, area: str, name: str, asked: Member) -> AsyncIterator[None]:
-    """A member that asks the member `asked` how it is, and tells how it is itself."""
+    """A member that tells how it is, and asks the member `asked`, if that is of its area."""
     clock = SystemClock()
     membership = Membership(folder, clock)
     with Client(server) as client:
@@ -204,14 +204,14 @@ async def other(folder: Path, server: str, area: str, name: str, asked: Member) 
         timeout_s=SETTINGS.neighbour_timeout_s,
         counts=lambda serial: True,
     )
-    asking = asyncio.create_task(keep_asking(links, asked))
+    asking = [asyncio.create_task(keep_asking(links, asked))] if area == asked.area else []
     try:
         # The server goes by this for as long as the node is registered, connected or not.
         async with GrpcDialler(place.grpc, membership.context).dial() as connection:
             await connection.hello(Hello(name, member=Member(here, name, area, CLOUD, address, 4096, 4.0)))
         yield
     finally:
-        await tasks.give_up([asking])
+        await tasks.give_up(asking)
         await links.close()
         await listener.stop(0.0)
 
