@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -111,6 +112,7 @@ async def _live(
             )
             for path in told:
                 files.write_atomically(path, jsonio.encode(ready) + b"\n")
+            gc.freeze()  # what there is by now stays, and need not be looked at again for what can go
             log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
             announce(ready)
             failing = asyncio.ensure_future(running.failed())

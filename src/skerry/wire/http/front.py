@@ -159,6 +159,8 @@ class Front:
         finally:
             MEASURES.in_flight -= 1
             self._note(exchange, scope, self._clock.monotonic() - started)
+            # It knows the request, which knows it: parted, both go now and not when the collector looks.
+            scope["state"].pop("exchange", None)
 
     async def _serve(
         self, exchange: _Exchange, scope: Scope, headers: dict[bytes, bytes], receive: Receive
