@@ -7,6 +7,7 @@ function says so to a witness: what was answered is compared with what really ra
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -151,8 +152,9 @@ def test_a_call_whose_node_dies_is_not_run_again_unless_it_may_be(killed: dict[s
 
 @pytest.fixture(scope="module")
 def alone(land: Continent) -> dict[str, Any]:
-    """What edges did while the server was gone, and what became of their async calls."""
+    """What edges did while the server was gone, for a minute, and what became of their async calls."""
     land.server.kill()
+    back_at = time.monotonic() + 60
     began = {name: functions.begin(land.nodes[name], "cloudonly", {"id": f"async-{name}"}) for name in EDGES}
     with ThreadPoolExecutor(16) as callers:
         reports = answered(land, crowd(land, callers, "e2", "edgeonly", 6, 0.3, "alone"))
@@ -164,6 +166,15 @@ def alone(land: Continent) -> dict[str, Any]:
     land.until_all_know_each_other()
     restarted = land.invoke("e3", "cloudonly", {"id": "after a restart"})
     kept = functions.outcome(land.nodes["e1"], began["e3"])
+    served = 0
+    with ThreadPoolExecutor(8) as callers:
+        while time.monotonic() < back_at:
+            calls = [
+                call
+                for at in EDGES
+                for call in crowd(land, callers, at, "edgeonly", 2, 1.0, f"{at}-{served}")
+            ]
+            served += len(answered(land, calls))
     land.start_server_again()
     eventually_sync(lambda: functions.invoke(land.server, "edgecloud", {"id": "back"})[0] == 200, within=60)
     at_server = {name: functions.outcome(land.server, id) for name, id in began.items()}
