@@ -108,7 +108,7 @@ class Undecided(AssertionError):
 
 
 # How many of any kind are moved before an answer, and for how many steps back that is tried.
-EFFORTS = ((1, 500), (2, 1_000), (3, 2_000))
+EFFORTS = ((1, 500), (2, 1_000), (3, 2_000), (4, 8_000), (6, 20_000))
 
 
 def check(capacity: int, history: Sequence[Operation], efforts: Sequence[tuple[int, int]] = EFFORTS) -> None:

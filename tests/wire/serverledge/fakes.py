@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
@@ -17,7 +17,8 @@ from skerry.model import errors
 from skerry.model.calls import Answer, Ask, CallState, Report
 from skerry.model.cells import Stream
 from skerry.model.functions import Function
-from skerry.model.ids import Digest, FunctionName
+from skerry.model.ids import Digest, FunctionName, NodeId
+from skerry.model.members import Member, Neighbour
 from skerry.model.room import Megabytes
 from skerry.model.settings import FunctionSettings
 from skerry.node.workers.logs import LogLine
@@ -31,6 +32,17 @@ DONE = Report(
     queueing_s=0.25,
     area="local",
     node="n1",
+)
+NEIGHBOUR = Neighbour(
+    Member(NodeId("n2"), "edge-2", "harbour", address="192.0.2.2:7400", memory=512, cpus=2.0),
+    is_up=True,
+    rtt_s=0.004,
+    heard_s=None,
+    memory_free=128,
+    cpus_free=1.5,
+    waiting=3,
+    done=7,
+    refused=1,
 )
 POOL = PoolStatus(
     warm={FunctionName("isprime"): 1},
@@ -122,6 +134,7 @@ class FakeInvoker:
         self.report: Callable[[Ask], Report] = lambda ask: DONE
         self.failing: errors.SkerryError | None = None
         self.pool = POOL
+        self.seen: list[Neighbour] = [NEIGHBOUR]
         self.measured = 0
 
     async def invoke(self, ask: Ask) -> Report:
@@ -139,6 +152,9 @@ class FakeInvoker:
             raise self.failing
         self.prewarmed.append((name, instances, force))
         return min(instances, 2)
+
+    def neighbours(self) -> Sequence[Neighbour]:
+        return self.seen
 
     def status(self) -> PoolStatus:
         self.measured += 1

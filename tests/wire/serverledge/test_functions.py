@@ -348,6 +348,15 @@ async def test_the_status_has_the_fields_of_the_document_and_of_the_program(ledg
     )
 
 
+async def test_neighbours_are_shown_as_this_node_sees_them(ledge: Serverledge) -> None:
+    answer = await ledge.get("/neighbours")
+    assert answer.status == 200
+    assert answer.body == (
+        b'[{"Node":"edge-2","Area":"harbour","Address":"192.0.2.2:7400","Up":true,"RTT":0.004,"Heard":null,'
+        b'"AvailableMemMB":128,"AvailableCPUs":1.5,"QueueLength":3,"Done":7,"Refused":1,"Lost":0}]\n'
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -358,6 +367,7 @@ async def test_the_status_has_the_fields_of_the_document_and_of_the_program(ledg
         ("POST", "/prewarm"),
         ("GET", "/poll/x"),
         ("GET", "/status"),
+        ("GET", "/neighbours"),
         ("GET", "/function"),
         ("GET", "/functions"),
         ("GET", "/function/isprime"),
