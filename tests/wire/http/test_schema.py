@@ -135,7 +135,7 @@ def test_nothing_made_from_the_description_makes_the_server_fail(url: str, mode:
 
     for operation in operations_to_try():
         bounded = settings(
-            max_examples=15,
+            max_examples=8,
             deadline=None,
             database=None,
             derandomize=True,

@@ -71,6 +71,8 @@ def parsed(data: bytes) -> etree._Element:
     try:
         root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
+        if "Excessive depth" in error.msg:  # the parser's own bound, which lies beyond ours
+            raise _too_much() from None
         raise errors.Invalid(f"not well-formed XML: {error.msg}") from None
     except ValueError as error:
         raise errors.Invalid(f"not well-formed XML: {error}") from None
@@ -80,6 +82,12 @@ def parsed(data: bytes) -> etree._Element:
     return root
 
 
+def _too_much() -> errors.Invalid:
+    return errors.Invalid(
+        f"a message has at most {MAX_ELEMENTS} elements, {MAX_DEPTH} of them inside each other"
+    )
+
+
 def _check_bounds(root: etree._Element) -> None:
     seen = 0
     waiting = [(root, 1)]
@@ -87,9 +95,7 @@ def _check_bounds(root: etree._Element) -> None:
         element, depth = waiting.pop()
         seen += 1
         if depth > MAX_DEPTH or seen > MAX_ELEMENTS:
-            raise errors.Invalid(
-                f"a message has at most {MAX_ELEMENTS} elements, {MAX_DEPTH} of them inside each other"
-            )
+            raise _too_much()
         # What is no element, such as a reference to an entity, has a tag that is no text.
         if not str(element.tag).isidentifier() or element.attrib:
             raise errors.Invalid("elements of a message have no namespace and no attributes")
