@@ -326,6 +326,10 @@ class Machine(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
+    @rule(hold=bought, before=st.sampled_from([0.0, 0.001]))
+    def wait_for_the_end_of_a_contract(self, hold: str, before: float) -> None:
+        self.wait_until(self.model.deals[hold].until - before)
+
     @rule(bounds=st.sampled_from([(1, 99), (3, 3), (1, 4), (5, 8), (9, 99)]))
     def select(self, bounds: tuple[int, int]) -> None:
         self.each(lambda world: world.ledger.sweep())
@@ -340,6 +344,8 @@ class Machine(RuleBasedStateMachine):
     def crash(self) -> None:
         self.each(lambda world: world.crash())
         self.each(lambda world: world.start())
+        for hold in list(self.model.deals)[-2:]:
+            self.reserve_again(hold)
 
     @rule(id=flavors)
     def look(self, id: str) -> None:
@@ -372,5 +378,5 @@ def test_three_dialects_keep_the_books_of_the_model() -> None:
     with structlog.testing.capture_logs():
         run_state_machine_as_test(
             Machine,
-            settings=settings(max_examples=50, stateful_step_count=30, deadline=None, derandomize=True),
+            settings=settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True),
         )
