@@ -104,7 +104,7 @@ async def test_v2_lists_and_filters(market: Market) -> None:
     assert (await market.get("/api/v2/flavors")).status == 204
     assert (await market.get("/api/v2/flavors/k8slice")).json == []
     await market.sell()
-    await market.sell(FlavorID="f-2", Characteristics={"Cpu": 2, "Memory": 1024})
+    await market.sell(FlavorID="f-2", Characteristics={"Cpu": 2, "Memory": 1024}, Location="NO")
     await market.sell(FlavorID="f-3", FlavorType="vm")
     assert [one["flavorID"] for one in (await market.get("/api/v2/flavors")).json] == ["f-1", "f-2", "f-3"]
 
@@ -117,6 +117,7 @@ async def test_v2_lists_and_filters(market: Market) -> None:
     assert await select(**{"filter[cpu][range][min]": "2", "filter[memory][range][max]": "1Gi"}) == ["f-2"]
     assert await select(**{"filter[memory][match]": "16Gi"}) == ["f-1"]
     assert await select(**{"filter[architecture][match]": "arm64"}) == []
+    assert await select(**{"filter[location][match]": "NO"}) == ["f-2"]
     assert await select(**{"filter[pods][range][min]": "111"}) == []
     assert await select(**{"filter[pods][match]": "110"}) == ["f-1", "f-2"]
     assert await select(**{"filter[cpu][range]": "3"}) == 400

@@ -133,6 +133,7 @@ class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which offers; what is left out is no matter, and ranges are inclusive."""
 
     architecture: Text = _filter("architecture", "match")
+    location: Text = _filter("location", "match")
     cpu: Quantity = _filter("cpu", "match")
     cpu_min: Quantity = _filter("cpu", "range][min")
     cpu_max: Quantity = _filter("cpu", "range][max")
@@ -157,6 +158,7 @@ class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Selector(
             kind=K8SLICE,
             architecture=self.architecture,
+            location=self.location,
             cpu=_units(self.cpu, quantities.MILLICORE, "cpu"),
             least_cpu=_units(self.cpu_min, quantities.MILLICORE, "cpu"),
             most_cpu=_units(self.cpu_max, quantities.MILLICORE, "cpu"),
