@@ -1,13 +1,15 @@
-"""Ids, back-off, clocks and JSON."""
+"""Ids, back-off, clocks, JSON and the heap."""
 
 from __future__ import annotations
+
+import resource
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.kit import jsonio
+from skerry.kit import heap, jsonio
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import ManualClock, iso
 from skerry.kit.ids import new_id, new_id_after
@@ -96,3 +98,19 @@ def test_canonical_json_does_not_depend_on_the_order_of_keys(value: dict[str, in
     turned = dict(reversed(list(value.items())))
     assert jsonio.encode_canonical(value) == jsonio.encode_canonical(turned)
     assert jsonio.decode(jsonio.encode_canonical(value), dict) == value
+
+
+def test_large_pieces_that_are_free_again_are_kept() -> None:
+    """Their pages are there the next time, and need not be asked for."""
+    assert heap.keep_freed()
+    pieces, size, turns = 4, 800_000, 20
+
+    def work() -> int:
+        """Takes some pieces at a time, of which the kernel would get back most."""
+        return len([b"x" * (size + number) for number in range(pieces)])
+
+    work()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert sum(work() for _ in range(turns)) == pieces * turns
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < pieces * turns * size // resource.getpagesize() // 10

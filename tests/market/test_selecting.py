@@ -5,10 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skerry.market import columns
+from skerry.market.orders import Order
 from skerry.market.selecting import EVERYTHING, Catalogue, Offer, Page, Selector, Sort, matches
 from skerry.model import errors
 from skerry.model.ids import CloudId, FlavorId
@@ -228,17 +231,31 @@ SELECTORS = st.builds(
 
 
 @settings(deadline=None)
-@given(st.lists(offers(), max_size=25), st.lists(offers(), max_size=5), SELECTORS, st.integers(1, 4))
+@given(
+    st.lists(offers(), max_size=25),
+    st.lists(offers(), max_size=5),
+    SELECTORS,
+    st.integers(1, 4),
+    st.sampled_from([0, 128]),
+)
 def test_columns_find_what_is_found_one_by_one(
-    before: list[Offer], after: list[Offer], selector: Selector, limit: int
+    before: list[Offer], after: list[Offer], selector: Selector, limit: int, few: int
 ) -> None:
+    """Also if few are taken for many, and while offers come, change and go between searches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_FEW", few)
+        compare(before, after, selector, limit)
+
+
+def compare(before: list[Offer], after: list[Offer], selector: Selector, limit: int) -> None:
     small, large = Catalogue(many=1000), Catalogue(before, many=0)
-    large.find(EVERYTHING)  # now it has columns
     for some in before:
         small.put(some)
+    assert large.find(selector) == small.find(selector)  # now it has columns, and the order
     for some in after:
         for catalogue in (small, large):
             catalogue.put(some)
+        assert large.find(selector, limit=limit) == small.find(selector, limit=limit)
     if before:
         for catalogue in (small, large):
             catalogue.drop(before[0].flavor.id)
@@ -278,3 +295,47 @@ def test_the_first_of_thousands_are_found_without_sorting_them_all(sort: Sort, i
         assert large.find(selector, limit=5, after=first.following) == small.find(
             selector, limit=5, after=first.following
         )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 3), max_size=60),
+    st.lists(st.lists(st.tuples(st.integers(0, 70), st.none() | st.integers(0, 3)), max_size=6), max_size=6),
+)
+def test_an_order_is_kept_while_rows_come_move_and_go(
+    values: list[int], steps: list[list[tuple[int, int | None]]]
+) -> None:
+    rows: dict[int, int] = dict(enumerate(values))
+
+    def id_of(row: int) -> FlavorId:
+        return FlavorId(f"f-{row * 37 % 101:03}")
+
+    def expected() -> list[int]:
+        return sorted(rows, key=lambda row: (rows[row], id_of(row)))
+
+    by_id = np.array(sorted(rows, key=id_of), np.intp)
+    order = Order(by_id, np.array([rows[row] for row in by_id.tolist()], np.float64))
+    for step in steps:
+        for row, value in step:
+            rows.pop(row, None)
+            if value is not None:
+                rows[row] = value
+            order.touch(row)
+        assert order.settle(lambda row: rows.get(row), id_of) is bool(step)
+        assert order.rows.tolist() == expected()
+        for place, row in enumerate(expected()):
+            assert order.behind(rows[row], id_of(row), id_of) == place + 1
+        keep = np.array([row % 3 == 0 for row in range(101)], np.bool_)
+        assert order.first(keep, 1, 4).tolist() == [row for row in expected()[1:] if row % 3 == 0][:4]
+
+
+def test_more_words_than_a_narrow_column_holds_are_told_apart() -> None:
+    """One code is for what is not known: there a column becomes wide."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_NARROW", 4)
+        catalogue = Catalogue(
+            [offer(f"f-{number}", location=f"place {number}") for number in range(9)], many=0
+        )
+        for number in range(9):
+            assert ids(catalogue.find(Selector(location=f"place {number}"))) == [f"f-{number}"]
+        assert ids(catalogue.find(Selector(location="nowhere"))) == []

@@ -107,6 +107,20 @@ async def test_a_selector_that_makes_no_sense_is_400(market: Market, selector: b
     assert answer.json["error"]
 
 
+async def test_who_asks_the_same_again_is_told_what_has_changed(market: Market) -> None:
+    await market.sell()
+    selector = {"MoreThanCpu": 1}
+    first = await market.post("/api/listflavors", selector)
+    assert (await market.post("/api/listflavors", selector)).body == first.body
+    held = await market.reserve(2)
+    assert (await market.post("/api/listflavors", selector)).json["Flavor"]["Characteristics"]["Cpu"] == 6
+    await market.ask("DELETE", f"/api/reservations/{held['TransactionID']}")
+    again = (await market.post("/api/listflavors", selector)).json
+    assert again["Flavor"]["Version"] > first.json["Flavor"]["Version"]
+    await market.ask("DELETE", "/api/flavors/f-1")
+    assert (await market.post("/api/listflavors", selector)).json["Items"] == []
+
+
 async def test_the_spelling_of_the_programs_is_understood_too(market: Market) -> None:
     await sell_some(market)
     answer = await market.post("/api/listflavors", {"type": "k8slice", "morethancpu": 8, "pods": 3})
