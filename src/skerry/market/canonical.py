@@ -9,9 +9,9 @@ is no Unicode or a document nested without end is refused, never repaired.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from json.encoder import encode_basestring
 from typing import Any, NoReturn
+
+import msgspec
 
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 32
@@ -26,8 +26,9 @@ class NotCanonical(ValueError):
 
 def encode(value: Json) -> bytes:
     """The one byte form of `value`."""
+    are_names_plain = _check(value, 0)
     try:
-        return _write(value, 0).encode("utf-8")
+        return _by_code_points(value) if are_names_plain else _as_they_are(_sorted(value))
     except UnicodeEncodeError as error:
         raise NotCanonical("a text holds half of a surrogate pair, which is no character") from error
 
@@ -63,36 +64,47 @@ def read(data: bytes) -> Json:
 _TOO_DEEP = f"the JSON is nested more than {MAX_DEPTH} deep"
 
 
-def _write(value: Any, depth: int) -> str:
+def _check(value: Any, depth: int) -> bool:
+    """Raise what has no form; True if the order of the members' names is the same for everybody."""
     # The exact type decides: True is an int to isinstance, and an enum is a str with other manners.
     kind = type(value)
-    if kind is str:
-        return encode_basestring(value)
+    if kind is str or kind is bool or value is None:
+        return True
     if kind is int:
         if not -MOST <= value <= MOST:
             raise NotCanonical(f"a number is beyond {MOST}, where programs round; write it as text")
-        return str(value)
-    if kind is bool:
-        return "true" if value else "false"
-    if value is None:
-        return "null"
+        return True
     if depth == MAX_DEPTH:
         raise NotCanonical(_TOO_DEEP)
+    is_plain = True
     if kind is dict:
-        members = [f"{encode_basestring(name)}:{_write(value[name], depth + 1)}" for name in _sorted(value)]
-        return "{" + ",".join(members) + "}"
-    if kind is list:
-        return "[" + ",".join([_write(item, depth + 1) for item in value]) + "]"
-    raise NotCanonical(f"a {kind.__name__} has no canonical form; use text, whole numbers, lists and objects")
+        try:
+            is_plain = "".join(value).isascii()
+        except TypeError as error:
+            raise NotCanonical("the name of a member must be text") from error
+    elif kind is not list:
+        raise NotCanonical(
+            f"a {kind.__name__} has no canonical form; use text, whole numbers, lists and objects"
+        )
+    for item in value.values() if kind is dict else value:
+        if not _check(item, depth + 1):
+            is_plain = False
+    return is_plain
 
 
-def _sorted(names: Iterable[Any]) -> list[str]:
+def _sorted(value: Any) -> Any:
     """RFC 8785 sorts by UTF-16 units, which differs from code points above U+FFFF."""
-    try:
-        is_plain = "".join(names).isascii()
-    except TypeError as error:
-        raise NotCanonical("the name of a member must be text") from error
-    return sorted(names) if is_plain else sorted(names, key=lambda name: name.encode("utf-16-be"))
+    if type(value) is list:
+        return [_sorted(item) for item in value]
+    if type(value) is not dict:
+        return value
+    names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+    return {name: _sorted(value[name]) for name in names}
+
+
+# Both write texts and numbers as RFC 8785 has them.
+_by_code_points = msgspec.json.Encoder(order="sorted").encode
+_as_they_are = msgspec.json.Encoder().encode
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
