@@ -35,7 +35,7 @@ from skerry.store.sqlite import SqliteStore
 
 FLAVORS = 100_000
 ROUNDS = 5
-PER_ROUND = 200
+PER_ROUND = 400
 LIST = "/api/listflavors"
 LONG = "LIST, nearly all, 1,000 in one answer"
 AGAIN = "LIST, the same again"
@@ -48,6 +48,7 @@ SELECTORS: dict[str, dict[str, Any]] = {
     "nearly all": {"MoreThanCpu": 1},
     "nearly all, the largest first": {"MoreThanCpu": 1, "Sort": "-memory"},
     "a part of half of all, the cheapest for it": {"Partition": PART},
+    "a part that few have": {"Partition": {"Cpu": 60, "Memory": 4096}},
     "within a price": {"Partition": PART, "MaxPrice": {"Amount": "0.5", "Currency": "EUR"}},
 }
 _SAME = json.dumps(SELECTORS["nearly all"]).encode()

@@ -1,7 +1,7 @@
 """Rows in the order of a value, equals in the order of ids: sorted once, and then kept.
 
 What changed is noted and put in its place before the next look, all of it in one pass over the rows: a pass
-over a hundred thousand costs less than looking at a thousand of them. `skerry.market.columns` has the rows
+over a hundred thousand costs less than looking at a thousand of them. `skerry.market.index` has the rows
 and says what their values are; nothing here knows what is offered.
 """
 
@@ -36,6 +36,10 @@ class Order:
     @property
     def rows(self) -> Rows:
         return self._rows
+
+    @property
+    def values(self) -> Floats:
+        return self._values
 
     @property
     def is_worn(self) -> bool:

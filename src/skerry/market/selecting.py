@@ -1,7 +1,7 @@
 """Which offers a buyer means, and in which order: filters on values, without I/O and without a clock.
 
 `matches` is the meaning; a `Catalogue` finds the same offers among very many. Small catalogues are looked at
-one by one, large ones by columns of numbers (`skerry.market.columns`, and with it numpy, is imported only
+one by one, large ones by columns of numbers (`skerry.market.index`, and with it numpy, is imported only
 then). What is on offer is what is free of a flavor now; whether a part of it may be taken is decided by the
 flavor's own policy. Nothing here holds or sells.
 """
@@ -24,7 +24,7 @@ from skerry.model.market import Flavor, Price
 from skerry.model.room import NOTHING, Room
 
 if TYPE_CHECKING:
-    from skerry.market.columns import Columns
+    from skerry.market.index import Index
 
 # From here on columns are quicker than looking at each.
 MANY: Final = 512
@@ -101,10 +101,9 @@ EVERYTHING: Final = Selector()
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of what was found, in order; `total` counts all of it, and `following` asks for the rest."""
+    """Some of what was found, in order; `following` asks for the rest."""
 
     offers: Sequence[Offer]
-    total: int
     following: str = ""
 
 
@@ -215,9 +214,9 @@ class Catalogue:
     def __init__(self, offers: Iterable[Offer] = (), *, many: int = MANY) -> None:
         self._offers = {offer.flavor.id: offer for offer in offers}
         self._many = many
-        self._columns: Columns | None = None
+        self._index: Index | None = None
         if len(self._offers) >= max(1, many):
-            self._by_columns()  # takes a while, so not in the middle of the first search
+            self._indexed()  # takes a while, so not in the middle of the first search
 
     def __len__(self) -> int:
         return len(self._offers)
@@ -230,37 +229,36 @@ class Catalogue:
 
     def put(self, offer: Offer) -> None:
         self._offers[offer.flavor.id] = offer
-        if self._columns is not None:
-            self._columns.put(offer)
+        if self._index is not None:
+            self._index.put(offer)
 
     def drop(self, id: FlavorId) -> None:
         """Forget an offer; one that is not known is none to forget."""
-        if self._offers.pop(id, None) is not None and self._columns is not None:
-            self._columns.drop(id)
+        if self._offers.pop(id, None) is not None and self._index is not None:
+            self._index.drop(id)
 
     def find(self, selector: Selector, *, limit: int = PAGE, after: str = "") -> Page:
         """The first `limit` of what the selector means, behind the place that `after` is the token of."""
         begin = Place.read(after) if after else None
-        if len(self._offers) >= self._many or self._columns is not None:
-            found, total = self._by_columns().find(selector, limit + 1, begin)
+        if len(self._offers) >= self._many or self._index is not None:
+            found = self._indexed().find(selector, limit + 1, begin)
         else:
-            found, total = self._one_by_one(selector, limit + 1, begin)
+            found = self._one_by_one(selector, limit + 1, begin)
         if len(found) <= limit:
-            return Page(found, total)
-        return Page(found[:limit], total, place(found[limit - 1], selector).token() if limit else "")
+            return Page(found)
+        return Page(found[:limit], place(found[limit - 1], selector).token() if limit else "")
 
-    def _one_by_one(self, selector: Selector, limit: int, begin: Place | None) -> tuple[list[Offer], int]:
+    def _one_by_one(self, selector: Selector, limit: int, begin: Place | None) -> list[Offer]:
         placed = [
             (place(offer, selector), offer) for offer in self._offers.values() if matches(offer, selector)
         ]
         placed.sort(key=lambda pair: pair[0])
-        found = [offer for where, offer in placed if begin is None or where > begin]
-        return found[:limit], len(placed)
+        return [offer for where, offer in placed if begin is None or where > begin][:limit]
 
-    def _by_columns(self) -> Columns:
-        if self._columns is None:
-            from skerry.market.columns import Columns  # numpy takes its time and its memory
+    def _indexed(self) -> Index:
+        if self._index is None:
+            from skerry.market.index import Index  # numpy takes its time and its memory
 
             heap.keep_freed()  # every search works on columns, and throws them away
-            self._columns = Columns(self._offers.values())
-        return self._columns
+            self._index = Index(self._offers.values())
+        return self._index

@@ -32,7 +32,7 @@ async def sell_some(market: Market) -> None:
 
 
 async def test_nothing_is_an_empty_list_and_no_best_match(market: Market) -> None:
-    assert (await market.get("/api/listflavors")).json == {"Items": [], "Total": 0, "Continue": None}
+    assert (await market.get("/api/listflavors")).json == {"Items": [], "Continue": None}
     selected = (await market.post("/api/listflavors", {"Cpu": 1})).json
     assert (selected["Items"], selected["Flavor"]) == ([], None)
 
@@ -70,7 +70,7 @@ async def test_a_selector_finds_what_it_says(
 async def test_lists_are_read_in_pages(market: Market) -> None:
     await sell_some(market)
     first = (await market.get("/api/listflavors?limit=2")).json
-    assert ([item["FlavorID"] for item in first["Items"]], first["Total"]) == (["f-3", "f-1"], 3)
+    assert [item["FlavorID"] for item in first["Items"]] == ["f-3", "f-1"]
     second = (await market.get("/api/listflavors", params={"limit": 2, "continue": first["Continue"]})).json
     assert ([item["FlavorID"] for item in second["Items"]], second["Continue"]) == (["f-2"], None)
     page = await market.post("/api/listflavors", {"Limit": 1, "Continue": first["Continue"]})

@@ -45,10 +45,9 @@ class WithdrawQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FlavorList(msgspec.Struct, frozen=True):
-    """Offers, the cheapest first; `Continue` asks for more, and `Total` counts all."""
+    """Offers, the cheapest first; `Continue` asks for more."""
 
     items: list[FlavorDocument] = field(name="Items")
-    total: int = field(name="Total")
     continue_: str | None = field(default=None, name="Continue")
 
 
@@ -57,7 +56,6 @@ class Selected(msgspec.Struct, frozen=True):
 
     items: list[FlavorDocument] = field(name="Items")
     flavor: FlavorDocument | None = field(name="Flavor")
-    total: int = field(name="Total")
     continue_: str | None = field(default=None, name="Continue")
 
 
@@ -104,7 +102,7 @@ def _written(rear: Rear, page: Page, *, with_best: bool) -> bytes:
     items = rear.shelf.written(page.offers, DIALECT, lambda one: document(rear, one))
     best = b',"Flavor":' + (items[0] if items else b"null") if with_best else b""
     following = b'"' + page.following.encode() + b'"' if page.following else b"null"
-    end = b']%b,"Total":%d,"Continue":%b}' % (best, page.total, following)
+    end = b']%b,"Continue":%b}' % (best, following)
     if not items:
         return _START + end
     # The ends go into the first and the last one, so that all of it is put together once.

@@ -45,7 +45,7 @@ class Shelf:
             return page
         now = self._clock.now()
         there = [offer for offer in page.offers if not _is_over(offer, now)]
-        return Page(there, page.total, page.following)
+        return Page(there, page.following)
 
     async def run(self) -> None:
         """Take in what changes, for ever, so that there is never much to take in before an answer."""

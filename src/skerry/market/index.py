@@ -1,0 +1,226 @@
+"""Finding the first of very many offers: what matches by `skerry.market.columns`, in orders that are kept.
+
+Most pages are found by a glance: the first thousand of an order are looked at, and if they fill the page,
+that is all. Else everything is. The price of a part is another for every part; there the glance is at what
+is cheap for a typical part, and it is enough if nothing behind it can be cheaper. Where that does not do,
+the price is worked out for all that may be taken, and where the first of them end is guessed from a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from skerry.market.columns import Columns, View
+from skerry.market.orders import Bits, Floats, Order, Rows
+from skerry.market.selecting import Offer, Place, Selector, Sort, place
+from skerry.model.ids import FlavorId
+from skerry.model.room import Megabytes, Millicores, Room
+
+_GLANCE: Final = 1024
+_FEW: Final = 1024  # so many are put in order anew
+_SAMPLE: Final = 64  # one in so many
+_MARGIN: Final = 16
+_TYPICAL: Final = Selector(part=Room(Millicores(1000), Megabytes(4096)))
+_ROUNDING: Final = 1 - 1e-9
+
+
+class Index:
+    """The offers of a catalogue, found by selector."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        self._columns = Columns(offers)
+        everybody = np.arange(len(self._columns))  # whom columns take in the order of their ids
+        self._by_id = Order(everybody, np.zeros(len(everybody)))
+        self._ranks: Rows | None = None  # the place of each row in the order of ids
+        self._orders: dict[tuple[Selector, str], Order] = {}
+
+    def put(self, offer: Offer) -> None:
+        row, is_new = self._columns.put(offer)
+        if is_new:
+            self._by_id.touch(row)
+            self._ranks = None
+        self._touch(row)
+
+    def drop(self, id: FlavorId) -> None:
+        self._touch(self._columns.drop(id))
+
+    def find(self, selector: Selector, limit: int, begin: Place | None) -> list[Offer]:
+        """The first `limit` that match, behind `begin`."""
+        rows = self._at_a_glance(selector, limit, begin)
+        if rows is None:
+            view, keep = self._columns.matching(selector)
+            if _is_by_part(selector) or np.count_nonzero(keep) <= _FEW:
+                rows = self._first_by_value(selector, view, keep, limit, begin)
+            else:
+                rows = self._first_in_order(selector, view.of_all(keep), limit, begin)
+        return self._columns.offers(rows)
+
+    def _at_a_glance(self, selector: Selector, limit: int, begin: Place | None) -> list[int] | None:
+        """The first, if they are among the first of an order; else nobody knows yet."""
+        group = next((each for each in self._groups(selector) if begin is None or each >= begin.group), None)
+        if group is None or not limit:
+            return []
+        if _is_by_part(selector) and (begin is not None or selector.is_descending):
+            return None
+        order = self._order(selector, group)
+        start = self._start(order, group, begin)
+        rows = order.rows[start : start + max(_GLANCE, 2 * limit)]
+        matching = self._matching(rows, selector, limit)
+        if len(matching) < limit:
+            return None
+        if _is_by_part(selector):
+            return self._cheapest(selector, matching, limit, order.values[len(rows) : len(rows) + 1])
+        found: list[int] = matching[:limit].tolist()
+        return found
+
+    def _cheapest(self, selector: Selector, matching: Rows, limit: int, behind: Floats) -> list[int] | None:
+        """The cheapest of what matches, unless what is behind it may be cheaper."""
+        part, typical = selector.part, _TYPICAL.part
+        assert part is not None
+        assert typical is not None
+        found = self._first(matching, self._columns.values(selector, matching), limit)
+        # Whatever a part costs, it is at least so many times what a typical one costs.
+        times = min(part.cpu / typical.cpu, part.memory / typical.memory)
+        highest = self._columns.values(selector, np.array(found[-1:]))
+        return None if (highest > behind * times * _ROUNDING).any() else found
+
+    def _matching(self, rows: Rows, selector: Selector, least: int) -> Rows:
+        """Which of `rows` match; perhaps none if those are less than `least`."""
+        view, keep = self._columns.matching(selector, rows, least)
+        return view.rows_at(np.flatnonzero(keep))
+
+    def _first_in_order(self, selector: Selector, keep: Bits, limit: int, begin: Place | None) -> list[int]:
+        """The first in an order that is kept."""
+        found: list[int] = []
+        for group in self._groups(selector):
+            if len(found) == limit or (begin is not None and group < begin.group):
+                continue
+            order = self._order(selector, group)
+            found += order.first(keep, self._start(order, group, begin), limit - len(found)).tolist()
+        return found
+
+    def _first_by_value(
+        self, selector: Selector, view: View, keep: Bits, limit: int, begin: Place | None
+    ) -> list[int]:
+        """The first by what it is that they are put in order by."""
+        values = view.values(selector)
+        groups = list(self._groups(selector))
+        found: list[int] = []
+        for group in groups:
+            if len(found) == limit or (begin is not None and group < begin.group):
+                continue
+            here = keep if len(groups) == 1 else keep & self._columns.in_currency(view, group)
+            if begin is not None and group == begin.group:
+                here = here & (values >= begin.value)
+                # Of those that are level with it, what stands behind it by its id.
+                level = np.flatnonzero(here & (values == begin.value))
+                before = self._ranks_of(view.rows_at(level)) < self._rank_behind(begin.id)
+                here[level.take(np.flatnonzero(before))] = False
+            places = _likely(here, values, limit - len(found))
+            found += self._first(view.rows_at(places), values.take(places), limit - len(found))
+        return found
+
+    def _first(self, rows: Rows, values: Floats, count: int) -> list[int]:
+        """The `count` rows of the least values, in order; of equals the first by id."""
+        if len(rows) > count:
+            below, level = _split(values, count)
+            missing = count - len(below)
+            if len(level) > missing:
+                ranks = self._ranks_of(rows.take(level))
+                level = level.take(np.concatenate(_split(ranks, missing)))
+            chosen = np.concatenate((below, level))
+            rows, values = rows.take(chosen), values.take(chosen)
+        found: list[int] = rows.take(np.lexsort((self._ranks_of(rows), values))).tolist()
+        return found
+
+    def _groups(self, selector: Selector) -> Iterator[str]:
+        """Prices by currency, in the order of their names; anything else is one group."""
+        if selector.sort is not Sort.PRICE:
+            return iter(("",))
+        if selector.most_price is not None:
+            return iter((selector.most_price.currency,))
+        return iter(sorted(self._columns.currencies))
+
+    def _order(self, selector: Selector, group: str) -> Order:
+        """The order that a selector asks for, of one currency if it is of prices; of parts, typical ones."""
+        if _is_by_part(selector):
+            meant = _TYPICAL
+        else:
+            meant = Selector(sort=selector.sort, is_descending=selector.is_descending)
+        order = self._orders.get((meant, group))
+        if order is None or order.is_worn:
+            rows = self._columns.available(self._rows_by_id(), group)
+            order = self._orders[meant, group] = Order(rows, self._columns.values(meant, rows))
+        order.settle(self._value_in(meant, group), self._id_of)
+        return order
+
+    def _value_in(self, selector: Selector, group: str) -> Callable[[int], float | None]:
+        """The value of one row in an order; None if it is not in it."""
+
+        def value(row: int) -> float | None:
+            if not self._columns.is_available(row):
+                return None
+            found = place(self._columns[row], selector)
+            return found.value if found.group == group else None
+
+        return value
+
+    def _start(self, order: Order, group: str, begin: Place | None) -> int:
+        """Where in the order of a group those begin that stand behind a place."""
+        if begin is None or group != begin.group:
+            return 0
+        return order.behind(begin.value, begin.id, self._id_of)
+
+    def _ranks_of(self, rows: Rows) -> Rows:
+        ordered = self._rows_by_id()
+        if self._ranks is None:
+            self._ranks = np.zeros(len(self._columns), np.intp)
+            self._ranks[ordered] = np.arange(len(ordered))
+        ranks: Rows = self._ranks.take(rows)
+        return ranks
+
+    def _rank_behind(self, id: FlavorId) -> int:
+        """The rank of the first that stands behind that id."""
+        self._rows_by_id()
+        return self._by_id.behind(0.0, id, self._id_of)
+
+    def _rows_by_id(self) -> Rows:
+        """All rows in the order of ids; those of nobody are somewhere among them."""
+        if self._by_id.settle(lambda row: 0.0, self._id_of):
+            self._ranks = None
+        return self._by_id.rows
+
+    def _id_of(self, row: int) -> FlavorId:
+        return self._columns[row].flavor.id
+
+    def _touch(self, row: int) -> None:
+        for order in self._orders.values():
+            order.touch(row)
+
+
+def _is_by_part(selector: Selector) -> bool:
+    """True if the order is one of prices of parts."""
+    return selector.part is not None and selector.sort is Sort.PRICE
+
+
+def _likely(keep: Bits, values: Floats, count: int) -> Rows:
+    """Where to find the `count` least of what is to be kept: there, or by chance somewhere else too."""
+    # Of what is wanted the sample has its share, and of twice that and a margin more than that almost surely.
+    sample = values[::_SAMPLE][keep[::_SAMPLE]]
+    place = 2 * count // _SAMPLE + _MARGIN
+    if place < len(sample):
+        likely = np.flatnonzero(keep & (values <= np.partition(sample, place)[place]))
+        if len(likely) >= count:
+            return likely
+    return np.flatnonzero(keep)
+
+
+def _split(values: Floats | Rows, count: int) -> tuple[Rows, Rows]:
+    """Where the values are below the `count`-th least, and where they are equal to it."""
+    if count < 1:
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    bound = np.partition(values, count - 1)[count - 1]
+    return np.flatnonzero(values < bound), np.flatnonzero(values == bound)
