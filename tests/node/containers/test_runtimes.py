@@ -282,6 +282,25 @@ class TestTheRealOne:
         with pytest.raises(errors.NotFound):
             await runtime.kill(box.name, 9)
 
+    async def test_what_a_killed_exec_left_mounted_goes_with_its_container(
+        self, tmp_path: Path, runtime: OciRuntime
+    ) -> None:
+        box = Bundle(tmp_path, busybox_root(tmp_path / "rootfs"))
+        (tmp_path / "config.json").write_bytes(jsonio.encode(box.config("/bin/sleep", "600")))
+        places = {"bundle": tmp_path, "pid_file": tmp_path / "pid", "log": tmp_path / "log"}
+        quiet = subprocess.DEVNULL
+        subprocess.run(
+            runtime.run_arguments(box.name, **places), stdin=quiet, stdout=quiet, stderr=quiet, check=True
+        )
+        # As runc does in its first moment.
+        left = Path(runtime.folder, box.name, "runc.Ab3xYz")
+        left.touch()
+        subprocess.run(["mount", "--bind", runtime.path, left], check=True)
+        await runtime.delete(box.name)
+        assert str(left) not in Path("/proc/self/mountinfo").read_text()
+        assert not left.parent.exists()
+        assert groups_of(box.name) == []
+
     async def test_a_program_that_is_not_there_is_told_in_plain_words(
         self, tmp_path: Path, runtime: OciRuntime
     ) -> None:

@@ -10,6 +10,7 @@ agent itself only looks, signals and deletes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ import structlog
 
 from skerry.kit import jsonio
 from skerry.model import errors
-from skerry.node.containers import calls, trials
+from skerry.node.containers import calls, syscalls, trials
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +77,15 @@ class OciRuntime(msgspec.Struct, frozen=True):
     async def delete(self, container: str) -> None:
         """Forget the container, killing what still runs; quick if nothing does. Not there: nothing done."""
         if self._knows(container):
+            self._unmount_copies(container)
             await self._call("delete", "--force", container)
+
+    def _unmount_copies(self, container: str) -> None:
+        """runc starts from a mount of itself that it takes away at once; who killed it then has left one,
+        and it would be in the way."""
+        for copy in Path(self.folder, container).glob("runc.*"):
+            with contextlib.suppress(OSError):  # it is not mounted; else deleting fails, and says so
+                syscalls.unmount(str(copy), syscalls.MNT_DETACH)
 
     def _logging(self, log: Path) -> tuple[str, ...]:
         return (self.path, "--root", self.folder, "--log", str(log), "--log-format", "json")
