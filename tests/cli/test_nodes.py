@@ -61,7 +61,7 @@ def test_options_for_joining_are_refused_before_a_verb_that_talks_to_a_server(
 ) -> None:
     result = cloud.cli("node", *flags, "list")
     assert result.exit_code == 2
-    assert f"{flags[0]} is for joining" in result.stderr
+    assert f"{flags[0]}: options of 'list' come after that word" in result.stderr
 
 
 def test_without_a_verb_it_still_joins(cloud: CloudServer) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import client, kinds, serve, watching
+from skerry.cli import client, kinds, options, serve, watching
 from skerry.cli import output as printing
 from skerry.cli.kinds import INSTANCE, NODE, Document, Names
 from skerry.cli.options import Aliases
@@ -43,14 +43,7 @@ def node(context: click.Context, /, **given: Any) -> None:
     if context.invoked_subcommand is None:
         serve.join(**given)
         return
-    sources = {name: context.get_parameter_source(name) for name in given}
-    if misplaced := [
-        name for name, source in sources.items() if source is click.core.ParameterSource.COMMANDLINE
-    ]:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in misplaced)
-        raise click.UsageError(
-            f"{flags} is for joining; options of '{context.invoked_subcommand}' come after that word."
-        )
+    options.refuse_before_verb(context)
 
 
 @node.command(name="list")

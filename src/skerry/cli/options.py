@@ -1,4 +1,4 @@
-"""What commands are put together from: several options as one decorator, and other names for verbs."""
+"""What commands are put together from: options that go together, and other names for verbs."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) ->
         return cast(F, wrapped)
 
     return decorate
+
+
+def refuse_before_verb(context: click.Context) -> None:
+    """Options of a group that also does something by itself, given before one of its verbs, would be lost."""
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)}: options of '{context.invoked_subcommand}' come after that word.", context
+        )
 
 
 class Aliases(click.Group):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from skerry.cli import options
 from skerry.cli import output as printing
 from skerry.cli.sim_continuum import continuum
 
@@ -50,7 +51,7 @@ def sim(
     Nothing of it touches a running Skerry.
     """
     if context.invoked_subcommand is not None:
-        _refuse_options(context)
+        options.refuse_before_verb(context)
         return
     from skerry.sim import runs
 
@@ -137,19 +138,6 @@ def coordinates(rounds: int, output: str, **given: Any) -> None:
 
 
 sim.add_command(continuum)
-
-
-def _refuse_options(context: click.Context) -> None:
-    """Options before a COMMAND would be lost without a word."""
-    given = [
-        parameter.opts[-1]
-        for parameter in context.command.params
-        if context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise click.UsageError(
-            f"{', '.join(given)}: options of '{context.invoked_subcommand}' come after that word.", context
-        )
 
 
 def _is_shown(number: int) -> bool:
