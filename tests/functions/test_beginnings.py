@@ -12,6 +12,7 @@ from skerry.kit.tasks import give_up
 from skerry.model.calls import Ask, CallState, Report
 from skerry.model.ids import FunctionName
 from tests.functions.callers import Begins, Crowded, Echo, as_after_a_kill, ask, asynchronous, ended
+from tests.support.simulated import passes
 from tests.support.waiting import eventually
 from tests.support.workers import Site, function, in_simulated_time
 
@@ -27,14 +28,14 @@ async def test_a_call_begins_when_it_has_a_worker_and_not_while_it_waits_for_one
     async with Site(function("f", memory=1024)) as site:
         site.host.run_s = 5.0
         first = site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         begun: list[int] = []
 
         async def begins() -> None:
             begun.append(site.host.spawned[0].calls)
 
         second = begin(site, begins)
-        await asyncio.sleep(1)
+        await passes(1)
         assert begun == []
         await first
         assert (await second).answer.failure is None
@@ -50,12 +51,12 @@ async def test_a_call_that_cannot_begin_is_not_run_and_its_worker_serves_the_nex
             raise OSError("disk full")
 
         async def never_ends() -> None:
-            await asyncio.sleep(3600)
+            await passes(3600)
 
         with pytest.raises(OSError, match="disk full"):
             await begin(site, fails)
         leaving = begin(site, never_ends)
-        await asyncio.sleep(1)
+        await passes(1)
         await give_up([leaving])
         assert [worker.calls for worker in site.host.spawned] == [0]
         assert (await site.call("f")).is_warm
@@ -69,7 +70,7 @@ async def test_a_function_that_is_updated_while_a_call_begins_runs_its_new_code_
         async def begins() -> None:
             nonlocal times
             times += 1
-            await asyncio.sleep(1)
+            await passes(1)
             new = site.registry.add(function("f", memory=512, version=2))
             await site.invoker.updated(new)
             site.host.oldest[F] = 2

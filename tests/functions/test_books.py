@@ -19,6 +19,7 @@ from skerry.model import errors
 from skerry.model.calls import Failure, Report
 from skerry.model.functions import Function
 from skerry.sim.times import SimulatedLoop
+from tests.support.simulated import passes
 from tests.support.workers import Site, broken, function, without_room
 
 NAMES = ("a", "b", "c", "d")
@@ -59,7 +60,7 @@ class Books(RuleBasedStateMachine):
         return await site.__aenter__()
 
     def pass_time(self, seconds: float) -> None:
-        self.runner.run(asyncio.sleep(seconds))
+        self.runner.run(passes(seconds))
 
     @initialize(memory=st.sampled_from([50, 100, 300]), seats=st.sampled_from([1, 3]))
     def begin(self, memory: int, seats: int) -> None:

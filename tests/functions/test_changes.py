@@ -12,6 +12,7 @@ import pytest
 from skerry.model import errors
 from skerry.model.calls import Answer, Failure, LoadFailed
 from skerry.model.functions import Function
+from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, broken, function, in_simulated_time
 
 
@@ -51,13 +52,13 @@ async def test_no_call_after_an_update_runs_old_code_and_those_that_run_are_fini
         await site.invoker.prewarm("f", 2)
         site.host.run_s = 5.0
         running = site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         await update(site, function("f", version=2))
         site.host.run_s = 0.1
         for _ in range(3):
             assert (await site.call("f")).answer.output.endswith("v2")
         assert (await running).answer.output == "w2 v1"
-        await asyncio.sleep(1)
+        await passes(1)
         assert {worker.function.version for worker in site.host.workers} == {2}
 
 
@@ -66,7 +67,7 @@ async def test_calls_that_wait_during_an_update_get_the_new_code() -> None:
     async with Site(function("f"), memory_mb=128) as site:
         site.host.run_s = 2.0
         running, waiting = site.begin("f"), site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         await update(site, function("f", version=2, memory=100))
         assert (await running).answer.output == "w1 v1"
         assert (await waiting).answer.output == "w2 v2"
@@ -77,7 +78,7 @@ async def test_a_worker_that_starts_during_an_update_is_given_up() -> None:
     async with Site(function("f")) as site:
         site.host.init_s = 10.0
         call = site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         site.host.init_s = 0.1
         await update(site, function("f", version=2))
         report = await call
@@ -116,7 +117,7 @@ async def test_calls_that_wait_are_told_when_the_new_version_can_never_fit() -> 
     async with Site(function("f"), memory_mb=128) as site:
         site.host.run_s = 2.0
         running, waiting = site.begin("f"), site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         await update(site, function("f", version=2, memory=500))
         assert (await waiting).answer.failure is Failure.NO_ROOM
         assert (await running).answer.failure is None
@@ -130,13 +131,13 @@ async def test_a_deletion_lets_calls_end_and_tells_those_that_wait() -> None:
     async with Site(function("f"), memory_mb=128) as site:
         site.host.run_s = 2.0
         running, waiting = site.begin("f"), site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         await delete(site, "f")
         assert (await waiting).answer.failure is Failure.GONE
         assert (await running).answer.failure is None
         with pytest.raises(errors.NotFound):
             await site.call("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert site.invoker.status().workers == 0
 
 
@@ -145,12 +146,12 @@ async def test_a_function_that_is_made_again_shares_nothing_with_the_one_before(
     async with Site(function("f"), memory_mb=256) as site:
         site.host.run_s = 2.0
         running = site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         await delete(site, "f")
         site.registry.add(function("f", memory=64))
         assert (await site.call("f")).answer.output.startswith("w2 ")
         assert (await running).answer.output.startswith("w1 ")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert [worker.function.memory for worker in site.host.workers] == [64]
 
 
@@ -161,7 +162,7 @@ async def test_a_deletion_that_is_told_late_does_not_touch_the_function_that_was
         site.registry.add(function("f", memory=64))
         site.host.run_s = 1.0
         running = site.begin("f")
-        await asyncio.sleep(0.001)
+        await passes(0.001)
         await site.invoker.removed("f")
         assert (await running).answer.output == "w2 v1"
         assert site.invoker.status().warm == {"f": 1}
@@ -174,10 +175,10 @@ async def test_a_deletion_that_is_told_late_does_not_touch_the_function_that_was
 async def test_prewarmed_workers_are_kept_as_long_as_any_and_their_first_call_is_warm() -> None:
     async with Site(function("f"), keep_alive_s=100.0) as site:
         assert await site.invoker.prewarm("F", 3) == 3
-        await asyncio.sleep(95)
+        await passes(95)
         assert site.invoker.status().warm == {"f": 3}
         assert (await site.call("f")).is_warm
-        await asyncio.sleep(10)
+        await passes(10)
         assert site.invoker.status().warm == {"f": 1}
 
 
@@ -207,7 +208,7 @@ async def test_prewarming_leaves_busy_workers_alone() -> None:
     async with Site(function("f"), function("g"), memory_mb=256) as site:
         site.host.run_s = 60.0
         running = site.begin("g")
-        await asyncio.sleep(1)
+        await passes(1)
         assert await site.invoker.prewarm("f", 2) == 1
         assert (await running).answer.failure is None
 
@@ -249,7 +250,7 @@ async def test_a_function_deleted_while_it_is_prewarmed_keeps_no_worker() -> Non
     async with Site(function("f")) as site:
         site.host.init_s = 5.0
         prewarming = asyncio.ensure_future(site.invoker.prewarm("f", 20))
-        await asyncio.sleep(1)
+        await passes(1)
         await delete(site, "f")
         assert await prewarming == 0
         assert site.invoker.status().workers == 0
@@ -264,7 +265,7 @@ CODE = Path("/code/f")
 async def test_trying_a_function_out_tells_what_runs_and_leaves_nothing() -> None:
     async with Site() as site:
         assert await site.invoker.validate(function("f"), CODE) == "Fake 1.0"
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert site.invoker.status().workers == 0
 
 
@@ -282,12 +283,12 @@ async def test_trying_out_waits_for_room_within_bounds() -> None:
     async with Site(function("g"), memory_mb=128, queue_wait_s=10.0) as site:
         site.host.run_s = 5.0
         running = site.begin("g")
-        await asyncio.sleep(1)
+        await passes(1)
         assert await site.invoker.validate(function("f"), CODE) == "Fake 1.0"
         await running
         site.host.run_s = 60.0
         running = site.begin("g")
-        await asyncio.sleep(1)
+        await passes(1)
         with pytest.raises(errors.NoRoom):
             await site.invoker.validate(function("f"), CODE)
         with pytest.raises(errors.NoRoom, match="raise functions"):
@@ -300,8 +301,8 @@ async def test_an_attempt_that_is_given_up_leaves_no_worker() -> None:
     async with Site() as site:
         site.host.init_s = 5.0
         attempt = asyncio.ensure_future(site.invoker.validate(function("f"), CODE))
-        await asyncio.sleep(1)
+        await passes(1)
         attempt.cancel()
         await asyncio.wait([attempt])
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert site.invoker.status().workers == 0

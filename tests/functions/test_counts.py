@@ -9,6 +9,7 @@ import pytest
 
 from skerry.kit import metrics
 from skerry.model import errors
+from tests.support.simulated import passes
 from tests.support.workers import Site, broken, function, in_simulated_time
 
 
@@ -30,11 +31,11 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
         site.host.run_s = 2.0
         await site.call("f", max_response_s=1.0)
         gone = site.begin("f")
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         gone.cancel()
         await asyncio.wait([gone])
         running, waiting = site.begin("f"), site.begin("f")
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         with pytest.raises(errors.Overloaded):
             await site.call("f")
         assert value("skerry_function_queue_length") == 1

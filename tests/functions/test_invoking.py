@@ -8,6 +8,7 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.calls import Answer, Failure
+from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, broken, function, in_simulated_time, without_room
 
 
@@ -122,7 +123,7 @@ async def test_a_call_whose_time_ends_while_it_waits_is_ended_then() -> None:
     async with Site(function("f"), memory_mb=128) as site:
         site.host.run_s = 5.0
         first = site.begin("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         late = await site.call("f", max_response_s=0.5)
         assert late.answer.failure is Failure.TIMEOUT
         assert late.response_s == pytest.approx(0.5, abs=0.01)
@@ -153,7 +154,7 @@ async def test_a_time_out_in_a_shared_worker_lets_the_other_calls_in_it_end() ->
         assert late.answer.failure is Failure.TIMEOUT
         assert (await site.call("f")).answer.output.startswith("w2 ")
         assert (await other).answer.output.startswith("w1 ")
-        await asyncio.sleep(1)
+        await passes(1)
         assert [worker.id for worker in site.host.of("f")] == ["w2"]
 
 
@@ -162,7 +163,7 @@ async def test_a_call_waits_no_longer_than_the_queue_allows() -> None:
     async with Site(function("f"), memory_mb=128, queue_wait_s=3.0) as site:
         site.host.run_s = 60.0
         first = site.begin("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         report = await site.call("f")
         assert report.answer.failure is Failure.NO_ROOM
         assert report.response_s == pytest.approx(3.0, abs=0.01)
@@ -176,7 +177,7 @@ async def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again() -> 
         site.host.run_s = 1.0
         await site.call("f")
         calls = [site.begin("f") for _ in range(5)]
-        await asyncio.sleep(2.5)
+        await passes(2.5)
         calls += [site.begin("f") for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(errors.Overloaded) as refused:
@@ -191,7 +192,7 @@ async def test_without_a_queue_a_worker_is_started_for_a_call_or_it_is_refused()
         await site.call("g")
         site.host.run_s = 1.0
         calls = [site.begin("f"), site.begin("f")]  # the second takes the room of the idle `g`
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         with pytest.raises(errors.Overloaded):
             await site.call("f")
         assert {report.answer.failure for report in await asyncio.gather(*calls)} == {None}
@@ -212,7 +213,7 @@ async def test_a_worker_that_dies_fails_the_calls_in_it_with_the_cause_and_is_ne
     async with Site(function("f", seats=2)) as site:
         site.host.run_s = 60.0
         calls = [site.begin("f"), site.begin("f")]
-        await asyncio.sleep(1)
+        await passes(1)
         site.host.spawned[0].die(Failure.MEMORY, "killed: above 128 MB")
         for report in await asyncio.gather(*calls):
             assert report.answer.failure is Failure.MEMORY
@@ -229,7 +230,7 @@ async def test_an_idle_worker_that_dies_gives_its_room_back_without_a_call() -> 
     async with Site(function("f")) as site:
         await site.invoker.prewarm("f", 2)
         site.host.of("f")[1].die()
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert site.invoker.status().warm == {"f": 1}
         assert site.invoker.status().free_memory_mb == 1024 - 128
         assert (await site.call("f")).answer.output.startswith("w1 ")
@@ -243,7 +244,7 @@ async def test_a_worker_that_has_just_died_is_not_handed_out() -> None:
         assert (await site.call("f")).answer.output.startswith("w2 ")
         site.host.run_s = 1.0
         running = site.begin("f")
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         site.host.of("f")[0].die()
         assert (await site.call("f")).answer.output.startswith("w3 ")
         assert (await running).answer.failure is Failure.DIED
@@ -270,7 +271,7 @@ async def test_a_start_that_fails_does_not_end_calls_that_another_worker_can_ser
     async with Site(function("f")) as site:
         site.host.run_s = 2.0
         running = site.begin("f")
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         site.host.fault = broken
         waiting = await site.call("f")
         assert waiting.answer.output.startswith("w1 ")
@@ -283,12 +284,12 @@ async def test_a_worker_whose_caller_went_away_while_it_started_is_warm_for_the_
     async with Site(function("f"), function("g"), memory_mb=256) as site:
         for name in ("f", "g"):
             gone = site.begin(name)
-            await asyncio.sleep(0.001)
+            await passes(0.001)
             gone.cancel()
-        await asyncio.sleep(1)
+        await passes(1)
         site.host.run_s = 2.0
         running, waiting = site.begin("g"), site.begin("g", max_response_s=1.0)
-        await asyncio.sleep(0.005)
+        await passes(0.005)
         assert site.invoker.status().queue_length == 1
         report = await site.call("f")
         assert (report.is_warm, report.init_s) == (True, 0.0)
@@ -329,7 +330,7 @@ async def test_a_host_without_room_is_asked_again_after_a_rest_while_calls_wait(
     async with Site(function("f"), queue_wait_s=20.0) as site:
         site.host.fault = without_room
         call = site.begin("f")
-        await asyncio.sleep(10)
+        await passes(10)
         assert 5 <= site.host.spawns <= 25
         site.host.fault = lambda _: None
         assert (await call).answer.failure is None
@@ -349,7 +350,7 @@ async def test_a_caller_that_goes_away_ends_its_call_and_the_worker_that_runs_it
     async with Site(function("f")) as site:
         site.host.run_s, site.host.close_s = 60.0, 1.0
         call = site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -364,7 +365,7 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_its_place_and_no_wo
     async with Site(function("f"), memory_mb=128) as site:
         site.host.run_s = 1.0
         calls = [site.begin("f") for _ in range(4)]
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         calls[1].cancel()
         calls[2].cancel()
         done = await asyncio.gather(*calls, return_exceptions=True)
@@ -428,7 +429,7 @@ async def test_calls_during_and_after_the_stop_of_the_node_are_told_of_it() -> N
     async with Site(function("f"), memory_mb=128) as site:
         site.host.run_s = 60.0
         running, waiting = site.begin("f"), site.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         await site.invoker.close()
         assert (await running).answer.failure is Failure.INTERRUPTED
         assert (await waiting).answer.failure is Failure.INTERRUPTED

@@ -13,6 +13,7 @@ from hypothesis import given
 from skerry.functions.pool import Line
 from skerry.functions.queue import Queue, Waiter
 from skerry.model import errors
+from tests.support.simulated import passes
 from tests.support.workers import Site, function, in_simulated_time
 
 
@@ -110,7 +111,7 @@ async def test_calls_are_served_by_class_and_deadline() -> None:
             order.append(tag)
 
         first = asyncio.ensure_future(call("first", 0))
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         await asyncio.gather(
             first,
             call("low 1", 0),

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from skerry.model.calls import Failure
+from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, function, in_simulated_time
 
 
@@ -47,15 +48,15 @@ async def test_an_idle_worker_is_kept_for_its_time_after_its_last_call() -> None
     async with Site(function("a"), function("b"), keep_alive_s=100.0) as site:
         await site.call("a")
         await site.call("b")
-        await asyncio.sleep(60)
+        await passes(60)
         await site.call("b")
-        await asyncio.sleep(39)
+        await passes(39)
         assert site.invoker.status().warm == {"a": 1, "b": 1}
-        await asyncio.sleep(2)
+        await passes(2)
         assert site.invoker.status().warm == {"b": 1}
-        await asyncio.sleep(58)
+        await passes(58)
         assert site.invoker.status().warm == {"b": 1}
-        await asyncio.sleep(2)
+        await passes(2)
         assert site.invoker.status().warm == {}
         assert site.invoker.status().free_memory_mb == 1024
 
@@ -76,7 +77,7 @@ async def test_cpu_is_taken_by_the_busy_alone() -> None:
         assert (status.warm, status.used_cpus) == ({"a": 4}, 0.0)
         site.host.run_s = 1.0
         calls = [site.begin("a") for _ in range(4)]
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         status = site.invoker.status()
         assert (status.warm, status.used_cpus, status.queue_length) == ({"a": 2}, 2.0, 2)
         reports = [await call for call in calls]
@@ -94,7 +95,7 @@ async def test_a_function_that_is_called_rarely_gets_the_room_of_one_that_is_cal
                 assert (await site.call("busy")).answer.failure is None
 
         callers = [asyncio.ensure_future(caller()) for _ in range(3)]
-        await asyncio.sleep(1)
+        await passes(1)
         report = await site.call("rare")
         assert report.answer.failure is None
         assert report.response_s < 2.0
@@ -132,7 +133,7 @@ async def test_a_large_function_is_not_starved_by_small_ones() -> None:
                 assert (await site.call(name)).answer.failure is None
 
         callers = [asyncio.ensure_future(caller(one.name)) for one in small for _ in range(2)]
-        await asyncio.sleep(1)
+        await passes(1)
         assert (await site.call("large")).answer.failure is None
         assert site.clock.monotonic() < 10
         await asyncio.gather(*callers)
@@ -150,7 +151,7 @@ async def test_the_wide_are_not_starved_of_cpu_by_the_narrow() -> None:
                 assert (await site.call("narrow")).answer.failure is None
 
         callers = [asyncio.ensure_future(caller()) for _ in range(6)]
-        await asyncio.sleep(1)
+        await passes(1)
         report = await site.call("wide")
         assert report.answer.failure is None
         assert report.response_s < 5
@@ -225,5 +226,5 @@ async def test_a_worker_that_cannot_be_closed_properly_does_not_keep_its_room_fo
 
         site.host.kind = Sticky
         await site.call("f")
-        await asyncio.sleep(2)
+        await passes(2)
         assert site.invoker.status().free_memory_mb == 1024

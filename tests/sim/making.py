@@ -20,6 +20,7 @@ from skerry.sim.fates import Fates
 from skerry.sim.machines import Machine, Observer
 from skerry.sim.weather import Weather
 from skerry.store.memory import MemoryStore
+from tests.support.simulated import passes
 
 TERMS = Welcome(NodeId("n"), "10.64.0.0/24", 2.0, 1.0, 10.0, 600.0)
 SETTINGS = FleetSettings(restart_cap_s=10.0, replacements_per_s=5.0, reserve_percent=0)
@@ -76,7 +77,7 @@ async def settled(cloud: Cloud, within_s: float = 300.0) -> None:
     assert unrest == [], unrest
     assert cloud.witness.violations == [], cloud.witness.violations
     before = await cloud.store.revision()
-    await asyncio.sleep(60.0)
+    await passes(60.0)
     goes_on = []
     for _ in range(await cloud.store.revision() - before):
         async with cloud.store.watch("", since=before + len(goes_on)) as batches:

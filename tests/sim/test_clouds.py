@@ -18,6 +18,7 @@ from skerry.sim.clouds import Cloud
 from skerry.sim.fates import Fate
 from skerry.sim.weather import Weather
 from tests.sim.making import cloud_of, settled, spec
+from tests.support.simulated import passes
 
 ONE = InstanceId("one")
 
@@ -56,7 +57,7 @@ async def test_instances_are_placed_and_run_and_then_nothing_happens_any_more() 
 async def test_who_finds_no_room_waits_and_runs_when_there_is_some() -> None:
     async with cloud_of(100) as cloud:
         await cloud.create("one", spec(100))
-        await asyncio.sleep(5)
+        await passes(5)
         await cloud.create("two", spec(100))
         await settled(cloud)
         assert cloud.witness.instances[InstanceId("two")].observed.status is Status.SCHEDULING
@@ -72,9 +73,9 @@ async def test_a_lost_node_is_replaced_and_its_stale_copy_is_stopped_when_it_ret
         await settled(cloud)
         lost, generation = node_of(cloud), cloud.witness.instances[ONE].generation
         cloud.links.cut(lost, in_silence=True)
-        await asyncio.sleep(20)
+        await passes(20)
         assert node_of(cloud) == lost, "it is only suspected"
-        await asyncio.sleep(40)
+        await passes(40)
         assert node_of(cloud) != lost
         assert cloud.servers[0].nodes.liveness(lost) is Liveness.LOST
         stale = cloud.links[lost].machine
@@ -92,10 +93,10 @@ async def test_a_node_that_returns_in_time_keeps_what_it_has_and_tells_what_happ
 
     async with cloud_of(1000, 1000, become=once_badly) as cloud:
         await cloud.create("one", spec())
-        await asyncio.sleep(5)
+        await passes(5)
         before = cloud.witness.instances[ONE]
         cloud.links.cut(node_of(cloud), in_silence=True)
-        await asyncio.sleep(15)
+        await passes(15)
         cloud.links.mend(node_of(cloud))
         await settled(cloud)
         one = cloud.witness.instances[ONE]
@@ -107,8 +108,8 @@ async def test_a_killed_leader_is_followed_and_nothing_is_placed_twice() -> None
     async with cloud_of(*[1000] * 5, servers=2) as cloud:
         cloud.weather.store_delay_s = 0.2
         wishes = [asyncio.ensure_future(cloud.create(f"i{number}", spec(100))) for number in range(50)]
-        while not 5 < cloud.witness.binds < 40:  # noqa: ASYNC110 - simulated time waits for nobody
-            await asyncio.sleep(0.01)
+        while not 5 < cloud.witness.binds < 40:
+            await passes(0.01)
         leader = cloud.leader
         assert leader is not None
         await cloud.kill(leader)
@@ -129,7 +130,7 @@ async def test_while_no_server_is_there_nodes_go_on_and_are_known_again_after() 
         await cloud.kill(cloud.servers[0])
         machine.reboot(cloud.clock.now())
         cloud.links.minded(cloud.links[machine.id])
-        await asyncio.sleep(300)
+        await passes(300)
         assert [order.generation for order in machine.running()] == [generation]
         await cloud.add_server()
         await settled(cloud)
@@ -163,8 +164,8 @@ async def test_a_node_that_goes_to_a_server_that_is_behind_keeps_what_was_given_
         [behind] = [server for server in cloud.servers if server is not near]
         cloud.lines[behind].weather = Weather(Slowest(), store_delay_s=20.0)
         await near.serve(near.instances.create(spec(), id="one", actor="me"))
-        while not list(link.machine.running()):  # noqa: ASYNC110 - simulated time waits for nobody
-            await asyncio.sleep(0.1)
+        while not list(link.machine.running()):
+            await passes(0.1)
         await cloud.kill(near)
         cloud.lines[behind].weather = cloud.weather
         await settled(cloud)
@@ -214,9 +215,9 @@ async def test_an_id_that_is_used_again_is_not_taken_for_what_a_lost_node_still_
             await cloud.respecify(ONE, lambda old, cpu=cpu: replace(old, room=spec(cpu).room))  # type: ignore[misc] # bound early on purpose
             await settled(cloud)
         cloud.links.cut(node, in_silence=True)
-        await asyncio.sleep(60)
+        await passes(60)
         await cloud.wish(ONE, Desired.DESTROYED)
-        await asyncio.sleep(5)
+        await passes(5)
         assert cloud.witness.instances == {}, "a lost node is not asked"
         await cloud.create("one", spec(400))
         cloud.links.mend(node)
@@ -234,9 +235,9 @@ async def test_replacements_are_as_many_as_the_rate_allows() -> None:
         on_it = [one.id for one in cloud.witness.instances.values() if one.node == lost]
         cloud.links.cut(lost, in_silence=False)
         before = cloud.witness.binds
-        while cloud.witness.binds == before:  # noqa: ASYNC110 - simulated time waits for nobody
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(1.5)
+        while cloud.witness.binds == before:
+            await passes(0.01)
+        await passes(1.5)
         assert 5 <= cloud.witness.binds - before <= 13, "five at once, and five a second"
         cloud.links.mend(lost)
         await settled(cloud)

@@ -31,6 +31,7 @@ from skerry.model.statuses import Desired
 from skerry.sim.fates import Mixed
 from skerry.sim.times import SimulatedLoop
 from tests.sim.making import cloud_of, settled, spec
+from tests.support.simulated import passes
 
 NODES = [NodeId(f"n{number:05}") for number in range(4)]
 INSTANCES = [InstanceId(f"i{number}") for number in range(8)]
@@ -160,7 +161,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(seconds=pauses)
     def go_on(self, seconds: float) -> None:
-        self.loop.run_until_complete(asyncio.sleep(seconds))
+        self.loop.run_until_complete(passes(seconds))
 
     @rule()
     def settle(self) -> None:

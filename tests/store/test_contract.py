@@ -362,7 +362,7 @@ async def test_a_cancelled_read_loses_nothing(store: Store) -> None:
         first = await store.commit([Put("a", b"1")])
         await take(batches, 1)
         waiting = asyncio.ensure_future(anext(batches))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()
@@ -447,7 +447,7 @@ async def test_large_transactions_arrive_whole(store: Store) -> None:
 async def test_closing_the_store_ends_its_watches(store: Store) -> None:
     async with store.watch("", since=await store.revision()) as batches:
         waiting = asyncio.ensure_future(anext(batches))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         await store.close()
         with pytest.raises(errors.Unavailable, match="closed"):
             await asyncio.wait_for(waiting, 30)

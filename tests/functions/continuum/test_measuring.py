@@ -19,6 +19,7 @@ from skerry.model.members import Member
 from skerry.model.settings import FunctionSettings
 from skerry.sim.times import LoopClock
 from tests.functions.continuum.test_places import member, peer, standing
+from tests.support.simulated import passes
 from tests.support.workers import in_simulated_time
 
 
@@ -42,10 +43,10 @@ class Pings:
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
             if node in self.away:
-                await asyncio.sleep(2.0)
+                await passes(2.0)
                 raise errors.Unavailable("it does not answer")
             way_s = self.ways.get(node, 0.01)
-            await asyncio.sleep(way_s)
+            await passes(way_s)
         finally:
             self.under_way -= 1
         return standing(coordinate=self.coordinates.get(node, START)), way_s
@@ -88,9 +89,9 @@ async def test_all_of_a_small_area_and_of_the_remote_one_are_asked_in_turn() -> 
         member("s", memory=0),
     ]
     async with Watch(*members) as watch:
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert watch.links.asked == {"a": 1, "b": 1, "x": 1}
-        await asyncio.sleep(100)
+        await passes(100)
         assert watch.links.asked.keys() == {"a", "b", "x"}
         assert all(18 <= times <= 24 for times in watch.links.asked.values())
         assert watch.links.told[0].memory_free == 77
@@ -101,13 +102,13 @@ async def test_of_a_large_area_the_nearest_are_asked_often_and_the_others_by_tur
     members = [member(f"n{number}", "edge" if number % 2 else "cloud") for number in range(160)]
     async with Watch(*members) as watch:
         watch.links.ways = {one.node: 0.001 * (number + 1) for number, one in enumerate(members)}
-        await asyncio.sleep(0.4)
+        await passes(0.4)
         assert 64 <= sum(watch.links.asked.values()) <= 70, "but not at once"
-        await asyncio.sleep(120)
+        await passes(120)
         asked = watch.links.asked
         assert len(asked) == 160, "all are known in the end"
         before = dict(asked)
-        await asyncio.sleep(200)
+        await passes(200)
         often = [node for node in asked if asked[node] - before[node] > 30]
         assert set(often) == {one.node for one in members[:64]}
         assert sum(asked.values()) - sum(before.values()) <= 200 / 5 * 2 * (32 + 8) * 1.15
@@ -117,24 +118,24 @@ async def test_of_a_large_area_the_nearest_are_asked_often_and_the_others_by_tur
 @in_simulated_time
 async def test_who_does_not_answer_is_down_until_it_does() -> None:
     async with Watch(member("a"), member("b")) as watch:
-        await asyncio.sleep(1)
+        await passes(1)
         assert peer(watch.places, "a").is_up
         watch.links.away.add(NodeId("a"))
-        await asyncio.sleep(10)
+        await passes(10)
         assert not peer(watch.places, "a").is_up
         assert peer(watch.places, "b").is_up
         watch.links.away.clear()
-        await asyncio.sleep(10)
+        await passes(10)
         assert peer(watch.places, "a").is_up
 
 
 @in_simulated_time
 async def test_who_lost_a_call_is_down_at_once_and_asked_at_once() -> None:
     async with Watch(member("a"), ping_s=60.0) as watch:
-        await asyncio.sleep(1)
+        await passes(1)
         watch.measuring.lost(peer(watch.places, "a"), "it ended")
         assert not peer(watch.places, "a").is_up
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert peer(watch.places, "a").is_up, "it was only the link"
         assert watch.links.asked == {"a": 2}
 
@@ -143,35 +144,35 @@ async def test_who_lost_a_call_is_down_at_once_and_asked_at_once() -> None:
 async def test_who_is_down_and_speaks_up_is_asked_at_once() -> None:
     async with Watch(member("a"), ping_s=60.0) as watch:
         watch.links.away.add(NodeId("a"))
-        await asyncio.sleep(5)
+        await passes(5)
         watch.links.away.clear()
         watch.measuring.heard(NodeId("a"), standing(memory_free=5))
         watch.measuring.heard(NodeId("a"), standing(memory_free=6))
         watch.measuring.heard(NodeId("stranger"), standing())
         assert peer(watch.places, "a").memory_free == 6
         assert not peer(watch.places, "a").is_up, "that it can talk to us says not that we can to it"
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert peer(watch.places, "a").is_up
         asked = dict(watch.links.asked)
         watch.measuring.heard(NodeId("a"), standing())
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert watch.links.asked == asked, "it is up: its time will come"
 
 
 @in_simulated_time
 async def test_a_member_that_is_new_is_asked_at_once_and_one_that_left_is_not_missed() -> None:
     async with Watch(member("a"), ping_s=60.0) as watch:
-        await asyncio.sleep(1)
+        await passes(1)
         watch.links.ways[NodeId("b")] = 5.0
         watch.places.follow([member("a"), member("b"), member("c")])
         watch.measuring.look_around()
-        await asyncio.sleep(1)
+        await passes(1)
         assert peer(watch.places, "c").is_up
         watch.places.follow([member("a"), member("b", address="b:2")])
         watch.measuring.look_around()
-        await asyncio.sleep(5)
+        await passes(5)
         assert not peer(watch.places, "b").is_up, "the old one answered"
-        await asyncio.sleep(6)
+        await passes(6)
         assert peer(watch.places, "b").is_up
         assert watch.links.asked[NodeId("b")] == 2
 
@@ -180,7 +181,7 @@ async def test_a_member_that_is_new_is_asked_at_once_and_one_that_left_is_not_mi
 async def test_nobody_is_asked_again_before_it_has_answered() -> None:
     async with Watch(member("a"), ping_s=0.5) as watch:
         watch.links.away.add(NodeId("a"))
-        await asyncio.sleep(20)
+        await passes(20)
         assert watch.links.most_under_way == 1
         assert 8 <= watch.links.asked[NodeId("a")] <= 11
 
@@ -190,5 +191,5 @@ async def test_round_trips_move_the_coordinate() -> None:
     async with Watch(member("a")) as watch:
         there = watch.links.coordinates[NodeId("a")] = Coordinate((0.0, 0.0, 0.0), 1e-5, 0.1)
         watch.links.ways[NodeId("a")] = 0.08
-        await asyncio.sleep(600)
+        await passes(600)
         assert distance_s(watch.vivaldi.coordinate, there) == pytest.approx(0.08, rel=0.2)

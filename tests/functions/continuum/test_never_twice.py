@@ -16,6 +16,7 @@ from skerry.model.calls import Ask, Failure, Report
 from skerry.model.ids import FunctionName, NodeId
 from skerry.sim import times
 from tests.functions.continuum.towns import TIMEOUT_S, Fault, Town
+from tests.support.simulated import passes
 from tests.support.workers import function, in_simulated_time
 
 RUN_S = 0.2
@@ -41,7 +42,7 @@ class Caller:
 
     async def begins(self) -> None:
         assert self._town.runs[self.params] == 0, "it ran before that was written down"
-        await asyncio.sleep(0.005)
+        await passes(0.005)
         if self._begins_badly:
             raise _NotBegun("disk full")
         self.begun += 1
@@ -127,7 +128,7 @@ def test_no_call_is_run_twice_or_left_without_an_answer(
                 resident.host.run_s = RUN_S
                 if prewarmed:
                     await resident.invoker.prewarm("f", 1)
-            await asyncio.sleep(6)  # a round of pings later all know of it
+            await passes(6)  # a round of pings later all know of it
             left: Iterator[Fault | None] = iter(faults)
             town.fault = lambda here, there: next(left, None)
             made = [
@@ -143,14 +144,14 @@ def test_no_call_is_run_twice_or_left_without_an_answer(
             ]
 
             async def later(caller: Caller, delay_s: float) -> None:
-                await asyncio.sleep(delay_s)
+                await passes(delay_s)
                 await caller.call(entry)
 
             async def cut_all() -> None:
-                await asyncio.sleep(1.0)
+                await passes(1.0)
                 nodes = list(town.residents)
                 town.cuts |= {frozenset((entry.member.node, node)) for node in nodes[1:]}
-                await asyncio.sleep(3.0)
+                await passes(3.0)
                 town.cuts.clear()
 
             async with asyncio.TaskGroup() as group:
@@ -193,9 +194,9 @@ async def test_a_warm_call_that_is_lost_may_have_run_and_a_cold_one_has_not() ->
         await town.meet()
         town.fault = lambda _here, _there: Fault.SENT
         assert (await here.call("f")).node == "here"
-        await asyncio.sleep(10)
+        await passes(10)
         await cloud.invoker.prewarm("f", 1)
-        await asyncio.sleep(10)
+        await passes(10)
         assert (await here.call("f")).answer.failure is Failure.INTERRUPTED
         assert [at_once for *_, at_once in town.sent] == [False, True]
 

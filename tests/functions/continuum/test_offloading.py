@@ -12,6 +12,7 @@ from skerry.model import errors
 from skerry.model.calls import Failure
 from tests.functions.continuum.making import demand, place
 from tests.functions.continuum.towns import TIMEOUT_S, Town, idempotent
+from tests.support.simulated import passes
 from tests.support.workers import broken, function, in_simulated_time
 
 F = function("f", memory=512)
@@ -35,7 +36,7 @@ async def test_a_call_that_finds_no_room_here_runs_at_the_neighbour_and_says_so(
         here.host.run_s = there.host.run_s = 3.0
         there.host.init_s = 0.5
         busy = [here.begin("f") for _ in range(2)]
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         report = await here.call("f", params=b"far")
         assert (report.answer.result, report.node, report.area, report.action) == (
             b"far",
@@ -111,11 +112,11 @@ async def test_a_full_queue_sends_calls_even_where_more_wait_for_less() -> None:
         await town.meet()
         here.host.run_s = cloud.host.run_s = 8.0
         crowd = [cloud.begin("f") for _ in range(3)]
-        await asyncio.sleep(6)
+        await passes(6)
         calls = []
         for _ in range(3):
             calls.append(here.begin("f"))
-            await asyncio.sleep(0.1)
+            await passes(0.1)
         assert [report.node for report in await asyncio.gather(*calls)] == ["here", "here", "cloud"]
         await asyncio.gather(*crowd)
 
@@ -139,7 +140,7 @@ async def test_what_a_policy_drops_is_refused_with_its_reason() -> None:
         await town.meet()
         here.host.run_s = 5.0
         first = here.begin("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         with pytest.raises(errors.Overloaded, match="this node has no room for it at this moment"):
             await here.call("f")
         assert (await first).answer.failure is None
@@ -230,7 +231,7 @@ async def test_a_member_that_cannot_start_workers_does_not_lose_the_calls_of_oth
         good.host.fault = broken  # the function is to blame, so it fails wherever it goes
         for worker in list(good.host.workers):
             worker.die()
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         bad.host.fault = broken
         assert (await here.call("f")).answer.failure is Failure.LOAD
 
@@ -295,12 +296,12 @@ async def test_a_neighbour_that_is_cut_off_and_comes_back_is_used_again() -> Non
         await town.meet()
         assert (await here.call("f")).node == "cloud"
         town.cut(here, cloud)
-        await asyncio.sleep(10)
+        await passes(10)
         report = await here.call("f")
         assert report.node == "here"
         assert report.response_s < 0.1, "a ping had found out before"
         town.cuts.clear()
-        await asyncio.sleep(10)
+        await passes(10)
         assert (await here.call("f")).node == "cloud"
 
 
@@ -312,7 +313,7 @@ async def test_a_function_that_may_not_run_twice_is_interrupted_if_its_node_is_l
         await town.meet()
         cloud.host.run_s = 5.0
         call = here.begin("f", params=b"1")
-        await asyncio.sleep(1)
+        await passes(1)
         town.dead.add(cloud.member.node)
         report = await call
         assert (report.answer.failure, report.node, report.action) == (Failure.INTERRUPTED, "cloud", "O")
@@ -328,7 +329,7 @@ async def test_a_function_that_may_run_twice_runs_elsewhere_if_its_node_is_lost(
         await town.meet()
         cloud.host.run_s = 5.0
         call = here.begin("f", params=b"1")
-        await asyncio.sleep(1)
+        await passes(1)
         town.dead.add(cloud.member.node)
         report = await call
         assert (report.answer.failure, report.node) == (None, "here")
@@ -343,10 +344,10 @@ async def test_a_caller_that_leaves_takes_its_call_along_from_far() -> None:
         await town.meet()
         cloud.host.run_s = 60.0
         call = here.begin("f")
-        await asyncio.sleep(1)
+        await passes(1)
         call.cancel()
         await asyncio.wait([call])
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         assert cloud.invoker.status().workers == 0
         peer = here.continuum.places.peers[cloud.member.node]
         assert (peer.memory_free, peer.is_up) == (cloud.member.memory, True)
@@ -404,7 +405,7 @@ async def test_coordinates_are_part_of_the_status() -> None:
         here, there = town.join("here"), town.join("there")
         await town.meet()
         before = here.continuum.status().coordinate
-        await asyncio.sleep(200)
+        await passes(200)
         after = here.continuum.status().coordinate
         assert after != before
         assert after.error < 0.5
@@ -441,7 +442,7 @@ async def test_a_call_that_nobody_takes_is_refused_for_want_of_room_or_of_nodes(
         await town.meet()
         one.host.run_s = 5.0
         first = server.begin("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         with pytest.raises(errors.Overloaded, match=r"no node took the call: one: .*call again in 1 s"):
             await server.call("f")
         assert (await first).answer.failure is None
@@ -490,7 +491,7 @@ async def test_a_call_that_finds_a_warm_worker_asks_no_policy() -> None:
         assert asked == []
         here.host.run_s = 1.0
         busy = here.begin("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         await here.call("f")
         assert len(asked) == 1
         await busy

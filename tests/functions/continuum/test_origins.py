@@ -16,6 +16,7 @@ from skerry.model import errors, ids
 from skerry.model.calls import Ask, CallState
 from skerry.model.ids import Digest, FunctionName, NodeId
 from tests.functions.continuum.towns import Resident, Town
+from tests.support.simulated import passes
 from tests.support.workers import CODE, function, in_simulated_time
 
 ASK = Ask(FunctionName("f"))
@@ -146,7 +147,7 @@ async def test_a_member_tells_how_it_is() -> None:
         assert not one.guests.has_warm(FunctionName("g"))
         one.host.run_s = 10.0
         calls = [one.begin("f") for _ in range(6)]
-        await asyncio.sleep(1)
+        await passes(1)
         told = one.guests.standing()
         assert (told.memory_free, told.cpus_free, told.waiting, told.warm) == (0, 0.0, 2, {})
         assert not one.guests.has_warm(FunctionName("f"))
@@ -161,7 +162,7 @@ async def test_while_others_wait_nobody_is_sure_to_be_served_at_once() -> None:
         await one.continuum.prewarm("f", 1)
         one.host.run_s = 5.0
         calls = [one.begin("large") for _ in range(2)]
-        await asyncio.sleep(1)
+        await passes(1)
         assert one.guests.standing().waiting == 1
         assert not one.guests.has_warm(f.name)
         await asyncio.gather(*calls)
@@ -199,13 +200,13 @@ async def test_a_member_that_stops_while_a_call_waits_has_not_run_it() -> None:
         one = town.join("one")
         one.host.run_s = 60.0
         first = one.begin("f")
-        await asyncio.sleep(0.1)
+        await passes(0.1)
 
         async def begins() -> None:
             raise AssertionError("it has no worker")
 
         waiting = asyncio.ensure_future(one.guests.invoke(FarCall(ASK, 1), begins=begins))
-        await asyncio.sleep(0.1)
+        await passes(0.1)
         await one.invoker.close()
         with pytest.raises(errors.Unavailable, match="the node stopped while the call waited"):
             await waiting
