@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 ARGS ?=
+# Many tests wait more than they work, so there are half as many workers again as processors.
+WORKERS := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 .PHONY: help
 help: ## Show this help
@@ -23,7 +25,7 @@ up: .venv/.setup-run ## Start Skerry on this machine; flags with ARGS="--http 12
 
 .PHONY: test
 test: .venv/.setup-dev ## Run the tests; choose some with ARGS="-k store"
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 .PHONY: check
 check: .venv/.setup-dev ## Format, lint, types, layers, generated files

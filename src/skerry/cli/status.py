@@ -38,7 +38,7 @@ def _rows(value: dict[str, Any]) -> list[Any]:
         ("server", value["url"]),
         ("version", value["version"]),
         ("ready", "yes" if value["ready"] else "no"),
-        ("up", printing.ago(value["started_at"])),
+        ("started", printing.ago(value["started_at"])),
         ("store", value["store"]),
         ("process", str(value["pid"])),
     ]

@@ -6,7 +6,7 @@ other half of the market, buying, is `skerry.market.trading.Trader`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from skerry.market.accounts import Account, Sale
@@ -39,6 +39,6 @@ class Ledger(Protocol):
 
     def contracts(self) -> Sequence[Sale]: ...
 
-    def audit(self) -> dict[FlavorId, list[str]]:
-        """Flavors that do not add up, and why."""
+    def audits(self) -> Iterator[tuple[FlavorId, list[str]]]:
+        """Every flavor, with what of it does not add up and why."""
         ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -31,6 +32,8 @@ from skerry.wire.market.amounts import (
 )
 from skerry.wire.market.context import MarketDesk
 from skerry.wire.market.pages import PageQuery
+
+_AUDITED_AT_ONCE: Final = 1000
 
 
 class FlavorWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,8 +149,13 @@ async def withdraw(desk: MarketDesk, call: Call, path: IdPath, query: Withdrawin
 @endpoint("GET", "/market/ledger", summary="Where capacity is", raises=(errors.Invalid, errors.Unavailable))
 async def show_ledger(desk: MarketDesk, call: Call, query: PageQuery) -> LedgerInfo:
     """Every flavor of this cloud that is offered, or of which something is held or sold."""
-    page = pages.cut(_accounts(desk), lambda account: f"flavor/{account.flavor.id}", query)
-    wrong = {str(id): why for id, why in desk.ledger.audit().items()}
+    page = pages.cut(_accounts(desk), lambda account: account.flavor.id, query)
+    wrong: dict[str, list[str]] = {}
+    for number, (id, why) in enumerate(desk.ledger.audits(), 1):
+        if why:
+            wrong[str(id)] = why
+        if number % _AUDITED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # there may be very many, and others buy
     return LedgerInfo(page.total, [AccountInfo.of(one) for one in page.items], page.cursor, not wrong, wrong)
 
 
