@@ -327,7 +327,7 @@ def test_the_ledger_shows_each_resource_and_says_that_it_adds_up(stall: Stall) -
 
 def test_a_ledger_that_does_not_add_up_is_an_error(stall: Stall, monkeypatch: pytest.MonkeyPatch) -> None:
     stall.say(*SELL)
-    monkeypatch.setattr(stall.ledger, "audit", lambda: {"small": ["sold is 1, but makes 2"]})
+    monkeypatch.setattr(stall.ledger, "audits", lambda: iter([("small", ["sold is 1, but makes 2"])]))
     result = stall.cli("ledger")
     assert result.exit_code == 1
     assert "small: sold is 1, but makes 2" in result.stderr

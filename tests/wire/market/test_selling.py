@@ -103,7 +103,9 @@ async def test_the_ledger_shows_where_capacity_is_and_that_it_adds_up(shop: Shop
 
 
 async def test_a_ledger_that_does_not_add_up_says_why(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shop.ledger, "audit", lambda: {FlavorId("small"): ["held is 1, but makes 2"]})
+    monkeypatch.setattr(
+        shop.ledger, "audits", lambda: iter([(FlavorId("small"), ["held is 1, but makes 2"])])
+    )
     book = await shop.get("/market/ledger")
     assert (book["is_balanced"], book["wrong"]) == (False, {"small": ["held is 1, but makes 2"]})
 
