@@ -104,6 +104,17 @@ def test_what_comes_after_the_name_is_the_programs_own(cloud: CloudServer) -> No
     assert cloud.far.asked == [ExecAsk(("echo", "--", "-i", "ü"), ("A=1 & 2",), "web", "/tmp")]
 
 
+@pytest.mark.parametrize("given", [("--", "ls", "-l"), ("ls", "-l")])
+def test_dashes_before_the_program_are_not_its_own(cloud: CloudServer, given: tuple[str, ...]) -> None:
+    assert cloud.cli("exec", "web", *given).exit_code == 0
+    assert [ask.arguments for ask in cloud.far.asked] == [("ls", "-l")]
+
+
+def test_dashes_alone_are_no_program(cloud: CloudServer) -> None:
+    assert cloud.cli("exec", "web", "--").exit_code == 2
+    assert cloud.far.asked == []
+
+
 def test_input_is_passed_on_to_its_end(cloud: CloudServer) -> None:
     data = os.urandom(3 << 20)
     with Command(cloud, "exec", "-i", "web", "cat", stdin=subprocess.PIPE) as process:

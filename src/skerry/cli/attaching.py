@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import click
 
 from skerry.cli import following, interrupts, specs, terminals
-from skerry.cli.options import gathered
+from skerry.cli.options import gathered, without_dashes
 from skerry.kit.readiness import until_readable
 
 _INPUT: Final = 0
@@ -89,7 +89,14 @@ def _program(
 options = gathered(
     "program",
     _program,
-    click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),
+    click.argument(
+        "arguments",
+        metavar="[--] COMMAND...",
+        nargs=-1,
+        required=True,
+        type=click.UNPROCESSED,
+        callback=without_dashes,
+    ),
     click.option("-i", "--interactive", is_flag=True, help="Pass our standard input on."),
     click.option("-t", "--tty", is_flag=True, help="Give it a terminal, of the size of ours."),
     specs.environment,

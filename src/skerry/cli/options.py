@@ -40,6 +40,16 @@ def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) ->
     return decorate
 
 
+def without_dashes(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A command line for somebody else, without the `--` that people of other tools put before it."""
+    given = given[1:] if given[:1] == ("--",) else given
+    if parameter.required and not given:
+        raise click.MissingParameter(ctx=context, param=parameter)
+    return given
+
+
 def refuse_before_verb(context: click.Context) -> None:
     """Options of a group that also does something by itself, given before one of its verbs, would be lost."""
     given = [

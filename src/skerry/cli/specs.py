@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from skerry.cli import client, dialling, images
-from skerry.cli.options import together
+from skerry.cli.options import together, without_dashes
 from skerry.kit import ids
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ environment = together(
 )
 arguments = together(
     click.argument("image", metavar="IMAGE"),
-    click.argument("command", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED),
+    click.argument(
+        "command", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED, callback=without_dashes
+    ),
 )
 essentials = together(
     click.option(
