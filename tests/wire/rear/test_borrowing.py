@@ -23,6 +23,7 @@ from skerry.market.peers import Peers
 from skerry.market.trading import Peer, State
 from skerry.model import errors
 from skerry.model.ids import ContractId, FlavorId, HoldId, InstanceId, NodeId
+from skerry.model.members import Member
 from skerry.model.room import Room
 from skerry.model.sessions import Acknowledged, Down, Hello, OpenTunnel, Orders, Reports, Servers, Welcome
 from skerry.model.settings import EventSettings, FleetSettings, MarketSettings
@@ -42,6 +43,7 @@ from tests.support.waiting import eventually
 SETTINGS = MarketSettings(drain_s=60.0, peer_silence_s=120.0)
 NODE = NodeId("borrowed-c1")
 BACK = NodeId("behind the door")
+MEMBER = Member(NODE, "boaster", "everywhere", address="198.51.100.7:1326", memory=10**6, cpus=10**6)
 QUICK = Backoff(first_s=0.001, cap_s=0.01)
 
 
@@ -117,7 +119,9 @@ class FakeLandlord:
         """Be a guest: a node that says more of itself than it should."""
         async with behind.dialled(BACK, id) as end:
             guest = LinkConnection(end)
-            boast = Hello("boaster", FACTS, Room(10**6, 10**6, 10**6), {"zone": "gold"}, "10.9.9.0/24")
+            boast = Hello(
+                "boaster", FACTS, Room(10**6, 10**6, 10**6), {"zone": "gold"}, "10.9.9.0/24", MEMBER
+            )
             self.welcome = await guest.hello(boast)
             self.guest = guest
             async for message in guest.messages():
@@ -222,6 +226,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
         assert (node.name, node.room, node.facts) == ("north-c1", LOAN.borrowed.taken, FACTS)
         assert node.labels == {"skerry.borrowed": "north", "skerry.contract": "c1"}
         assert node.subnet != "10.9.9.0/24"
+        assert node.member is None
         assert made.landlord.credentials == {"h1.secret"}
         standing = made.fleet.nodes.standing(NODE)
         assert standing is not None
@@ -230,7 +235,7 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
             standing.view.room == LOAN.borrowed.taken
         )  # nothing is kept back for a machine that is not ours
         assert made.landlord.guest is not None
-        await made.landlord.guest.changed(Hello("again", FACTS, Room(10**6, 10**6, 10**6)))
+        await made.landlord.guest.changed(Hello("again", FACTS, Room(10**6, 10**6, 10**6), member=MEMBER))
         await made.landlord.guest.report(Reports(1))
         await eventually(lambda: made.told(Acknowledged))
         assert made.fleet.nodes.get(NODE) == node

@@ -2,9 +2,9 @@
 
 `Doorman` dials, again and again, and has the conversation that any node has (`skerry.wire.nodes.attending`).
 What the node says of itself is ours to say: its name, its room and its labels are those of the contract, and
-it is not told where our servers are. Tunnels that its session is asked for are not the node's to dial: they
-are opened at the provider, and joined with whoever waits here. What to do about the contract is decided by
-others, on what is seen here. The provider's side is `skerry.wire.rear.doors`.
+it takes no calls of functions. It is not told where our servers are. Tunnels that its session is asked for
+are not the node's to dial: they are opened at the provider, and joined with whoever waits here. What to do
+about the contract is decided by others, on what is seen here. The provider has `skerry.wire.rear.doors`.
 """
 
 from __future__ import annotations
@@ -186,16 +186,16 @@ class Doorman:
                 except errors.SkerryError as error:
                     await near.fail(error)
 
-    def speak_for(self, hello: pb.Hello) -> None:
-        """What the node is here, whatever it says that it is."""
+    def presented(self, hello: pb.Hello) -> pb.Hello:
+        """What the node is here, whatever it says that it is: but for its facts, that is what was bought."""
         borrowed = self._borrowed
         room = borrowed.taken
-        hello.name = f"{borrowed.peer}-{borrowed.id[-_TAIL:]}"
-        hello.room.CopyFrom(pb.Room(cpu_milli=room.cpu, memory_mb=room.memory, disk_gb=room.disk))
-        hello.subnet = ""
-        hello.labels.clear()
-        hello.labels[BORROWED_LABEL] = borrowed.peer
-        hello.labels[CONTRACT_LABEL] = borrowed.id
+        return pb.Hello(
+            name=f"{borrowed.peer}-{borrowed.id[-_TAIL:]}",
+            facts=hello.facts,
+            room=pb.Room(cpu_milli=room.cpu, memory_mb=room.memory, disk_gb=room.disk),
+            labels={BORROWED_LABEL: borrowed.peer, CONTRACT_LABEL: borrowed.id},
+        )
 
 
 class _Line:
@@ -219,7 +219,7 @@ class _Line:
         if message is not None:
             self._doorman.hear_frame()
             if message.HasField("hello"):
-                self._doorman.speak_for(message.hello)
+                message.hello.CopyFrom(self._doorman.presented(message.hello))
         return message
 
     async def send_message(self, message: pb.ToNode) -> None:
