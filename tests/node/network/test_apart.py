@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from skerry.model import errors
+from skerry.node.network import walls
 from skerry.node.network.network import Attachment, Network
 from skerry.node.network.subnets import mac_of
 from tests.node.network.machines import (
@@ -149,6 +150,26 @@ async def test_who_is_kept_apart_reaches_its_name_server_wherever_that_is(
             exchange(answering, caller, server, 53)
             speak(accepting, here["guest"].namespace, server, 53)
         assert await reached(calls_around(ground, here)) == []
+
+
+@pytest.mark.parametrize("called", [OUTSIDE, GATEWAY])
+async def test_who_is_kept_apart_has_so_many_connections_at_once_and_leaves_the_rest_to_others(
+    ground: Ground, other: Machine, called: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walls, "MOST_CONNECTIONS", 3)
+    ground.settings = msgspec.structs.replace(ground.settings, dns=(GATEWAY,))
+    async with village(ground, other, is_apart=True) as (_, here):
+        with contextlib.ExitStack() as opened:
+            place = ground.machine.place if called == GATEWAY else other.place
+            server = opened.enter_context(datagrams(place, called, 53))
+            greedy = [opened.enter_context(datagrams(here["guest"].namespace)) for _ in range(5)]
+            second = opened.enter_context(datagrams(here["second"].namespace))
+            for each in greedy[:3]:
+                exchange(server, each, called, 53)
+            for each in greedy[3:]:
+                each.sendto(b"one more", (called, 53))
+            exchange(server, second, called, 53)  # which would have heard of one more before
+            exchange(server, greedy[0], called, 53)
 
 
 def frame(source: str, kind: int, payload: bytes, *, target: str = mac_of(IPv4Address(GATEWAY))) -> bytes:

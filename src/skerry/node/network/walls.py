@@ -3,7 +3,8 @@
 Two tables of our own, which are there only while somebody is kept apart. The one of the family `bridge` ties
 each link to its address and hardware address, and lets it speak with the node's end of the bridge and with
 nobody else on it. So in the other, of the family `ip`, an address tells who it is: what such a container
-sends goes out into the world, and what comes to it is an answer. `skerry.node.network.seclusion` runs them.
+sends goes out into the world, in so many connections at once, and what comes to it is an answer.
+`skerry.node.network.seclusion` runs them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import msgspec
 from skerry.node.network.subnets import Names, Subnet, mac_of
 
 FAMILIES = ("bridge", "ip")
+# Connections that one of them may have at once: the table that the kernel keeps of them is everybody's, and a
+# machine whose table is full talks with nobody new. One that was closed does not count.
+MOST_CONNECTIONS = 512
 
 # What is not the world, but around this machine or nowhere.
 _PRIVATE = (
@@ -82,6 +86,7 @@ iifname . arp saddr ether . arp saddr ip @identities accept
 table ip {table} {{
   set guests {{ type ipv4_addr; {_fill(sets["ip", "guests"])} }}
   set resolvers {{ type ipv4_addr; {_fill(apart.resolvers)} }}
+  set connected {{ type ipv4_addr; size {subnet.network.num_addresses}; flags dynamic; }}
   set closed {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {shut} }} }}
   chain outside {{
     ip daddr @resolvers meta l4proto {{ tcp, udp }} th dport 53 accept
@@ -91,6 +96,11 @@ table ip {table} {{
   chain leaving {{
     type filter hook prerouting priority raw; policy accept;
     iifname {bridge} ip saddr @guests goto outside
+  }}
+  chain beginning {{
+    type filter hook prerouting priority filter; policy accept;
+    iifname {bridge} ip saddr @guests ct state new \
+add @connected {{ ip saddr ct count over {MOST_CONNECTIONS} }} drop
   }}
   chain entering {{
     type filter hook forward priority filter; policy accept;
