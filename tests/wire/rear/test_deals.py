@@ -137,6 +137,22 @@ async def test_unknown_names_are_passed_over_and_told_of(market: Market) -> None
     assert answer.json["Buyer"]["NodeID"] == "south"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/api/listflavours/selector", {"matchSelecter": {"cpu": "3"}, "architecture": "arm64"}, 204),
+        ("/api/reserveflavor", {"FlavorID": "f-2", "matchSelecter": {}}, 404),
+        ("/api/reserveflavor", {"FlavorID": "f-1", "matchSelecter": {}, "Partition": {"Cpu": 9}}, 409),
+    ],
+)
+async def test_unknown_names_are_told_of_whatever_the_answer(
+    market: Market, path: str, body: dict[str, Any], status: int
+) -> None:
+    await market.sell()
+    answer = await market.post(path, body)
+    assert (answer.status, answer.headers["skerry-unknown-fields"]) == (status, "matchSelecter")
+
+
 async def test_an_idempotency_key_makes_one_hold_and_another_body_with_it_is_422(market: Market) -> None:
     await market.sell()
     key = {"Idempotency-Key": "order-7"}

@@ -64,25 +64,27 @@ class Target:
 class _Exchange:
     """One request on its way: what was answered so far, and the `send` that notes it."""
 
-    __slots__ = ("_send", "caller", "id_header", "request_id", "status", "target")
+    __slots__ = ("_send", "caller", "id_header", "more", "request_id", "status", "target")
 
     def __init__(self, send: Send, id_header: bytes) -> None:
         self._send = send
         self.id_header = id_header
         self.request_id = id_header.decode()
         self.status = 0
+        self.more: tuple[tuple[bytes, bytes], ...] = ()  # headers of the answer, whatever that will be
         self.caller: Caller = ANONYMOUS
         self.target: Target | None = None
 
     async def send(self, message: Message) -> None:
         if not self.status:
             self.status = message["status"]
-            message["headers"].append((b"x-request-id", self.id_header))
+            message["headers"] += [*self.more, (b"x-request-id", self.id_header)]
         await self._send(message)
 
     def answer(self, connection: Connection, status: int, headers: Headers, body: bytes) -> bool:
         """The whole answer at once, if `connection` can do that."""
-        if self.status or not connection.answer(status, (*headers, (b"x-request-id", self.id_header)), body):
+        headers = [*headers, *self.more, (b"x-request-id", self.id_header)]
+        if self.status or not connection.answer(status, headers, body):
             return False
         self.status = status
         return True

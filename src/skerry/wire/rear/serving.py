@@ -82,9 +82,9 @@ class Spoken:
             inputs["path"] = decoding.path(scope["path_params"], self._path)
         if self._query is not None:
             inputs["query"] = decoding.query(scope["query_string"], self._query)
-        unknown: list[str] = []
         if self._reader is not None:
             inputs["body"], unknown = self._reader.read(data)
+            scope["state"]["exchange"].more = reading.reported(unknown)
         reply = await declared.handle(rear, call, **inputs)
         if isinstance(reply, Duplex):
             async with reply.held:
@@ -97,9 +97,8 @@ class Spoken:
                     speaks_text=True,
                 )
             return
-        status, value, more = declared.status, reply, reading.reported(unknown)
-        if isinstance(reply, Reply):
-            status, value, more = reply.status or status, reply.value, (*reply.headers, *more)
+        said = reply if isinstance(reply, Reply) else Reply(reply)
+        status, value, more = said.status or declared.status, said.value, said.headers
         if value is None:
             await answers.send_nothing(send, status)
         elif isinstance(value, Raw):
