@@ -121,6 +121,62 @@ async def test_who_gave_up_waiting_is_passed_over() -> None:
         assert m.split() == (0, 8, 0)
 
 
+async def test_who_gives_up_waiting_lets_those_behind_go_ahead() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=4)
+        large, small = waiting(m, BOB, 8), waiting(m, CAT, 1)
+        await settle()
+        large.cancel()
+        assert (await small).buyer == CAT
+
+
+async def test_who_waited_long_enough_is_told_so_also_behind_one_that_waits_longer() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        first, second, third = waiting(m, BOB, 8, 20.0), waiting(m, CAT, 1, 2.0), waiting(m, CAT, 2, 20.0)
+        await settle()
+        await m.pass_time(2)
+        assert await second is errors.NoRoom
+        assert [waiter.done() for waiter in (first, third)] == [False, False]
+        for waiter in (first, third):
+            waiter.cancel()
+
+
+async def test_nobody_waits_for_what_is_sold_also_behind_others() -> None:
+    async with market() as m:
+        await m.publish()
+        held = await m.reserve(ANN, cpu=4)
+        await m.reserve(ANN, cpu=4)
+        first, second = waiting(m, BOB, 4), waiting(m, CAT, 5)
+        await settle()
+        await m.ledger.purchase(held.id, ANN)
+        assert await second is errors.NoRoom
+        assert not first.done()
+        first.cancel()
+
+
+async def test_what_another_server_frees_while_we_write_is_given_to_who_waits() -> None:
+    """Both changes come back from the store in one step, while the desk is still busy with the first."""
+    async with market(prefix="a") as m, market(store=m.store, clock=m.clock, prefix="b") as other:
+        await m.publish()
+        small = await m.reserve(ANN, cpu=1)
+        large = await m.reserve(ANN, cpu=7)
+        waiter = waiting(m, BOB, 7)
+        await settle()
+        seen = m.ledger._mirror._view.seen
+
+        async def both(revision: int) -> None:
+            await seen(revision)
+            await other.ledger.cancel(large.id, ANN)
+            await seen(await m.store.revision())
+
+        m.ledger._mirror._view.seen = both  # type: ignore[method-assign]  # what a slow watch does
+        await m.ledger.cancel(small.id, ANN)
+        assert (await waiter).buyer == BOB
+
+
 async def test_who_waits_for_a_flavor_that_is_withdrawn_is_told_at_once() -> None:
     async with market() as m:
         await m.publish()

@@ -20,7 +20,7 @@ from skerry.market.decisions import Answer, Decision, decide
 from skerry.market.desks import Asked, Desk
 from skerry.market.drafts import Means
 from skerry.market.mirrors import EventWriter, Mirror
-from skerry.market.requests import Look, Request
+from skerry.market.requests import Look, Request, Reserve
 from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.store.protocol import MAX_OPS, Store
@@ -77,9 +77,11 @@ class Clerk:
                 await self.mirror.ready()
                 self._group = group
                 self._opened.set()
-                await self._mind_deadlines()
+                try:
+                    await self._mind_deadlines()
+                finally:
+                    self._group = None  # one that closes takes nothing more
         finally:
-            self._group = None
             self._opened.clear()
             gone = errors.Unavailable("the market is closing; what was asked last may have happened")
             for desk in self._desks.values():
@@ -114,18 +116,28 @@ class Clerk:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         desk = self._desks.setdefault(flavor, Desk())
         desk.asked.append(Asked(request, answer))
+        if isinstance(request, Reserve) and request.wait_until is not None:
+            answer.add_done_callback(lambda answer: self._answered(flavor, answer))
         self._wake(flavor, desk)
         return answer
 
+    def _answered(self, flavor: FlavorId, answer: asyncio.Future[Answer]) -> None:
+        """Who gave up waiting is no longer in the way of those behind."""
+        desk = self._desks.get(flavor)
+        if desk is not None and answer.cancelled():
+            self._wake(flavor, desk)
+
     def _wake(self, flavor: FlavorId, desk: Desk) -> None:
+        desk.is_woken = True
         if not desk.is_busy and self._group is not None:
             desk.is_busy = True
             self._group.create_task(self._serve(flavor, desk))
 
     async def _serve(self, flavor: FlavorId, desk: Desk) -> None:
         """Decide on whatever is at the desk until there is nothing more to decide."""
-        is_done = False
-        while desk.asked or not is_done:
+        is_done = True
+        while desk.is_woken or desk.asked or not is_done:
+            desk.is_woken = False
             try:
                 is_done = await self._decide(flavor, desk)
             except Exception as error:

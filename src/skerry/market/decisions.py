@@ -48,7 +48,7 @@ class Decision(msgspec.Struct):
     holds: dict[HoldId, Hold]  # those that changed
     sales: dict[ContractId, Sale]
     events: list[Told]
-    line_answers: list[Answer]  # of the first in line; the others go on waiting
+    line_answers: dict[int, Answer]  # by place in the line; the others go on waiting
     answers: list[Answer]  # of the first requests; what `joined` is not answered yet
     joined: list[int]  # requests that wait in line now, behind those that did before
     is_all: bool  # False: more is to be decided than one transaction holds
@@ -69,22 +69,21 @@ def decide(
 ) -> Decision:
     """What becomes of `line`, who waits already, and of `requests`, at the time `now`."""
     draft = Draft(books, books.book(flavor), now, means)
-    old = deque(line)
-    line_answers: list[Answer] = []
+    old = deque(enumerate(line))
+    line_answers: dict[int, Answer] = {}
     answers: list[Answer] = []
     joined: deque[int] = deque()
 
     def serve() -> None:
         """Answer who waits, from the front, until somebody has to go on waiting."""
         while (old or joined) and draft.has_budget:
-            waiting = old[0] if old else requests[joined[0]]
+            waiting = old[0][1] if old else requests[joined[0]]
             assert isinstance(waiting, Reserve)
             answer = _try_waiting(draft, waiting)
             if answer is None:
                 return
             if old:
-                old.popleft()
-                line_answers.append(answer)
+                line_answers[old.popleft()[0]] = answer
             else:
                 answers[joined.popleft()] = answer
 
@@ -102,6 +101,10 @@ def decide(
             else:
                 answers.append(_answer(draft, request))
                 serve()
+    if draft.has_budget:
+        for place, behind in old:
+            if gone := _gives_up(draft, behind, "others wait for this offer"):
+                line_answers[place] = gone
     account = draft.final_account
     return Decision(
         account=account,
@@ -172,10 +175,13 @@ def _before_the_line(draft: Draft, request: Reserve) -> Answer:
 def _try_waiting(draft: Draft, request: Reserve) -> Answer:
     """The same for one that waits in front of all others; None if it is to go on waiting."""
     answer = _answer(draft, request)
-    if not isinstance(answer, errors.NoRoom):
-        return answer
+    return _gives_up(draft, request, answer.message) if isinstance(answer, errors.NoRoom) else answer
+
+
+def _gives_up(draft: Draft, request: Reserve, why: str) -> errors.NoRoom | None:
+    """What is said to one that waits, wherever in line, if that is of no use any more."""
     if request.wait_until is None or draft.now >= request.wait_until:
-        return errors.NoRoom(f"{answer.message}; nobody gave it up while you waited")
+        return errors.NoRoom(f"{why}; nobody gave it up while you waited")
     if not holding.may_come(draft, request):
-        return errors.NoRoom(f"{answer.message}; it was sold while you waited")
+        return errors.NoRoom(f"{why}; it was sold while you waited")
     return None

@@ -32,6 +32,7 @@ class Desk:
         self.asked: deque[Asked] = deque()
         self.line: deque[Asked] = deque()
         self.is_busy = False
+        self.is_woken = False  # something has happened that was not decided on yet
 
     @property
     def waits_until(self) -> float | None:
@@ -48,9 +49,10 @@ class Desk:
 
     def settle(self, decision: Decision) -> list[tuple[Asked, Answer]]:
         """Take out whoever is answered, with the answers; who joined the line goes there."""
-        answered: list[tuple[Asked, Answer]] = [
-            (self.line.popleft(), answer) for answer in decision.line_answers
-        ]
+        line, served = list(self.line), decision.line_answers
+        answered: list[tuple[Asked, Answer]] = [(line[place], answer) for place, answer in served.items()]
+        if served:
+            self.line = deque(one for place, one in enumerate(line) if place not in served)
         joined = set(decision.joined)
         for number, answer in enumerate(decision.answers):
             one = self.asked.popleft()
