@@ -116,7 +116,7 @@ HTTP: dict[str, Access] = {
     "POST /api/reserveflavour/{flavour_id}": _BUYERS,
     "POST /api/purchaseflavour/{transaction_id}": _BUYERS,
     "GET /api/v2/flavors": _SHOPPERS,
-    "GET /api/v2/flavors/k8slice": _SHOPPERS,
+    "GET /api/v2/flavors/{kind}": _SHOPPERS,
     "POST /api/v2/reservations": _BUYERS,
     "POST /api/v2/transactions/{id}/purchase": _BUYERS,
     "GET /market": _READERS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from skerry.model.room import Room
-from tests.wire.rear.conftest import Market
+from tests.wire.rear.conftest import WHOLE, Market
 
 # Reserve two cores and a gigabyte of `f-1`, and buy them, as each dialect says it.
 PART = {"cpu": "2", "memory": "1Gi"}
@@ -123,6 +123,20 @@ async def test_v2_lists_and_filters(market: Market) -> None:
     assert await select(**{"filter[cpu][range]": "3"}) == 400
     assert await select(**{"filter[cpu][match]": "-3"}) == 400
     assert await select(**{"filter[price][match]": "3"}) == 400
+
+
+async def test_v2_tells_kinds_apart_and_lists_each_by_its_name_or_the_plural(market: Market) -> None:
+    await market.sell()
+    await market.sell(WHOLE, FlavorID="f-2", FlavorType="vm")
+    listed = (await market.get("/api/v2/flavors")).json
+    assert {one["flavorID"]: one["type"]["name"] for one in listed} == {"f-1": "k8slice", "f-2": "vm"}
+    for path, found in (("k8slice", ["f-1"]), ("k8slices", ["f-1"]), ("vm", ["f-2"]), ("service", [])):
+        answer = await market.get(f"/api/v2/flavors/{path}")
+        assert (answer.status, [one["flavorID"] for one in answer.json]) == (200, found)
+    held = (await market.post("/api/v2/reservations", {"flavorID": "f-2"})).json
+    assert held["configuration"]["type"] == "vm"
+    bought = (await market.post(f"/api/v2/transactions/{held['transactionID']}/purchase")).json
+    assert (bought["flavor"]["type"]["name"], bought["configuration"]["type"]) == ("vm", "vm")
 
 
 async def test_v2_sells_parts_of_slices_only(market: Market) -> None:

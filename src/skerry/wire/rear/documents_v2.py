@@ -1,7 +1,8 @@
 """What comes in and goes out as version 2 of the public program spells it, its slips of spelling included.
 
 `charateristics` is how it writes that word, and `location.altitude` is where it keeps the country. Quantities
-are texts, as in Kubernetes. Only slices of a cluster (`k8slice`) have a shape here. Pure translation.
+are texts, as in Kubernetes. Flavors of every kind have the shape of a slice of a cluster (`k8slice`). Pure
+translation.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage_min: Quantity = _filter("storage", "range][min")
     storage_max: Quantity = _filter("storage", "range][max")
 
-    def selector(self) -> Selector | None:
-        """None if nothing can match: pods are not counted here, and every slice has the same number."""
+    def selector(self, kind: str) -> Selector | None:
+        """None if nothing can match: pods are not counted here, and every flavor has the same number."""
         pods = (self.pods, self.pods_min, self.pods_max)
         exact, least, most = (_units(text, quantities.ONE, "pods") for text in pods)
         if (exact is not None and exact != PODS) or not (least or 0) <= PODS <= (
@@ -156,7 +157,7 @@ class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             return None
         return Selector(
-            kind=K8SLICE,
+            kind=kind,
             architecture=self.architecture,
             location=self.location,
             cpu=_units(self.cpu, quantities.MILLICORE, "cpu"),
@@ -193,14 +194,15 @@ class ConfigurationV2(msgspec.Struct, frozen=True):
     type: Text = K8SLICE
 
     @classmethod
-    def of(cls, room: Room) -> ConfigurationV2:
+    def of(cls, room: Room, flavor: Flavor) -> ConfigurationV2:
         return cls(
             SliceConfiguration(
                 quantities.cores(room.cpu),
                 quantities.megabytes(room.memory),
                 quantities.plain(PODS),
                 storage=quantities.gigabytes(room.disk),
-            )
+            ),
+            flavor.kind,
         )
 
     def room(self) -> Room:
@@ -292,7 +294,7 @@ def flavor_v2(offer: Offer, owner: documents.Identity) -> FlavorV2:
         flavor.id,
         flavor.provider,
         TypeV2(
-            K8SLICE,
+            flavor.kind,
             SliceV2(
                 CharacteristicsV2(
                     flavor.architecture,
@@ -333,7 +335,7 @@ def transaction_v2(hold: Hold, buyer: IdentityV2 | None = None) -> TransactionV2
     return TransactionV2(
         hold.id,
         hold.flavor.id,
-        ConfigurationV2.of(hold.room),
+        ConfigurationV2.of(hold.room, hold.flavor),
         msgspec.structs.replace(known, id=hold.buyer, additional_information=msgspec.UNSET),
         known.cluster,
         iso(hold.expires_at),
@@ -356,5 +358,5 @@ def contract_v2(
         CredentialsV2.of(credentials),
         iso(terms.ends_at),
         {"document": document.decode("ascii")},
-        ConfigurationV2.of(terms.room),
+        ConfigurationV2.of(terms.room, terms.flavor),
     )

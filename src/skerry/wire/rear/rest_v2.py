@@ -7,6 +7,10 @@ OpenAPI description also has.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
 
 from skerry.market.selecting import EVERYTHING, MAX_PAGE, Offer, Selector
 from skerry.model import errors
@@ -26,6 +30,12 @@ from skerry.wire.rear.documents_v2 import (
 from skerry.wire.rear.serving import Listed, buyer_of
 
 _DIALECT = "v2"
+# Two kinds have plural paths, one in that program and one in its OpenAPI description only.
+_PLURALS: Final = {"k8slices": "k8slice", "sensors": "sensor"}
+
+
+class KindPath(msgspec.Struct, frozen=True):
+    kind: Annotated[str, Meta(min_length=1, max_length=128, description="`k8slice`, `vm`, ...")]
 
 
 @endpoint(
@@ -43,13 +53,13 @@ async def list_flavors(rear: Rear, call: Call) -> list[FlavorV2] | Reply:
 
 @endpoint(
     "GET",
-    "/api/v2/flavors/k8slice",
-    summary="Slices for sale that match (version 2)",
+    "/api/v2/flavors/{kind}",
+    summary="Flavors of one kind for sale that match (version 2)",
     raises=(errors.Invalid, errors.Unavailable),
 )
-async def select(rear: Rear, call: Call, query: FilterQuery) -> list[FlavorV2] | Reply:
+async def select(rear: Rear, call: Call, path: KindPath, query: FilterQuery) -> list[FlavorV2] | Reply:
     """Filters such as `filter[cpu][range][min]=2` or `filter[memory][match]=8Gi`; none is an empty list."""
-    selector: Selector | None = query.selector()
+    selector: Selector | None = query.selector(_PLURALS.get(path.kind, path.kind))
     return _listed(rear, [] if selector is None else rear.shelf.find(selector, limit=MAX_PAGE).offers)
 
 
