@@ -89,6 +89,8 @@ async def test_v1_knows_the_largest_flavour_or_none(market: Market) -> None:
     assert await select(architecture="arm64", type="k8slice") == "f-2"
     assert await select(matchSelector={"cpu": "8"}, rangeSelector={"minCpu": "1"}) == "400"
     assert await select(matchSelector={"gpu": "1"}) == "422"
+    assert await select(rangeSelector={"minStorage": "10Gi"}) == "422"
+    assert await select(rangeSelector={"minStorage": "0", "minCpu": "16"}) == "f-2"
     assert await select(matchSelector={"cpu": "eight"}) == "400"
 
 
@@ -145,3 +147,30 @@ async def test_v2_sells_parts_of_slices_only(market: Market) -> None:
     assert (await market.post("/api/v2/reservations", body)).status == 422
     body["configuration"] = {"type": "k8slice", "data": {"cpu": "1.0001", "memory": "1Gi"}}
     assert (await market.post("/api/v2/reservations", body)).status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/reserveflavour/f-1", {"partition": {**PART, "gpu": "1"}}),
+        ("/api/reserveflavour/f-1", {"partition": {**PART, "storage": "10Gi"}}),
+        ("/api/v2/reservations", {"configuration": {"data": {**PART, "gpu": {"cores": "1"}}}}),
+        ("/api/v2/reservations", {"configuration": {"data": {**PART, "gpu": {"memory": "1Gi"}}}}),
+    ],
+)
+async def test_nobody_is_sold_a_part_without_the_gpu_that_it_asks_for(
+    market: Market, path: str, body: dict[str, Any]
+) -> None:
+    await market.sell()
+    answer = await market.post(path, {"flavorID": "f-1", **body})
+    assert (answer.status, "not sold in parts" in answer.json["error"]) == (422, True)
+    assert market.ledger.holds() == []
+
+
+async def test_a_part_with_no_gpu_is_sold_as_it_is(market: Market) -> None:
+    await market.sell()
+    none = {**PART, "gpu": {"model": "", "cores": "0", "memory": "0"}}
+    body = {"flavorID": "f-1", "configuration": {"data": none}}
+    assert (await market.post("/api/v2/reservations", body)).status == 200
+    part = {**PART, "gpu": "0", "storage": "0"}
+    assert (await market.post("/api/reserveflavour/f-1", {"partition": part})).status == 200

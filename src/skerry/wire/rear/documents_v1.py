@@ -26,6 +26,7 @@ PODS: Final = 110
 # Go's zero time: a flavour that does not expire.
 _NEVER: Final = "0001-01-01T00:00:00Z"
 _ANY: Final = ""
+NOT_IN_PARTS: Final = "it is not sold in parts"
 
 
 class IdentityV1(msgspec.Struct, frozen=True):
@@ -152,7 +153,7 @@ class SelectorV1(msgspec.Struct, frozen=True, rename="camel"):
             raise errors.Invalid("send rangeSelector or matchSelector, not both", field="matchSelector")
         exact = self.match_selector or MatchSelector()
         bounds = self.range_selector or RangeSelector()
-        for unsupported, name in (
+        for text, name in (
             (exact.gpu, "gpu"),
             (exact.storage, "storage"),
             (bounds.min_gpu, "minGpu"),
@@ -160,8 +161,7 @@ class SelectorV1(msgspec.Struct, frozen=True, rename="camel"):
             (bounds.min_storage, "minStorage"),
             (bounds.max_storage, "maxStorage"),
         ):
-            if _amount(unsupported, name):
-                raise errors.Unprocessable(f"offers are not selected by {name} here; leave it out")
+            refuse(text, name, "offers are not selected by it")
         return Selector(
             kind=self.type,
             architecture=self.architecture,
@@ -191,8 +191,10 @@ def _disk(text: str, name: str) -> int | None:
     return (quantities.read(text, quantities.GIGABYTE, name) or None) if text else None
 
 
-def _amount(text: str, name: str) -> int:
-    return quantities.read(text, quantities.ONE, name) if text else 0
+def refuse(text: str, name: str, why: str) -> None:
+    """Raise `Unprocessable` if a buyer asks for some of what is not counted here; none of it is no matter."""
+    if text and quantities.is_some(text, name):
+        raise errors.Unprocessable(f"{name}: {why} here; leave it out")
 
 
 class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
@@ -219,6 +221,8 @@ class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
         )
 
     def room(self) -> Room | None:
+        refuse(self.gpu, "gpu", NOT_IN_PARTS)
+        refuse(self.storage, "storage", NOT_IN_PARTS)
         asked = Room(
             Millicores(quantities.read(self.cpu, quantities.MILLICORE, "cpu")),
             Megabytes(quantities.read(self.memory, quantities.MEGABYTE, "memory")),

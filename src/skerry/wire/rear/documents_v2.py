@@ -22,7 +22,7 @@ from skerry.model.market import Contract, Flavor, Hold
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.wire.rear import documents, quantities
 from skerry.wire.rear.documents import Text
-from skerry.wire.rear.documents_v1 import PODS, PriceV1, Quantity
+from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, Quantity, refuse
 
 K8SLICE: Final = "k8slice"
 
@@ -209,6 +209,9 @@ class ConfigurationV2(msgspec.Struct, frozen=True):
         if self.type.lower() != K8SLICE:
             raise errors.Unprocessable(f"only a {K8SLICE} can be taken in part, and this says {self.type!r}")
         asked = self.data
+        if asked.gpu is not msgspec.UNSET:
+            refuse(asked.gpu.cores, "gpu.cores", NOT_IN_PARTS)
+            refuse(asked.gpu.memory, "gpu.memory", NOT_IN_PARTS)
         return Room(
             Millicores(quantities.read(asked.cpu, quantities.MILLICORE, "cpu")),
             Megabytes(quantities.read(asked.memory, quantities.MEGABYTE, "memory")),

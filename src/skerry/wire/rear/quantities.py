@@ -27,6 +27,20 @@ _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 def read(text: str, unit: Fraction, field: str) -> int:
     """How many of `unit` this is; `Invalid` if it is no quantity, or no whole number of them."""
+    units = _amount(text, field) / unit
+    if units.denominator != 1:
+        raise errors.Invalid(f"{field}: {text[:40]!r} is finer than what is sold here", field=field)
+    if units > MOST:
+        raise errors.Invalid(f"{field}: {text[:40]!r} is more than there can be", field=field)
+    return int(units)
+
+
+def is_some(text: str, field: str) -> bool:
+    """True if it is more than nothing; `Invalid` if it is no quantity."""
+    return _amount(text, field) > 0
+
+
+def _amount(text: str, field: str) -> Fraction:
     parts = _QUANTITY.fullmatch(text)
     if parts is None:
         raise errors.Invalid(
@@ -39,12 +53,7 @@ def read(text: str, unit: Fraction, field: str) -> int:
         amount *= 2 ** _BINARY[suffix]
     elif suffix or exponent:
         amount *= Fraction(10) ** (_DECIMAL[suffix] if suffix else int(exponent))
-    units = amount / unit
-    if units.denominator != 1:
-        raise errors.Invalid(f"{field}: {text[:40]!r} is finer than what is sold here", field=field)
-    if units > MOST:
-        raise errors.Invalid(f"{field}: {text[:40]!r} is more than there can be", field=field)
-    return int(units)
+    return amount
 
 
 def cores(millicores: int) -> str:
