@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skerry.market import pricing
 from skerry.model.market import Price
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from tests.market.markets import flavor, room
+from tests.market.markets import ANN, flavor, market, room
 
 amounts = st.decimals(0, 10_000, places=4)
 
@@ -64,6 +64,23 @@ def test_a_total_is_the_exact_product_rounded_down_once(amount: Decimal, seconds
     exact = Fraction(amount) * Fraction(seconds) / pricing.seconds_of(period)
     assert 0 <= exact - Fraction(total) < Fraction(1, 10**12)
     assert total.as_tuple().exponent <= 0  # `1E+3` is no way to write money
+
+
+def test_the_longest_amount_is_not_rounded_to_what_decimals_usually_have() -> None:
+    amount = Decimal("123456789012345678.123456789012345678")
+    price = Price(amount, "EUR", "PT1H")
+    assert pricing.total_for(price, 7200.0) == Decimal("246913578024691356.246913578024691356")
+    half = pricing.prorate(flavor(price=price), room(4, 4000)).amount
+    assert half == Decimal("61728394506172839.061728394506172839")
+
+
+async def test_a_long_total_is_renewed_to_the_last_digit() -> None:
+    price = Price(Decimal("123456789012345678.000000000000000001"), "EUR", "PT1H")
+    async with market() as m:
+        await m.publish(price=price)
+        sale = await m.buy(ANN, cpu=8, duration_s=3600.0)
+        renewed = await m.ledger.renew(sale.contract.id, ANN, sale.contract.ends_at + 3600)
+        assert renewed.contract.total == Decimal("246913578024691356.000000000000000002")
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ def renew(draft: Draft, request: Renew) -> Sale:
     if request.until - contract.starts_at > longest_s:
         raise errors.Unprocessable(f"a contract lasts at most {longest_s:.0f} s from its start; ask for less")
     price = pricing.prorate(flavor, contract.room, contract.count)
+    added = pricing.total_for(price, request.until - contract.ends_at)
     renewed = replace(
         contract,
         price=price,
         ends_at=request.until,
-        total=contract.total + pricing.total_for(price, request.until - contract.ends_at),
+        total=pricing.EXACT.add(contract.total, added),
         renewals=contract.renewals + 1,
     )
     after = replace(sale, contract=renewed, amended=draft.document(renewed), countersigned=b"")

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from skerry.market import pricing
 from skerry.market.accounts import Account
 from skerry.market.ledger import Ledger
 from skerry.model import errors
@@ -88,7 +89,7 @@ def wanted(
             provider=provider,
             kind=KIND,
             room=share,
-            price=replace(rate, amount=rate.amount * (share.cpu // _CORE)),
+            price=replace(rate, amount=pricing.EXACT.multiply(rate.amount, share.cpu // _CORE)),
             created_at=now,
             architecture=supply.architecture,
             partition=partition,

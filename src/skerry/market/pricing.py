@@ -7,7 +7,7 @@ cost the whole together, and rounding down keeps them from ever costing more. Pu
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Final
 
@@ -17,6 +17,8 @@ from skerry.model.room import Room
 
 # Amounts are kept to this many digits behind the point, or to those of the price itself if it has more.
 DIGITS: Final = 9
+# Arithmetic that rounds nothing: the longest total there can be has less than fifty digits.
+EXACT: Final = Context(prec=100)
 
 _PERIOD = re.compile(r"P(?:(\d+)W)?(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 # A year is the mean of the Gregorian calendar and a month a twelfth of it: a period always has one length.
@@ -71,4 +73,4 @@ def _decimal(numerator: int, denominator: int, digits: int) -> Decimal:
     while digits and scaled % 10 == 0:
         scaled //= 10
         digits -= 1
-    return Decimal(scaled).scaleb(-digits)
+    return Decimal(scaled).scaleb(-digits, EXACT)
