@@ -437,6 +437,19 @@ async def test_who_names_no_part_takes_all_that_is_free() -> None:
             await m.ledger.reserve(BOB, F)
 
 
+async def test_who_names_no_part_of_what_is_too_little_to_sell_is_told_that_there_is_no_room() -> None:
+    """Disk that nobody bought is left, without the cores that it could be sold with."""
+    async with market() as m:
+        await m.publish(room=room(8, 8000, 100))
+        held = await m.reserve(ANN, cpu=8)
+        with pytest.raises(errors.NoRoom, match="lacks 8000 milli-cores"):
+            await m.ledger.reserve(BOB, F)
+        waiter = asyncio.create_task(m.ledger.reserve(BOB, F, wait_s=10))
+        await asyncio.sleep(0)
+        await m.ledger.cancel(held.id, ANN)
+        assert (await waiter).room == room(8, 8000, 100)
+
+
 async def test_a_request_with_a_key_is_done_once() -> None:
     async with market() as m:
         await m.publish()

@@ -141,9 +141,14 @@ def _check_share(draft: Draft, account: Account, buyer: CloudId, ask: Room) -> N
 
 
 def _all_of(account: Account) -> Room:
-    """What is taken if no part is named: all that is free, if it is sold in parts, or else a whole one."""
-    flavor = account.flavor
-    return flavor.room if flavor.partition is None or account.free == NOTHING else account.free
+    """What is taken if no part is named: all that is free, if it is sold in parts, or else a whole one.
+
+    Of less than the least part nothing may be taken: who asks for a whole one is told what is missing.
+    """
+    flavor, free = account.flavor, account.free
+    if flavor.partition is None or free == NOTHING or not free.fits(flavor.partition.least):
+        return flavor.room
+    return free
 
 
 def _over(hold: Hold) -> errors.Expired:
