@@ -374,7 +374,7 @@ def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Room:
     return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
 
 
-def flavor_document(offer: Offer, owner: Identity) -> FlavorDocument:
+def flavor_document(offer: Offer, owner: Identity, *, is_offered: bool = True) -> FlavorDocument:
     """The offer as it is now. Cores are whole: what is free of one that is taken in part is not shown."""
     flavor, shown = offer.flavor, offer.shown
     return FlavorDocument(
@@ -387,9 +387,9 @@ def flavor_document(offer: Offer, owner: Identity) -> FlavorDocument:
         _policy(flavor),
         owner,
         PriceDocument.of(pricing.prorate(flavor, shown)),
-        OptionalFields(offer.is_available, flavor.worker),
+        OptionalFields(is_offered and offer.is_available, flavor.worker),
         flavor.version,
-        offer.count,
+        offer.count if is_offered else 0,
         flavor.location,
         None if flavor.expires_at is None else iso(flavor.expires_at),
         None if flavor.partition is None else _whole(flavor),

@@ -53,7 +53,8 @@ def message_of(owner: Identity, revision: int, changed: Changed) -> RefreshMessa
     if not was_offered or gone is None:
         return None
     withdrawal = None if after is None else after.withdrawn
-    return WithdrawMessage(_shown(owner, gone), messages.reason_of(withdrawal), gone.flavor.version, revision)
+    shown = _shown(owner, gone, is_offered=False)
+    return WithdrawMessage(shown, messages.reason_of(withdrawal), gone.flavor.version, revision)
 
 
 def snapshot_of(owner: Identity, account: Account, revision: int) -> RefreshMessage:
@@ -61,5 +62,5 @@ def snapshot_of(owner: Identity, account: Account, revision: int) -> RefreshMess
     return RefreshMessage(_shown(owner, account), [], account.flavor.version, revision)
 
 
-def _shown(owner: Identity, account: Account) -> documents.FlavorDocument:
-    return documents.flavor_document(Offer(account.flavor, account.free), owner)
+def _shown(owner: Identity, account: Account, *, is_offered: bool = True) -> documents.FlavorDocument:
+    return documents.flavor_document(Offer(account.flavor, account.free), owner, is_offered=is_offered)

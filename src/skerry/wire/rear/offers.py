@@ -10,7 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
-from skerry.market.selecting import EVERYTHING, MAX_PAGE, PAGE, Offer, Page
+from skerry.market.accounts import Account
+from skerry.market.selecting import EVERYTHING, MAX_PAGE, PAGE, Page
 from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Reply, endpoint
@@ -99,7 +100,7 @@ async def select(rear: Rear, call: Call, body: SelectorBody) -> Selected | Reply
 
 def _written(rear: Rear, page: Page, *, with_best: bool) -> bytes:
     """The answer, put together of offers that were written down before."""
-    items = rear.shelf.written(page.offers, DIALECT, lambda one: document(rear, one))
+    items = rear.shelf.written(page.offers, DIALECT, lambda one: documents.flavor_document(one, rear.owner))
     best = b',"Flavor":' + (items[0] if items else b"null") if with_best else b""
     following = b'"' + page.following.encode() + b'"' if page.following else b"null"
     end = b']%b,"Continue":%b}' % (best, following)
@@ -111,8 +112,9 @@ def _written(rear: Rear, page: Page, *, with_best: bool) -> bytes:
     return b",".join(items)
 
 
-def document(rear: Rear, offer: Offer) -> FlavorDocument:
-    return documents.flavor_document(offer, rear.owner)
+def _document(rear: Rear, account: Account) -> FlavorDocument:
+    is_offered = account.is_offered(rear.clock.now())
+    return documents.flavor_document(offer_of(account), rear.owner, is_offered=is_offered)
 
 
 @endpoint(
@@ -122,8 +124,8 @@ def document(rear: Rear, offer: Offer) -> FlavorDocument:
     raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
 )
 async def show(rear: Rear, call: Call, path: FlavorPath) -> FlavorDocument:
-    """As it is now, also if nothing of it is free."""
-    return document(rear, offer_of(rear.ledger.flavor(FlavorId(path.id))))
+    """As it is now, also if nothing of it can be had."""
+    return _document(rear, rear.ledger.flavor(FlavorId(path.id)))
 
 
 @endpoint(
@@ -136,7 +138,7 @@ async def show(rear: Rear, call: Call, path: FlavorPath) -> FlavorDocument:
 async def publish(rear: Rear, call: Call, body: OfferBody) -> FlavorDocument:
     """Put up a flavor, bare or as `{"Flavor": {...}}`; the same again is no change."""
     flavor = body.flavor(FlavorId(rear.new_id()), rear.provider, rear.clock.now())
-    return document(rear, offer_of(await rear.ledger.publish(flavor, actor=call.caller.name)))
+    return _document(rear, await rear.ledger.publish(flavor, actor=call.caller.name))
 
 
 @endpoint(
@@ -150,4 +152,4 @@ async def withdraw(rear: Rear, call: Call, path: FlavorPath, query: WithdrawQuer
     account = await rear.ledger.withdraw(
         FlavorId(path.id), actor=call.caller.name, reason=query.reason, reclaim=query.reclaim
     )
-    return document(rear, offer_of(account))
+    return _document(rear, account)
