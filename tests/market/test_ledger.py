@@ -312,11 +312,14 @@ async def test_a_flavor_may_be_published_again_and_what_was_sold_of_it_stays_sol
         assert await m.publish() == first
         with pytest.raises(errors.AlreadyExists, match="update it instead"):
             await m.publish(room=room(4, 4000))
-        await m.buy(cpu=2)
+        sale = await m.buy(cpu=2)
         withdrawn = await m.ledger.withdraw(F, actor="ed")
         again = await m.publish(room=room(1, 1000))
         assert again.flavor.version == withdrawn.flavor.version + 1
         assert m.split() == (0, 0, 2)
+        assert await m.publish(room=room(1, 1000)) == again
+        await m.ledger.release(sale.contract.id, ANN)
+        assert m.split() == (1, 0, 0)  # as much as is offered now
 
 
 async def test_a_flavor_never_shrinks_below_what_is_held_and_sold() -> None:

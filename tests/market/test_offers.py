@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +18,7 @@ from skerry.model.ids import FlavorId, NodeId
 from skerry.model.market import Price
 from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
 from skerry.model.settings import MarketSettings
-from tests.market.markets import ANN, PROVIDER, Market, market, room
+from tests.market.markets import ANN, BOB, PROVIDER, Market, market, outcome, room
 
 SETTINGS = MarketSettings(
     sell_percent=50, sell_price="0.02", sell_memory_min=1000, sell_memory_step=500, location="harbour"
@@ -106,6 +107,24 @@ async def test_offers_grow_and_shrink_with_their_node_but_not_below_what_is_sold
         assert m.ledger.flavor(ID).capacity == room(3, 3000, 0)
         await follow(m, NODE)
         assert m.split(ID) == (1, 0, 3)
+
+
+async def test_what_ends_on_a_node_that_drains_is_not_offered_again() -> None:
+    """Not even to who waits for it, or until the offers are looked at again."""
+    async with market() as m:
+        await follow(m, NODE)
+        held, sale = await m.reserve(ANN, cpu=2, flavor=ID), await m.buy(ANN, cpu=2, flavor=ID)
+        waiter = asyncio.create_task(outcome(m.reserve(BOB, cpu=1, flavor=ID, wait_s=10)))
+        await asyncio.sleep(0)
+        await follow(m, replace(NODE, takes_work=False))
+        assert m.split(ID) == (0, 2, 2)
+        assert await waiter is errors.NoRoom
+        await m.ledger.cancel(held.id, ANN)
+        assert m.split(ID) == (0, 0, 2)
+        await m.ledger.release(sale.contract.id, ANN)
+        assert m.split(ID) == (0, 0, 0)
+        await follow(m, NODE)
+        assert m.split(ID) == (4, 0, 0)
 
 
 async def test_nothing_is_written_while_nothing_changes() -> None:

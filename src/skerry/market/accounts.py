@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry.model.ids import ContractId, FlavorId, HoldId
 from skerry.model.market import Contract, Flavor
@@ -39,6 +40,12 @@ class Account(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     held: Room = NOTHING
     sold: Room = NOTHING
     withdrawn: Withdrawal | None = None
+    wanted: Room | None = None  # what there is to be of it, while more is held or sold
+
+    @property
+    def size(self) -> Room:
+        """What there is to be of it."""
+        return self.capacity if self.wanted is None else self.wanted
 
     @property
     def free(self) -> Room:
@@ -50,6 +57,16 @@ class Account(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """How many whole ones are free."""
         pairs = zip(self.free.parts(), self.flavor.room.parts(), strict=True)
         return min(free // each for (_, _, free), (_, _, each) in pairs if each)
+
+    def sized(self, wanted: Room) -> Account:
+        """With so much of it; with what is held and sold, as long as that is more."""
+        capacity = wanted + wanted.lack(self.held + self.sold)
+        return replace(self, capacity=capacity, wanted=None if capacity == wanted else wanted)
+
+    def moved(self, *, held: Room, sold: Room) -> Account:
+        """With so much held and sold; what is no longer, and is more than there is to be, goes."""
+        after = replace(self, held=held, sold=sold)
+        return after if self.wanted is None else after.sized(self.wanted)
 
     def is_offered(self, now: float) -> bool:
         """True if it may be reserved, as far as there is something free."""

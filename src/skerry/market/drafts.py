@@ -138,7 +138,7 @@ class Draft:
 
     def add_hold(self, hold: Hold) -> None:
         account = self.known()
-        self.account = replace(account, held=account.held + hold.taken)
+        self.account = account.moved(held=account.held + hold.taken, sold=account.sold)
         self.holds[hold.id] = hold
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) + 1
         if hold.once:
@@ -146,7 +146,7 @@ class Draft:
 
     def end_hold(self, hold: Hold, ending: Ending, at: float) -> Hold:
         account = self.known()
-        self.account = replace(account, held=account.held - hold.taken)
+        self.account = account.moved(held=account.held - hold.taken, sold=account.sold)
         self.holds[hold.id] = ended = replace(hold, ending=ending, ended_at=at)
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) - 1
         return ended
@@ -154,7 +154,7 @@ class Draft:
     def sell(self, hold: Hold, sale: Sale) -> None:
         """The hold becomes the contract."""
         account, contract = self.known(), sale.contract
-        self.account = replace(account, held=account.held - hold.taken, sold=account.sold + contract.taken)
+        self.account = account.moved(held=account.held - hold.taken, sold=account.sold + contract.taken)
         self.holds[hold.id] = replace(hold, ending=Ending.BOUGHT, ended_at=self.now, contract=contract.id)
         self._new[hold.buyer] = self._new.get(hold.buyer, 0) - 1
         self.sales[contract.id] = sale
@@ -164,7 +164,7 @@ class Draft:
         account, contract = self.known(), sale.contract
         ending = ending or contract.ending_by(at)
         assert ending is not None, "what ends by itself is due"
-        self.account = replace(account, sold=account.sold - contract.taken)
+        self.account = account.moved(held=account.held, sold=account.sold - contract.taken)
         self.sales[contract.id] = after = replace(
             sale, contract=replace(contract, ended_at=at, ending=ending)
         )

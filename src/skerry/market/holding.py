@@ -80,7 +80,7 @@ def may_come(draft: Draft, request: Reserve) -> bool:
     if account is None or account.held == NOTHING:
         return False
     ask = request.room * request.count if request.room is not None else NOTHING
-    return (account.capacity - account.sold).fits(ask)
+    return account.moved(held=NOTHING, sold=account.sold).free.fits(ask)
 
 
 def purchase(draft: Draft, request: Purchase) -> Sale:

@@ -11,7 +11,7 @@ from skerry.market.drafts import Draft, words
 from skerry.market.requests import Publish, Update, Withdraw
 from skerry.model import errors
 from skerry.model.market import Flavor
-from skerry.model.room import NOTHING, Room
+from skerry.model.room import NOTHING
 
 _FIXED: Final = ("id", "provider", "kind", "created_at", "version")
 
@@ -23,8 +23,7 @@ def publish(draft: Draft, request: Publish) -> Account:
     if flavor.expires_at is not None and flavor.expires_at <= draft.now:
         raise errors.Invalid("an offer ends after it begins", field="expires_at")
     if before is not None and before.withdrawn is None:
-        capacity = _at_least(request.capacity, before.held + before.sold)
-        if _terms(before.flavor) != _terms(flavor) or before.capacity != capacity:
+        if _terms(before.flavor) != _terms(flavor) or before.size != request.capacity:
             raise errors.AlreadyExists(f"flavor {flavor.id} is offered on other terms; update it instead")
         return before
     if before is None:
@@ -33,16 +32,15 @@ def publish(draft: Draft, request: Publish) -> Account:
         after = replace(
             before,
             flavor=replace(flavor, version=before.flavor.version, created_at=before.flavor.created_at),
-            capacity=_at_least(request.capacity, before.held + before.sold),
             withdrawn=None,
-        )
+        ).sized(request.capacity)
     draft.account = after
     draft.tell("flavor.offered", request.actor, room=words(after.capacity))
     return after
 
 
 def update(draft: Draft, request: Update) -> Account:
-    """Change terms or capacity, which stays above what is held or sold."""
+    """Change terms or capacity; what is held or sold beyond that goes when it ends."""
     before = draft.offered()
     flavor = request.change(before.flavor)
     if any(getattr(flavor, name) != getattr(before.flavor, name) for name in _FIXED):
@@ -50,8 +48,8 @@ def update(draft: Draft, request: Update) -> Account:
     _check_room(flavor)
     wanted = request.capacity
     if wanted is None:
-        wanted = flavor.whole if flavor.whole != before.flavor.whole else before.capacity
-    after = replace(before, flavor=flavor, capacity=_at_least(wanted, before.held + before.sold))
+        wanted = flavor.whole if flavor.whole != before.flavor.whole else before.size
+    after = replace(before, flavor=flavor).sized(wanted)
     if after != before:
         draft.account = after
         draft.tell("flavor.changed", request.actor, room=words(after.capacity))
@@ -84,8 +82,3 @@ def _check_room(flavor: Flavor) -> None:
 
 def _terms(flavor: Flavor) -> Flavor:
     return replace(flavor, version=1, created_at=0.0)
-
-
-def _at_least(wanted: Room, taken: Room) -> Room:
-    """The greater of both in each resource."""
-    return wanted + wanted.lack(taken)

@@ -3,8 +3,8 @@
 Each node that is for sale has one flavor under a stable id, as large as the share of its room that the
 settings name. How much of that there is follows what the node has free of other work: it shrinks when the
 node fills up, and to nothing while the node drains, is silent or takes no work; the ledger never lets it sink
-below what is held or sold. A node that is gone, or no longer for sale, has its flavor withdrawn and its
-contracts taken back after their notice.
+below what is held or sold, and offers none of that again when it ends. A node that is gone, or no longer for
+sale, has its flavor withdrawn and its contracts taken back after their notice.
 Pure, but for `follow`, which has the ledger carry a plan out.
 """
 
@@ -169,9 +169,7 @@ def _take_over(terms: Flavor, before: Flavor) -> Flavor:
 
 
 def _is_as_wanted(account: Account, offer: Wanted) -> bool:
-    taken = account.held + account.sold
-    capacity = offer.capacity + offer.capacity.lack(taken)
-    return account.capacity == capacity and account.flavor == _take_over(offer.flavor, account.flavor)
+    return account.size == offer.capacity and account.flavor == _take_over(offer.flavor, account.flavor)
 
 
 def _share(room: Room, percent: int) -> Room:
