@@ -106,9 +106,13 @@ class Follower:
         self._number += len(told)
         return told
 
+    async def wait(self) -> None:
+        """Until there is something to take."""
+        await self._changes._news_after(self._number)
+
     async def next(self) -> Told:
         """The same as soon as there is something; raises `Compacted` if that is more than is kept."""
-        await self._changes._news_after(self._number)
+        await self.wait()
         told = self._changes._after(self._number)
         self._number += len(told)
         return told

@@ -144,21 +144,48 @@ async def test_a_change_that_a_second_snapshot_shows_is_not_told_again(market: M
     ear: Any = Ear()
     subscriber = subscribing.Subscriber(market.rear, is_xml=False)
 
-    async def tell() -> None:
-        assert subscriber._follower is not None
-        news = asyncio.ensure_future(subscriber._follower.next())
-        await asyncio.wait([news])
-        await subscriber._tell(ear, news)
-
     await subscriber._subscribe(ear, SubscribeMessage("a", flavor_type="vm"))
     await market.reserve(1)  # which is not told yet when the next one is shown everything
     await subscriber._subscribe(ear, SubscribeMessage("b", all=True))
     shown = market.ledger.flavors()[0].flavor.version
-    await tell()
+    assert not await subscriber._tell(ear)
     assert ear.versions() == [shown]
     await market.reserve(1)
-    await tell()
+    assert await subscriber._tell(ear)
     assert ear.versions() == [shown, shown + 1]
+
+
+async def test_what_a_subscription_means_is_told_before_the_snapshot_of_the_next(market: Market) -> None:
+    """Else who saw the snapshot's revision and resumes from there has missed what was before it."""
+    await market.sell()
+    await market.sell(FlavorID="f-2")
+    ear: Any = Ear()
+    subscriber = subscribing.Subscriber(market.rear, is_xml=False)
+    await subscriber._subscribe(ear, SubscribeMessage("a", flavor_id="f-1"))
+    await market.reserve(1)
+    await market.reserve(1, FlavorID="f-2")
+    await subscriber._subscribe(ear, SubscribeMessage("b", flavor_id="f-2"))
+    heard = [next(iter(one.items())) for one in ear.heard]
+    names = [name.removesuffix("Message") for name, _ in heard]
+    assert names == ["Subscribed", "Refresh", "Refresh", "Subscribed", "Refresh"]
+    revisions = [message["Revision"] for _, message in heard]
+    assert revisions == sorted(revisions)
+    assert heard[2][1]["Flavor"]["Characteristics"]["Cpu"] == 7
+
+
+async def test_who_unsubscribes_and_resumes_is_told_at_once_and_in_order(market: Market) -> None:
+    await market.sell()
+    client = await Subscriber.of(market)
+    revision = (await client.subscribe(All=True))["Revision"]
+    await client.next()
+    await market.reserve(1)
+    told = await client.next()
+    await client.send("UnsubscribeMessage")
+    assert (await client.next())[0] == "UnsubscribedMessage"
+    assert (await client.subscribe(All=True, Resume=revision))["Resumed"]
+    assert await client.next() == told
+    await market.reserve(1)
+    assert (await client.next())[1]["Flavor"]["Characteristics"]["Cpu"] == 6
 
 
 async def test_who_resumes_gets_what_it_missed_and_nothing_else(market: Market) -> None:
@@ -219,6 +246,28 @@ async def test_silence_is_filled_with_heartbeats(cloud: pki.Authority, provider:
             await client.subscribe(All=True)
             for _ in range(3):
                 assert await client.next() == ("HeartbeatMessage", {"Revision": ledger.changes.revision})
+
+
+async def test_changes_that_others_are_told_of_are_silence_too(
+    cloud: pki.Authority, provider: SigningKey
+) -> None:
+    """The revision in a heartbeat is what keeps a place in a history that others fill."""
+    clock = ManualClock()
+    async with market_of(provider, clock, MarketSettings()) as (ledger, rear):
+        quick = dataclasses.replace(rear, heartbeat_s=0.05)
+        async with serving(cloud, rear=quick) as site:
+            market = Market(site, await site.session(), ledger, quick, clock, provider)
+            await market.sell()
+            client = await Subscriber.of(market)
+            before = (await client.subscribe(FlavorType="vm"))["Revision"]
+            account = ledger.flavors()[0]
+            beat = asyncio.ensure_future(client.next())
+            while not beat.done():
+                ledger.changes.tell(ledger.changes.revision + 1, [Changed(account, account)])
+                await asyncio.sleep(0)
+            name, message = beat.result()
+            assert name == "HeartbeatMessage"
+            assert message["Revision"] > before
 
 
 async def test_xml_says_the_same_as_json(market: Market) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from skerry.kit.tasks import give_up
 from skerry.market.accounts import Account
-from skerry.market.changes import Changed, Follower
+from skerry.market.changes import Follower
 from skerry.market.selecting import matches
 from skerry.model import errors
 from skerry.model.ids import FlavorId
@@ -38,6 +38,8 @@ from skerry.wire.rear.shelf import offer_of
 MAX_SCOPES: Final = 64
 MAX_MISTAKES: Final = 16
 _LONELY_S: Final = 30.0  # a connection that subscribes to nothing is closed after this
+_AT_ONCE: Final = 32  # messages, before others have their turn
+_TOO_SLOW: Final = "too slow: changes that were not read are no longer kept; forget what you know"
 
 
 @endpoint(
@@ -83,37 +85,41 @@ class Subscriber:
         self._changes = rear.ledger.changes
         self._is_xml = is_xml
         self._scopes: dict[str, Scope] = {}
-        self._follower: Follower | None = None
-        self._ahead: dict[FlavorId, int] = {}  # versions that were shown before their change was told
-        self._ahead_until = 0
+        self._follower: Follower | None = None  # None: nothing is subscribed to
+        self._revision = 0  # up to here everything was told
+        self._spoke_at = 0.0
+        self._sent = 0
         self._mistakes = 0
 
     async def converse(self, socket: WebSocket) -> None:
         """Until the client goes."""
+        clock = asyncio.get_running_loop().time
+        self._spoke_at = clock()
         asking = asyncio.ensure_future(socket.receive())
-        telling: asyncio.Future[list[tuple[int, tuple[Changed, ...]]]] | None = None
+        change: asyncio.Future[None] | None = None
         try:
             while True:
-                if telling is None and self._follower is not None:
-                    telling = asyncio.ensure_future(self._follower.next())
-                wait_s = self._rear.heartbeat_s if self._scopes else _LONELY_S
-                waiting: list[asyncio.Future[Any]] = [asking] if telling is None else [asking, telling]
-                await asyncio.wait(waiting, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                if telling is not None and telling.done():
-                    done, telling = telling, None
-                    await self._tell(socket, done)
-                elif asking.done():
+                await self._tell(socket)
+                quiet_s = self._rear.heartbeat_s if self._scopes else _LONELY_S
+                if asking.done():
                     message = asking.result()
                     if message is None:
                         return
                     await self._answer(socket, message)
                     asking = asyncio.ensure_future(socket.receive())
-                elif not self._scopes:
-                    raise errors.Invalid("nothing was subscribed to; send a SubscribeMessage")
+                elif (left_s := self._spoke_at + quiet_s - clock()) > 0:
+                    if self._follower is not None and (change is None or change.done()):
+                        change = asyncio.ensure_future(self._follower.wait())
+                    waiting: list[asyncio.Future[Any]] = [asking]
+                    if change is not None and not change.done():
+                        waiting.append(change)
+                    await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                elif self._scopes:
+                    await self._send(socket, HeartbeatMessage(self._revision))
                 else:
-                    await self._send(socket, HeartbeatMessage(self._changes.revision))
+                    raise errors.Invalid("nothing was subscribed to; send a SubscribeMessage")
         finally:
-            await give_up([asking] if telling is None else [asking, telling])
+            await give_up([asking] if change is None else [asking, change])
 
     async def _answer(self, socket: WebSocket, message: bytes) -> None:
         try:
@@ -123,6 +129,8 @@ class Subscriber:
                 return
             if self._scopes.pop(asked.subscription_id, None) is None:
                 raise errors.NotFound(f"there is no subscription {asked.subscription_id!r}")
+            if not self._scopes:
+                self._follower = None
             await self._send(socket, UnsubscribedMessage(asked.subscription_id))
         except (
             errors.Invalid,
@@ -150,65 +158,62 @@ class Subscriber:
             )
         if scope.flavor and asked.resume is None:
             self._rear.ledger.flavor(FlavorId(scope.flavor))
-        is_first = not self._scopes
-        self._scopes[scope.id] = scope
-        if is_first and asked.resume is not None:
+        if self._follower is None and asked.resume is not None:
             try:
                 self._follower = self._changes.resume(asked.resume)
             except errors.Compacted:
                 pass  # then it is told that it was not resumed, and everything follows
             else:
+                self._scopes[scope.id] = scope
+                self._revision = asked.resume
                 await self._send(socket, SubscribedMessage(scope.id, asked.resume, True, 0))
                 return
-        accounts, follower = self._changes.snapshot()
-        revision = self._changes.revision
+        # What the other subscriptions mean is told first: no revision below that of the snapshot follows it.
+        while await self._tell(socket):
+            pass
+        accounts, self._follower = self._changes.snapshot()
+        self._revision = revision = self._changes.revision
+        self._scopes[scope.id] = scope
         meant = [account for account in accounts if _means(scope, account)]
-        if is_first:
-            self._follower = follower
-        else:
-            self._ahead.update((account.flavor.id, account.flavor.version) for account in meant)
-            self._ahead_until = revision
         await self._send(socket, SubscribedMessage(scope.id, revision, False, len(meant)))
         await self._show(socket, meant, revision)
 
-    async def _tell(
-        self, socket: WebSocket, told: asyncio.Future[list[tuple[int, tuple[Changed, ...]]]]
-    ) -> None:
-        try:
-            batches = told.result()
-        except errors.Compacted as error:
+    async def _tell(self, socket: WebSocket) -> bool:
+        """What changed since the last time; False if nothing did."""
+        if self._follower is None:
+            return False
+        batches, reached = self._follower.take(), self._changes.revision
+        if batches is None:
             accounts, self._follower = self._changes.snapshot()
-            revision = self._changes.revision
-            self._ahead.clear()
             meant = [account for account in accounts if self._is_meant(account)]
-            await self._send(socket, ResetMessage(error.message, revision, len(meant)))
-            await self._show(socket, meant, revision)
-            return
-        for revision, batch in batches:
-            if revision > self._ahead_until:
-                self._ahead.clear()
-            for changed in batch:
-                if not self._is_meant(changed.before) and not self._is_meant(changed.after):
-                    continue
-                if self._ahead and self._was_shown(changed):
-                    continue
-                data = self._rear.news.written(revision, changed, is_xml=self._is_xml)
-                if data is not None:
-                    await socket.send(data)
+            await self._send(socket, ResetMessage(_TOO_SLOW, reached, len(meant)))
+            await self._show(socket, meant, reached)
+        else:
+            for revision, batch in batches:
+                for changed in batch:
+                    if self._is_meant(changed.before) or self._is_meant(changed.after):
+                        data = self._rear.news.written(revision, changed, is_xml=self._is_xml)
+                        if data is not None:
+                            await self._send_written(socket, data)
+        self._revision = reached
+        return batches != []
 
     async def _show(self, socket: WebSocket, accounts: Iterable[Account], revision: int) -> None:
         for account in accounts:
             await self._send(socket, news.snapshot_of(self._rear.owner, account, revision))
 
-    def _was_shown(self, changed: Changed) -> bool:
-        account = changed.after
-        return account is not None and account.flavor.version <= self._ahead.get(account.flavor.id, 0)
-
     def _is_meant(self, account: Account | None) -> bool:
         return account is not None and any(_means(scope, account) for scope in self._scopes.values())
 
     async def _send(self, socket: WebSocket, message: FromServer) -> None:
-        await socket.send(xml.written(message) if self._is_xml else messages.written(message))
+        await self._send_written(socket, xml.written(message) if self._is_xml else messages.written(message))
+
+    async def _send_written(self, socket: WebSocket, data: bytes) -> None:
+        await socket.send(data)
+        self._spoke_at = asyncio.get_running_loop().time()
+        self._sent += 1
+        if self._sent % _AT_ONCE == 0:
+            await asyncio.sleep(0)  # there may be many, and who reads quickly never makes us wait
 
 
 def _means(scope: Scope, account: Account) -> bool:
