@@ -187,7 +187,7 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
         "Torino",
         "arm64",
     ]
-    assert "south: no answer within 3 s" in result.stderr
+    assert result.stderr == "peer south: no answer within 3 s\n"
     assert stall.trader.wishes == [None]
 
 

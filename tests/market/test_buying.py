@@ -68,7 +68,7 @@ async def test_only_one_currency_is_compared_and_that_is_said() -> None:
         await south.sell(price=Price(Decimal("0.01"), "NOK", "PT1H"))
         told = await mine.steps()
         assert (
-            "2 offers in EUR, the best of north; 1 in other currencies were not compared" in told[1].message
+            told[1].message == "2 offers in EUR, the best of north; not compared with 1 in other currencies"
         )
         assert (await mine.buy(currency="NOK")).peer == "south"
         with pytest.raises(errors.NoRoom):
@@ -125,6 +125,47 @@ async def test_a_peer_that_hangs_in_the_middle_is_left_for_the_next_and_undone_w
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
 
 
+async def test_a_peer_that_hangs_is_not_asked_for_each_of_its_offers_and_is_named_once() -> None:
+    async with shop("north", "south", deal_timeout_s=0.05) as (mine, north, south):
+        for number in range(20):
+            await north.sell(f"f{number}", price=CHEAP)
+
+        async def hang(call: str) -> None:
+            if call == "reserve":
+                await asyncio.Event().wait()
+
+        north.before = hang
+        with pytest.raises(
+            errors.Unavailable, match=r"^nothing could be bought; peer north: it did not"
+        ) as told:
+            await mine.buy()
+        assert told.value.message.count("north") == 1
+        assert north.calls.count("reserve") == 1
+        await south.sell()
+        assert (await mine.buy()).peer == "south"
+
+
+async def test_of_a_peer_without_room_every_offer_is_tried_and_the_last_word_told() -> None:
+    async with shop("north") as (mine, north):
+        for id in ("a", "b", "c"):
+            await north.sell(id)
+
+        async def refuse(call: str) -> None:
+            if call == "reserve":
+                raise errors.NoRoom("peer north: it is sold")
+
+        north.before = refuse
+        with pytest.raises(errors.Unavailable, match=r"^nothing could be bought; peer north: it is sold$"):
+            await mine.buy()
+        assert north.calls.count("reserve") == 6  # each once more, to see whether there is anything to undo
+
+
+async def test_who_has_no_peers_learns_how_to_name_one() -> None:
+    async with shop() as (mine,):
+        with pytest.raises(errors.NoRoom, match="skerry market peers add"):
+            await mine.buy()
+
+
 async def test_a_peer_that_is_full_by_then_falls_to_the_next() -> None:
     async with shop("north", "south") as (mine, north, south):
         await north.sell(price=CHEAP)
@@ -174,7 +215,7 @@ async def test_a_provider_that_lies_gets_nothing_and_its_contract_back(lie: str)
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
         assert "sign" not in north.calls
         assert "release" in north.calls
-        with pytest.raises(errors.Unavailable, match="nothing could be bought; north: "):
+        with pytest.raises(errors.Unavailable, match="nothing could be bought; peer north: "):
             await mine.buy(duration_s=600.0, peer="north")
 
 
@@ -350,7 +391,7 @@ async def test_a_peer_with_live_contracts_is_neither_removed_nor_made_another() 
     async with shop("north") as (mine, north):
         await north.sell()
         await mine.buy()
-        with pytest.raises(errors.Conflict, match="1 contracts of peer north are live"):
+        with pytest.raises(errors.Conflict, match=r"contract \w+ of peer north is live; release"):
             await mine.desk.remove_peer("north", actor="ed")
         with pytest.raises(errors.Conflict):
             await mine.desk.set_peer(replace(north.peer, cloud=STRANGER.cloud), actor="ed")

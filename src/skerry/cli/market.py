@@ -124,7 +124,7 @@ def offers(
         rows=lambda value: [_offer(one) for one in value["offers"]],
     )
     for failure in found["failures"]:
-        click.echo(f"{failure['peer']}: {failure['message']}", err=True)
+        click.echo(failure["message"], err=True)
     if not found["offers"] and not found["failures"] and not server.get("market", "peers")["peers"]:
         click.echo("There are no peers yet; add one with 'skerry market peers add'.", err=True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -26,7 +26,7 @@ from skerry.market.keys import SigningKey
 from skerry.market.listing import Lister
 from skerry.market.loans import Deal, Loan, Loans
 from skerry.market.peers import Peers
-from skerry.market.trading import Borrowed, Found, Listing, Progress, State, Wish
+from skerry.market.trading import Borrowed, Found, Listing, Progress, State, Wish, of_peer
 from skerry.model import errors, nodes
 from skerry.model.ids import CloudId
 from skerry.model.market import Contract
@@ -85,11 +85,20 @@ class Buyer:
         """Buy what is wished for at the best price, and wait for its node."""
         yield Progress("listing", "asking " + (f"peer {wish.peer}" if wish.peer else "all peers"))
         listing = await self._lister.offers(wish)
-        candidates, failures = _candidates(listing, wish)
+        candidates = _candidates(listing, wish)
+        failures = {failure.peer: failure.message for failure in listing.failures}
+        if not self._peers.all():
+            raise errors.NoRoom("there is no peer to buy of; name one with `skerry market peers add`")
         if not candidates:
-            raise errors.NoRoom("no peer offers what is wished for" + _because(failures))
+            raise errors.NoRoom(
+                "no peer offers what is wished for; see `skerry market offers` for what there is"
+                + _because(failures)
+            )
         yield Progress("listing", _listed(listing, candidates))
+        away: set[str] = set()
         for found in candidates:
+            if found.peer in away:
+                continue  # it would take its time for each of its offers
             deal = self._deal(found, wish)
             deadline = asyncio.get_running_loop().time() + self._settings.deal_timeout_s
             try:
@@ -104,7 +113,9 @@ class Buyer:
                 document = await _by(deadline, self._sign(deal, contract, bought))
             except errors.SkerryError as error:
                 log.info("deal.failed", peer=found.peer, flavor=found.flavor.id, error=error.message)
-                failures.append(f"{found.peer}: {error.message}")
+                failures[found.peer] = of_peer(found.peer, error.message)
+                if _is_away(error):
+                    away.add(found.peer)
                 await self._compensate(deal, error)
                 continue
             except BaseException:
@@ -252,7 +263,7 @@ class Buyer:
 
     async def _compensate(self, deal: Deal, error: errors.SkerryError) -> None:
         """Undo it before anything else is tried, unless that would mean to wait for a peer that is away."""
-        if isinstance(error, errors.TimedOut | errors.Unavailable):
+        if _is_away(error):
             self._leave(deal)
         else:
             await self._try_to_undo(deal)
@@ -303,23 +314,27 @@ async def _by(deadline: float, work: Awaitable[T]) -> T:
         raise errors.TimedOut("it did not answer in the time for a deal (market.deal_timeout_s)") from None
 
 
-def _candidates(listing: Listing, wish: Wish) -> tuple[list[Found], list[str]]:
-    """Offers to try, the best first, all of one currency; and what went wrong so far."""
-    found = listing.found
-    currency = wish.currency or bidding.common_currency(found)
-    failures = [f"{failure.peer}: {failure.message}" for failure in listing.failures]
-    return [one for one in found if one.price.currency == currency], failures
+def _is_away(error: errors.SkerryError) -> bool:
+    return isinstance(error, errors.TimedOut | errors.Unavailable)
+
+
+def _candidates(listing: Listing, wish: Wish) -> list[Found]:
+    """Offers to try, the best first, all of one currency."""
+    currency = wish.currency or bidding.common_currency(listing.found)
+    return [one for one in listing.found if one.price.currency == currency]
 
 
 def _listed(listing: Listing, candidates: list[Found]) -> str:
     best = candidates[0]
-    text = f"{len(candidates)} offers in {best.price.currency}, the best of {best.peer}"
-    if others := len(listing.found) - len(candidates):
-        text += f"; {others} in other currencies were not compared"
+    count = len(candidates)
+    text = f"{count} offer{'' if count == 1 else 's'} in {best.price.currency}, the best of {best.peer}"
+    if others := len(listing.found) - count:
+        text += f"; not compared with {others} in other currencies"
     if listing.failures:
         text += f"; no answer of {', '.join(failure.peer for failure in listing.failures)}"
     return text
 
 
-def _because(failures: list[str]) -> str:
-    return f"; {'; '.join(failures)}" if failures else "; see `skerry market offers`"
+def _because(failures: Mapping[str, str]) -> str:
+    """What each peer said last."""
+    return "".join(f"; {message}" for message in failures.values())

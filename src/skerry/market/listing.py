@@ -17,7 +17,7 @@ from skerry.market import bidding
 from skerry.market.dealing import Providers
 from skerry.market.peers import Peers
 from skerry.market.selecting import Offer
-from skerry.market.trading import Found, Listing, Peer, PeerFailure, PeerState, Wish
+from skerry.market.trading import Found, Listing, Peer, PeerFailure, PeerState, Wish, of_peer
 from skerry.model import errors
 
 log = structlog.get_logger(__name__)
@@ -84,6 +84,7 @@ class Lister:
 
     def _failed(self, peer: Peer, message: str) -> PeerFailure:
         log.info("peer.failed", peer=peer.name, error=message)
+        message = of_peer(peer.name, message)
         self._states[peer.name] = PeerState(peer, False, message, at=self._clock.now())
         return PeerFailure(peer.name, message)
 

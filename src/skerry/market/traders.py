@@ -69,8 +69,9 @@ class Desk:
             loan.borrowed.id for loan in self._loans.all() if not loan.is_over and loan.borrowed.peer == name
         ]
         if live:
+            others = f" and {len(live) - 1} more" if len(live) > 1 else ""
             raise errors.Conflict(
-                f"{len(live)} contracts of peer {name} are live, such as {live[0]}; release them before it "
+                f"contract {live[0]} of peer {name}{others} is live; release what is bought of it before it "
                 f"{becoming}"
             )
         if any(deal.peer == name for deal in self._loans.deals()):

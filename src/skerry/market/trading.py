@@ -77,7 +77,7 @@ class PeerFailure(msgspec.Struct, frozen=True):
     """A peer that gave no answer, or none that could be used."""
 
     peer: str
-    message: str
+    message: str  # names it
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -162,3 +162,8 @@ class Trader(Protocol):
 
     async def renew(self, id: str, duration_s: float, *, actor: str) -> Borrowed:
         """Let it last so much longer than it does, at the price of now."""
+
+
+def of_peer(peer: str, message: str) -> str:
+    """What went wrong with a peer, with its name once."""
+    return message if message.startswith(f"peer {peer}") else f"peer {peer}: {message}"

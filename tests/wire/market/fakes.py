@@ -60,7 +60,7 @@ class FakeTrader:
     def __init__(self) -> None:
         self.known: dict[str, PeerState] = {}
         self.contracts: dict[str, Borrowed] = {}
-        self.listing = Listing([FOUND], [PeerFailure("south", "no answer within 3 s")])
+        self.listing = Listing([FOUND], [PeerFailure("south", "peer south: no answer within 3 s")])
         self.wishes: list[Wish | None] = []
         self.steps: Iterable[Progress] = STEPS
         self.failing: errors.SkerryError | None = None

@@ -95,7 +95,7 @@ async def test_without_an_amount_all_offers_are_listed_and_peers_that_fail_are_n
     found = await shop.get("/market/offers")
     assert shop.trader.wishes == [None]
     assert [offer["peer"] for offer in found["offers"]] == ["north"]
-    assert found["failures"] == [{"peer": "south", "message": "no answer within 3 s"}]
+    assert found["failures"] == [{"peer": "south", "message": "peer south: no answer within 3 s"}]
     own = await shop.get("/market/offers?own=true")
     assert [offer["peer"] for offer in own["offers"]] == ["north", ""]
 
