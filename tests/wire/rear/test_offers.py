@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skerry.kit import pki
-from skerry.kit.clock import ManualClock
+from skerry.kit.clock import ManualClock, iso
 from skerry.kit.tasks import give_up
 from skerry.market.keys import SigningKey
 from skerry.model.settings import MarketSettings
@@ -181,6 +181,29 @@ async def test_what_changes_is_taken_in_also_if_nobody_looks_and_if_it_is_no_lon
         await give_up([following])
         listed = (await market.get("/api/listflavors")).json["Items"]
         assert [item["FlavorID"] for item in listed] == ["f-2", "f-5"]
+
+
+async def test_an_offer_that_ends_is_gone_at_that_moment_and_hides_no_other(market: Market) -> None:
+    await market.sell()
+    ends = iso(market.clock.now() + 60)
+    sold = await market.sell(
+        FlavorID="f-2", Characteristics={"Cpu": 64, "Memory": 16384}, ExpirationTime=ends
+    )
+    assert sold["ExpirationTime"] == ends
+    assert (await market.get("/api/listflavours")).json["flavourID"] == "f-2"
+    assert await chosen(market, Sort="-cpu", Limit=1) == ["f-2"]
+    market.clock.advance(60)
+    assert (await market.get("/api/listflavours")).json["flavourID"] == "f-1"
+    assert await chosen(market, Sort="-cpu", Limit=1) == ["f-1"]
+    assert [one["flavorID"] for one in (await market.get("/api/v2/flavors")).json] == ["f-1"]
+    assert (await market.post("/api/reserveflavor", {"FlavorID": "f-2"})).status == 410
+    assert (await market.get("/api/flavors/f-2")).json["OptionalFields"]["Availability"] is False
+
+
+@pytest.mark.parametrize("ends", ["soon", "2099-01-01T00:00:00", "1999-01-01T00:00:00Z"])
+async def test_an_offer_ends_at_a_time_that_is_to_come(market: Market, ends: str) -> None:
+    answer = await market.post("/api/flavors", {**PARTS, "ExpirationTime": ends})
+    assert (answer.status, answer.json["code"]) == (400, "invalid")
 
 
 async def test_several_whole_ones_are_taken_together(market: Market) -> None:

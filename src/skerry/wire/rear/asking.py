@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from skerry.wire.rear.documents import (
     Policy,
     PriceDocument,
     WholeDocument,
+    moment_of,
 )
 
 _CORE: Final = 1000
@@ -206,8 +206,8 @@ def bought_of(answer: Contract) -> Bought:
 
 def standing_of(answer: ContractState) -> Standing:
     return Standing(
-        ends_at=_moment(answer.expiration_time),
-        reclaim_at=None if answer.reclaim_time is None else _moment(answer.reclaim_time),
+        ends_at=moment_of(answer.expiration_time, "ExpirationTime"),
+        reclaim_at=None if answer.reclaim_time is None else moment_of(answer.reclaim_time, "ReclaimTime"),
         reason=words(answer.reason),
         ended=answer.state if answer.state in _OVER else "",
     )
@@ -220,8 +220,8 @@ def standing_in(text: str) -> Standing:
     except jsonio.Malformed as error:
         raise errors.Invalid(f"what was said of the contract cannot be read: {error}") from None
     return Standing(
-        ends_at=_moment(told.ends),
-        reclaim_at=None if told.reclaim is None else _moment(told.reclaim),
+        ends_at=moment_of(told.ends, "ends"),
+        reclaim_at=None if told.reclaim is None else moment_of(told.reclaim, "reclaim"),
         reason=words(told.reason),
         ended=words(told.ended or ""),
         cell=words(told.cell),
@@ -300,13 +300,3 @@ class Reaching:
 
 def _room(cores: int, megabytes: int, gigabytes: int) -> Room:
     return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
-
-
-def _moment(text: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError
-        return moment.timestamp()
-    except (ValueError, OverflowError):
-        raise errors.Invalid(f"{words(text)[:40]!r} is no time with a zone") from None

@@ -7,6 +7,7 @@ programs that came of it. Of a flavor, what is free now is shown, at the price o
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, ClassVar, Final
 
@@ -347,6 +348,9 @@ class OfferBody(msgspec.Struct, frozen=True):
     policy: Policy = field(default_factory=Policy, name="Policy")
     count: Annotated[Count, Meta(description="How many of it there are")] = field(default=1, name="Count")
     location: Text = field(default="", name="Location")
+    expiration_time: Annotated[
+        str, Meta(max_length=40, description="When it ends unless sold anew, ISO 8601; without it never")
+    ] = field(default="", name="ExpirationTime")
 
     def flavor(self, new_id: FlavorId, provider: CloudId, now: float) -> Flavor:
         has = self.characteristics
@@ -365,6 +369,7 @@ class OfferBody(msgspec.Struct, frozen=True):
             if parts is None
             else Partition(_room(parts.cpu_min, parts.memory_min), _room(parts.cpu_step, parts.memory_step)),
             aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
+            expires_at=moment_of(self.expiration_time, "ExpirationTime") if self.expiration_time else None,
             stock=self.count,
             location=self.location,
         )
@@ -372,6 +377,19 @@ class OfferBody(msgspec.Struct, frozen=True):
 
 def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Room:
     return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+
+
+def moment_of(text: str, name: str) -> float:
+    """A time as it is written here, and in any other zone that it names."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.timestamp()
+    except (ValueError, OverflowError):
+        raise errors.Invalid(
+            f"{name} is a time with its zone, such as `2026-01-31T12:00:00Z`", field=name
+        ) from None
 
 
 def flavor_document(offer: Offer, owner: Identity, *, is_offered: bool = True) -> FlavorDocument:

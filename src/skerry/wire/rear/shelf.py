@@ -7,6 +7,7 @@ written is kept until it changes: each offer in each dialect, and whole answers,
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
@@ -16,6 +17,7 @@ from skerry.kit.clock import Clock
 from skerry.market.accounts import Account
 from skerry.market.selecting import PAGE, Catalogue, Offer, Page, Selector
 from skerry.model.ids import FlavorId
+from skerry.model.market import Flavor
 from skerry.wire.rear.keeper import Ledger
 
 _MOST_WRITTEN: Final = 20_000
@@ -32,7 +34,10 @@ class Shelf:
         self._clock = clock
         accounts, self._follower = ledger.changes.snapshot()
         self._catalogue = Catalogue(map(offer_of, accounts))
-        self._mortal = {offer.flavor.id for offer in self._catalogue if offer.flavor.expires_at is not None}
+        self._ends: dict[FlavorId, float] = {}
+        self._soonest = math.inf  # of those, so that they are looked at only if one is due
+        for offer in self._catalogue:
+            self._note_end(offer.flavor)
         # By dialect, of offers as they are in the catalogue; what was written first goes first.
         self._written: dict[str, OrderedDict[FlavorId, bytes]] = {}
         self._answers: dict[Hashable, bytes] = {}
@@ -40,12 +45,7 @@ class Shelf:
     def find(self, selector: Selector, *, limit: int = PAGE, after: str = "") -> Page:
         """Of what is offered at this moment."""
         self._catch_up()
-        page = self._catalogue.find(selector, limit=limit, after=after)
-        if not self._mortal:
-            return page
-        now = self._clock.now()
-        there = [offer for offer in page.offers if not _is_over(offer, now)]
-        return Page(there, page.following)
+        return self._catalogue.find(selector, limit=limit, after=after)
 
     async def run(self) -> None:
         """Take in what changes, for ever, so that there is never much to take in before an answer."""
@@ -71,7 +71,7 @@ class Shelf:
         if kept is not None:
             return kept
         made = make()
-        if len(made) <= _LARGEST_ANSWER and not self._mortal:  # those end without a change
+        if len(made) <= _LARGEST_ANSWER:
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
             self._answers[question] = made
@@ -81,14 +81,18 @@ class Shelf:
         changes = self._follower.take()
         if changes is None:
             self._start_over()
-            return
-        for _, batch in changes:
+        for _, batch in changes or ():
             for changed in batch:
                 account = changed.after
                 if account is not None and account.withdrawn is None:
                     self._put(offer_of(account))
                 elif (gone := account or changed.before) is not None:
                     self._drop(gone.flavor.id)
+        now = self._clock.now()
+        if now >= self._soonest:  # what ends is gone at once, before the ledger says so
+            for id in [id for id, end in self._ends.items() if now >= end]:
+                self._drop(id)
+            self._soonest = min(self._ends.values(), default=math.inf)
 
     def _start_over(self) -> None:
         """Take everything anew, and write only what is not the same."""
@@ -104,23 +108,23 @@ class Shelf:
     def _put(self, offer: Offer) -> None:
         self._forget(offer.flavor.id)
         self._catalogue.put(offer)
-        if offer.flavor.expires_at is not None:
-            self._mortal.add(offer.flavor.id)
+        self._note_end(offer.flavor)
 
     def _drop(self, id: FlavorId) -> None:
         self._forget(id)
         self._catalogue.drop(id)
 
+    def _note_end(self, flavor: Flavor) -> None:
+        if flavor.expires_at is not None:
+            self._ends[flavor.id] = flavor.expires_at
+            self._soonest = min(self._soonest, flavor.expires_at)
+
     def _forget(self, id: FlavorId) -> None:
         self._answers.clear()
-        self._mortal.discard(id)
+        self._ends.pop(id, None)
         for kept in self._written.values():
             kept.pop(id, None)
 
 
 def offer_of(account: Account) -> Offer:
     return Offer(account.flavor, account.free)
-
-
-def _is_over(offer: Offer, now: float) -> bool:
-    return offer.flavor.expires_at is not None and now >= offer.flavor.expires_at
