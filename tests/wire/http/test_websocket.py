@@ -94,6 +94,10 @@ async def test_text_is_spoken_where_it_is_agreed_on(serve: Serve) -> None:
     client = await session.ws_connect("/")
     await client.send_bytes(b"bytes")
     assert (await client.receive()).data == 1003
+    wire = await site.wire()
+    half = "é".encode()[:1]  # of a character: the other half may come in the next part, and here it does not
+    await wire.send(HANDSHAKE + masked(1, half, fin=False) + masked(0, b"e"))
+    assert await closing(wire) == (1007, b"text is UTF-8")
     async with session.get(
         "/",
         headers={

@@ -305,6 +305,7 @@ async def test_xml_says_the_same_as_json(market: Market) -> None:
         ('{"SubscribeMessage": {"FlavorID": "nothing"}}', "not-found"),
         ('{"SubscribeMessage": {"Selector": {"Cpu": -1}}}', "invalid"),
         ('{"SubscribeMessage": {"All": true, "Sope": 1}}', "invalid"),
+        ('{"SubscribeMessage": {"Selector": {"Sort": "cpu", "Limit": 1}}}', "invalid"),
         ('{"RefreshMessage": {}}', "invalid"),
     ],
 )

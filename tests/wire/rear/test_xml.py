@@ -9,6 +9,7 @@ from lxml import etree
 
 from skerry.model import errors
 from skerry.wire.rear import messages, xml
+from skerry.wire.rear.documents import SelectorBody
 from skerry.wire.rear.messages import SubscribeMessage, UnsubscribeMessage
 from tests.wire.rear.test_goldens import FOLDER, MESSAGES
 
@@ -51,6 +52,12 @@ ASKED = [
         b"<SubscribeMessage><Selector><MoreThanCpu>2</MoreThanCpu><Partition><Cpu>1</Cpu></Partition></Selector>"
         b"</SubscribeMessage>",
         None,
+    ),
+    (b"<SubscribeMessage><Selector/></SubscribeMessage>", SubscribeMessage(selector=SelectorBody())),
+    (
+        b"<!-- --><SubscribeMessage><SubscriptionID><![CDATA[<a>]]>&amp;</SubscriptionID>\n"
+        b" <All>tr<!-- -->ue\n</All></SubscribeMessage>",
+        SubscribeMessage(subscription_id="<a>&", all=True),
     ),
     (b"<UnsubscribeMessage><SubscriptionID>a</SubscriptionID></UnsubscribeMessage>", UnsubscribeMessage("a")),
 ]
@@ -114,6 +121,15 @@ BOMB = (
         (b"<SubscribeMessage><All>true</All><All>true</All></SubscribeMessage>", "given twice"),
         (b'<SubscribeMessage x="1"/>', "no attributes"),
         (b'<SubscribeMessage xmlns="urn:x"><All>true</All></SubscribeMessage>', "no namespace"),
+        (b"<SubscribeMessage>all<All>true</All></SubscribeMessage>", "elements and text"),
+        (b"<SubscribeMessage><All>true</All>f-1</SubscribeMessage>", "elements and text"),
+        (b"<Subscribe-Message/>", "none of SubscribeMessage"),
+        ("<SubscribeMessage><All>true</All></SubscribeMessage>".encode("utf-16"), "not well-formed"),
+        (
+            b"<?xml version='1.0' encoding='iso-8859-1'?><SubscribeMessage><FlavorID>\xe9</FlavorID>"
+            b"</SubscribeMessage>",
+            "not well-formed",
+        ),
         (b"<SubscribeMessage>", "not well-formed"),
         (b"", "not well-formed"),
         (b"\x00", "not well-formed"),

@@ -214,7 +214,10 @@ class WebSocket:
             self.ended()
         elif frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self._is_over:
             self._parts += frame.data
-            if frame.fin:
+            if frame.fin and self._speaks_text and not _is_utf8(self._parts):
+                self._protocol.fail(CloseCode.INVALID_DATA, "text is UTF-8")
+                self.ended()
+            elif frame.fin:
                 self._messages.append(bytes(self._parts))
                 self._waiting += len(self._parts) + _PER_MESSAGE
                 self._parts.clear()
@@ -229,3 +232,11 @@ class WebSocket:
                 transport.write(part)
             elif transport.can_write_eof():
                 transport.write_eof()
+
+
+def _is_utf8(data: bytearray) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

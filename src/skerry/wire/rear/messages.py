@@ -47,6 +47,11 @@ class SubscribeMessage(msgspec.Struct, frozen=True):
                 "subscribe to one of FlavorID, FlavorType, Selector and All", field="SubscribeMessage"
             )
         selector = None if self.selector is None else self.selector.selector()
+        if self.selector is not None and _listing(self.selector) != _listing(SelectorBody()):
+            raise errors.Invalid(
+                "a subscription has no order and no pages; leave Sort, Limit and Continue out",
+                field="Selector",
+            )
         return Scope(self.subscription_id, self.flavor_id, self.flavor_type, selector)
 
 
@@ -178,6 +183,11 @@ def understood(given: Any, *, strict: bool = True) -> FromClient:
         raise errors.Invalid(f"{name} has no {unknown[0][:64]!r}; leave it out")
     found: FromClient = message
     return found
+
+
+def _listing(selector: SelectorBody) -> tuple[str, int, str]:
+    """What is about the answer and not about the offers."""
+    return selector.sort, selector.limit, selector.continue_
 
 
 def reason_of(withdrawal: Withdrawal | None) -> Reason:

@@ -19,6 +19,7 @@ from skerry.wire.rear.messages import FromClient, FromServer
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 8
 MAX_ELEMENTS: Final = 256
+_OBJECTS: Final = ("selector", "partition", "maxprice")  # that say something also if they are empty
 
 
 def schema() -> bytes:
@@ -57,6 +58,7 @@ def parsed(data: bytes) -> etree._Element:
     if len(data) > MAX_BYTES:
         raise errors.TooLarge(f"a message may have at most {MAX_BYTES} bytes; send less")
     parser = etree.XMLParser(
+        encoding="utf-8",  # as all text is, whatever a declaration says: of two readings one would be unseen
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
@@ -73,7 +75,7 @@ def parsed(data: bytes) -> etree._Element:
     except etree.XMLSyntaxError as error:
         if "Excessive depth" in error.msg:  # the parser's own bound, which lies beyond ours
             raise _too_much() from None
-        raise errors.Invalid(f"not well-formed XML: {error.msg}") from None
+        raise errors.Invalid(f"not well-formed XML: {' '.join(error.msg.split())}") from None
     except ValueError as error:
         raise errors.Invalid(f"not well-formed XML: {error}") from None
     if root.getroottree().docinfo.internalDTD is not None:
@@ -96,15 +98,18 @@ def _check_bounds(root: etree._Element) -> None:
         seen += 1
         if depth > MAX_DEPTH or seen > MAX_ELEMENTS:
             raise _too_much()
-        # What is no element, such as a reference to an entity, has a tag that is no text.
-        if not str(element.tag).isidentifier() or element.attrib:
+        # `{` before a namespace; what is no element, such as a reference to an entity, has a `<function>`.
+        if str(element.tag).startswith(("{", "<")) or element.attrib:
             raise errors.Invalid("elements of a message have no namespace and no attributes")
+        if len(element) and any((text or "").strip() for text in (element.text, *(e.tail for e in element))):
+            raise errors.Invalid(f"<{element.tag[:40]}> has elements and text; leave the text out")
         waiting += [(inner, depth + 1) for inner in element]
 
 
 def _value(element: etree._Element) -> Any:
     if not len(element):
-        return (element.text or "").strip() or None
+        text = (element.text or "").strip()
+        return text or ({} if element.tag.lower() in _OBJECTS else None)
     found: dict[str, Any] = {}
     for inner in element:
         if inner.tag in found:
