@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from skerry.cli import main
 from skerry.cli.bargains import Span, Where, span
+from skerry.cli.market import market
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.market.keys import SigningKey
@@ -34,7 +35,7 @@ from tests.support.nodes import Command, read_until
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.market.conftest import desk_of
-from tests.wire.market.fakes import BORROWED, NORTH, STEPS, FakeTrader
+from tests.wire.market.fakes import BORROWED, FOUND, NORTH, STEPS, FakeTrader
 from tests.wire.rear.conftest import market_of
 
 T = TypeVar("T")
@@ -152,6 +153,7 @@ def test_peers_are_listed_with_how_they_were_found_and_removed(stall: Stall) -> 
     assert result.exit_code == 1
     assert result.stdout == "removed north\nremoved west\n"
     assert "there is no such peer" in result.stderr
+    assert json.loads(stall.say("peers", "rm", "south", "-o", "json")) == {"removed": "south"}
 
 
 def test_a_ca_that_cannot_be_read_is_wrong_usage(stall: Stall) -> None:
@@ -170,6 +172,7 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
         "cpu",
         "memory",
         "disk",
+        "as",
         "price",
         "period",
         "location",
@@ -181,6 +184,7 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
         "6",
         "12288MB",
         "100GB",
+        "parts",
         "0.40",
         "EUR",
         "PT1H",
@@ -189,6 +193,40 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
     ]
     assert result.stderr == "peer south: no answer within 3 s\n"
     assert stall.trader.wishes == [None]
+
+
+def test_of_an_offer_that_is_sold_whole_one_is_shown_and_how_many_are_left(stall: Stall) -> None:
+    whole = replace(FOUND.flavor, partition=None, room=room(2, 4096), stock=4)
+    shown = replace(FOUND, flavor=whole, free=room(6, 12288), room=whole.room)
+    stall.trader.listing = Listing([shown], [])
+    [row] = stall.rows("offers")
+    assert row[2:7] == ["2", "4096MB", "-", "3", "whole"]
+
+
+def test_a_currency_may_be_written_small_and_what_is_none_is_wrong_usage(stall: Stall) -> None:
+    assert stall.json("sell", "--cpu", "2", "--price", "3", "--currency", "eur")["price"]["currency"] == "EUR"
+    stall.json("offers", "--cpu", "1", "--currency", "nok")
+    assert [wish.currency for wish in stall.trader.wishes if wish is not None] == ["NOK"]
+    for verb in (("sell", "--cpu", "2", "--price", "3"), ("offers",), ("buy", "--cpu", "2")):
+        result = stall.cli(*verb, "--currency", "euro")
+        assert result.exit_code == 2
+        assert "'euro' is no currency; write its ISO 4217 code" in result.stderr
+
+
+def verbs_of(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    for word, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from verbs_of(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def test_every_verb_has_an_example_and_prints_json() -> None:
+    verbs = dict(verbs_of(market, "skerry market"))
+    assert len(verbs) >= 14
+    for name, command in verbs.items():
+        assert re.search(rf"^ +{name}\b", command.help or "", re.MULTILINE), name
+        assert any("--output" in option.opts for option in command.params), name
 
 
 def test_offers_can_be_asked_for_by_amount_price_and_place(stall: Stall) -> None:
@@ -339,8 +377,8 @@ def test_holds_and_contracts_of_both_sides_are_listed(stall: Stall) -> None:
     sold = stall.contract()
     stall.do(stall.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(2, 1024)))
     held, bought_hold = stall.say("holds").splitlines()[1:]
-    assert re.search(rf"small +{BUYER.cloud} +2 cores, 1024MB +.* held$", held)
-    assert bought_hold.endswith("bought")
+    assert re.search(rf"small +{BUYER.cloud} +2 cores, 1024MB +.* in \w+ +held$", held)
+    assert re.search(r" - +bought$", bought_hold)
     stall.trader.contracts[BORROWED.id] = replace(BORROWED, ends_at=time.time() + 7210)
     first, second = stall.say("contracts").splitlines()[1:]
     assert re.search("^bought +01c0ntract +north +4 cores, 8192MB +0.40 EUR +PT1H +in 2h +open$", first)

@@ -17,6 +17,7 @@ Document = dict[str, Any]
 
 _WHERE: Final = ("location", "architecture", "peer")
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+_CURRENCY = re.compile(r"[A-Z]{3}")
 _KEY = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 
 # Of the verbs that name an amount.
@@ -44,6 +45,18 @@ class Span(printing.Duration):
         if not seconds:
             self.fail(f"'{value}' is no duration; write 2h, or as ISO 8601 has it PT2H or P1D", param, ctx)
         return float(seconds)
+
+
+class Currency(click.ParamType[str, str]):
+    """`EUR`, however it is written."""
+
+    name = "currency"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        code = str(value).upper()
+        if not _CURRENCY.fullmatch(code):
+            self.fail(f"'{value}' is no currency; write its ISO 4217 code, as in EUR", param, ctx)
+        return code
 
 
 class Where(NamedTuple):

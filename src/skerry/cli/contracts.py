@@ -61,6 +61,10 @@ def verify(
     input. What is shown is what was signed, whatever else the file says. The ids in a contract follow from
     the keys that sign it, so whoever knows the seller's id needs nothing else. Exit code 1: it is not good,
     and why.
+
+    \b
+      skerry market document 01m7h3n5... | skerry contract verify - --both
+      skerry contract verify contract.jws --seller key.kPrK_qmx... --any-time
     """
     if any_time and at is not None:
         raise click.UsageError("--at and --any-time cannot be used together.")

@@ -28,7 +28,9 @@ _terms = together(
         help="So many of that amount.",
     ),
     click.option("--max-price", metavar="AMOUNT", help="The most for all of it, for each hour: 0.50."),
-    click.option("--currency", metavar="CODE", help="Only offers in it, as in EUR."),
+    click.option(
+        "--currency", metavar="CODE", type=bargains.Currency(), help="Only offers in it, as in EUR."
+    ),
     bargains.where,
 )
 
@@ -60,7 +62,12 @@ market.add_command(selling.holds)
 @client.options
 @printing.option
 def status(server: client.Server, output: str) -> None:
-    """Show the id of this cloud, which its buyers need, and what goes on."""
+    """Show the id of this cloud, which its buyers need, and what goes on.
+
+    \b
+      skerry market
+      skerry market status -o json
+    """
     printing.show(
         server.get("market"),
         output,
@@ -96,7 +103,8 @@ def offers(
 ) -> None:
     """Show what peers offer, the cheapest first. All are asked at once; who does not answer is named.
 
-    With an amount, the price is that of it; otherwise that of all that is free.
+    With an amount, the price is that of it; otherwise that of all that is free, or of one of those that are
+    sold whole.
 
     \b
       skerry market offers
@@ -120,7 +128,7 @@ def offers(
     printing.show(
         found,
         output,
-        columns=("peer", "flavor", "cpu", "memory", "disk", "price", "period", "location", "machine"),
+        columns=("peer", "flavor", "cpu", "memory", "disk", "as", "price", "period", "location", "machine"),
         rows=lambda value: [_offer(one) for one in value["offers"]],
     )
     for failure in found["failures"]:
@@ -313,12 +321,21 @@ def _offer(one: Document) -> tuple[str, ...]:
     return (
         one["peer"] or "(ours)",
         flavor["id"],
-        *bargains.columns(one["free"]),
+        *_had(flavor, one["free"]),
         bargains.price(one["price"]),
         one["price"]["period"],
         flavor["location"] or "-",
         flavor["architecture"] or "-",
     )
+
+
+def _had(flavor: Document, free: Document) -> tuple[str, ...]:
+    """All that is free, if parts of it may be had; else a whole one, and how many are left."""
+    if flavor["parts"] is not None:
+        return *bargains.columns(free), "parts"
+    room = flavor["room"]
+    left = min(int(free[name] // amount) for name, amount in room.items() if amount)
+    return *bargains.columns(room), f"{left} whole"
 
 
 def _contract(one: Document) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from skerry.cli import client
+from skerry.cli import bargains, client
 from skerry.cli import output as printing
 from skerry.cli.bargains import Document
 from skerry.cli.options import Default
@@ -32,7 +32,12 @@ def peers() -> None:
 @client.options
 @printing.option
 def list_(server: client.Server, output: str) -> None:
-    """List peers, and how each was last found."""
+    """List peers, and how each was last found.
+
+    \b
+      skerry market peers
+      skerry market peers list -o json
+    """
     printing.show(
         server.get("market", "peers"),
         output,
@@ -77,13 +82,18 @@ def add(server: client.Server, name: str, address: str, cloud: str, ca: Path | N
 @peers.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @client.options
-def remove(server: client.Server, names: tuple[str, ...]) -> None:
-    """Remove peers; contracts with them must be released first."""
+@printing.option
+def remove(server: client.Server, names: tuple[str, ...], output: str) -> None:
+    """Remove peers; contracts with them must be released first.
+
+    \b
+      skerry market peers remove north
+    """
     with client.Failures() as failures:
         for name in names:
             with failures.told():
                 server.delete("market", "peers", name)
-                click.echo(f"removed {name}")
+                bargains.tell({"removed": name}, f"removed {name}", output)
 
 
 def _row(one: Document) -> tuple[str, ...]:

@@ -9,12 +9,15 @@ from skerry.cli import output as printing
 from skerry.cli.bargains import Document
 
 _PARTS = ("capacity", "free", "held", "sold")
+_RUNS_OUT = ("held", "expired")  # a hold that was bought or cancelled does so no more
 
 
 @click.command()
 @bargains.amounts
 @click.option("--price", required=True, metavar="AMOUNT", help="Of all of it, for each period: 0.10.")
-@click.option("--currency", required=True, metavar="CODE", help="ISO 4217, as in EUR.")
+@click.option(
+    "--currency", required=True, metavar="CODE", type=bargains.Currency(), help="ISO 4217, as in EUR."
+)
 @click.option(
     "--period", default="PT1H", show_default=True, metavar="DURATION", help="ISO 8601: PT1H, P1D, P1M."
 )
@@ -228,6 +231,6 @@ def _hold(one: Document) -> tuple[str, ...]:
         bargains.room(one["room"], one["count"]),
         bargains.price(one["price"]),
         one["price"]["period"],
-        printing.ago(one["expires_at"]),
+        printing.ago(one["expires_at"]) if one["state"] in _RUNS_OUT else "-",
         one["state"],
     )
