@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skerry.kit import pki
+from skerry.kit.clock import iso
 from skerry.market import signing
 from skerry.market.keys import SigningKey
 from skerry.market.proofs import Prover
@@ -47,6 +48,42 @@ async def test_a_purchase_sent_again_is_the_same_to_the_byte_also_after_a_renewa
     assert renewed.json["ExpirationTime"] > answers[0].json["ExpirationTime"]
     assert (await market.post("/api/purchaseflavor", wanted)).body == answers[0].body
     assert (await market.get(f"/api/contracts/{id}")).json["Document"] == renewed.json["Document"]
+
+
+async def bought_of(market: Market) -> Any:
+    held = await market.reserve(2)
+    return (await market.post("/api/purchaseflavor", {"TransactionID": held["TransactionID"]})).json
+
+
+async def test_a_renewal_until_a_time_may_be_sent_again(market: Market) -> None:
+    await market.sell()
+    bought = await bought_of(market)
+    until = iso(market.clock.now() + 7 * 86400)
+    path = f"/api/contracts/{bought['ContractID']}/renew"
+    first = await market.post(path, {"ExpirationTime": until})
+    again = await market.post(path, {"ExpirationTime": until})
+    assert (first.status, first.json["ExpirationTime"], first.json["Renewals"]) == (200, until, 1)
+    assert again.body == first.body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"Duration": ""},
+        {"Duration": "P"},
+        {"Duration": "PT0S"},
+        {"Duration": "-PT1H"},
+        {"Duration": "PT1H", "ExpirationTime": "2099-01-01T00:00:00Z"},
+        {"ExpirationTime": "2099-01-01"},
+    ],
+)
+async def test_a_renewal_that_says_no_time_is_400(market: Market, body: dict[str, str]) -> None:
+    await market.sell()
+    bought = await bought_of(market)
+    answer = await market.post(f"/api/contracts/{bought['ContractID']}/renew", body)
+    assert (answer.status, answer.json["field"] in ("Duration", "ExpirationTime")) == (400, True)
+    assert market.ledger.contracts()[0].contract.renewals == 0
 
 
 async def test_what_is_taken_is_409_and_free_again_when_the_hold_is_given_up(market: Market) -> None:

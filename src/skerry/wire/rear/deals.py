@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
-from skerry.market import pricing, signing
+from skerry.market import signing
 from skerry.market.accounts import Sale
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
@@ -58,11 +58,23 @@ class IdPath(msgspec.Struct, frozen=True):
 
 
 class RenewBody(msgspec.Struct, frozen=True):
-    """How much longer."""
+    """How much longer, or until when: only the latter may be sent again without adding to it."""
 
     duration: Annotated[str, Meta(max_length=40, description="Beyond its end, ISO 8601: `PT2H`")] = field(
-        name="Duration"
+        default="", name="Duration"
     )
+    expiration_time: Annotated[str, Meta(max_length=40, description="Its new end, ISO 8601")] = field(
+        default="", name="ExpirationTime"
+    )
+
+    def until(self, end: float) -> float:
+        if bool(self.duration) == bool(self.expiration_time):
+            raise errors.Invalid(
+                "say either how much longer (Duration) or until when (ExpirationTime)", field="Duration"
+            )
+        if self.duration:
+            return end + documents.duration_of(self.duration)
+        return documents.moment_of(self.expiration_time, "ExpirationTime")
 
 
 class SignatureBody(msgspec.Struct, frozen=True):
@@ -198,8 +210,7 @@ async def release(rear: Rear, call: Call, path: IdPath) -> ContractState:
 async def renew(rear: Rear, call: Call, path: IdPath, body: RenewBody) -> ContractState:
     """At the price of now for the time that is added; the document is signed anew."""
     id, buyer = _bought(rear, call, path.id)
-    until = rear.ledger.contract(id).contract.ends_at + pricing.seconds_of(body.duration)
-    sale = await rear.ledger.renew(id, buyer, until)
+    sale = await rear.ledger.renew(id, buyer, body.until(rear.ledger.contract(id).contract.ends_at))
     return _state(rear, call, sale)
 
 

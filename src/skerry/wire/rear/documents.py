@@ -254,7 +254,7 @@ class ReservationBody(msgspec.Struct, frozen=True):
     )
 
     def duration_s(self) -> float | None:
-        return float(pricing.seconds_of(self.duration)) if self.duration else None
+        return float(duration_of(self.duration)) if self.duration else None
 
 
 class PurchaseBody(msgspec.Struct, frozen=True):
@@ -377,6 +377,17 @@ class OfferBody(msgspec.Struct, frozen=True):
 
 def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Room:
     return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+
+
+def duration_of(text: str) -> int:
+    """The seconds of a `Duration`."""
+    try:
+        seconds = pricing.seconds_of(text)
+    except errors.Invalid:
+        seconds = 0
+    if not seconds:
+        raise errors.Invalid("Duration is one of ISO 8601 above zero, such as `PT2H`", field="Duration")
+    return seconds
 
 
 def moment_of(text: str, name: str) -> float:
