@@ -200,6 +200,15 @@ async def test_an_offer_that_ends_is_gone_at_that_moment_and_hides_no_other(mark
     assert (await market.get("/api/flavors/f-2")).json["OptionalFields"]["Availability"] is False
 
 
+@pytest.mark.parametrize(
+    "amount", ["-0", "-1", " 1", "1_0", "1e2", "\u0661", "NaN", "", ".5", "0x1", "1" * 30]
+)
+async def test_an_amount_of_money_is_a_plain_number(market: Market, amount: str) -> None:
+    price = {"Amount": amount, "Currency": "EUR", "Period": "PT1H"}
+    answer = await market.post("/api/flavors", {**PARTS, "Price": price})
+    assert (answer.status, answer.json["code"]) == (400, "invalid")
+
+
 @pytest.mark.parametrize("ends", ["soon", "2099-01-01T00:00:00", "1999-01-01T00:00:00Z"])
 async def test_an_offer_ends_at_a_time_that_is_to_come(market: Market, ends: str) -> None:
     answer = await market.post("/api/flavors", {**PARTS, "ExpirationTime": ends})

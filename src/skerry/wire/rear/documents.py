@@ -7,8 +7,9 @@ programs that came of it. Of a flavor, what is free now is shown, at the price o
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -30,6 +31,8 @@ Count = Annotated[int, Meta(ge=1, le=MOST)]
 Text = Annotated[str, Meta(max_length=256)]
 
 _CORE: Final = 1000
+# `Decimal` reads more than that, such as `-0`, `1_0`, `1E2` and digits of other alphabets.
+_AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPELLINGS: Final = {"FlavorID": ("flavourID",), "FlavorType": ("flavourType", "type")}
 
 
@@ -55,11 +58,9 @@ class PriceDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
         return cls(f"{price.amount:f}", price.currency, price.period)
 
     def price(self) -> Price:
-        try:
-            amount = Decimal(self.amount)
-        except InvalidOperation:
-            raise errors.Invalid("an amount is a decimal number, such as `0.10`", field="Amount") from None
-        return Price(amount, self.currency, self.period)
+        if not _AMOUNT.fullmatch(self.amount):
+            raise errors.Invalid("an amount is a plain decimal number, such as `0.10`", field="Amount")
+        return Price(Decimal(self.amount), self.currency, self.period)
 
 
 class Characteristics(msgspec.Struct, frozen=True, rename="pascal", gc=False):
