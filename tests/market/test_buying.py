@@ -200,6 +200,14 @@ LIES: dict[str, Callable[[Sale], bytes]] = {
     "another hold": lambda sale: resigned(sale, hold=HoldId("other")),
     "over already": lambda sale: resigned(sale, starts_at=1.0, ends_at=2.0),
     "shorter": lambda sale: resigned(sale, ends_at=sale.contract.starts_at + 5.0),
+    "longer, and dearer": lambda sale: resigned(
+        sale, ends_at=sale.contract.starts_at + 6000.0, total=sale.contract.total * 10
+    ),
+    "another offer": lambda sale: resigned(sale, flavor=replace(sale.contract.flavor, id=FlavorId("other"))),
+    "elsewhere": lambda sale: resigned(sale, flavor=replace(sale.contract.flavor, location="moon")),
+    "of another kind of machine": lambda sale: resigned(
+        sale, flavor=replace(sale.contract.flavor, architecture="s390x")
+    ),
     "a name that no node can have": lambda sale: resigned(sale, id=ContractId("x" * 128)),
     "nothing": lambda sale: b"",
 }
@@ -385,6 +393,34 @@ async def test_a_contract_is_renewed_and_given_back() -> None:
         assert mine.loans.get(borrowed.id).leave_by == mine.clock.now() + SETTINGS.drain_s
         with pytest.raises(errors.Refused, match="ends: given back"):
             await mine.desk.renew(borrowed.id, 300.0, actor="ann")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"room": room(1, 500)},
+        {"notice_s": 0.0},
+        {"starts_at": 1.0},
+        {"hold": HoldId("other")},
+        {"total": Decimal(1000)},
+        {"count": 2},
+    ],
+    ids=str,
+)
+async def test_a_renewal_that_changes_more_than_was_asked_for_is_not_signed(lie: dict[str, Any]) -> None:
+    async with shop("north") as (mine, north):
+        await north.sell()
+        borrowed = await mine.buy(duration_s=600.0)
+        honest, signed = north.renew, north.calls.count("sign")
+
+        async def renew(contract: ContractId, duration_s: float) -> bytes:
+            await honest(contract, duration_s)
+            return resigned(north.ledger.contract(contract), **lie)
+
+        north.renew = renew  # type: ignore[method-assign] # a provider that lies
+        with pytest.raises(errors.Refused):
+            await mine.desk.renew(borrowed.id, 300.0, actor="ann")
+        assert (mine.desk.get(borrowed.id), north.calls.count("sign")) == (borrowed, signed)
 
 
 async def test_a_peer_with_live_contracts_is_neither_removed_nor_made_another() -> None:

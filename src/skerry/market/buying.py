@@ -108,7 +108,7 @@ class Buyer:
                 held = await _by(deadline, self._reserve(deal, found))
                 deal = replace(deal, hold=held.id)
                 yield Progress("buying", f"hold {held.id} of {found.peer}")
-                bought, contract = await _by(deadline, self._purchase(deal, held))
+                bought, contract = await _by(deadline, self._purchase(deal, found, held))
                 yield Progress("signing", f"contract {contract.id} of {found.peer}")
                 document = await _by(deadline, self._sign(deal, contract, bought))
             except errors.SkerryError as error:
@@ -155,12 +155,13 @@ class Buyer:
             deal.flavor, deal.room, deal.count, deal.duration_s, key=deal.id
         )
 
-    async def _purchase(self, deal: Deal, held: Reserved) -> tuple[Bought, Contract]:
+    async def _purchase(self, deal: Deal, found: Found, held: Reserved) -> tuple[Bought, Contract]:
         bought = await self._provider(deal).purchase(held.id)
         contract = dealing.check_contract(
             bought.document,
             seller=CloudId(self._peers.get(deal.peer).cloud),
             buyer=self._key.cloud,
+            flavor=found.flavor,
             held=held,
             duration_s=deal.duration_s,
             now=self._clock.now(),

@@ -12,13 +12,14 @@ from decimal import Decimal
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry.market import pricing, proofs, signing
 from skerry.market.selecting import Offer
 from skerry.market.trading import Peer, Wish
 from skerry.model import errors, nodes
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Contract, Price
+from skerry.model.market import Contract, Flavor, Price
 from skerry.model.room import Room
 
 # An offer is shown at a price that was rounded, and the price of a part of it is rounded again.
@@ -100,17 +101,21 @@ def check_contract(
     *,
     seller: CloudId,
     buyer: CloudId,
+    flavor: Flavor,
     held: Reserved,
     duration_s: float | None,
     now: float,
 ) -> Contract:
     """The contract in `document`, if the seller signed it, for us, and on the terms of the hold, from now on.
+    `flavor` is what was offered.
 
     `Invalid` or `Refused` says what is wrong. Clocks may differ as much as those of proofs.
     """
     contract = signing.verify(document, seller=seller, buyer=buyer).contract
     if contract.hold != held.id:
         raise errors.Refused("the contract is for another hold")
+    if _described(contract.flavor) != _described(flavor):
+        raise errors.Refused("the contract is for something else than was offered")
     if (contract.room, contract.count) != (held.room, held.count):
         raise errors.Refused("the contract is for another amount than was held")
     if not is_within(contract.price, held.price):
@@ -118,9 +123,10 @@ def check_contract(
             f"it was held for {spoken(held.price)}, and the contract says {spoken(contract.price)}"
         )
     length_s = contract.ends_at - contract.starts_at
-    if contract.total > pricing.total_for(contract.price, length_s + _MOMENT_S) + _ROUNDING:
+    if contract.total > _most_for(contract.price, length_s):
         raise errors.Refused("the contract asks for more in all than its price and its length come to")
-    if duration_s is not None and length_s < duration_s - _MOMENT_S:
+    # Whole seconds are asked for, and no fewer than are wished for.
+    if duration_s is not None and not -_MOMENT_S <= length_s - duration_s <= 2 * _MOMENT_S:
         raise errors.Refused(f"the contract lasts {length_s:g} s, and {duration_s:g} s were asked for")
     if contract.starts_at > now + proofs.LEEWAY_S or contract.ends_at <= now:
         raise errors.Refused("the contract is not in force now")
@@ -131,18 +137,25 @@ def check_contract(
 def check_renewed(document: bytes, contract: Contract, *, most: Price) -> Contract:
     """The renewed contract in `document`, if nothing but its length and its price is another."""
     after = signing.verify(document, seller=contract.seller, buyer=contract.buyer).contract
-    if (after.id, after.hold, after.room, after.count) != (
-        contract.id,
-        contract.hold,
-        contract.room,
-        contract.count,
-    ):
+    may_differ = {name: getattr(contract, name) for name in ("ends_at", "price", "total", "renewals")}
+    if replace(after, **may_differ) != contract:
         raise errors.Refused("what came back is no renewal of this contract")
     if after.ends_at < contract.ends_at:
         raise errors.Refused("the renewed contract ends before the old one")
     if not is_within(after.price, most):
         raise errors.Refused(f"it now asks for {spoken(after.price)}, and it was bought for {spoken(most)}")
+    if after.total > contract.total + _most_for(after.price, after.ends_at - contract.ends_at):
+        raise errors.Refused("the renewed contract asks for more than its price and the time added come to")
     return after
+
+
+def _described(flavor: Flavor) -> tuple[object, ...]:
+    """What an offer tells of what is bought, but for its amounts."""
+    return flavor.id, flavor.kind, flavor.architecture, flavor.location, flavor.gpus, flavor.persistent
+
+
+def _most_for(price: Price, length_s: float) -> Decimal:
+    return pricing.total_for(price, length_s + _MOMENT_S) + _ROUNDING
 
 
 def is_within(price: Price, most: Price) -> bool:

@@ -69,6 +69,7 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
             bought.document,
             seller=market.key.cloud,
             buyer=BUYER.cloud,
+            flavor=offer.flavor,
             held=held,
             duration_s=600.0,
             now=market.clock.now(),
