@@ -10,7 +10,7 @@ from lxml import etree
 from skerry.model import errors
 from skerry.wire.rear import messages, xml
 from skerry.wire.rear.documents import SelectorBody
-from skerry.wire.rear.messages import SubscribeMessage, UnsubscribeMessage
+from skerry.wire.rear.messages import Scope, SubscribeMessage, UnsubscribeMessage
 from tests.wire.rear.test_goldens import FOLDER, MESSAGES
 
 SCHEMA = etree.XMLSchema(etree.fromstring(xml.schema()))
@@ -85,6 +85,69 @@ def test_the_schema_accepts_what_is_written(name: str) -> None:
 )
 def test_the_schema_refuses_others(sample: bytes) -> None:
     assert not SCHEMA.validate(etree.fromstring(sample))
+
+
+def asked(inside: str) -> bytes:
+    return f"<SubscribeMessage>{inside}</SubscribeMessage>".encode()
+
+
+def selected(inside: str) -> bytes:
+    return asked(f"<Selector>{inside}</Selector>")
+
+
+def scope_of(data: bytes) -> Scope:
+    message = xml.read(data)
+    assert isinstance(message, SubscribeMessage)
+    return message.scope()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        asked(""),
+        asked("<FlavorID> </FlavorID>"),
+        asked("<All>false</All>"),
+        asked("<All>true</All><Resume>+1</Resume>"),
+        asked("<All>true</All><Resume>-1</Resume>"),
+        asked(f"<SubscriptionID>{'x' * 257}</SubscriptionID><All>true</All>"),
+        asked('<All>true</All><o:Other xmlns:o="urn:o"/>'),
+        asked('<All xmlns="urn:o">true</All>'),
+        asked('<All kind="x">true</All>'),
+        asked("everything<All>true</All>"),
+        selected("<Cpu>-1</Cpu>"),
+        selected("<Cpu>1.5</Cpu>"),
+        selected("<Cpu>007</Cpu>"),
+        selected("<Cpu>2147484</Cpu>"),
+        selected("<MoreThanMemory>2147483648</MoreThanMemory>"),
+        selected("<Partition><Count>0</Count></Partition>"),
+        selected('<o:Other xmlns:o="urn:o"/>'),
+        selected("<Limit>5</Limit>"),
+        selected("<MaxPrice><Amount>-1</Amount><Currency>EUR</Currency></MaxPrice>"),
+        selected("<MaxPrice><Amount>1</Amount><Currency>euro</Currency></MaxPrice>"),
+        selected("<MaxPrice><Amount>1</Amount><Currency>EUR</Currency><Period>hour</Period></MaxPrice>"),
+        selected("<MaxPrice/>"),
+        b'<UnsubscribeMessage><o:Other xmlns:o="urn:o"/></UnsubscribeMessage>',
+    ],
+)
+def test_what_is_refused_is_refused_by_the_schema_too(data: bytes) -> None:
+    with pytest.raises(errors.Invalid):
+        scope_of(data)
+    assert not SCHEMA.validate(etree.fromstring(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        asked("<SubscriptionID/><FlavorID>f</FlavorID><Resume>9999999999999999999</Resume>"),
+        asked("<All> 1 </All>"),
+        selected("<MoreThanCpu>2147483</MoreThanCpu><LessThanEph>2147483647</LessThanEph>"),
+        selected("<MaxPrice><Amount>0.10</Amount><Currency>EUR</Currency><Period>P1M</Period></MaxPrice>"),
+        selected("<Partition/>"),
+    ],
+)
+def test_what_is_valid_by_the_schema_is_understood(data: bytes) -> None:
+    assert SCHEMA.validate(etree.fromstring(data)), SCHEMA.error_log
+    assert scope_of(data)
 
 
 @pytest.mark.parametrize(("data", "wanted"), ASKED)
