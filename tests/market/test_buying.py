@@ -19,7 +19,7 @@ from skerry.market.signing import Notary
 from skerry.market.trading import Peer, State, Wish
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Price
+from skerry.model.market import Partition, Price
 from skerry.store.memory import MemoryStore
 from tests.market.lenders import SETTINGS, Lender, Shop, lender, shop
 from tests.market.markets import flavor, room
@@ -88,6 +88,17 @@ async def test_a_wish_is_for_at_least_so_much_in_steps_or_whole() -> None:
         assert (best.flavor.id, best.room, other.flavor.id) == ("whole", room(8, 8000), "parts")
         (all_left,) = (await mine.desk.offers(Wish(room(7, 6500), count=1))).found[1:]
         assert all_left.room == room(7, 7000)
+
+
+async def test_nothing_is_bought_that_nothing_could_run_on() -> None:
+    async with shop("north") as (mine, north):
+        await north.sell(
+            "cores", room=room(8, 0), partition=None, price=Price(Decimal("0.01"), "EUR", "PT1H")
+        )
+        await north.sell("parts", partition=Partition(room(0, 0), room(1, 500)))
+        for wished, had in ((room(1, 0), room(1, 500)), (room(0, 700), room(1, 1000))):
+            (found,) = (await mine.desk.offers(Wish(wished))).found
+            assert (found.flavor.id, found.room) == ("parts", had)
 
 
 async def test_a_peer_that_hangs_is_named_and_holds_nobody_up() -> None:

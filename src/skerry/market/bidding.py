@@ -1,8 +1,8 @@
 """Which offer is the best for a wish: pure, on what peers said that they have.
 
 A wish is for at least so much: of an offer that is sold in parts, the smallest part that may be taken and is
-no less; of one that is sold whole, a whole one. Prices of different currencies are not compared. An offer's
-period does not matter: what counts is what a second costs, exactly.
+no less; of one that is sold whole, a whole one; always some cpu and some memory. Prices of different
+currencies are not compared. An offer's period does not matter: what counts is what a second costs, exactly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
+
+from msgspec.structs import replace
 
 from skerry.market import pricing
 from skerry.market.selecting import Offer
@@ -73,12 +75,14 @@ def rate(price: Price) -> Fraction:
 def _part(offer: Offer, wish: Wish) -> Room | None:
     """What would be taken of the offer, `wish.count` times; None if nothing that is enough may be."""
     flavor, free = offer.flavor, offer.free
+    # What is bought becomes a node, and nothing runs on one without any cpu or any memory.
+    least = replace(wish.room, cpu=wish.room.cpu or _CORE, memory=wish.room.memory or 1)
     choices = [flavor.room]
     if flavor.partition is not None:
         # All that is free, if what is left behind a smaller part would be too little for anybody else.
-        choices = [_stepped(wish.room, flavor.partition, free), free]
+        choices = [_stepped(least, flavor.partition, free), free]
     for part in choices:
-        if part.fits(wish.room) and not part.cpu % _CORE:
+        if part.fits(least) and not part.cpu % _CORE:
             try:
                 flavor.check_part(part, free, wish.count)
             except (errors.Invalid, errors.NoRoom, errors.Unprocessable):
