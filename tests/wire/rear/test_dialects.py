@@ -174,3 +174,16 @@ async def test_a_part_with_no_gpu_is_sold_as_it_is(market: Market) -> None:
     assert (await market.post("/api/v2/reservations", body)).status == 200
     part = {**PART, "gpu": "0", "storage": "0"}
     assert (await market.post("/api/reserveflavour/f-1", {"partition": part})).status == 200
+
+
+async def test_quantities_may_be_bare_numbers_as_in_kubernetes(market: Market) -> None:
+    await market.sell()
+    await market.sell(FlavorID="f-2", Characteristics={"Cpu": 3, "Memory": 1024}, Policy={})
+    found = await market.post("/api/listflavours/selector", {"matchSelector": {"cpu": 3, "memory": 2**30}})
+    assert found.json["flavourID"] == "f-2"
+    part = {"cpu": 2.0, "memory": 1024 * 2**20, "pods": 10, "gpu": 0}
+    held = await market.post("/api/reserveflavour/f-1", {"partition": part})
+    assert held.json["partition"]["cpu"] == "2"
+    part = {"cpu": 1, "memory": "1Gi", "gpu": {"cores": 0}}
+    held = await market.post("/api/v2/reservations", {"flavorID": "f-1", "configuration": {"data": part}})
+    assert held.json["configuration"]["data"]["cpu"] == "1"

@@ -195,7 +195,23 @@ NONSENSE: list[tuple[str, str, bytes, int]] = [
     ("POST", "/api/reserveflavour/f-1", b'{"partition":{"cpu":"1","memory":"9999999Ei"}}', 400),
     ("POST", "/api/v2/reservations", b'{"flavorID":"f-1","configuration":{"data":{"cpu":"-1"}}}', 400),
     ("POST", "/api/v2/reservations", b'{"flavorID":"f-1","configuration":{"data":{"cpu":"0.5m"}}}', 400),
-    ("POST", "/api/v2/reservations", b'{"flavorID":"f-1","configuration":{"data":{"cpu":1}}}', 400),
+    *(
+        (
+            "POST",
+            "/api/v2/reservations",
+            b'{"flavorID":"f-1","configuration":{"data":{"cpu":%b}}}' % cpu,
+            status,
+        )
+        for cpu, status in (
+            (b"1", 422),
+            (b"-1", 400),
+            (b"0.0001", 400),
+            (b"1e300", 400),
+            (b"9" * 4300, 400),
+            (b"true", 400),
+            (b"[1]", 400),
+        )
+    ),
     ("POST", RESERVE, b'{"FlavorID":"f-1","Duration":"PT-1H"}', 400),
     ("POST", RESERVE, b'{"FlavorID":"f-1","Duration":"P999999Y"}', 400),
     ("POST", RESERVE, b'{"FlavorID":"f-1","Duration":"PT0S"}', 400),

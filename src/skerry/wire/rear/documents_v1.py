@@ -5,10 +5,10 @@ Pure translation. Fields that have no meaning here (`pods`, cluster ids) are rea
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
 from skerry.kit.clock import iso
 from skerry.market import pricing
@@ -18,8 +18,7 @@ from skerry.model.market import Contract, Flavor, Hold
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.wire.rear import documents, quantities
 from skerry.wire.rear.documents import Text
-
-Quantity = Annotated[str, Meta(max_length=40, description="As in Kubernetes: `2`, `500m`, `8Gi`")]
+from skerry.wire.rear.quantities import Quantity
 
 # What Kubernetes runs on a node unless told otherwise. Here pods are not counted.
 PODS: Final = 110

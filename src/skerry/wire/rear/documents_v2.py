@@ -22,7 +22,8 @@ from skerry.model.market import Contract, Flavor, Hold
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.wire.rear import documents, quantities
 from skerry.wire.rear.documents import Text
-from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, Quantity, refuse
+from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, refuse
+from skerry.wire.rear.quantities import Quantity
 
 K8SLICE: Final = "k8slice"
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from skerry.model import errors
 from skerry.model.room import MOST
+
+Quantity = Annotated[str, Meta(max_length=40, description="As in Kubernetes: `2`, `500m`, `8Gi`")]
 
 MILLICORE: Final = Fraction(1, 1000)
 MEGABYTE: Final = Fraction(2**20)

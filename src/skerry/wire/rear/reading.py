@@ -3,7 +3,7 @@
 A body may be wrapped in an object with the name of its kind, as the document writes it. An unknown name is
 passed over and told to the sender (`Skerry-Unknown-Fields`), so that a mistyped one does not go unseen. Two
 spellings of one name are an error unless they say the same: of two readers each could believe another one.
-Null is the same as not given. Pure.
+Null is the same as not given, and a quantity may be a bare number, as in Kubernetes. Pure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from skerry.kit import jsonio
 from skerry.model import errors
 from skerry.wire.http import decoding
+from skerry.wire.rear.quantities import Quantity
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -106,6 +107,8 @@ def _known(given: Any, shape: Any, where: str, unknown: list[str], depth: int) -
         name, inner = target
         if value is None:
             continue
+        if inner == Quantity and type(value) in (int, float):
+            value = str(value)
         value = _known(value, inner, f"{where}{name}.", unknown, depth + 1)
         if name in found and found[name] != value:
             raise errors.Invalid(f"body: `{where}{name}` is given twice; give it once", field=name)
