@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skerry.market import columns, index
 from skerry.market.orders import Order
-from skerry.market.selecting import EVERYTHING, Catalogue, Offer, Page, Selector, Sort, matches
+from skerry.market.selecting import EVERYTHING, Catalogue, Offer, Page, Place, Selector, Sort, matches
 from skerry.model import errors
 from skerry.model.ids import CloudId, FlavorId
 from skerry.model.market import Aggregation, Flavor, Partition, Price
@@ -179,7 +179,7 @@ ROOMS = st.builds(
 )
 PRICES = st.builds(
     Price,
-    st.sampled_from([Decimal("0.05"), Decimal("0.1"), Decimal(3)]),
+    st.sampled_from([Decimal(0), Decimal("0.05"), Decimal("0.1"), Decimal(3)]),
     st.sampled_from(["EUR", "USD"]),
     st.sampled_from(["PT1H", "PT30M", "P1M", "P1W"]),
 )
@@ -212,7 +212,24 @@ def offers(draw: st.DrawFn) -> Offer:
     return Offer(flavor, free)
 
 
-AMOUNTS = st.none() | st.sampled_from([0, 1, 2, 256, 500, 512, 1000, 2**31 - 1])
+# Of these a part can almost always be had, and at another price a part.
+PLAIN = st.builds(
+    lambda id, cpu, memory, disk, amount, currency: offer(
+        id,
+        room=room(500 * cpu, 256 * memory, disk),
+        price=Price(Decimal(amount) / 8, currency, "PT1H"),
+        partition=Partition(room(500, 256), room(500, 256)),
+    ),
+    st.integers(0, 99).map(lambda number: f"f-{number:02}"),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(0, 2),
+    st.integers(0, 9),
+    st.sampled_from(["EUR", "EUR", "EUR", "USD"]),
+)
+
+
+AMOUNTS = st.none() | st.sampled_from([-1, 0, 1, 2, 256, 500, 512, 1000, 2**31 - 1, 2**31, 2**70])
 SELECTORS = st.builds(
     Selector,
     kind=st.sampled_from(["", "", "vm", "other"]),
@@ -222,45 +239,77 @@ SELECTORS = st.builds(
     least_cpu=AMOUNTS,
     least_memory=AMOUNTS,
     most_disk=AMOUNTS,
-    most_price=st.none() | PRICES,
+    most_price=st.none() | PRICES | st.just(Price(Decimal(1), "GBP", "PT1H")),
     part=st.none() | ROOMS,
-    count=st.none() | st.integers(1, 4),
+    count=st.none() | st.integers(1, 4) | st.sampled_from([0, 2**31, 2**70]),
     sort=st.sampled_from(Sort),
     is_descending=st.booleans(),
+)
+# Most buyers narrow little down, and only then pages are full.
+BROAD = st.builds(
+    Selector,
+    part=st.sampled_from(
+        [None, room(500, 256), room(500, 256), room(1000, 256), room(500, 512, 1), room(500)]
+    ),
+    sort=st.sampled_from([Sort.PRICE, Sort.PRICE, Sort.CPU]),
+    is_descending=st.sampled_from([False, False, True]),
+)
+IDS = st.integers(0, 30).map(lambda number: FlavorId(f"f-{number:02}"))
+PLACES = st.builds(
+    Place,
+    st.sampled_from(["", "EUR", "FOO", "USD", "ZZZ"]),
+    st.sampled_from([-1000.0, -0.0, 0.0, 1e-5, 1000.0]),
+    IDS | st.just(FlavorId("")),
 )
 
 
 @settings(deadline=None)
 @given(
-    st.lists(offers(), max_size=25),
-    st.lists(offers(), max_size=5),
-    SELECTORS,
+    st.lists(offers(), max_size=25) | st.lists(PLAIN, min_size=10, max_size=40),
+    st.lists(offers() | PLAIN | IDS, max_size=8),
+    st.lists(SELECTORS | BROAD, min_size=1, max_size=3),
+    PLACES,
     st.integers(1, 4),
-    st.sampled_from([0, 128]),
-    st.sampled_from([1, 8, 1024]),
+    st.data(),
 )
 def test_an_index_finds_what_is_found_one_by_one(
-    before: list[Offer], after: list[Offer], selector: Selector, limit: int, few: int, glance: int
+    before: list[Offer],
+    steps: list[Offer | FlavorId],
+    selectors: list[Selector],
+    anywhere: Place,
+    limit: int,
+    data: st.DataObject,
 ) -> None:
     """Also if few are taken for many, and while offers come, change and go between searches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "_FEW", few)
-        patch.setattr(index, "_GLANCE", glance)
-        compare(before, after, selector, limit)
+        for name, numbers in {"_FEW": [0, 128], "_GLANCE": [1, 8, 1024], "_SAMPLE": [2, 64]}.items():
+            patch.setattr(index, name, data.draw(st.sampled_from(numbers), name))
+        patch.setattr(index, "_MARGIN", 0)
+        patch.setattr(columns, "_SPARSE", data.draw(st.sampled_from([0, 8, 1000]), "_SPARSE"))
+        small, large = Catalogue(before, many=1000), Catalogue(before, many=0)
+        compare(small, large, selectors, limit, anywhere)
+        for step in steps:
+            for catalogue in (small, large):
+                if isinstance(step, Offer):
+                    catalogue.put(step)
+                else:
+                    catalogue.drop(step)
+            compare(small, large, selectors, limit, anywhere)
+        for selector in selectors:
+            compare_pages(small, large, selector, limit)
 
 
-def compare(before: list[Offer], after: list[Offer], selector: Selector, limit: int) -> None:
-    small, large = Catalogue(many=1000), Catalogue(before, many=0)
-    for some in before:
-        small.put(some)
-    assert large.find(selector) == small.find(selector)  # now it has columns, and the order
-    for some in after:
-        for catalogue in (small, large):
-            catalogue.put(some)
+def compare(
+    small: Catalogue, large: Catalogue, selectors: list[Selector], limit: int, anywhere: Place
+) -> None:
+    for selector in selectors:
         assert large.find(selector, limit=limit) == small.find(selector, limit=limit)
-    if before:
-        for catalogue in (small, large):
-            catalogue.drop(before[0].flavor.id)
+        # A token may be older than the list, of another one, or made up.
+        behind = [one.find(selector, limit=limit, after=anywhere.token()) for one in (small, large)]
+        assert behind[0] == behind[1]
+
+
+def compare_pages(small: Catalogue, large: Catalogue, selector: Selector, limit: int) -> None:
     everything = small.find(selector)
     assert large.find(selector) == everything
     assert len(everything.offers) == sum(matches(some, selector) for some in small)
