@@ -143,6 +143,16 @@ def test_the_cheapest_is_first_then_the_id_and_currencies_are_apart(many: int) -
     assert ids(catalogue.find(Selector(is_descending=True))) == ["f-2", "f-3", "f-4", "f-1"]
 
 
+def test_no_order_is_kept_for_a_currency_that_nobody_sells_in() -> None:
+    """Or who asks in many would have every change of an offer noted in as many orders."""
+    found = index.Index([offer()])
+    for currency in ("EUR", "AAA", "AAB", "AAC"):
+        for part in (None, room(1000, 512)):
+            most = Price(Decimal(1), currency, "PT1H")
+            assert bool(found.find(Selector(most_price=most, part=part), 1, None)) is (currency == "EUR")
+    assert {group for _, group in found._orders} == {"EUR"}
+
+
 @pytest.mark.parametrize("many", [0, 100])
 def test_a_part_of_something_large_may_be_cheaper_than_something_small(many: int) -> None:
     catalogue = Catalogue([offer("small", room=room(2000, 4096)), offer("large")], many=many)

@@ -140,9 +140,9 @@ class Index:
         """Prices by currency, in the order of their names; anything else is one group."""
         if selector.sort is not Sort.PRICE:
             return iter(("",))
-        if selector.most_price is not None:
-            return iter((selector.most_price.currency,))
-        return iter(sorted(self._columns.currencies))
+        known, most = sorted(self._columns.currencies), selector.most_price
+        # An order is kept for each group that was asked for, so it is not whoever asks who makes them up.
+        return iter(known if most is None else [each for each in known if each == most.currency])
 
     def _order(self, selector: Selector, group: str) -> Order:
         """The order that a selector asks for, of one currency if it is of prices; of parts, typical ones."""

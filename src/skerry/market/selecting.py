@@ -67,7 +67,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sort(enum.StrEnum):
-    """By what offers are put in order; equals are in the order of price, and then of ids."""
+    """By what offers are put in order; equals are in the order of ids."""
 
     PRICE = "price"
     CPU = "cpu"
