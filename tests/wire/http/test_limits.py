@@ -18,6 +18,17 @@ def test_slots_are_given_back_when_they_are_left_even_with_an_error() -> None:
     assert slots.taken == 0
 
 
+def test_one_name_does_not_get_all_slots() -> None:
+    slots = Slots(3, "things", each=2)
+    with slots.take("a"), slots.take("a"):
+        with pytest.raises(errors.Overloaded, match="2 things of yours"):
+            slots.take("a")
+        with slots.take("b"), pytest.raises(errors.Overloaded, match="3 things are open"):
+            slots.take("c")
+    with slots.take("a"):
+        assert slots.taken == 1
+
+
 def test_whoever_fails_too_often_waits_until_the_first_failure_is_old() -> None:
     clock = ManualClock()
     failures = Failures(clock, allowed=2, window_s=60)

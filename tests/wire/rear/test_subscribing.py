@@ -18,11 +18,19 @@ from skerry.kit.clock import ManualClock
 from skerry.market.changes import Changed
 from skerry.market.keys import SigningKey
 from skerry.model.settings import MarketSettings
+from skerry.wire.own.limits import Slots
 from skerry.wire.rear import subscribing, xml
 from skerry.wire.rear.messages import SubscribeMessage
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.rear.conftest import Market, market_of
+
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 
 
 class Subscriber:
@@ -341,6 +349,19 @@ async def test_bounds_on_subscriptions_mistakes_and_sizes(market: Market) -> Non
     last = await binary.socket.receive(timeout=20)
     assert (last.type, last.data) == (WSMsgType.CLOSE, 1003)
     await eventually(lambda: market.rear.subscribers.taken == 0)
+
+
+async def test_one_buyer_does_not_get_all_connections(cloud: pki.Authority, provider: SigningKey) -> None:
+    clock = ManualClock()
+    async with market_of(provider, clock, MarketSettings()) as (ledger, rear):
+        small = dataclasses.replace(rear, subscribers=Slots(8, "subscribers", each=1))
+        async with serving(cloud, rear=small) as site:
+            market = Market(site, await site.session(), ledger, small, clock, provider)
+            await Subscriber.of(market)
+            refused = await market.get("/api/subscribe", headers=HANDSHAKE)
+            assert (refused.status, refused.json["code"]) == (429, "overloaded")
+            other = await Subscriber.of(await market.buyer())
+            assert (await other.subscribe(All=True))["Flavors"] == 0
 
 
 async def test_a_subprotocol_that_is_not_known_is_refused(market: Market) -> None:

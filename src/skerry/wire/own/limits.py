@@ -14,29 +14,41 @@ from skerry.model import errors
 
 
 class Slots:
-    """At most `limit` at once."""
+    """At most `limit` at once, and at most `each` of them for one name."""
 
-    def __init__(self, limit: int, what: str) -> None:
+    def __init__(self, limit: int, what: str, *, each: int | None = None) -> None:
         self._limit = limit
         self._what = what
+        self._each = limit if each is None else each
+        self._of: dict[str, int] = {}
         self.taken = 0
 
-    def take(self) -> AbstractContextManager[None]:
+    def take(self, name: str = "") -> AbstractContextManager[None]:
         """A slot, taken now and given back when the context is left; `Overloaded` if there is none."""
         if self.taken >= self._limit:
-            raise errors.Overloaded(
-                f"{self._limit} {self._what} are open, which is the limit; close one or try again later",
-                retry_after_s=5.0,
-            )
+            raise self._full(self._limit, "")
+        mine = self._of.get(name, 0)
+        if mine >= self._each:
+            raise self._full(self._each, " of yours")
+        self._of[name] = mine + 1
         self.taken += 1
-        return self._hold()
+        return self._hold(name)
+
+    def _full(self, limit: int, whose: str) -> errors.Overloaded:
+        return errors.Overloaded(
+            f"{limit} {self._what}{whose} are open, which is the limit; close one or try again later",
+            retry_after_s=5.0,
+        )
 
     @contextmanager
-    def _hold(self) -> Iterator[None]:
+    def _hold(self, name: str) -> Iterator[None]:
         try:
             yield
         finally:
             self.taken -= 1
+            self._of[name] -= 1
+            if not self._of[name]:
+                del self._of[name]
 
 
 class Failures:

@@ -18,8 +18,10 @@ from skerry.wire.rear.news import News
 from skerry.wire.rear.porter import Porter
 from skerry.wire.rear.shelf import Shelf
 
-# Subscribers at once: each holds a connection, and nothing else while nothing changes.
-MAX_SUBSCRIBERS: Final = 4096
+# Subscribers at once: each holds a connection, and nothing else while nothing changes. Not so many that they
+# could take all connections of a server, nor one of them all places.
+MAX_SUBSCRIBERS: Final = 2048
+MAX_OF_ONE_BUYER: Final = 1024
 HEARTBEAT_S: Final = 15.0
 
 
@@ -41,7 +43,9 @@ class Rear:
     shelf: Shelf
     news: News
     porter: Porter | None = None  # None: this server does not lend
-    subscribers: Slots = field(default_factory=lambda: Slots(MAX_SUBSCRIBERS, "subscriptions to offers"))
+    subscribers: Slots = field(
+        default_factory=lambda: Slots(MAX_SUBSCRIBERS, "subscribers to offers", each=MAX_OF_ONE_BUYER)
+    )
     heartbeat_s: float = HEARTBEAT_S
 
     def credentials_of(self, id: ContractId) -> Credentials | None:

@@ -32,7 +32,7 @@ from skerry.wire.rear.messages import (
     SubscribeMessage,
     UnsubscribedMessage,
 )
-from skerry.wire.rear.serving import subprotocol_of
+from skerry.wire.rear.serving import buyer_of, subprotocol_of
 from skerry.wire.rear.shelf import offer_of
 
 MAX_SCOPES: Final = 64
@@ -60,7 +60,7 @@ async def subscribe(rear: Rear, call: Call) -> Duplex:
     each change. With `Resume`, the last `Revision` you saw, only what you missed follows, if that is kept.
     """
     async with AsyncExitStack() as undo:
-        undo.enter_context(rear.subscribers.take())
+        undo.enter_context(rear.subscribers.take(buyer_of(call).cloud))
         subscriber = Subscriber(rear, is_xml=subprotocol_of(call) == messages.XML)
         return Duplex(subscriber.converse, undo.pop_all())
 
