@@ -410,6 +410,7 @@ def test_what_was_sold_is_taken_back_with_notice_and_flavors_are_withdrawn(stall
     stall.say(*SELL, *PARTS)
     sold = stall.contract()
     assert stall.say("reclaim", sold, "--reason", "needed at home").startswith(f"{sold} ends in ")
+    assert stall.say("document", sold) == f"{stall.ledger.contract(sold).document.decode()}\n"
     contract = stall.ledger.contract(sold).contract
     assert (contract.reason, contract.reclaim_at is None) == ("needed at home", False)
     assert stall.say("withdraw", "small") == "withdrew small; 1 core, 512MB of it is sold\n"
@@ -417,6 +418,15 @@ def test_what_was_sold_is_taken_back_with_notice_and_flavors_are_withdrawn(stall
     missing = stall.cli("withdraw", "nothing")
     assert missing.exit_code == 1
     assert "there is no such flavor" in missing.stderr
+
+
+def test_what_is_over_already_is_said_to_be(stall: Stall) -> None:
+    stall.say(*SELL, *PARTS)
+    sold = stall.contract()
+    stall.do(stall.ledger.release(sold, BUYER.cloud))
+    assert re.fullmatch(rf"{sold} ended \w+ ago\n", stall.say("reclaim", sold))
+    missing = stall.cli("document", "none")
+    assert (missing.exit_code, missing.stderr.count("no contract 'none'")) == (1, 1)
 
 
 def test_a_withdrawal_can_take_contracts_back_too(stall: Stall) -> None:

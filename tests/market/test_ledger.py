@@ -310,7 +310,7 @@ async def test_a_flavor_may_be_published_again_and_what_was_sold_of_it_stays_sol
     async with market() as m:
         first = await m.publish()
         assert await m.publish() == first
-        with pytest.raises(errors.AlreadyExists, match="update it instead"):
+        with pytest.raises(errors.AlreadyExists, match="withdraw it first"):
             await m.publish(room=room(4, 4000))
         sale = await m.buy(cpu=2)
         withdrawn = await m.ledger.withdraw(F, actor="ed")

@@ -6,6 +6,7 @@ tells of its steps, and whoever breaks it off has bought nothing.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 
 import click
@@ -233,12 +234,17 @@ def contracts(server: client.Server, limit: int, output: str) -> None:
 @client.options
 @printing.option
 def document(server: client.Server, contract: str, output: str) -> None:
-    """Print a contract that was bought, as it was signed.
+    """Print a contract that was bought or sold, as it was signed.
 
     \b
       skerry market document 01m7h3n5... | skerry contract verify -
     """
-    found = server.get("market", "borrowed", contract)
+    try:
+        found = server.get("market", "borrowed", contract)
+    except client.ServerSaidNo as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        found = server.get("market", "contracts", contract)
     printing.as_json(found) if output == "json" else click.echo(found["document"])
 
 

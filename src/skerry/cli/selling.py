@@ -149,7 +149,8 @@ def reclaim(server: client.Server, contracts: tuple[str, ...], reason: str, outp
         for contract in contracts:
             with failures.told():
                 told = server.post("market", "contracts", contract, "reclaim", body={"reason": reason})
-                bargains.tell(told, f"{contract} ends {bargains.until(told)}", output)
+                ends = "ends" if told["ended_at"] is None else "ended"
+                bargains.tell(told, f"{contract} {ends} {bargains.until(told)}", output)
 
 
 @click.command()

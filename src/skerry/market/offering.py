@@ -24,7 +24,9 @@ def publish(draft: Draft, request: Publish) -> Account:
         raise errors.Invalid("an offer ends after it begins", field="expires_at")
     if before is not None and before.withdrawn is None:
         if _terms(before.flavor) != _terms(flavor) or before.size != request.capacity:
-            raise errors.AlreadyExists(f"flavor {flavor.id} is offered on other terms; update it instead")
+            raise errors.AlreadyExists(
+                f"flavor {flavor.id} is offered on other terms; withdraw it first, or choose another id"
+            )
         return before
     if before is None:
         after = Account(flavor=replace(flavor, version=1), capacity=request.capacity)

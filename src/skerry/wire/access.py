@@ -135,6 +135,7 @@ HTTP: dict[str, Access] = {
     "GET /market/ledger": _READERS,
     "GET /market/holds": _READERS,
     "GET /market/contracts": _READERS,
+    "GET /market/contracts/{id}": _READERS,
     "POST /market/contracts/{id}/reclaim": _ADMIN,
 }
 # What lives in a namespace is also served there, to the same callers.

@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from skerry.kit import pki
+from skerry.market import signing
 from skerry.model.ids import CloudId, FlavorId
 from skerry.model.market import Aggregation, Partition
 from tests.support.deals import BUYER, room
@@ -164,8 +165,24 @@ async def test_a_contract_is_taken_back_after_its_notice_and_its_buyer_is_told_w
     assert (taken.json["state"], taken.json["reason"]) == ("reclaimed", "needed at home")
     assert (await shop.get("/market/contracts"))["contracts"] == [taken.json]
     assert (await shop.post(path)).status == 200
-    assert (await shop.post("/market/contracts/nothing/reclaim")).status == 404
+    unknown = await shop.post("/market/contracts/nothing/reclaim")
+    assert unknown.status == 404
+    assert unknown.json["error"] == "no contract 'nothing' was sold; list contracts to see those that were"
     assert (await shop.post(path, {"reason": "x" * 257})).status == 400
+
+
+async def test_a_seller_has_the_document_that_both_have_signed(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    hold = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    sale = await shop.ledger.purchase(hold.id, BUYER.cloud)
+    path = f"/market/contracts/{sale.contract.id}"
+    assert (await shop.get(path))["document"] == sale.document.decode()
+    both = signing.countersign(BUYER, sale.document)
+    await shop.ledger.countersign(sale.contract.id, BUYER.cloud, both)
+    found = await shop.get(path)
+    assert found["document"] == both.decode()
+    assert found["contract"] == (await shop.get("/market/contracts"))["contracts"][0]
+    assert (await shop.ask("GET", "/market/contracts/nothing")).status == 404
 
 
 async def test_the_market_tells_the_id_of_this_cloud_and_counts_what_is_live(shop: Shop) -> None:

@@ -39,6 +39,10 @@ class Ledger(Protocol):
 
     def contracts(self) -> Sequence[Sale]: ...
 
+    async def find_contract(self, id: ContractId) -> Sale:
+        """Live or ended, also if another server has only just made it; raises `NotFound`."""
+        ...
+
     def audits(self) -> Iterator[tuple[FlavorId, list[str]]]:
         """Every flavor, with what of it does not add up and why."""
         ...

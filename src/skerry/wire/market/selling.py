@@ -56,6 +56,8 @@ class FlavorWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     architecture: Label = ""
 
     def flavor(self, new_id: FlavorId, provider: CloudId, now: float) -> Flavor:
+        if not (self.cpu or self.memory or self.disk):
+            raise errors.Invalid("an offer has some room; name cpu and memory", field="cpu")
         least, step = room_of(self.cpu_min, self.memory_min), room_of(self.cpu_step, self.memory_step)
         return Flavor(
             id=FlavorId(self.id) if self.id else new_id,

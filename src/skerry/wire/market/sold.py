@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
@@ -90,6 +92,13 @@ class SoldInfo(msgspec.Struct, frozen=True):
         )
 
 
+class SignedSaleInfo(msgspec.Struct, frozen=True):
+    """A contract that this cloud sold, with what was signed."""
+
+    contract: SoldInfo
+    document: Annotated[str, Meta(description="A compact JWS: `skerry contract verify` reads it")]
+
+
 class HoldList(msgspec.Struct, frozen=True):
     """Those that are live first, and then the youngest; `count` is of all."""
 
@@ -148,6 +157,20 @@ async def list_contracts(desk: MarketDesk, call: Call, query: PageQuery) -> Sold
 
 
 @endpoint(
+    "GET",
+    "/market/contracts/{id}",
+    summary="One contract that was sold",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def show(desk: MarketDesk, call: Call, path: IdPath) -> SignedSaleInfo:
+    """With the document of the terms that hold now: signed by both, once its buyer has signed it."""
+    with _naming(path.id):
+        sale = await desk.ledger.find_contract(ContractId(path.id))
+    document = sale.countersigned or sale.current
+    return SignedSaleInfo(SoldInfo.of(sale, desk.clock.now()), document.decode("ascii"))
+
+
+@endpoint(
     "POST",
     "/market/contracts/{id}/reclaim",
     summary="Take back what was sold",
@@ -156,5 +179,15 @@ async def list_contracts(desk: MarketDesk, call: Call, query: PageQuery) -> Sold
 async def reclaim(desk: MarketDesk, call: Call, path: IdPath, body: ReclaimWish | None) -> SoldInfo:
     """Its buyer is told now, and the contract ends when its notice is over: at `reclaim_at`."""
     reason = "" if body is None else body.reason
-    sale = await desk.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
+    with _naming(path.id):
+        sale = await desk.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
     return SoldInfo.of(sale, desk.clock.now())
+
+
+@contextmanager
+def _naming(id: str) -> Iterator[None]:
+    """The ledger tells a buyer what to do about a contract that there is not; here is who sells."""
+    try:
+        yield
+    except errors.NotFound:
+        raise errors.NotFound(f"no contract {id!r} was sold; list contracts to see those that were") from None

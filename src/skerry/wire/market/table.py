@@ -31,6 +31,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     selling.show_ledger,
     sold.list_holds,
     sold.list_contracts,
+    sold.show,
     sold.reclaim,
 )
 
