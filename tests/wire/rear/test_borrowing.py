@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -429,3 +430,29 @@ async def test_it_runs_by_itself() -> None:
         made.landlord.tell(ended="withdrawn", reason="repairs")
         await eventually(lambda: made.loan.is_done and not made.is_registered)
         await give_up([running])
+
+
+async def test_a_provider_that_has_news_without_end_is_listened_to_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skerry.wire.rear.borrowing._PAUSE_S", 0.1)
+    looks: list[float] = []
+    async with world() as made:
+        running = asyncio.ensure_future(made.borrower.run())
+        await eventually(lambda: made.loan.borrowed.state is State.OPEN)
+        trim = made.loans.trim
+
+        async def look(most: int) -> None:
+            looks.append(asyncio.get_running_loop().time())
+            await trim(most)
+
+        monkeypatch.setattr(made.loans, "trim", look)
+        numbers = iter(range(10**9))
+
+        def nag() -> bool:
+            made.landlord.tell(reason=f"repairs {next(numbers)}")
+            return len(looks) >= 4
+
+        await eventually(nag)
+        await give_up([running])
+    assert all(later - before >= 0.1 for before, later in itertools.pairwise(looks))

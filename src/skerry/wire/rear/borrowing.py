@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 ACTOR: Final = "market"
 _LOOK_S: Final = 1.0
+_PAUSE_S: Final = 0.05  # between two looks: providers are strangers, and may have news without end
 # Answers to a release that mean that there is nothing to give back any more.
 _OVER: Final = (errors.NotFound, errors.Expired, errors.Conflict)
 
@@ -76,6 +77,7 @@ class Borrower:
                 self._wake.clear()
                 moved = self._loans.moved
                 await self.tend()
+                await asyncio.sleep(_PAUSE_S)
                 waits = [asyncio.ensure_future(event.wait()) for event in (self._wake, moved)]
                 try:
                     await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
