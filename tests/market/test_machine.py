@@ -171,8 +171,8 @@ class Machine(RuleBasedStateMachine):
         elif id in self.model.withdrawn:
             assert found is errors.Expired
         else:
-            self.model.size[id] = max(cpu, sum(self.model.taken(id, self.now)))
-            assert found.capacity.cpu == self.model.size[id] * 1000
+            self.model.size[id] = cpu
+            assert found.capacity.cpu == max(cpu, sum(self.model.taken(id, self.now))) * 1000
 
     @rule(server=servers, id=st.sampled_from(FLAVORS), amount=st.sampled_from(["0.80", "0.07", "3"]))
     def reprice(self, server: int, id: FlavorId, amount: str) -> None:
