@@ -14,6 +14,7 @@ from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.market import Aggregation, Ending, Price
 from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Delete
 from tests.market.markets import ANN, BOB, F, document, flavor, market, outcome, room
 from tests.support.waiting import eventually
 
@@ -501,6 +502,11 @@ async def test_a_buyer_that_lets_holds_expire_gets_no_more_for_a_while() -> None
         await m.reserve(BOB)
         await m.pass_time(3600)
         await m.reserve()
+        buyers = m.ledger._books.buyers
+        assert (buyers.lapsed(ANN, m.clock.now()), buyers.lapsed(BOB, m.clock.now())) == (0, 1)
+        await m.pass_time(7200)
+        await m.reserve(CloudId("cat"))
+        assert not {ANN, BOB} & buyers._lapsed.keys()  # who never comes back is not remembered
 
 
 async def test_one_buyer_holds_no_more_than_its_share() -> None:
@@ -540,6 +546,37 @@ async def test_what_is_over_is_kept_for_a_while_and_then_forgotten_the_oldest_fi
         assert 2 <= len(kept) <= 2 + 64
         assert {hold.contract for hold in m.ledger.holds()} - {None} == set(kept)
         assert m.split() == (8, 0, 0)
+
+
+async def test_flavors_that_are_over_are_forgotten_but_not_one_that_is_offered_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [FlavorId(name) for name in ("z", "a", "f")]
+    async with market() as m, market(store=m.store, clock=m.clock, prefix="b") as other:
+        for id in names:
+            await m.publish(id=id)
+            await m.ledger.withdraw(id, actor="ed")
+            await m.pass_time(1)
+        async with market(store=m.store, clock=m.clock, prefix="c") as again:
+            await again.ledger._mirror.trim(keep=2)  # the oldest goes also after a restart
+            with pytest.raises(errors.NotFound):
+                again.ledger.flavor(FlavorId("z"))
+        commit = m.store.commit
+
+        async def late(ops: Any, expect: Any = ()) -> int:
+            if isinstance(ops[0], Delete):
+                monkeypatch.undo()
+                await other.publish(id=F)
+            return await commit(ops, expect)
+
+        monkeypatch.setattr(m.store, "commit", late)
+        await m.ledger._mirror.trim(keep=0)
+        await m.reserve()
+        assert m.split() == (7, 1, 0)
+        await m.ledger._mirror.trim(keep=0)
+        assert m.split() == (7, 1, 0)
+        with pytest.raises(errors.NotFound):
+            m.ledger.flavor(FlavorId("a"))
 
 
 async def test_before_it_runs_and_after_it_ended_a_ledger_takes_no_requests() -> None:

@@ -109,7 +109,8 @@ class Buyers:
     def __init__(self) -> None:
         self._holds: defaultdict[CloudId, int] = defaultdict(int)
         self._promised: set[HoldId] = set()
-        self._lapsed: dict[CloudId, deque[float]] = {}
+        self._lapsed: defaultdict[CloudId, int] = defaultdict(int)
+        self._lapses: deque[tuple[float, CloudId]] = deque()  # those counted, the oldest first
 
     def holds(self, buyer: CloudId) -> int:
         """Live holds, with those that are decided and not durable yet."""
@@ -117,45 +118,36 @@ class Buyers:
 
     def lapsed(self, buyer: CloudId, now: float) -> int:
         """Holds that it let expire within the last hour."""
-        lapses = self._lapsed.get(buyer)
-        if lapses is None:
-            return 0
-        while lapses and lapses[0] <= now - LAPSE_WINDOW_S:
-            lapses.popleft()
-        if not lapses:
-            del self._lapsed[buyer]
-        return len(lapses)
+        while self._lapses and self._lapses[0][0] <= now - LAPSE_WINDOW_S:
+            _count(self._lapsed, self._lapses.popleft()[1], -1)
+        return self._lapsed.get(buyer, 0)
 
     def promise(self, hold: Hold) -> None:
         """Count a hold that is on its way into the store."""
         self._promised.add(hold.id)
-        self._count(hold.buyer, 1)
+        _count(self._holds, hold.buyer, 1)
 
     def forget(self, hold: Hold) -> None:
         """It did not get there; no matter if it did."""
         if hold.id in self._promised:
             self._promised.remove(hold.id)
-            self._count(hold.buyer, -1)
+            _count(self._holds, hold.buyer, -1)
 
     def put_hold(self, before: Hold | None, after: Hold | None) -> None:
         if after is not None:
             self.forget(after)
         if before is not None and before.ending is None:
-            self._count(before.buyer, -1)
+            _count(self._holds, before.buyer, -1)
         if after is None:
             return
         if after.ending is None:
-            self._count(after.buyer, 1)
+            _count(self._holds, after.buyer, 1)
         elif after.ending is Ending.EXPIRED and (before is None or before.ending is None):
-            self._lapsed.setdefault(after.buyer, deque()).append(after.expires_at)
+            self._lapses.append((after.expires_at, after.buyer))
+            _count(self._lapsed, after.buyer, 1)
 
     def sort(self) -> None:
-        self._lapsed = {buyer: deque(sorted(lapses)) for buyer, lapses in self._lapsed.items()}
-
-    def _count(self, buyer: CloudId, number: int) -> None:
-        self._holds[buyer] += number
-        if not self._holds[buyer]:
-            del self._holds[buyer]
+        self._lapses = deque(sorted(self._lapses))
 
 
 class Books:
@@ -248,11 +240,23 @@ class Books:
         self.over_sales = dict.fromkeys(
             sorted(self.over_sales, key=lambda id: self.sales[id].contract.ended_at or 0.0)
         )
+        self.over_flavors = dict.fromkeys(sorted(self.over_flavors, key=self._withdrawn_at))
         self.buyers.sort()
+
+    def _withdrawn_at(self, id: FlavorId) -> float:
+        account = self.flavors[id].account
+        return account.withdrawn.at if account is not None and account.withdrawn is not None else 0.0
 
     def _drop_if_empty(self, id: FlavorId, book: Book) -> None:
         if book.is_empty:
             self.flavors.pop(id, None)
+
+
+def _count(counts: defaultdict[CloudId, int], buyer: CloudId, number: int) -> None:
+    """Nobody is kept of whom there is nothing to count."""
+    counts[buyer] += number
+    if not counts[buyer]:
+        del counts[buyer]
 
 
 def _due_of_hold(hold: Hold | None) -> Due | None:

@@ -117,15 +117,23 @@ class Mirror:
             await self._view.reached(entry.revision)
 
     async def trim(self, keep: int) -> None:
-        """Forget the oldest of what is over but `keep` of each; such records do not change any more."""
+        """Forget the oldest of what is over but `keep` of each; such holds and contracts do not change any
+        more, and a flavor that is offered again at this moment stays."""
         books = self.books
-        keys = [hold_key(id) for id in _oldest(books.over_holds, keep)]
-        for id in _oldest(books.over_sales, keep):
+        keys = []
+        for id in _oldest(books.over_sales, keep):  # first: in pairs, which no transaction parts
             keys += [contract_key(id), hold_key(books.sales[id].contract.hold)]
-        keys += [flavor_key(id) for id in _oldest(books.over_flavors, keep)]
+        keys += [hold_key(id) for id in _oldest(books.over_holds, keep)]
+        seen = {flavor_key(id): books.book(id).revision for id in _oldest(books.over_flavors, keep)}
+        keys += seen
         for start in range(0, len(keys), MAX_OPS):
-            ops: list[Op] = [Delete(key) for key in keys[start : start + MAX_OPS]]
-            await self._view.seen(await self._store.commit(ops))
+            batch = keys[start : start + MAX_OPS]
+            ops: list[Op] = [Delete(key) for key in batch]
+            expect = [Expect(key, seen[key]) for key in batch if key in seen]
+            try:
+                await self._view.reached(await self._store.commit(ops, expect))
+            except errors.Conflict:
+                return  # the books are about to move, and then it is looked at again
 
     def _read(self, entry: Entry) -> Kept:
         ours = self._written.pop(entry.key, None)
