@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,6 +25,7 @@ from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from skerry.model.sessions import OpenTunnel
 from skerry.model.statuses import Status
 from skerry.model.tunnels import GuestAsk, LogsAsk
+from skerry.wire.nodes import tunnels
 from skerry.wire.rear import asking
 from skerry.wire.rear.client import Client, Clients
 from tests.support.certificates import TestAuthority
@@ -346,6 +348,34 @@ async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: b
     ):
         with pytest.raises(errors.Invalid):
             await end.receive()
+
+
+async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skerry.wire.rear.ends._PACE_S", 0.05)
+    heard: list[float] = []
+
+    async def answer(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=("skerry.door.v1",))
+        await socket.prepare(request)
+        for _ in range(4):
+            await socket.send_str('{"ends": "2030-01-01T00:00:00Z"}')
+        await socket.send_bytes(tunnels.END.SerializeToString())
+        await socket.receive()
+        return socket
+
+    def told(standing: Standing) -> None:
+        heard.append(asyncio.get_running_loop().time())
+
+    async with (
+        server(answer) as url,
+        client_of(url, SELLER.cloud) as client,
+        client.door(ContractId("c"), "c.secret", told) as end,
+    ):
+        assert await end.receive() is None
+    assert len(heard) == 4
+    assert all(later - before >= 0.05 for before, later in itertools.pairwise(heard))
 
 
 async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() -> None:

@@ -1,11 +1,13 @@
 """Our end of a WebSocket to a provider: frames of a tunnel both ways, and what the provider says in between.
 
 Binary messages are `pb.Frame`, as on every tunnel; text messages come from the provider only, and tell how
-the contract stands. Bounded by the socket's own limit on messages. Made by `skerry.wire.rear.client`.
+the contract stands; they are taken at a bearable pace. Bounded by the socket's own limit on messages. Made by
+`skerry.wire.rear.client`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +29,7 @@ PING_S: Final = 10.0
 UNNOTICED_S: Final = PING_S * 1.5
 MAX_MESSAGE: Final = MAX_FRAME + 4096
 _DONE: Final = 1000  # closed in good order
+_PACE_S: Final = 0.01  # between two texts; who sends more of them is held up by flow control
 
 
 class SocketEnd:
@@ -62,6 +65,7 @@ class SocketEnd:
                             raise errors.Invalid(f"peer {self._peer} sent a frame that holds nothing")
                 case aiohttp.WSMsgType.TEXT if self._told is not None:
                     self._told(asking.standing_in(message.data))
+                    await asyncio.sleep(_PACE_S)
                 case aiohttp.WSMsgType.CLOSE if message.data == _DONE:
                     return None
                 case _:
