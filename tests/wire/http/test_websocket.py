@@ -233,6 +233,24 @@ async def test_a_client_that_answers_pings_is_kept(serve: Serve) -> None:
         pongs += 1
 
 
+async def test_a_client_that_does_not_read_is_let_go(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "STALL_S", 0.05)
+    ends: list[type[BaseException]] = []
+
+    async def talk(socket: WebSocket) -> None:
+        try:
+            while True:
+                await socket.send(bytes(64 * 1024))
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+
+    site = await serve(app=app_of(talk))
+    wire = await site.wire()
+    await wire.send(HANDSHAKE)
+    await eventually(lambda: ends == [answers.ClientGone])
+
+
 async def test_who_sends_more_than_is_taken_is_held_up(serve: Serve) -> None:
     may_read = asyncio.Event()
     taken = 0

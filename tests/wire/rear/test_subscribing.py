@@ -15,6 +15,7 @@ from lxml import etree
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock
+from skerry.kit.tasks import give_up
 from skerry.market.changes import Changed
 from skerry.market.keys import SigningKey
 from skerry.model.settings import MarketSettings
@@ -179,6 +180,24 @@ async def test_what_a_subscription_means_is_told_before_the_snapshot_of_the_next
     revisions = [message["Revision"] for _, message in heard]
     assert revisions == sorted(revisions)
     assert heard[2][1]["Flavor"]["Characteristics"]["Cpu"] == 7
+
+
+async def test_others_have_their_turn_while_much_is_shown(market: Market) -> None:
+    for number in range(64):
+        await market.sell(FlavorID=f"f-{number}")
+    ear: Any = Ear()
+    turns: list[int] = []
+
+    async def take_turns() -> None:
+        while True:
+            turns.append(len(ear.heard))
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(take_turns())
+    await subscribing.Subscriber(market.rear, is_xml=False)._subscribe(ear, SubscribeMessage("a", all=True))
+    await give_up([other])
+    assert len(ear.heard) == 65
+    assert any(0 < heard < 65 for heard in turns)
 
 
 async def test_who_unsubscribes_and_resumes_is_told_at_once_and_in_order(market: Market) -> None:

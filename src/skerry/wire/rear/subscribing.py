@@ -8,8 +8,9 @@ no longer kept it is told so, and gets everything anew. One that does not read a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 from skerry.kit.tasks import give_up
@@ -38,7 +39,8 @@ from skerry.wire.rear.shelf import offer_of
 MAX_SCOPES: Final = 64
 MAX_MISTAKES: Final = 16
 _LONELY_S: Final = 30.0  # a connection that subscribes to nothing is closed after this
-_AT_ONCE: Final = 32  # messages, before others have their turn
+_SENT_AT_ONCE: Final = 32  # messages, before others have their turn
+_LOOKED_AT_ONCE: Final = 1024  # flavors, likewise
 _TOO_SLOW: Final = "too slow: changes that were not read are no longer kept; forget what you know"
 
 
@@ -174,7 +176,7 @@ class Subscriber:
         accounts, self._follower = self._changes.snapshot()
         self._revision = revision = self._changes.revision
         self._scopes[scope.id] = scope
-        meant = [account for account in accounts if _means(scope, account)]
+        meant = await _chosen(accounts, partial(_means, scope))
         await self._send(socket, SubscribedMessage(scope.id, revision, False, len(meant)))
         await self._show(socket, meant, revision)
 
@@ -185,7 +187,7 @@ class Subscriber:
         batches, reached = self._follower.take(), self._changes.revision
         if batches is None:
             accounts, self._follower = self._changes.snapshot()
-            meant = [account for account in accounts if self._is_meant(account)]
+            meant = await _chosen(accounts, self._is_meant)
             await self._send(socket, ResetMessage(_TOO_SLOW, reached, len(meant)))
             await self._show(socket, meant, reached)
         else:
@@ -212,8 +214,16 @@ class Subscriber:
         await socket.send(data)
         self._spoke_at = asyncio.get_running_loop().time()
         self._sent += 1
-        if self._sent % _AT_ONCE == 0:
+        if self._sent % _SENT_AT_ONCE == 0:
             await asyncio.sleep(0)  # there may be many, and who reads quickly never makes us wait
+
+
+async def _chosen(accounts: Sequence[Account], is_meant: Callable[[Account], bool]) -> list[Account]:
+    found: list[Account] = []
+    for start in range(0, len(accounts), _LOOKED_AT_ONCE):
+        found += filter(is_meant, accounts[start : start + _LOOKED_AT_ONCE])
+        await asyncio.sleep(0)  # there may be very many, and others want to go on
+    return found
 
 
 def _means(scope: Scope, account: Account) -> bool:
