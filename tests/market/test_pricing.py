@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.market import pricing
+from skerry.model import errors
 from skerry.model.market import Price
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
 from tests.market.markets import ANN, flavor, market, room
@@ -92,7 +93,21 @@ async def test_a_long_total_is_renewed_to_the_last_digit() -> None:
         ("P2W", 1_209_600),
         ("P12M", 31_556_952),
         ("P1Y", 31_556_952),
+        ("P1Y2M", 36_816_444),
+        ("PT31536000S", 31_536_000),
+        ("PT0S", 0),
     ],
 )
 def test_a_period_has_one_length(period: str, seconds: int) -> None:
     assert pricing.seconds_of(period) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "P", "PT", "P1", "1D", "P1W2D", "PT0.5S", "-P1D", "P\uff11D", "p1d", "P1D\n", f"P{'9' * 5000}D"],
+)
+def test_what_is_no_duration_is_refused_wherever_it_comes_from(text: str) -> None:
+    with pytest.raises(errors.Invalid, match="no ISO 8601 duration"):
+        pricing.seconds_of(text)
+    with pytest.raises(errors.Invalid, match="a period is an ISO 8601 duration"):
+        Price(Decimal(1), "EUR", text)

@@ -6,13 +6,12 @@ cost the whole together, and rounding down keeps them from ever costing more. Pu
 
 from __future__ import annotations
 
-import re
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Final
 
 from skerry.model import errors
-from skerry.model.market import Flavor, Price
+from skerry.model.market import PERIOD, Flavor, Price
 from skerry.model.room import Room
 
 # Amounts are kept to this many digits behind the point, or to those of the price itself if it has more.
@@ -20,15 +19,14 @@ DIGITS: Final = 9
 # Arithmetic that rounds nothing: the longest total there can be has less than fifty digits.
 EXACT: Final = Context(prec=100)
 
-_PERIOD = re.compile(r"P(?:(\d+)W)?(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 # A year is the mean of the Gregorian calendar and a month a twelfth of it: a period always has one length.
 _SECONDS: Final = (7 * 86400, 31_556_952, 2_629_746, 86400, 3600, 60, 1)
 
 
 @lru_cache(maxsize=256)
 def seconds_of(period: str) -> int:
-    """The length of an ISO 8601 duration, as `Price` takes it."""
-    match = _PERIOD.fullmatch(period)
+    """The length of an ISO 8601 duration, as `Price` takes it; `PT0S` is none."""
+    match = PERIOD.fullmatch(period)
     if match is None:
         raise errors.Invalid(f"{period[:40]!r} is no ISO 8601 duration", field="period")
     return sum(int(number or 0) * each for number, each in zip(match.groups(), _SECONDS, strict=True))

@@ -22,10 +22,11 @@ from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
 from skerry.model.room import NOTHING, Gigabytes, Room
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
-# ISO 8601 duration: at least one part, and one after the T if there is a T; or weeks alone.
-_PERIOD = re.compile(
-    r"P(?:[0-9]{1,6}W|(?=[0-9T])(?:[0-9]{1,6}Y)?(?:[0-9]{1,6}M)?(?:[0-9]{1,6}D)?"
-    r"(?:T(?=[0-9])(?:[0-9]{1,6}H)?(?:[0-9]{1,6}M)?(?:[0-9]{1,6}S)?)?)"
+# ISO 8601 duration: at least one part, and one after the T if there is a T; or weeks alone. Its groups are
+# weeks, years, months, days, hours, minutes and seconds, in whole numbers of a length that can be told.
+PERIOD = re.compile(
+    r"P(?:([0-9]{1,9})W|(?=[0-9T])(?:([0-9]{1,9})Y)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})D)?"
+    r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?)"
 )
 _MOST_DIGITS = 18
 _CLOUD = re.compile(rf"[A-Za-z0-9._-]{{1,{ids.MAX_ID}}}")
@@ -49,7 +50,7 @@ class Price(msgspec.Struct, frozen=True, gc=False):
             )
         if not _CURRENCY.fullmatch(self.currency):
             raise errors.Invalid("a currency is an ISO 4217 code, such as `EUR`", field="price.currency")
-        if not _PERIOD.fullmatch(self.period) or not re.search("[1-9]", self.period):
+        if not PERIOD.fullmatch(self.period) or not re.search("[1-9]", self.period):
             raise errors.Invalid(
                 "a period is an ISO 8601 duration above zero, such as `PT1H` or `P1M`", field="price.period"
             )
