@@ -7,7 +7,7 @@ import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -376,6 +376,26 @@ async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
         assert await end.receive() is None
     assert len(heard) == 4
     assert all(later - before >= 0.05 for before, later in itertools.pairwise(heard))
+
+
+async def test_a_provider_that_never_stops_sending_does_not_keep_us_from_going(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skerry.wire.rear.client._CLOSE_S", 0.1)
+
+    async def answer(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=("skerry.door.v1",))
+        await socket.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await socket.send_bytes(tunnels.told_data(b"x" * 1000).SerializeToString())
+        return socket
+
+    async with server(answer) as url, client_of(url, SELLER.cloud) as client, asyncio.timeout(10):
+        async with client.door(ContractId("c"), "c.secret", lambda _: None) as end:
+            assert await end.receive() == b"x" * 1000
+        with pytest.raises(errors.Unavailable, match="the connection to peer north ended"):
+            await end.send(b"y")
 
 
 async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() -> None:

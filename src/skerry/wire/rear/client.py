@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -134,8 +134,6 @@ class Client:
 
     @asynccontextmanager
     async def _socket(self, path: str, credential: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        import aiohttp
-
         session, context = await self._opened()
         headers = {"Authorization": f"{credentials.SCHEME} {credential}"}
         with self._reaching():
@@ -147,14 +145,16 @@ class Client:
                     ssl=context,
                     heartbeat=PING_S,
                     max_msg_size=MAX_MESSAGE,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
                 )
         try:
             if socket.protocol != PROTOCOL:
                 raise errors.Refused(f"peer {self.peer.name} opens no doors: it does not speak {PROTOCOL}")
             yield socket
         finally:
-            await socket.close()
+            # The library waits for the other side's goodbye for as long as anything else comes.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await socket.close()
 
     # Asking
 
