@@ -30,7 +30,7 @@ from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.model.market import Partition
 from skerry.model.settings import MarketSettings
-from tests.support.deals import BUYER, room
+from tests.support.deals import BUYER, FLAVOR, room
 from tests.support.nodes import Command, read_until
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
@@ -418,6 +418,19 @@ def test_what_was_sold_is_taken_back_with_notice_and_flavors_are_withdrawn(stall
     missing = stall.cli("withdraw", "nothing")
     assert missing.exit_code == 1
     assert "there is no such flavor" in missing.stderr
+
+
+def test_who_withdraws_what_follows_a_node_learns_that_it_comes_back(stall: Stall) -> None:
+    stall.do(
+        stall.ledger.publish(
+            replace(FLAVOR, provider=stall.id, worker="edge-7", expires_at=None), actor="test"
+        )
+    )
+    result = stall.cli("withdraw", FLAVOR.id)
+    assert (result.exit_code, result.stdout) == (0, f"withdrew {FLAVOR.id}\n")
+    assert "'skerry node cordon edge-7' ends that" in result.stderr
+    stall.say(*SELL)
+    assert stall.cli("withdraw", "small").stderr == ""
 
 
 def test_what_is_over_already_is_said_to_be(stall: Stall) -> None:

@@ -121,6 +121,8 @@ def withdraw(
 ) -> None:
     """Offer flavors no longer. Contracts run to their end, unless they are reclaimed.
 
+    What follows a node is offered again; cordon the node instead.
+
     \b
       skerry market withdraw small
       skerry market withdraw small --reclaim --reason 'needed at home'
@@ -132,6 +134,12 @@ def withdraw(
                 gone: Document = server.delete("market", "flavors", flavor, **asked)
                 left = f"; {bargains.room(gone['sold'])} of it is sold" if any(gone["sold"].values()) else ""
                 bargains.tell(gone, f"withdrew {flavor}{left}", output)
+                if gone["node"]:
+                    click.echo(
+                        f"It follows the node {gone['node']}, and is offered again while that takes work and "
+                        f"market.sell_percent says so; 'skerry node cordon {gone['node']}' ends that.",
+                        err=True,
+                    )
 
 
 @click.command()
