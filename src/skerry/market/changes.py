@@ -1,7 +1,7 @@
 """Changes of flavors, told in the order of the store's revisions: a snapshot, and then what changes.
 
-A subscriber has a place in one bounded history and no queue of its own, so a slow one costs nothing and is
-told `Compacted` when it has fallen out. The place is the store's revision, the same on every server; each
+A subscriber has a place in one bounded history and no queue of its own, so a slow one costs nothing and gets
+None when it has fallen out. The place is the store's revision, the same on every server; each
 flavor's own `version` goes up by one with every change that is told here.
 """
 
@@ -79,10 +79,10 @@ class Changes:
         while self._number == number:
             await self._news.wait()
 
-    def _after(self, number: int) -> Told:
+    def _after(self, number: int) -> Told | None:
         behind = self._number - number
         if behind > len(self._history):
-            raise errors.Compacted("too slow: changes are no longer kept that were not read; take a snapshot")
+            return None
         return [self._history[index] for index in range(-behind, 0)]
 
     def _wake(self) -> None:
@@ -99,20 +99,11 @@ class Follower:
 
     def take(self) -> Told | None:
         """All that changed since the last call, with the revision of each; None if more did than is kept."""
-        try:
-            told = self._changes._after(self._number)
-        except errors.Compacted:
-            return None
-        self._number += len(told)
+        told = self._changes._after(self._number)
+        if told is not None:
+            self._number += len(told)
         return told
 
     async def wait(self) -> None:
         """Until there is something to take."""
         await self._changes._news_after(self._number)
-
-    async def next(self) -> Told:
-        """The same as soon as there is something; raises `Compacted` if that is more than is kept."""
-        await self.wait()
-        told = self._changes._after(self._number)
-        self._number += len(told)
-        return told

@@ -8,6 +8,7 @@ is one key: `market/flavor/`, `market/hold/` and `market/contract/`, with its id
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeVar
 
 from skerry.kit import jsonio
@@ -150,7 +151,7 @@ class Mirror:
 
     def _moved(self, moved: Sequence[Moved[Kept]]) -> None:
         touched: dict[FlavorId, None] = {}
-        changed: list[Changed] = []
+        changed: list[tuple[int, Changed]] = []
         is_new = self._view.revision < 0
         for _, before, after in moved:
             was = before.value if before is not None else None
@@ -162,8 +163,9 @@ class Mirror:
                     flavor = self.books.put_account(was, now, after.revision if after is not None else 0)
                     # An offer goes only when it was withdrawn, unless the store was put back to a backup.
                     is_new = is_new or (now is None and was is not None and was.withdrawn is None)
-                    if now is not None and (was is None or was.flavor.version != now.flavor.version):
-                        changed.append(Changed(was, now))
+                    known = None if was is None else was.flavor.version
+                    if after is not None and now is not None and now.flavor.version != known:
+                        changed.append((after.revision, Changed(was, now)))
                 case Hold():
                     assert not isinstance(was, Account | Sale)
                     assert not isinstance(now, Account | Sale)
@@ -173,12 +175,15 @@ class Mirror:
                     assert not isinstance(now, Account | Hold)
                     flavor = self.books.put_sale(was, now)
             touched[flavor] = None
-        newest = max((after.revision for _, _, after in moved if after is not None), default=0)
         if is_new:
             self.books.sort()
-            self._changes.start(newest)
-        elif changed:
-            self._changes.tell(newest, changed)
+            self._changes.start(
+                max((after.revision for _, _, after in moved if after is not None), default=0)
+            )
+        else:
+            # After an interruption there are many at once; each has its own place, for who resumes amid them.
+            for revision, change in sorted(changed, key=itemgetter(0)):
+                self._changes.tell(revision, [change])
         self._touched(touched)
 
 
