@@ -391,7 +391,13 @@ def test_a_long_list_is_cut_and_that_is_said(stall: Stall) -> None:
     stall.trader.contracts = {id: replace(BORROWED, id=id) for id in (f"01c{number}" for number in range(5))}
     result = stall.cli("contracts", "--limit", "3")
     assert len(result.stdout.splitlines()) == 4
-    assert "2 more; --limit 5 shows all." in result.stderr
+    assert result.stderr == "2 more; --limit 5 shows all.\n"
+    stall.say(*SELL, *PARTS)
+    for _ in range(4):
+        stall.contract()
+    assert stall.cli("contracts", "--limit", "3").stderr == "3 more; --limit 5 shows all.\n"
+    assert stall.cli("holds", "--limit", "3").stderr == "1 more; --limit 4 shows all.\n"
+    assert stall.cli("contracts", "--limit", "5").stderr == ""
 
 
 def test_a_contract_is_renewed_released_and_its_document_printed(stall: Stall) -> None:

@@ -112,9 +112,10 @@ def some(server: client.Server, what: str, most: int, *, items: str = "") -> tup
             return found, page["count"]
 
 
-def tell_of_more(shown: int, count: int) -> None:
-    if shown < count:
-        click.echo(f"{count - shown} more; --limit {count} shows all.", err=True)
+def tell_of_more(limit: int, *counts: int) -> None:
+    """Say how much of lists of so many is not shown, if `limit` of each are."""
+    if more := sum(max(0, count - limit) for count in counts):
+        click.echo(f"{more} more; --limit {max(counts)} shows all.", err=True)
 
 
 def tell(document: Document, text: str, output: str) -> None:

@@ -226,7 +226,7 @@ def contracts(server: client.Server, limit: int, output: str) -> None:
         columns=("side", "id", "with", "room", "price", "period", "until", "state", "why"),
         rows=lambda value: [_contract(one) for one in value["contracts"]],
     )
-    bargains.tell_of_more(max(len(sold), len(bought)), max(sold_count, bought_count))
+    bargains.tell_of_more(limit, sold_count, bought_count)
 
 
 @market.command()

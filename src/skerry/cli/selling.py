@@ -205,7 +205,7 @@ def holds(server: client.Server, limit: int, output: str) -> None:
         columns=("id", "flavor", "buyer", "room", "price", "period", "expires", "state"),
         rows=lambda value: [_hold(one) for one in value["holds"]],
     )
-    bargains.tell_of_more(len(found), count)
+    bargains.tell_of_more(limit, count)
 
 
 def _whole(server: client.Server) -> Document:
