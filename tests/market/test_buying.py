@@ -325,6 +325,32 @@ async def test_deals_of_others_are_undone_by_who_leads_when_they_are_overdue() -
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
 
 
+async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undone() -> None:
+    async with shop("north", "south", deal_timeout_s=40.0) as (mine, north, south):
+        wish = Wish(room(1, 1000))
+        for one in (north, south):
+            await one.sell()
+        for found in (await mine.desk.offers(wish)).found:
+            deal = mine.buyer._deal(found, wish)
+            await mine.loans.begin(deal)
+            await {"north": north, "south": south}[found.peer].reserve(
+                deal.flavor, deal.room, 1, None, key=deal.id
+            )
+        is_back = asyncio.Event()
+
+        async def hang(call: str) -> None:
+            await is_back.wait()
+
+        north.before = hang
+        mine.clock.advance(45)
+        sweeping = asyncio.ensure_future(mine.buyer.sweep())
+        await eventually(lambda: south.split() == (8, 0, 0))
+        assert north.split() == (7, 1, 0)
+        is_back.set()
+        await sweeping
+        assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+
+
 async def count_writes() -> int:
     async with shop("north") as (mine, north):
         await north.sell()

@@ -254,13 +254,12 @@ class Buyer:
 
         Happens by itself; a test with its own clock calls it.
         """
-        left, self._left = self._left, {}
-        for deal in left.values():
-            await self._try_to_undo(deal)
+        todo, self._left = self._left, {}
         if self._is_leading():
-            for deal in self._loans.deals():
-                if self._clock.now() >= deal.due_at:
-                    await self._try_to_undo(deal)
+            now = self._clock.now()
+            todo |= {deal.id: deal for deal in self._loans.deals() if now >= deal.due_at}
+        # All at once: a peer that hangs takes its time, and others need not wait for it.
+        await asyncio.gather(*(self._try_to_undo(deal) for deal in todo.values()))
 
     async def _compensate(self, deal: Deal, error: errors.SkerryError) -> None:
         """Undo it before anything else is tried, unless that would mean to wait for a peer that is away."""
