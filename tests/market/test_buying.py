@@ -137,7 +137,7 @@ async def test_a_peer_that_hangs_in_the_middle_is_left_for_the_next_and_undone_w
 
 
 async def test_a_peer_that_hangs_is_not_asked_for_each_of_its_offers_and_is_named_once() -> None:
-    async with shop("north", "south", deal_timeout_s=0.05) as (mine, north, south):
+    async with shop("north", "south", deal_timeout_s=0.5) as (mine, north, south):
         for number in range(20):
             await north.sell(f"f{number}", price=CHEAP)
 
@@ -154,6 +154,22 @@ async def test_a_peer_that_hangs_is_not_asked_for_each_of_its_offers_and_is_name
         assert north.calls.count("reserve") == 1
         await south.sell()
         assert (await mine.buy()).peer == "south"
+
+
+async def test_a_peer_has_the_time_for_a_deal_once_however_many_offers_it_has() -> None:
+    async with shop("north", "south", deal_timeout_s=0.5) as (mine, north, south):
+        for number in range(20):
+            await north.sell(f"f{number}", price=CHEAP)
+        await south.sell()
+        north.forge = LIES["less room"]
+
+        async def hang(call: str) -> None:
+            if call == "cancel":
+                await asyncio.Event().wait()
+
+        north.before = hang
+        assert (await mine.buy()).peer == "south"
+        assert north.calls.count("purchase") == 1
 
 
 async def test_of_a_peer_without_room_every_offer_is_tried_and_the_last_word_told() -> None:

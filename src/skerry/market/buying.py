@@ -95,12 +95,13 @@ class Buyer:
                 + _because(failures)
             )
         yield Progress("listing", _listed(listing, candidates))
-        away: set[str] = set()
+        time = asyncio.get_running_loop().time
+        deadlines: dict[str, float] = {}  # of peers, or with many offers one could hold us up for as often
         for found in candidates:
-            if found.peer in away:
-                continue  # it would take its time for each of its offers
+            deadline = deadlines.setdefault(found.peer, time() + self._settings.deal_timeout_s)
+            if time() >= deadline:
+                continue
             deal = self._deal(found, wish)
-            deadline = asyncio.get_running_loop().time() + self._settings.deal_timeout_s
             try:
                 yield Progress(
                     "reserving", f"{found.flavor.id} of {found.peer} for {dealing.spoken(found.price)}"
@@ -115,7 +116,7 @@ class Buyer:
                 log.info("deal.failed", peer=found.peer, flavor=found.flavor.id, error=error.message)
                 failures[found.peer] = of_peer(found.peer, error.message)
                 if _is_away(error):
-                    away.add(found.peer)
+                    deadlines[found.peer] = 0.0
                 await self._compensate(deal, error)
                 continue
             except BaseException:
