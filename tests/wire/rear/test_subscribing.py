@@ -120,6 +120,19 @@ async def test_a_subscription_means_one_flavor_a_type_or_a_selector(market: Mark
     assert (await by_id.next())[1]["Flavor"]["FlavorID"] == "f-2"
 
 
+async def test_what_is_offered_again_is_told_only_to_who_means_it_as_it_is_now(market: Market) -> None:
+    await market.sell()
+    client = await Subscriber.of(market)
+    await client.subscribe(Selector={"MoreThanCpu": 8})
+    await client.next()
+    await market.ask("DELETE", "/api/flavors/f-1")
+    assert (await client.next())[0] == "WithdrawMessage"
+    await market.sell(Characteristics={"Cpu": 4, "Memory": 8192})  # it matched when it was withdrawn
+    await market.sell(FlavorID="f-2")
+    name, message = await client.next()
+    assert (name, message["Flavor"]["FlavorID"]) == ("RefreshMessage", "f-2")
+
+
 async def test_a_change_that_two_subscriptions_mean_is_told_once(market: Market) -> None:
     await market.sell()
     client = await Subscriber.of(market)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lxml import etree
 
 from skerry.model import errors
@@ -52,6 +55,10 @@ ASKED = [
         b"<SubscribeMessage><Selector><MoreThanCpu>2</MoreThanCpu><Partition><Cpu>1</Cpu></Partition></Selector>"
         b"</SubscribeMessage>",
         None,
+    ),
+    (
+        "<SubscribeMessage><FlavorID>\n \xa0f\x85 </FlavorID></SubscribeMessage>".encode(),
+        SubscribeMessage(flavor_id="\xa0f\x85"),
     ),
     (b"<SubscribeMessage><Selector/></SubscribeMessage>", SubscribeMessage(selector=SelectorBody())),
     (
@@ -157,6 +164,47 @@ def test_what_clients_send_is_read_as_in_json(data: bytes, wanted: object) -> No
         in_json = {"SubscribeMessage": {"Selector": {"MoreThanCpu": 2, "Partition": {"Cpu": 1}}}}
         wanted = messages.read(json.dumps(in_json).encode())
     assert found == wanted
+
+
+TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=12)
+NUMBER = st.integers(0, 2**31 - 1)
+SELECTOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "FlavorType": TEXT,
+        "Cpu": st.integers(0, (2**31 - 1) // 1000),
+        "MoreThanMemory": NUMBER,
+        "LessThanEph": NUMBER,
+        "MaxPrice": st.fixed_dictionaries(
+            {"Amount": st.decimals("0", "1000", places=2).map(str), "Currency": st.just("EUR")}
+        ),
+        "Partition": st.fixed_dictionaries({}, optional={"Memory": NUMBER, "Count": st.integers(1, 99)}),
+    },
+)
+SCOPES = st.one_of(
+    st.fixed_dictionaries({"FlavorID": TEXT}),
+    st.fixed_dictionaries({"FlavorType": TEXT}),
+    st.fixed_dictionaries({"Selector": SELECTOR}),
+    st.just({"All": True}),
+)
+
+
+def element(name: str, value: Any) -> etree._Element:
+    made = etree.Element(name)
+    if isinstance(value, dict):
+        made.extend([element(inner, part) for inner, part in value.items()])
+    else:
+        made.text = str(value).lower() if isinstance(value, bool) else str(value)
+    return made
+
+
+@given(id=TEXT, scope=SCOPES, resume=st.none() | st.integers(0, 2**62))
+def test_both_forms_of_a_message_say_the_same_and_are_valid(id: str, scope: Any, resume: int | None) -> None:
+    fields = {"SubscriptionID": id, **scope} | ({} if resume is None else {"Resume": resume})
+    root = element("SubscribeMessage", fields)
+    assert SCHEMA.validate(root), SCHEMA.error_log
+    read = messages.read(json.dumps({"SubscribeMessage": fields}).encode())
+    assert xml.read(etree.tostring(root, encoding="utf-8")) == read
 
 
 BOMB = (

@@ -227,6 +227,8 @@ async def _chosen(accounts: Sequence[Account], is_meant: Callable[[Account], boo
 
 
 def _means(scope: Scope, account: Account) -> bool:
+    if account.withdrawn is not None:
+        return False  # that it was not, before, is what a WITHDRAW is told by
     if scope.flavor:
         return account.flavor.id == scope.flavor
     if scope.kind:

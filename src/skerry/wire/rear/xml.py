@@ -19,6 +19,7 @@ from skerry.wire.rear.messages import FromClient, FromServer
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 8
 MAX_ELEMENTS: Final = 256
+_BLANK: Final = " \t\r\n"  # to XML; other spaces are text
 _OBJECTS: Final = ("selector", "partition", "maxprice")  # that say something also if they are empty
 
 
@@ -101,14 +102,16 @@ def _check_bounds(root: etree._Element) -> None:
         # `{` before a namespace; what is no element, such as a reference to an entity, has a `<function>`.
         if str(element.tag).startswith(("{", "<")) or element.attrib:
             raise errors.Invalid("elements of a message have no namespace and no attributes")
-        if len(element) and any((text or "").strip() for text in (element.text, *(e.tail for e in element))):
+        if len(element) and any(
+            (text or "").strip(_BLANK) for text in (element.text, *(e.tail for e in element))
+        ):
             raise errors.Invalid(f"<{element.tag[:40]}> has elements and text; leave the text out")
         waiting += [(inner, depth + 1) for inner in element]
 
 
 def _value(element: etree._Element) -> Any:
     if not len(element):
-        text = (element.text or "").strip()
+        text = (element.text or "").strip(_BLANK)
         return text or ({} if element.tag.lower() in _OBJECTS else None)
     found: dict[str, Any] = {}
     for inner in element:
