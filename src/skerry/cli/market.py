@@ -239,12 +239,17 @@ def document(server: client.Server, contract: str, output: str) -> None:
     \b
       skerry market document 01m7h3n5... | skerry contract verify -
     """
-    try:
-        found = server.get("market", "borrowed", contract)
-    except client.ServerSaidNo as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        found = server.get("market", "contracts", contract)
+    for side in ("borrowed", "contracts"):
+        try:
+            found = server.get("market", side, contract)
+            break
+        except client.ServerSaidNo as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    else:
+        raise click.ClickException(
+            f"There is no contract '{contract}'. 'skerry market contracts' shows those there are."
+        )
     printing.as_json(found) if output == "json" else click.echo(found["document"])
 
 
