@@ -612,7 +612,8 @@ async def test_only_offers_of_this_provider_are_published_and_not_more_than_allo
             await m.publish(provider=CloudId("south"))
         with pytest.raises(errors.Invalid, match="some room"):
             await m.publish(room=room(0, 0))
-        await m.publish()
+        first = await m.publish()
+        assert await m.publish() == first
         with pytest.raises(errors.TooLarge):
             await m.publish(id=FlavorId("g"))
         await m.ledger.withdraw(F, actor="ed")

@@ -198,6 +198,19 @@ async def test_what_would_be_refused_anyway_does_not_wait() -> None:
         waiter.cancel()
 
 
+async def test_what_the_policy_forbids_is_refused_at_once_though_there_is_no_room() -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(ANN, cpu=8)
+        for _ in range(2):  # with nobody in line, and behind somebody
+            for ask, count in ((room(1, 1500), 1), (room(1, 500), 1), (room(1, 1000), 2)):
+                with pytest.raises(errors.Unprocessable):
+                    await m.ledger.reserve(BOB, F, room=ask, count=count, wait_s=10)
+            waiter = waiting(m, CAT, 8)
+            await settle()
+        waiter.cancel()
+
+
 async def test_a_request_with_a_key_that_waits_is_under_way_until_it_is_answered() -> None:
     async with market() as m:
         await m.publish()

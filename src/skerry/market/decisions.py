@@ -154,6 +154,8 @@ def _try_reserve(draft: Draft, request: Reserve, *, line_length: int) -> Answer:
     answer = _before_the_line(draft, request) if line_length else _answer(draft, request)
     if not isinstance(answer, errors.NoRoom) or request.wait_until is None:
         return answer
+    if never := holding.refusal(draft, request):
+        return never
     if not holding.may_come(draft, request):
         return errors.NoRoom(f"{answer.message}; what is missing is sold, so there is nothing to wait for")
     if line_length >= draft.means.settings.max_waiting:

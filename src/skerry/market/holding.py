@@ -74,6 +74,17 @@ def check_buyer(draft: Draft, buyer: CloudId) -> Account:
     return account
 
 
+def refusal(draft: Draft, request: Reserve) -> errors.SkerryError | None:
+    """Why such a part is not sold, however much is free."""
+    part = request.room
+    try:
+        if part is not None:
+            draft.known().flavor.check_part(part, part * request.count, request.count)
+    except errors.SkerryError as error:
+        return error
+    return None
+
+
 def may_come(draft: Draft, request: Reserve) -> bool:
     """True if holds that end could make enough room."""
     account = draft.account

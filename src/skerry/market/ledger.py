@@ -113,7 +113,9 @@ class Ledger:
         """
         if flavor.provider != self._provider:
             raise errors.Invalid(f"this provider is {self._provider}; it offers nothing of others")
-        if len(self._books.flavors) - len(self._books.over_flavors) >= self._settings.max_flavors:
+        books = self._books
+        is_another = flavor.id not in books.flavors or flavor.id in books.over_flavors
+        if is_another and len(books.flavors) - len(books.over_flavors) >= self._settings.max_flavors:
             raise errors.TooLarge(
                 f"{self._settings.max_flavors} flavors are offered, the most; withdraw some"
             )
@@ -173,7 +175,8 @@ class Ledger:
         duration_s = settings.contract_s if duration_s is None else duration_s
         if not 1 <= duration_s <= settings.max_contract_s:
             raise errors.Invalid(
-                f"a contract lasts 1 to {settings.max_contract_s:.0f} s, not {duration_s:g}", field="duration"
+                f"a contract lasts 1 to {settings.max_contract_s:.0f} s, not {duration_s:.12g}",
+                field="duration",
             )
         if not wait_s >= 0:
             raise errors.Invalid("the time to wait is 0 or more seconds", field="wait")
