@@ -88,6 +88,15 @@ async def test_an_offer_that_cannot_be_is_refused_and_nothing_is_offered(shop: S
     assert shop.ledger.flavors() == []
 
 
+async def test_a_minimum_above_all_of_it_is_refused_in_the_seller_s_own_words(shop: Shop) -> None:
+    for field, least, why in (
+        ("cpu_min", 9, "cpu_min is 9, and all of it is 8; lower it"),
+        ("memory_min", 16385, "memory_min is 16385, and all of it is 16384; lower it"),
+    ):
+        refused = await shop.post("/market/flavors", {**WHOLE, field: least})
+        assert (refused.status, refused.json["error"]) == (400, why)
+
+
 async def test_the_ledger_shows_where_capacity_is_and_that_it_adds_up(shop: Shop) -> None:
     await sell(shop, PARTS)
     buyer = BUYER.cloud
