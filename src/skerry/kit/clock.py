@@ -54,3 +54,13 @@ class ManualClock:
 def iso(seconds: float) -> str:
     """RFC 3339 in UTC with milliseconds, as every contract of ours writes times."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment(text: str) -> float:
+    """What `iso` wrote, or another time with a zone; ValueError if it is none that `iso` could write."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("it names no zone")
+    seconds = found.timestamp()
+    iso(seconds)  # the last years and the first are other years in other zones
+    return seconds

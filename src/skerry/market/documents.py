@@ -9,14 +9,13 @@ of the same contract with a higher count. Signatures are `skerry.market.signing`
 from __future__ import annotations
 
 import math
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from skerry.kit import jsonio
-from skerry.kit.clock import iso
+from skerry.kit.clock import iso, moment
 from skerry.market import canonical
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
@@ -229,11 +228,8 @@ def _decimal(text: str, name: str) -> Decimal:
 
 def _moment(text: str, name: str) -> float:
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError("it names no zone")
-        return moment.timestamp()
-    except (ValueError, OverflowError) as error:
+        return moment(text)
+    except ValueError as error:
         raise errors.Invalid(
             f"{name} must be a time in UTC, such as `2026-01-31T12:00:00.000Z`", field=name
         ) from error

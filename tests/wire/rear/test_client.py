@@ -329,7 +329,16 @@ async def test_a_tunnel_says_first_what_is_asked_for(hall: Hall) -> None:
                 await end.receive()
 
 
-@pytest.mark.parametrize("message", [b"\xff\xff\xff", b"", "no json", '{"ends": "tomorrow"}'])
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\xff\xff\xff",
+        b"",
+        "no json",
+        '{"ends": "tomorrow"}',
+        '{"ends": "2030-01-01T00:00:00Z", "reclaim": "9999-12-31T23:59:59-23:59"}',
+    ],
+)
 async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: bytes | str) -> None:
     async def answer(request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(protocols=("skerry.door.v1",))

@@ -8,14 +8,13 @@ programs that came of it. Of a flavor, what is free now is shown, at the price o
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, ClassVar, Final
 
 import msgspec
 from msgspec import Meta, field
 
-from skerry.kit.clock import iso
+from skerry.kit.clock import iso, moment
 from skerry.market import pricing
 from skerry.market.accounts import Sale
 from skerry.market.selecting import MAX_PAGE, PAGE, Offer, Selector, Sort
@@ -394,11 +393,8 @@ def duration_of(text: str) -> int:
 def moment_of(text: str, name: str) -> float:
     """A time as it is written here, and in any other zone that it names."""
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError
-        return moment.timestamp()
-    except (ValueError, OverflowError):
+        return moment(text)
+    except ValueError:
         raise errors.Invalid(
             f"{name} is a time with its zone, such as `2026-01-31T12:00:00Z`", field=name
         ) from None
