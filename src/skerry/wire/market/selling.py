@@ -58,12 +58,12 @@ class FlavorWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def flavor(self, new_id: FlavorId, provider: CloudId, now: float) -> Flavor:
         if not (self.cpu or self.memory or self.disk):
             raise errors.Invalid("an offer has some room; name cpu and memory", field="cpu")
-        for field, least, all_ in (
+        for field, minimum, all_ in (
             ("cpu_min", self.cpu_min, self.cpu),
             ("memory_min", self.memory_min, self.memory),
         ):
-            if least > all_:
-                raise errors.Invalid(f"{field} is {least}, and all of it is {all_}; lower it", field=field)
+            if minimum > all_:
+                raise errors.Invalid(f"{field} is {minimum}, and all of it is {all_}; lower it", field=field)
         least, step = room_of(self.cpu_min, self.memory_min), room_of(self.cpu_step, self.memory_step)
         return Flavor(
             id=FlavorId(self.id) if self.id else new_id,
