@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock
@@ -124,6 +125,17 @@ async def test_a_proof_that_is_not_good_is_401_also_for_who_would_need_none(
         answer = await market.post(RESERVE, BODY, headers={"Authorization": shown(market)})
         says(answer, 401, "unauthenticated", words)
         assert "Skerry-Proof" in answer.headers["www-authenticate"]
+
+
+async def test_the_log_tells_whose_key_signed_a_request_and_nothing_that_was_shown(market: Market) -> None:
+    await market.sell()
+    good, bad = proof(market), proof(market, key=STRANGER, audience=STRANGER.cloud)
+    with capture_logs() as logged:
+        for shown in (good, bad):
+            await market.post(RESERVE, BODY, headers={"Authorization": shown})
+    told = [(line["caller"], line["status"]) for line in logged if line["event"] == "request.answered"]
+    assert told == [(BUYER.cloud, 200), ("anonymous", 401)]
+    assert not any(shown.split(".")[2] in str(logged) for shown in (good, bad))
 
 
 async def test_a_purchase_that_was_overheard_buys_nothing_for_whoever_sends_it_again(market: Market) -> None:

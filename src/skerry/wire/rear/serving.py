@@ -122,6 +122,7 @@ class Spoken:
                 shown, method=scope["method"], target=target.decode("latin-1"), body=data
             )
             buyer, caller = buyers.of_key(cloud), Caller(origin=Origin.KEY, name=cloud)
+            state["exchange"].caller = caller  # whose request it was is in the log, too
         else:
             buyer = buyers.of_caller(caller)
         return Dealing(
