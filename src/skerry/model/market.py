@@ -43,7 +43,7 @@ class Price(msgspec.Struct, frozen=True, gc=False):
         # The exponent is looked at first: 1E+999999999 is a short text and a very long number.
         exponent = self.amount.as_tuple().exponent
         is_small = isinstance(exponent, int) and abs(exponent) <= _MOST_DIGITS
-        if not is_small or self.amount.is_signed() or self.amount >= Decimal(10) ** _MOST_DIGITS:
+        if not is_small or not 0 <= self.amount < Decimal(10) ** _MOST_DIGITS:
             raise errors.Invalid(
                 f"an amount is 0 or more, with at most {_MOST_DIGITS} digits on either side of the point",
                 field="price.amount",
