@@ -75,6 +75,7 @@ async def test_lists_are_read_in_pages(market: Market) -> None:
     assert ([item["FlavorID"] for item in second["Items"]], second["Continue"]) == (["f-2"], None)
     page = await market.post("/api/listflavors", {"Limit": 1, "Continue": first["Continue"]})
     assert [item["FlavorID"] for item in page.json["Items"]] == ["f-2"]
+    assert page.json["Flavor"]["FlavorID"] == "f-3"  # the best match is that of the whole list
 
 
 @pytest.mark.parametrize(

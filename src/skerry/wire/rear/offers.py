@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, field
 
 from skerry.market.accounts import Account
-from skerry.market.selecting import EVERYTHING, MAX_PAGE, PAGE, Page
+from skerry.market.selecting import EVERYTHING, MAX_PAGE, PAGE, Offer, Page
 from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Reply, endpoint
@@ -71,8 +71,7 @@ async def list_flavors(rear: Rear, call: Call, query: ListQuery) -> FlavorList |
     """LIST_FLAVORS: everything of which something can be had now, with what is free of it."""
 
     def make() -> bytes:
-        page = rear.shelf.find(EVERYTHING, limit=query.limit, after=query.continue_)
-        return _written(rear, page, with_best=False)
+        return _written(rear, rear.shelf.find(EVERYTHING, limit=query.limit, after=query.continue_))
 
     return Reply(Listed(rear.shelf.answer(query, make)))
 
@@ -92,16 +91,24 @@ async def select(rear: Rear, call: Call, body: SelectorBody) -> Selected | Reply
     """
 
     def make() -> bytes:
-        page = rear.shelf.find(body.selector(), limit=body.limit, after=body.continue_)
-        return _written(rear, page, with_best=True)
+        selector = body.selector()
+        page = rear.shelf.find(selector, limit=body.limit, after=body.continue_)
+        first = rear.shelf.find(selector, limit=1) if body.continue_ else page
+        return _written(rear, page, first)
 
     return Reply(Listed(rear.shelf.answer(body, make)))
 
 
-def _written(rear: Rear, page: Page, *, with_best: bool) -> bytes:
-    """The answer, put together of offers that were written down before."""
-    items = rear.shelf.written(page.offers, DIALECT, lambda one: documents.flavor_document(one, rear.owner))
-    best = b',"Flavor":' + (items[0] if items else b"null") if with_best else b""
+def _written(rear: Rear, page: Page, first: Page | None = None) -> bytes:
+    """The answer, put together of offers that were written down before; with the best of the `first` page."""
+
+    def write(offer: Offer) -> FlavorDocument:
+        return documents.flavor_document(offer, rear.owner)
+
+    items = rear.shelf.written(page.offers, DIALECT, write)
+    best = b""
+    if first is not None:
+        best = b',"Flavor":' + b"".join(rear.shelf.written(first.offers[:1], DIALECT, write) or [b"null"])
     following = b'"' + page.following.encode() + b'"' if page.following else b"null"
     end = b']%b,"Continue":%b}' % (best, following)
     if not items:
