@@ -356,7 +356,8 @@ class Machine(RuleBasedStateMachine):
         free = self.model.free(id, self.now)
         for shown in (answer.json for answer in answers):
             if id == WHOLE:
-                assert (shown["Count"], shown["Characteristics"]["Cpu"]) == (free // ONE, ONE)
+                count = 0 if id in self.model.withdrawn else free // ONE
+                assert (shown["Count"], shown["Characteristics"]["Cpu"]) == (count, ONE)
             else:
                 has = shown["Characteristics"]
                 assert (has["Cpu"], has["Memory"]) == (free, free * CORE_MB)
