@@ -606,6 +606,33 @@ async def test_deadlines_are_kept_by_themselves() -> None:
         await eventually(is_withdrawn)
 
 
+@pytest.mark.parametrize("fault", [errors.Unavailable("the disk is full"), ZeroDivisionError()])
+async def test_a_deadline_that_cannot_be_written_is_tried_again_but_not_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    async with market() as m:
+        await m.publish()
+        await m.reserve(cpu=8)
+        tries = 0
+
+        async def fail(*_: Any) -> int:
+            nonlocal tries
+            tries += 1
+            raise fault
+
+        monkeypatch.setattr(m.store, "commit", fail)
+        m.clock.advance(60)
+        m.ledger._clerk._alarm.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert tries == 1
+        assert m.split() == (8, 0, 0)  # as whoever reads sees it
+        monkeypatch.undo()
+        await m.pass_time(1)
+        assert m.ledger.holds()[0].ending is Ending.EXPIRED
+        assert m.ledger._books.flavors[F].account == m.ledger.flavor(F)  # and now it is written
+
+
 async def test_only_offers_of_this_provider_are_published_and_not_more_than_allowed() -> None:
     async with market(max_flavors=1) as m:
         with pytest.raises(errors.Invalid, match="nothing of others"):

@@ -146,13 +146,15 @@ class Clerk:
                 desks.tell([(one, fault) for one in (*desk.line, *desk.asked)])
                 desk.line.clear()
                 desk.asked.clear()
+                desk.rests_until = self._time.now() + _RETRY_S
                 is_done = True
             await asyncio.sleep(0)  # those just answered may have something for the next decision
         desk.is_busy = False
         if not desk.line:
             del self._desks[flavor]
-        self._arm(flavor, desk.waits_until)
-        self._arm(flavor, self._books.book(flavor).next_due)
+        dues = [at for at in (desk.waits_until, self._books.book(flavor).next_due) if at is not None]
+        if dues:
+            self._arm(flavor, max(min(dues), desk.rests_until))
 
     async def _decide(self, flavor: FlavorId, desk: Desk) -> bool:
         """Decide once; True if all that was there is decided."""
@@ -166,7 +168,7 @@ class Clerk:
         except errors.SkerryError as error:
             log.warning("ledger.unwritten", flavor=flavor, error=error.message, detail=error.detail)
             desks.tell([(one, error) for one, _ in desk.settle(decision)])
-            self._arm(flavor, self._time.now() + _RETRY_S)  # what was due is due still
+            desk.rests_until = self._time.now() + _RETRY_S  # what was due is due still
             return True
         desks.tell(desk.settle(decision))
         return decision.is_all

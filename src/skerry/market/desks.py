@@ -32,6 +32,7 @@ class Desk:
         self.asked: deque[Asked] = deque()
         self.line: deque[Asked] = deque()
         self.is_busy = False
+        self.rests_until = 0.0  # something failed: what is due is not tried again before
         self.is_woken = False  # something has happened that was not decided on yet
 
     @property
