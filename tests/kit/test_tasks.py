@@ -59,6 +59,21 @@ async def test_a_critical_loop_that_dies_brings_its_owner_down() -> None:
             await asyncio.wait_for(keep.failed(), 5)
 
 
+async def test_who_waits_for_what_a_dead_loop_would_do_is_told_so_and_not_left_waiting() -> None:
+    async def die() -> None:
+        raise RuntimeError("unreadable")
+
+    async def ready() -> str:
+        return "ready"
+
+    async with Keeper("test") as keep:
+        assert await keep.unless_failed(ready()) == "ready"
+        keep.forever("heart", die, critical=True)
+        never = asyncio.Event()
+        with pytest.raises(LoopDied, match="unreadable"):
+            await asyncio.wait_for(keep.unless_failed(never.wait()), 5)
+
+
 async def test_leaving_the_keeper_cancels_every_loop_and_waits_for_it() -> None:
     ended: list[str] = []
 

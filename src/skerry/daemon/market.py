@@ -73,7 +73,7 @@ async def start(
         owns_deadlines=is_leading,
     )
     loops.forever("ledger", ledger.run, critical=True)
-    await ledger.ready()
+    await loops.unless_failed(ledger.ready())
     porter = lending.start(
         store,
         ledger,

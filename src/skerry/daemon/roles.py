@@ -93,7 +93,7 @@ async def _start_server(
     identity = Identity(store, events, authority, clock, settings.identity)
     loops.forever("identity", identity.run, critical=True)
     loops.forever("events", events.run)
-    await _first(identity.ready(), loops.failed())
+    await loops.unless_failed(identity.ready())
     host_name = socket.gethostname().lower()
     node_id = NodeId(await asyncio.to_thread(_node_id, folder, clock))
     own = credentials.Credentials(
@@ -129,7 +129,7 @@ async def _start_server(
         tls=own.client_context,
         loops=loops,
     )
-    await _first(fleet.ready(), loops.failed())
+    await loops.unless_failed(fleet.ready())
     trade = await market.start(
         store,
         events,

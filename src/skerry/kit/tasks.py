@@ -62,6 +62,17 @@ class Keeper:
         assert self._failure is not None, "the keeper is not entered"
         await asyncio.shield(self._failure)
 
+    async def unless_failed(self, wait: Awaitable[T]) -> T:
+        """The result of `wait`; `LoopDied` if a critical loop dies before, which it may wait for in vain."""
+        waiting, failing = asyncio.ensure_future(wait), asyncio.ensure_future(self.failed())
+        try:
+            await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                failing.result()
+            return waiting.result()
+        finally:
+            await give_up([waiting, failing])
+
     async def stop(self) -> None:
         """Cancel every loop and wait for each to end."""
         await give_up(list(self._tasks))
