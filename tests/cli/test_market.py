@@ -192,7 +192,7 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
         "arm64",
     ]
     assert result.stderr == "peer south: no answer within 3 s\n"
-    assert stall.trader.wishes == [None]
+    assert stall.trader.wishes == [Wish()]
 
 
 def test_of_an_offer_that_is_sold_whole_one_is_shown_and_how_many_are_left(stall: Stall) -> None:
@@ -321,7 +321,8 @@ def test_a_purchase_that_fails_says_why_and_exits_with_1(stall: Stall) -> None:
 def test_a_purchase_without_an_amount_is_refused_in_words(stall: Stall) -> None:
     result = stall.cli("buy", "--for", "2h")
     assert result.exit_code == 1
-    assert "name an amount of cpu, memory or disk" in result.stderr
+    assert "how much is to be had? name cpu, memory or disk" in result.stderr
+    assert "name an amount of cpu, memory or disk" in stall.cli("buy").stderr
 
 
 def test_a_purchase_that_is_broken_off_is_undone(stall: Stall) -> None:

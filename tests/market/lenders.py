@@ -69,7 +69,7 @@ class Lender:
         if self.before is not None:
             await self.before(name)
 
-    async def offers(self, wish: Wish | None) -> Sequence[Offer]:
+    async def offers(self, wish: Wish) -> Sequence[Offer]:
         await self._called("offers")
         return [Offer(account.flavor, account.free) for account in self.ledger.flavors()]
 
@@ -101,9 +101,8 @@ class Lender:
         await self._called("release")
         await self.ledger.release(ContractId(contract), BUYER.cloud)
 
-    async def renew(self, contract: ContractId, duration_s: float) -> bytes:
+    async def renew(self, contract: ContractId, until: float) -> bytes:
         await self._called("renew")
-        until = self.ledger.contract(contract).contract.ends_at + duration_s
         return (await self.ledger.renew(contract, BUYER.cloud, until)).current
 
 

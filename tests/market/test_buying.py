@@ -109,9 +109,11 @@ async def test_a_peer_that_hangs_is_named_and_holds_nobody_up() -> None:
             await asyncio.Event().wait()
 
         north.before = hang
-        listing = await mine.desk.offers(None)
+        listing = await mine.desk.offers(Wish())
         assert [found.peer for found in listing.found] == ["south"]
         assert [failure.peer for failure in listing.failures] == ["north"]
+        only = await mine.desk.offers(Wish(peer="south"))
+        assert ([found.peer for found in only.found], only.failures) == (["south"], [])
         told = await mine.steps()
         assert "no answer of north" in told[1].message
         states = {state.peer.name: state.is_reached for state in mine.desk.peers()}
@@ -200,7 +202,7 @@ async def test_a_peer_that_is_full_by_then_falls_to_the_next() -> None:
 
         async def be_quicker(call: str) -> None:
             if call == "reserve" and north.split()[0]:
-                await north.ledger.reserve(CloudId("bob"), (await north.offers(None))[0].flavor.id)
+                await north.ledger.reserve(CloudId("bob"), (await north.offers(Wish()))[0].flavor.id)
 
         north.before = be_quicker
         assert (await mine.buy()).peer == "south"
@@ -457,6 +459,8 @@ async def test_a_contract_is_renewed_and_given_back() -> None:
         {"hold": HoldId("other")},
         {"total": Decimal(1000)},
         {"count": 2},
+        {"longer_s": 86400.0},
+        {"longer_s": -200.0},
     ],
     ids=str,
 )
@@ -466,14 +470,35 @@ async def test_a_renewal_that_changes_more_than_was_asked_for_is_not_signed(lie:
         borrowed = await mine.buy(duration_s=600.0)
         honest, signed = north.renew, north.calls.count("sign")
 
-        async def renew(contract: ContractId, duration_s: float) -> bytes:
-            await honest(contract, duration_s)
-            return resigned(north.ledger.contract(contract), **lie)
+        async def renew(contract: ContractId, until: float) -> bytes:
+            await honest(contract, until)
+            sale = north.ledger.contract(contract)
+            later = {"ends_at": sale.contract.ends_at + lie["longer_s"]} if "longer_s" in lie else lie
+            return resigned(sale, **later)
 
         north.renew = renew  # type: ignore[method-assign] # a provider that lies
         with pytest.raises(errors.Refused):
             await mine.desk.renew(borrowed.id, 300.0, actor="ann")
         assert (mine.desk.get(borrowed.id), north.calls.count("sign")) == (borrowed, signed)
+
+
+async def test_a_renewal_whose_answer_was_lost_is_asked_for_again_and_added_once() -> None:
+    async with shop("north") as (mine, north):
+        await north.sell()
+        borrowed = await mine.buy(duration_s=600.0)
+        honest = north.renew
+
+        async def renew(contract: ContractId, until: float) -> bytes:
+            await honest(contract, until)
+            raise errors.TimedOut("peer north did not answer")
+
+        north.renew = renew  # type: ignore[method-assign] # a connection that breaks
+        with pytest.raises(errors.TimedOut):
+            await mine.desk.renew(borrowed.id, 300.0, actor="ann")
+        north.renew = honest  # type: ignore[method-assign]
+        longer = await mine.desk.renew(borrowed.id, 300.0, actor="ann")
+        assert longer.ends_at == borrowed.ends_at + 300.0
+        assert north.ledger.contract(borrowed.id).contract.ends_at == longer.ends_at
 
 
 async def test_a_peer_with_live_contracts_is_neither_removed_nor_made_another() -> None:
@@ -495,7 +520,7 @@ async def test_own_offers_are_shown_beside_those_of_peers_and_never_bought() -> 
         mine.own = [Offer(cheap, cheap.room)]
         listing = await mine.desk.offers(Wish(room(1, 1000)), own=True)
         assert [(found.peer, found.flavor.id) for found in listing.found] == [("", "mine"), ("north", "f")]
-        assert [found.peer for found in (await mine.desk.offers(None)).found] == ["north"]
+        assert [found.peer for found in (await mine.desk.offers(Wish())).found] == ["north"]
         assert (await mine.buy()).peer == "north"
 
 

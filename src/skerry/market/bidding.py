@@ -19,23 +19,20 @@ from skerry.market.selecting import Offer
 from skerry.market.trading import Found, Wish
 from skerry.model import errors
 from skerry.model.market import Partition, Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
 
 _CORE: Final = 1000  # the market trades whole ones
 _HOUR_S: Final = 3600
 
 
-def meet(peer: str, offer: Offer, wish: Wish | None) -> Found | None:
+def meet(peer: str, offer: Offer, wish: Wish) -> Found | None:
     """What of the offer would be taken; None if it is not what is wished for."""
     flavor = offer.flavor
-    if wish is None:
-        shown = offer.shown
-        return Found(peer, flavor, offer.free, shown, 1, pricing.prorate(flavor, shown))
     if wish.where not in ("", flavor.location) or wish.architecture not in ("", flavor.architecture):
         return None
     if wish.currency not in ("", flavor.price.currency) or wish.peer not in ("", peer):
         return None
-    part = _part(offer, wish)
+    part = offer.shown if wish.room == NOTHING else _part(offer, wish)
     if part is None:
         return None
     price = pricing.prorate(flavor, part, wish.count)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from skerry.kit.clock import iso
 from skerry.market import pricing, proofs, signing
 from skerry.market.selecting import Offer
 from skerry.market.trading import Peer, Wish
@@ -61,7 +62,7 @@ class Standing(msgspec.Struct, frozen=True):
 class Provider(Protocol):
     """One peer that sells."""
 
-    async def offers(self, wish: Wish | None) -> Sequence[Offer]:
+    async def offers(self, wish: Wish) -> Sequence[Offer]:
         """What it offers that could suit the wish; everything without one, as far as one answer goes."""
 
     async def reserve(
@@ -81,8 +82,8 @@ class Provider(Protocol):
     async def release(self, contract: str) -> None:
         """Give it back; one that is over stays so."""
 
-    async def renew(self, contract: ContractId, duration_s: float) -> bytes:
-        """Let it last so much longer; the new document."""
+    async def renew(self, contract: ContractId, until: float) -> bytes:
+        """Let it last until then; the new document. Again, it is the same."""
 
 
 Providers = Callable[[Peer], Provider]
@@ -134,14 +135,15 @@ def check_contract(
     return contract
 
 
-def check_renewed(document: bytes, contract: Contract, *, most: Price) -> Contract:
-    """The renewed contract in `document`, if nothing but its length and its price is another."""
+def check_renewed(document: bytes, contract: Contract, *, until: float, most: Price) -> Contract:
+    """The renewed contract in `document`, if nothing but its length and its price is another, and it ends
+    when it was asked to."""
     after = signing.verify(document, seller=contract.seller, buyer=contract.buyer).contract
     may_differ = {name: getattr(contract, name) for name in ("ends_at", "price", "total", "renewals")}
     if replace(after, **may_differ) != contract:
         raise errors.Refused("what came back is no renewal of this contract")
-    if after.ends_at < contract.ends_at:
-        raise errors.Refused("the renewed contract ends before the old one")
+    if abs(after.ends_at - until) > _MOMENT_S:
+        raise errors.Refused(f"the renewed contract ends at {iso(after.ends_at)}, not at {iso(until)}")
     if not is_within(after.price, most):
         raise errors.Refused(f"it now asks for {spoken(after.price)}, and it was bought for {spoken(most)}")
     if after.total > contract.total + _most_for(after.price, after.ends_at - contract.ends_at):

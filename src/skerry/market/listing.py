@@ -53,10 +53,9 @@ class Lister:
             for state, peer in zip(found, self._peers.all(), strict=True)
         ]
 
-    async def offers(self, wish: Wish | None, *, own: bool = False) -> Listing:
+    async def offers(self, wish: Wish, *, own: bool = False) -> Listing:
         """What could be had, best first, and who gave no answer; `NotFound` for a peer that is none."""
-        one = None if wish is None or not wish.peer else self._peers.get(wish.peer)
-        asked = [one] if one is not None else self._peers.all()
+        asked = [self._peers.get(wish.peer)] if wish.peer else self._peers.all()
         answers = await asyncio.gather(*(self._ask(peer, wish) for peer in asked))
         found: list[Found] = []
         failures: list[PeerFailure] = []
@@ -65,11 +64,11 @@ class Lister:
                 failures.append(answer)
             else:
                 found += answer
-        if own and one is None:
+        if own:
             found += _met(OWN, (offer for offer in self._own() if offer.is_available), wish)
-        return Listing(bidding.rank(found, "" if wish is None else wish.currency), failures)
+        return Listing(bidding.rank(found, wish.currency), failures)
 
-    async def _ask(self, peer: Peer, wish: Wish | None) -> list[Found] | PeerFailure:
+    async def _ask(self, peer: Peer, wish: Wish) -> list[Found] | PeerFailure:
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -89,6 +88,6 @@ class Lister:
         return PeerFailure(peer.name, message)
 
 
-def _met(peer: str, offers: Iterable[Offer], wish: Wish | None) -> list[Found]:
+def _met(peer: str, offers: Iterable[Offer], wish: Wish) -> list[Found]:
     met = (bidding.meet(peer, offer, wish) for offer in offers)
     return [one for one in met if one is not None]

@@ -79,10 +79,11 @@ class Desk:
 
     # Buying
 
-    async def offers(self, wish: Wish | None, *, own: bool = False) -> Listing:
+    async def offers(self, wish: Wish, *, own: bool = False) -> Listing:
         return await self._lister.offers(wish, own=own)
 
     def buy(self, wish: Wish, *, actor: str) -> AsyncIterator[Progress]:
+        wish.check_amount()
         return self._buyer.buy(wish, actor=actor)
 
     # Contracts
@@ -109,8 +110,9 @@ class Desk:
             raise errors.Invalid("a contract is renewed for at least a second", field="duration_s")
         before = signing.verify(borrowed.document.encode("ascii")).contract
         provider = self._providers(self._peers.get(borrowed.peer))
-        document = await provider.renew(borrowed.id, duration_s)
-        after = dealing.check_renewed(document, before, most=borrowed.price)
+        until = before.ends_at + duration_s
+        document = await provider.renew(borrowed.id, until)
+        after = dealing.check_renewed(document, before, until=until, most=borrowed.price)
         both = signing.countersign(self._key, document)
         await provider.sign(borrowed.id, both)
 

@@ -40,9 +40,9 @@ class PeerState(msgspec.Struct, frozen=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What is to be bought: `count` times `room`. Empty is no matter."""
+    """What is to be had: `count` times `room`, or anything if that is nothing. Empty is no matter."""
 
-    room: Room
+    room: Room = NOTHING
     count: int = 1
     duration_s: float | None = None  # None: the provider's own default
     max_price: Decimal | None = None  # of all of it, for each hour, whatever the period of an offer
@@ -52,8 +52,12 @@ class Wish(msgspec.Struct, frozen=True):
     peer: str = ""
 
     def __post_init__(self) -> None:
-        if self.room == NOTHING:
-            raise errors.Invalid("nothing is wished for; name an amount of cpu, memory or disk", field="room")
+        has_price = self.count > 1 or self.duration_s is not None or self.max_price is not None
+        if has_price and self.room == NOTHING:
+            raise errors.Invalid(
+                "how much is to be had? name cpu, memory or disk with a count, a duration or a price",
+                field="cpu",
+            )
         if self.count < 1:
             raise errors.Invalid("count is a whole number above 0", field="count")
         if self.duration_s is not None and not self.duration_s >= 1:
@@ -61,9 +65,14 @@ class Wish(msgspec.Struct, frozen=True):
         if self.max_price is not None and not self.max_price >= 0:
             raise errors.Invalid("a price is 0 or more", field="max_price")
 
+    def check_amount(self) -> None:
+        """Nobody buys whatever there is."""
+        if self.room == NOTHING:
+            raise errors.Invalid("nothing is wished for; name an amount of cpu, memory or disk", field="cpu")
+
 
 class Found(msgspec.Struct, frozen=True):
-    """An offer of a peer, and what of it is meant by the wish: all that is on offer, if there was none."""
+    """An offer of a peer, and what of it is meant by the wish."""
 
     peer: str
     flavor: Flavor
@@ -146,11 +155,14 @@ class Trader(Protocol):
     async def remove_peer(self, name: str, *, actor: str) -> None:
         """Raises `NotFound`, or `Conflict` while contracts of it are live."""
 
-    async def offers(self, wish: Wish | None, *, own: bool = False) -> Listing:
+    async def offers(self, wish: Wish, *, own: bool = False) -> Listing:
         """What peers offer, asked all at once; those that fail are named. `own`: of this cloud too."""
 
     def buy(self, wish: Wish, *, actor: str) -> AsyncIterator[Progress]:
-        """Buy the best offer and wait for its node; raises if it fails, and what was begun is undone."""
+        """Buy the best offer and wait for its node; raises if it fails, and what was begun is undone.
+
+        `Invalid` at once if no amount is wished for.
+        """
 
     def borrowed(self) -> Sequence[Borrowed]: ...
 

@@ -61,7 +61,7 @@ class FakeTrader:
         self.known: dict[str, PeerState] = {}
         self.contracts: dict[str, Borrowed] = {}
         self.listing = Listing([FOUND], [PeerFailure("south", "peer south: no answer within 3 s")])
-        self.wishes: list[Wish | None] = []
+        self.wishes: list[Wish] = []
         self.steps: Iterable[Progress] = STEPS
         self.failing: errors.SkerryError | None = None
         self.hangs = False
@@ -82,10 +82,15 @@ class FakeTrader:
             raise errors.Conflict(f"there are contracts with {name}; release them first")
         del self.known[name]
 
-    async def offers(self, wish: Wish | None, *, own: bool = False) -> Listing:
+    async def offers(self, wish: Wish, *, own: bool = False) -> Listing:
         self.wishes.append(wish)
+        if self.failing is not None:
+            raise self.failing
         mine = [replace(FOUND, peer="")] if own else []
-        return Listing([*self.listing.found, *mine], self.listing.failures)
+        return Listing(
+            [one for one in (*self.listing.found, *mine) if wish.peer in ("", one.peer)],
+            [one for one in self.listing.failures if wish.peer in ("", one.peer)],
+        )
 
     async def buy(self, wish: Wish, *, actor: str) -> AsyncGenerator[Progress, None]:
         self.wishes.append(wish)

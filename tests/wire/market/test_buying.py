@@ -93,7 +93,7 @@ async def test_offers_of_an_amount_are_asked_for_with_all_that_was_wished(shop: 
 
 async def test_without_an_amount_all_offers_are_listed_and_peers_that_fail_are_named(shop: Shop) -> None:
     found = await shop.get("/market/offers")
-    assert shop.trader.wishes == [None]
+    assert shop.trader.wishes == [Wish()]
     assert [offer["peer"] for offer in found["offers"]] == ["north"]
     assert found["failures"] == [{"peer": "south", "message": "peer south: no answer within 3 s"}]
     own = await shop.get("/market/offers?own=true")
@@ -101,18 +101,16 @@ async def test_without_an_amount_all_offers_are_listed_and_peers_that_fail_are_n
 
 
 async def test_offers_can_be_narrowed_without_an_amount(shop: Shop) -> None:
-    for named in ("where=Oslo", "architecture=amd64", "currency=NOK"):
-        assert (await shop.get(f"/market/offers?{named}"))["offers"] == [], named
+    for named in ("where=Oslo", "architecture=amd64", "currency=NOK", "peer=north"):
+        await shop.get(f"/market/offers?{named}")
+    narrowed = [Wish(where="Oslo"), Wish(architecture="amd64"), Wish(currency="NOK"), Wish(peer="north")]
+    assert shop.trader.wishes == narrowed
 
 
-async def test_failures_of_other_peers_are_none_of_one_that_was_named(shop: Shop) -> None:
-    shop.trader.known["north"] = PeerState(NORTH, None)
-    shop.trader.known["south"] = PeerState(replace(NORTH, name="south"), None)
-    found = await shop.get("/market/offers?peer=north")
-    assert (len(found["offers"]), found["failures"]) == (1, [])
-    found = await shop.get("/market/offers?peer=south")
-    assert (found["offers"], len(found["failures"])) == ([], 1)
-    assert (await shop.ask("GET", "/market/offers?peer=west")).status == 404
+async def test_a_peer_that_is_none_is_told(shop: Shop) -> None:
+    shop.trader.failing = errors.NotFound("there is no peer west")
+    refused = await shop.ask("GET", "/market/offers?peer=west")
+    assert (refused.status, refused.json["error"]) == (404, "there is no peer west")
 
 
 async def test_what_has_no_price_or_is_no_amount_is_refused(shop: Shop) -> None:

@@ -79,8 +79,10 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
         assert (await client.purchase(held.id)).document == bought.document
         await client.sign(contract.id, signing.countersign(BUYER, bought.document))
         assert market.ledger.contract(contract.id).countersigned
-        longer = await client.renew(contract.id, 300.0)
-        assert dealing.check_renewed(longer, contract, most=contract.price).ends_at == contract.ends_at + 300
+        until = contract.ends_at + 300
+        longer = await client.renew(contract.id, until)
+        assert await client.renew(contract.id, until) == longer
+        assert dealing.check_renewed(longer, contract, until=until, most=contract.price).ends_at == until
         assert await client.standing(contract.id) == Standing(contract.ends_at + 300)
         await market.ledger.reclaim(contract.id, actor="ed", reason="repairs")
         told = await client.standing(contract.id)
@@ -114,7 +116,7 @@ async def test_a_proof_for_another_cloud_is_refused_and_is_no_matter_of_our_own_
 ) -> None:
     async with client_of(market.site.url, SELLER.cloud, market.clock) as client:
         with pytest.raises(errors.Refused, match="the proof is for"):
-            await client.offers(None)
+            await client.offers(Wish())
 
 
 async def test_what_a_part_costs_is_known_before_it_is_held(market: Market) -> None:
@@ -143,7 +145,7 @@ async def test_both_what_fits_exactly_and_what_is_larger_is_listed(market: Marke
         assert found.keys() == {"f-1", "whole"}
         whole = found[FlavorId("whole")]
         assert (whole.flavor.stock, whole.free, whole.count) == (3, room(24, 49152, 300), 3)
-        assert len(await client.offers(None)) == 4
+        assert len(await client.offers(Wish())) == 4
         odd = Wish(Room(Millicores(1500), Megabytes(700), Gigabytes(0)), architecture="amd64")
         assert {offer.flavor.id for offer in await client.offers(odd)} == {"f-1", "whole"}
 
@@ -215,7 +217,7 @@ async def test_what_makes_no_sense_is_refused_in_words(
         client_of(url, SELLER.cloud) as client,
     ):
         with pytest.raises(kind, match=words):
-            await client.offers(None)
+            await client.offers(Wish())
 
 
 async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +231,7 @@ async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.
 
     async with server(answer) as url, client_of(url, SELLER.cloud) as client:
         with pytest.raises(errors.TooLarge, match="more than 100000 bytes"):
-            await client.offers(None)
+            await client.offers(Wish())
 
 
 async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
@@ -239,13 +241,13 @@ async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
 
     async with server(hang) as url, client_of(url, SELLER.cloud, timeout_s=0.1) as client:
         with pytest.raises(errors.TimedOut, match=r"peer north did not answer within 0\.1 s"):
-            await client.offers(None)
+            await client.offers(Wish())
         with pytest.raises(errors.TimedOut):
             async with client.door(ContractId("c"), "c.secret", lambda _: None):
                 pass
     async with client_of(url, SELLER.cloud) as client:
         with pytest.raises(errors.Unavailable, match="peer north cannot be reached"):
-            await client.offers(None)
+            await client.offers(Wish())
 
 
 async def test_only_the_peers_own_ca_is_trusted_if_there_is_one(
@@ -258,14 +260,14 @@ async def test_only_the_peers_own_ca_is_trusted_if_there_is_one(
     async with server(saying({"Items": []}), context) as url:
         url = url.replace("127.0.0.1", "localhost")
         async with client_of(url, SELLER.cloud, ca=good.ca.read_text()) as client:
-            assert await client.offers(None) == []
+            assert await client.offers(Wish()) == []
         for ca in (bad.ca.read_text(), ""):
             async with client_of(url, SELLER.cloud, ca=ca) as client:
                 with pytest.raises(errors.Refused, match="is not trusted"):
-                    await client.offers(None)
+                    await client.offers(Wish())
         async with client_of(url.replace("https", "http"), SELLER.cloud) as client:
             with pytest.raises(errors.SkerryError):
-                await client.offers(None)
+                await client.offers(Wish())
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
@@ -273,7 +275,7 @@ async def test_a_proxy_of_the_environment_is_not_used(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     async with buyer_at(market) as client:
-        assert await client.offers(None) == []
+        assert await client.offers(Wish()) == []
 
 
 # Doors

@@ -16,11 +16,9 @@ from msgspec import Meta
 from skerry.kit import jsonio
 from skerry.market.trading import Found, PeerFailure, Progress, Wish
 from skerry.model import errors, ids
-from skerry.model.room import NOTHING
 from skerry.wire.http.answers import Problem
 from skerry.wire.http.endpoints import Call, Stream, endpoint
 from skerry.wire.http.streaming import Manner
-from skerry.wire.market import peers
 from skerry.wire.market.amounts import (
     GB,
     MB,
@@ -75,26 +73,6 @@ class OfferQuery(CapacityWish, frozen=True, forbid_unknown_fields=True):
 
     own: Annotated[bool, Meta(description="What this cloud sells itself, too")] = False
 
-    def wish_if_any(self) -> Wish | None:
-        """None if no amount is named, which leaves nothing that could have a price."""
-        if room_of(self.cpu, self.memory, self.disk) != NOTHING:
-            return self.wish()
-        if self.max_price or self.duration_s is not None or self.count > 1:
-            raise errors.Invalid(
-                "how much is to be had? name cpu, memory or disk with count, duration_s or max_price",
-                field="cpu",
-            )
-        return None
-
-    def admits(self, found: Found) -> bool:
-        flavor = found.flavor
-        return (
-            self.peer in ("", found.peer)
-            and self.where in ("", flavor.location)
-            and self.architecture in ("", flavor.architecture)
-            and self.currency in ("", found.price.currency)
-        )
-
 
 class OfferInfo(msgspec.Struct, frozen=True):
     """An offer: what is free of it, and what of it is meant by the question."""
@@ -145,14 +123,8 @@ async def offers(desk: MarketDesk, call: Call, query: OfferQuery) -> OfferList:
     With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
     is free.
     """
-    wish = query.wish_if_any()
-    if query.peer:
-        peers.known(desk, query.peer)
-    listing = await desk.trader.offers(wish, own=query.own)
-    return OfferList(
-        [OfferInfo.of(found) for found in listing.found if query.admits(found)],
-        [failure for failure in listing.failures if query.peer in ("", failure.peer)],
-    )
+    listing = await desk.trader.offers(query.wish(), own=query.own)
+    return OfferList([OfferInfo.of(found) for found in listing.found], list(listing.failures))
 
 
 @endpoint(
@@ -171,6 +143,7 @@ async def buy(desk: MarketDesk, call: Call, body: CapacityWish) -> Stream:
     then it is kept.
     """
     wish = body.wish()
+    wish.check_amount()
     async with AsyncExitStack() as undo:
         undo.enter_context(desk.purchases.take())
         steps = desk.trader.buy(wish, actor=call.caller.name)

@@ -22,7 +22,7 @@ from skerry.market.trading import Wish
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId, FlavorId, HoldId
 from skerry.model.market import Aggregation, Flavor, Partition
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
 from skerry.wire.nodes import tunnels
 from skerry.wire.proto import nodes_pb2 as pb
 from skerry.wire.rear.documents import (
@@ -122,12 +122,12 @@ class _Refusal(msgspec.Struct, frozen=True):
 # Asking
 
 
-def selectors(wish: Wish | None) -> Sequence[Mapping[str, Any]]:
+def selectors(wish: Wish) -> Sequence[Mapping[str, Any]]:
     """What to list: all of it; or what can be had exactly as wished, and what is larger."""
-    if wish is None:
-        return [{"Sort": "price", "Limit": MAX_PAGE}]
     room = wish.room
     same = {"Architecture": wish.architecture, "Location": wish.where, "Sort": "price"}
+    if room == NOTHING:
+        return [{**same, "Limit": MAX_PAGE}]
     part = {
         "Cpu": -(-room.cpu // _CORE),
         "Memory": room.memory,

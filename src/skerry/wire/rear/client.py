@@ -18,6 +18,7 @@ import msgspec
 
 import skerry
 from skerry.kit import jsonio, tls
+from skerry.kit.clock import iso
 from skerry.market import credentials
 from skerry.market.dealing import Bought, Reserved, Standing
 from skerry.market.proofs import Prover
@@ -62,7 +63,7 @@ class Client:
 
     # Trading
 
-    async def offers(self, wish: Wish | None) -> Sequence[Offer]:
+    async def offers(self, wish: Wish) -> Sequence[Offer]:
         """Those of which exactly the wish may be had, and those of which something larger may."""
         found: dict[FlavorId, Offer] = {}
         selectors = asking.selectors(wish)
@@ -98,8 +99,8 @@ class Client:
     async def release(self, contract: str) -> None:
         await self._ask("POST", f"/api/contracts/{_segment(contract)}/release", asking.Anything)
 
-    async def renew(self, contract: ContractId, duration_s: float) -> bytes:
-        body = {"Duration": asking.duration(duration_s)}
+    async def renew(self, contract: ContractId, until: float) -> bytes:
+        body = {"ExpirationTime": iso(until)}
         path = f"/api/contracts/{_segment(contract)}/renew"
         answer = await self._ask("POST", path, asking.Contract, body)
         with self._understanding():
