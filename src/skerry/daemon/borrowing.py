@@ -1,6 +1,6 @@
 """The part of this cloud that buys: peers, purchases, and the doors of what was bought.
 
-Called by `skerry.daemon.roles` for `up` and `server`. Every server of a cloud buys; the one that leads keeps
+Called by `skerry.daemon.market` for `up` and `server`. Every server of a cloud buys; the one that leads keeps
 the doors open, and undoes what others left behind.
 """
 

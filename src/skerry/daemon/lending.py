@@ -1,6 +1,6 @@
 """This cloud as a provider: what it has sold is lent, what it promised is kept, what is free is offered.
 
-Called by `skerry.daemon.roles` where there are a control plane and a market, which know nothing of each
+Called by `skerry.daemon.market` where there are a control plane and a market, which know nothing of each
 other: here the ledger's contracts become cells among the instances, its promises room that the scheduler
 keeps, and nodes flavors. Every server keeps the promises; the one that leads does the rest.
 """

@@ -25,8 +25,8 @@ from skerry.store.view import View
 
 PREFIX: Final = "market-peer/"
 MOST: Final = 256
-_MAX_URL: Final = 512
-_MAX_CA: Final = 64 * 1024
+MAX_URL: Final = 512
+MAX_CA: Final = 32 * 1024
 _THUMBPRINT = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -100,9 +100,10 @@ def check(peer: Peer) -> None:
 def _check_url(text: str) -> bool:
     """Whether it is one of https; `Invalid` if it is none of a server."""
     nothing = errors.Invalid(
-        "url must be that of a server, such as `https://north.example:1323`", field="url"
+        f"url must be that of a server, such as `https://north.example:1323`; at most {MAX_URL} characters",
+        field="url",
     )
-    if len(text) > _MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
+    if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise nothing
     try:
         url = urlsplit(text)
@@ -123,8 +124,8 @@ def _check_url(text: str) -> bool:
 
 
 def _check_ca(pem: str) -> None:
-    if len(pem) > _MAX_CA:
-        raise errors.Invalid(f"ca has more than {_MAX_CA} characters; give the peer's CA alone", field="ca")
+    if len(pem) > MAX_CA:
+        raise errors.Invalid(f"ca has more than {MAX_CA} characters; give the peer's CA alone", field="ca")
     try:
         x509.load_pem_x509_certificates(pem.encode("ascii"))
     except ValueError:

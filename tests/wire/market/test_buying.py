@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from skerry.market.peers import MAX_CA, MAX_URL
 from skerry.market.trading import PeerState, Progress, State, Wish
 from skerry.model import errors
 from skerry.wire.market.context import MAX_PURCHASES
@@ -49,21 +50,20 @@ async def test_a_peer_is_set_shown_and_removed(shop: Shop) -> None:
     assert shop.trader.actors == [f"uid:{os.geteuid()}"]
 
 
-async def test_a_peer_with_contracts_is_kept(shop: Shop) -> None:
-    shop.trader.known["north"] = PeerState(NORTH, True)
-    shop.trader.contracts[BORROWED.id] = BORROWED
+async def test_why_a_peer_cannot_be_removed_is_told(shop: Shop) -> None:
+    shop.trader.failing = errors.Conflict("there are contracts with north; release them first")
     refused = await shop.ask("DELETE", "/market/peers/north")
     assert (refused.status, refused.json["code"]) == (409, "conflict")
-    assert "release" in refused.json["error"]
+    assert refused.json["error"] == "there are contracts with north; release them first"
 
 
 async def test_a_peer_that_is_too_long_or_not_known_in_its_parts_is_refused(shop: Shop) -> None:
     good = {"url": NORTH.url, "cloud": NORTH.cloud}
     wrong: list[dict[str, Any]] = [
         {"url": ""},
-        {"url": "x" * 2049},
+        {"url": "x" * (MAX_URL + 1)},
         {"cloud": "k" * 129},
-        {"ca": "x" * 32769},
+        {"ca": "x" * (MAX_CA + 1)},
         {"more": 1},
     ]
     refused = [(await shop.ask("PUT", "/market/peers/north", {**good, **change})).status for change in wrong]

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.market.peers import MAX_CA, MAX_URL
 from skerry.market.trading import Peer, PeerState
 from skerry.model import errors, ids
 from skerry.wire.http.endpoints import Call, endpoint
@@ -20,13 +21,11 @@ class PeerPath(msgspec.Struct, frozen=True):
 class PeerWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cloud to buy from."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=2048, description="Where its server answers")]
+    url: Annotated[str, Meta(min_length=1, max_length=MAX_URL, description="Where its server answers")]
     cloud: Annotated[
         str, Meta(min_length=1, max_length=ids.MAX_ID, description="Its id, which it must sign as: `key....`")
     ]
-    ca: Annotated[str, Meta(max_length=32768, description="PEM; without it the system's CAs are trusted")] = (
-        ""
-    )
+    ca: Annotated[str, Meta(max_length=MAX_CA, description="PEM; else the system's CAs are trusted")] = ""
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
