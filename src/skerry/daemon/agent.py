@@ -20,7 +20,7 @@ from skerry.node import session
 from skerry.node.attendance import MemberHere
 from skerry.node.instances.instances import NodeInstances
 from skerry.node.instances.tunnels import Tunnels
-from skerry.node.lent.cells import MAX_GUESTS, LentCells
+from skerry.node.lent.cells import MAX_INSTANCES, LentCells
 from skerry.node.servers import KnownServers
 from skerry.wire.nodes.client import GrpcDialler
 from skerry.wire.nodes.links import LinkConnection
@@ -36,15 +36,15 @@ async def start(
     kept_mb: int = 0,
     servers: KnownServers,
     tls: ssl.SSLContext,
-    max_guests: int = MAX_GUESTS,
+    max_guest_instances: int = MAX_INSTANCES,
     member: Member | None = None,
     hears: MemberHere | None = None,
     loops: Keeper,
     undo: AsyncExitStack,
 ) -> None:
     """Go on with what was ordered, and stay in touch with one of `servers`. Of the machine's memory `kept_mb`
-    are not for instances; a cell that is lent may have `max_guests` in it. As a `member` it takes calls of
-    functions, and `hears` what it is told for that."""
+    are not for instances; a cell that is lent may have `max_guest_instances` in it. As a `member` it takes
+    calls of functions, and `hears` what it is told for that."""
     lent = await LentCells.open(
         folder / "lent",
         engine.cells,
@@ -53,7 +53,7 @@ async def start(
         engine.settings,
         clock,
         connect=LinkConnection,
-        max_guests=max_guests,
+        max_instances=max_guest_instances,
     )
     undo.push_async_callback(lent.close)
     instances = await NodeInstances.open(

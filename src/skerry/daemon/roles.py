@@ -237,7 +237,7 @@ async def _start_server(
             member=member,
             servers=KnownServers(_dialable(grpc_address), folder / _SERVERS_FILE),
             tls=own.node_context,
-            max_guests=settings.market.max_guests,
+            max_guest_instances=settings.market.max_guests,
             loops=loops,
             undo=undo,
         )
@@ -332,7 +332,7 @@ async def _start_node(
             hears=heard,
             servers=servers,
             tls=membership.context,
-            max_guests=settings.market.max_guests,
+            max_guest_instances=settings.market.max_guests,
             loops=loops,
             undo=undo,
         )

@@ -56,7 +56,7 @@ class Ground:
         self._buyers: list[Buyer] = []
         self._serving: list[asyncio.Future[None]] = []
 
-    async def open(self, *, max_guests: int = 256) -> None:
+    async def open(self, *, max_instances: int = 256) -> None:
         self.containers = await self.node.agent()
         clock, images = self.machine.clock, self.node.images
         self.lent = await LentCells.open(
@@ -67,7 +67,7 @@ class Ground:
             self.node.settings,
             clock,
             connect=LinkConnection,
-            max_guests=max_guests,
+            max_instances=max_instances,
         )
         self.instances = await NodeInstances.open(
             self.folder / "instances", self.containers, images, clock, cells=self.lent

@@ -173,6 +173,7 @@ class TestStopping:
         await ground.instances.apply([contract(Desired.STOPPED)], is_whole=True)
         await ground.until("STOPPED")
         assert ground.machine.cells == {}
+        assert ground.lent.get(CELL).reason == ""
         view = ground.view()
         assert view is not None
         assert view.state is ContainerState.EXITED

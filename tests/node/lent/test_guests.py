@@ -127,7 +127,7 @@ class TestOrders:
 
     async def test_beyond_the_most_there_may_be_fail_and_leave_nothing(self, ground: Ground) -> None:
         await ground.leave()
-        await ground.open(max_guests=2)
+        await ground.open(max_instances=2)
         await ground.lend()
         buyer = ground.buyer()
         await buyer.order(*(order(id=f"i{number}") for number in range(5)))

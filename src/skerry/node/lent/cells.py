@@ -37,7 +37,7 @@ from skerry.node.lent.records import LentRecord, Records
 
 log = structlog.get_logger(__name__)
 
-MAX_GUESTS = 256
+MAX_INSTANCES = 256  # of one guest
 _NO_IMAGE = ImageId("")
 _GIGABYTE = 1024**3
 _LOOK_S = 30.0
@@ -52,6 +52,7 @@ class _Lent:
     record: LentRecord
     is_removing: bool = False
     guest: Guest | None = None  # while it runs
+    reason: str = _GONE  # of its end, if it is not there any more
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # of the run that goes on
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time works on it
 
@@ -73,7 +74,7 @@ class LentCells:
         clock: Clock,
         *,
         connect: Callable[[Tunnel], Connection],
-        max_guests: int,
+        max_instances: int,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         """`open` makes one."""
@@ -84,7 +85,7 @@ class LentCells:
         self._settings = settings
         self._clock = clock
         self._connect = connect
-        self._max_guests = max_guests
+        self._max_instances = max_instances
         self._sleep = sleep
         self._lent: dict[str, _Lent] = {}
 
@@ -99,7 +100,7 @@ class LentCells:
         clock: Clock,
         *,
         connect: Callable[[Tunnel], Connection],
-        max_guests: int = MAX_GUESTS,
+        max_instances: int = MAX_INSTANCES,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> LentCells:
         """Take over what is in `folder`: every guest whose cell is there goes on. `images` are what guests
@@ -113,7 +114,7 @@ class LentCells:
             settings,
             clock,
             connect=connect,
-            max_guests=max_guests,
+            max_instances=max_instances,
             sleep=sleep,
         )
         for record in await asyncio.to_thread(lambda: list(records.load())):
@@ -161,7 +162,7 @@ class LentCells:
     async def _let_in(self, lent: _Lent, view: CellView) -> None:
         """The guest goes on in the cell, which is there. Raises Unavailable."""
         lent.record = replace(lent.record, started_at=view.allocated_at)
-        lent.ended = asyncio.Event()
+        lent.ended, lent.reason = asyncio.Event(), _GONE
         try:
             await asyncio.to_thread(self._records.save, lent.record)
             lent.guest = await Guest.open(
@@ -171,7 +172,7 @@ class LentCells:
                 self._containers,
                 self._images,
                 self._clock,
-                most=self._max_guests,
+                most=self._max_instances,
             )
         except OSError as error:
             raise errors.Unavailable(
@@ -187,6 +188,7 @@ class LentCells:
             inside = [view.spec.name for view in self._inside(lent)]
             await asyncio.gather(*(self._containers.stop(each) for each in inside))
             await self._free(lent)
+            lent.reason = ""
         return self._view(lent)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
@@ -326,7 +328,7 @@ class LentCells:
             state=state,
             created_at=record.created_at,
             started_at=record.started_at,
-            reason=_GONE if state is ContainerState.EXITED else "",
+            reason=lent.reason if state is ContainerState.EXITED else "",
         )
 
     def _guest(self, name: str) -> Guest:
