@@ -423,7 +423,7 @@ async def test_whole_ones_are_taken_while_there_are_enough() -> None:
         await m.publish(partition=None, stock=5, aggregation=Aggregation(1, 3))
         hold = await m.ledger.reserve(ANN, F, count=3)
         assert (hold.room, hold.taken, hold.price.amount) == (room(8, 8000), room(24, 24_000), Decimal("2.4"))
-        assert m.ledger.flavor(F).units == 2
+        assert m.ledger.flavor(F).free == room(16, 16_000)
         with pytest.raises(errors.NoRoom):
             await m.ledger.reserve(BOB, F, count=3)
 

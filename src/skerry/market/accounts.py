@@ -52,12 +52,6 @@ class Account(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Neither held nor sold."""
         return self.capacity - self.held - self.sold
 
-    @property
-    def units(self) -> int:
-        """How many whole ones are free."""
-        pairs = zip(self.free.parts(), self.flavor.room.parts(), strict=True)
-        return min(free // each for (_, _, free), (_, _, each) in pairs if each)
-
     def sized(self, wanted: Room) -> Account:
         """With so much of it; with what is held and sold, as long as that is more."""
         capacity = wanted + wanted.lack(self.held + self.sold)

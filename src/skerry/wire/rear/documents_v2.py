@@ -16,7 +16,7 @@ from msgspec import Meta, field
 from skerry.kit import jsonio
 from skerry.kit.clock import iso
 from skerry.market import pricing
-from skerry.market.selecting import EVERYTHING, Offer, Selector
+from skerry.market.selecting import Offer, Selector
 from skerry.model import errors
 from skerry.model.market import Contract, Flavor, Hold
 from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
@@ -170,7 +170,6 @@ class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             disk=_units(self.storage, quantities.GIGABYTE, "storage"),
             least_disk=_units(self.storage_min, quantities.GIGABYTE, "storage"),
             most_disk=_units(self.storage_max, quantities.GIGABYTE, "storage"),
-            sort=EVERYTHING.sort,
         )
 
 
