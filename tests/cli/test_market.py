@@ -71,7 +71,7 @@ class Stall:
         clock, key = SystemClock(), SigningKey.generate()
         with structlog.testing.capture_logs():
             async with market_of(key, clock, MarketSettings()) as (self.ledger, _):
-                desk = desk_of(self.ledger, key.cloud, clock, self.trader)
+                desk = desk_of(self.ledger, key.cloud, self.trader)
                 async with serving(self._authority, desk=desk) as site:
                     self.url, self.id = site.url, key.cloud
                     self._up.set()

@@ -93,7 +93,6 @@ async def start(
     rear = Rear.of(
         ledger,
         Proofs(store, clock, key.cloud),
-        clock,
         provider=key.cloud,
         new_id=new_id,
         domain=domain,
@@ -114,4 +113,4 @@ async def start(
         loops=loops,
         undo=undo,
     )
-    return Market(rear, MarketDesk(ledger, trader, key.cloud, clock, new_id))
+    return Market(rear, MarketDesk(ledger, trader, key.cloud, new_id))

@@ -31,7 +31,7 @@ async def market() -> AsyncIterator[dict[str, Any]]:
     """Both sides of one, as `serve` takes them."""
     clock = ManualClock()
     async with market_of(SigningKey.generate(), clock, MarketSettings()) as (ledger, rear):
-        yield {"rear": rear, "desk": desk_of(ledger, rear.provider, clock)}
+        yield {"rear": rear, "desk": desk_of(ledger, rear.provider)}
 
 
 class RoleGate(Gate):

@@ -58,7 +58,7 @@ def url(authority: pki.Authority) -> Iterator[str]:
             ledger, rear = await undo.enter_async_context(
                 market_of(SigningKey.generate(), clock, MarketSettings())
             )
-            desk = desk_of(ledger, rear.provider, clock)
+            desk = desk_of(ledger, rear.provider)
             functions = Fakes(SystemClock()).bundle
             site = await undo.enter_async_context(
                 serving(authority, serverledge=functions, rear=rear, desk=desk)

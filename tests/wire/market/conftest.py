@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from skerry.kit import pki
-from skerry.kit.clock import Clock, ManualClock, SystemClock
+from skerry.kit.clock import ManualClock, SystemClock
 from skerry.market.keys import SigningKey
 from skerry.market.ledger import Ledger
 from skerry.model.ids import CloudId
@@ -25,12 +25,10 @@ from tests.wire.market.fakes import FakeTrader
 from tests.wire.rear.conftest import market_of
 
 
-def desk_of(ledger: Ledger, provider: CloudId, clock: Clock, trader: FakeTrader | None = None) -> MarketDesk:
+def desk_of(ledger: Ledger, provider: CloudId, trader: FakeTrader | None = None) -> MarketDesk:
     """The bundle that the app gets."""
     numbers = itertools.count(1)
-    return MarketDesk(
-        ledger, trader or FakeTrader(), provider, clock, new_id=lambda: f"flavor-{next(numbers)}"
-    )
+    return MarketDesk(ledger, trader or FakeTrader(), provider, new_id=lambda: f"flavor-{next(numbers)}")
 
 
 @dataclass
@@ -71,6 +69,6 @@ async def shop(cloud: pki.Authority) -> AsyncIterator[Shop]:
     clock, trader, key = ManualClock(), FakeTrader(), SigningKey.generate()
     with structlog.testing.capture_logs():
         async with market_of(key, clock, MarketSettings()) as (ledger, _):
-            desk = desk_of(ledger, key.cloud, clock, trader)
+            desk = desk_of(ledger, key.cloud, trader)
             async with serving(cloud, desk=desk) as site:
                 yield Shop(site, await site.session(), ledger, trader, clock, desk)

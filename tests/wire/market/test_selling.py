@@ -211,6 +211,19 @@ async def test_the_market_tells_the_id_of_this_cloud_and_counts_what_is_live(sho
     }
 
 
+async def test_setting_the_machines_clock_ends_nothing(shop: Shop) -> None:
+    await sell(shop, PARTS)
+    hold = await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    await shop.ledger.purchase(hold.id, BUYER.cloud)
+    await shop.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512))
+    for ahead_s in (86400.0, -2 * 86400.0):
+        shop.clock._now += ahead_s
+        about = await shop.get("/market")
+        assert (about["holds"], about["sold"]) == (1, 1)
+        assert (await shop.get("/market/holds"))["holds"][0]["state"] == "held"
+        assert (await shop.get("/market/contracts"))["contracts"][0]["state"] == "live"
+
+
 async def test_a_server_without_a_market_says_so(cloud: pki.Authority) -> None:
     with structlog.testing.capture_logs():
         async with serving(cloud) as site, (await site.session()).get("/market") as reply:

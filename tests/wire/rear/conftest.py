@@ -128,7 +128,6 @@ async def market_of(
             Rear.of(
                 ledger,
                 Proofs(store, clock, key.cloud),
-                clock,
                 provider=key.cloud,
                 new_id=lambda: f"new-{next(numbers)}",
                 domain="skerry.example",

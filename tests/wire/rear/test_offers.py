@@ -201,6 +201,22 @@ async def test_an_offer_that_ends_is_gone_at_that_moment_and_hides_no_other(mark
     assert (await market.get("/api/flavors/f-2")).json["OptionalFields"]["Availability"] is False
 
 
+async def test_setting_the_machines_clock_ends_neither_an_offer_nor_a_hold_nor_a_contract(
+    market: Market,
+) -> None:
+    await market.sell(ExpirationTime=iso(market.clock.now() + 60))
+    bought = await market.post("/api/purchaseflavor", await market.reserve(1))
+    held = await market.reserve(1)
+    for ahead_s in (86400.0, -2 * 86400.0):
+        market.clock._now += ahead_s
+        (item,) = (await market.get("/api/listflavors")).json["Items"]
+        assert (await market.get("/api/flavors/f-1")).json == item
+        assert item["OptionalFields"]["Availability"] is True
+        assert (await market.get(f"/api/reservations/{held['TransactionID']}")).json["State"] == "held"
+        assert (await market.get(f"/api/contracts/{bought.json['ContractID']}")).json["State"] == "live"
+        assert (await market.reserve(1))["State"] == "held"
+
+
 @pytest.mark.parametrize(
     "amount", ["-0", "-1", " 1", "1_0", "1e2", "\u0661", "NaN", "", ".5", "0x1", "1" * 30]
 )

@@ -93,7 +93,6 @@ class World:
         rear = Rear.of(
             ledger,
             Proofs(self._store, self._clock, self._key.cloud),
-            self._clock,
             provider=self._key.cloud,
             new_id=lambda: f"new-{next(self._numbers)}",
         )

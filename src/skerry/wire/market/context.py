@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from skerry.kit.clock import Clock
 from skerry.market.trading import Trader
 from skerry.model.ids import CloudId
 from skerry.wire.market.keeper import Ledger
@@ -23,6 +22,5 @@ class MarketDesk:
     ledger: Ledger
     trader: Trader
     provider: CloudId  # this cloud
-    clock: Clock
     new_id: Callable[[], str]  # of flavors that are put up without one
     purchases: Slots = field(default_factory=lambda: Slots(MAX_PURCHASES, "purchases"))

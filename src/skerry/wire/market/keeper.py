@@ -43,6 +43,10 @@ class Ledger(Protocol):
         """Live or ended, also if another server has only just made it; raises `NotFound`."""
         ...
 
+    def now(self) -> float:
+        """The time that deadlines are judged by."""
+        ...
+
     def audits(self) -> Iterator[tuple[FlavorId, list[str]]]:
         """Every flavor, with what of it does not add up and why."""
         ...

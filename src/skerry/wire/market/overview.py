@@ -27,7 +27,7 @@ class MarketInfo(msgspec.Struct, frozen=True):
 @endpoint("GET", "/market", summary="This cloud on the market", raises=(errors.Unavailable,))
 async def about(desk: MarketDesk, call: Call) -> MarketInfo:
     """Its id, which buyers name when they add it as a peer, and counts."""
-    now = desk.clock.now()
+    now = desk.ledger.now()
     return MarketInfo(
         cloud=desk.provider,
         flavors=len(desk.ledger.flavors()),

@@ -136,7 +136,7 @@ class LedgerInfo(msgspec.Struct, frozen=True):
 )
 async def sell(desk: MarketDesk, call: Call, body: FlavorWish) -> AccountInfo:
     """Offer a flavor. The same again, with its `id`, is no change; one that was withdrawn is offered anew."""
-    flavor = body.flavor(FlavorId(desk.new_id()), desk.provider, desk.clock.now())
+    flavor = body.flavor(FlavorId(desk.new_id()), desk.provider, desk.ledger.now())
     return AccountInfo.of(await desk.ledger.publish(flavor, actor=call.caller.name))
 
 
@@ -170,7 +170,7 @@ async def show_ledger(desk: MarketDesk, call: Call, query: PageQuery) -> LedgerI
 def _accounts(desk: MarketDesk) -> list[Account]:
     """Also those that were withdrawn while something of them was taken."""
     found = {account.flavor.id: account for account in desk.ledger.flavors()}
-    now = desk.clock.now()
+    now = desk.ledger.now()
     taken = {hold.flavor.id for hold in desk.ledger.holds() if hold.is_live(now)}
     taken |= {sale.contract.flavor.id for sale in desk.ledger.contracts() if sale.contract.ended_at is None}
     for id in taken - found.keys():

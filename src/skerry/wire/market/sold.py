@@ -129,7 +129,7 @@ class ReclaimWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 async def list_holds(desk: MarketDesk, call: Call, query: PageQuery) -> HoldList:
     """Holds on flavors of this cloud, also those that ended not long ago."""
-    now = desk.clock.now()
+    now = desk.ledger.now()
 
     def place(hold: Hold) -> str:
         return pages.newest_first(is_over=not hold.is_live(now), at=hold.created_at, id=hold.id)
@@ -146,7 +146,7 @@ async def list_holds(desk: MarketDesk, call: Call, query: PageQuery) -> HoldList
 )
 async def list_contracts(desk: MarketDesk, call: Call, query: PageQuery) -> SoldList:
     """Contracts that this cloud sold, also those that ended not long ago."""
-    now = desk.clock.now()
+    now = desk.ledger.now()
 
     def place(sale: Sale) -> str:
         contract = sale.contract
@@ -167,7 +167,7 @@ async def show(desk: MarketDesk, call: Call, path: IdPath) -> SignedSaleInfo:
     with _naming(path.id):
         sale = await desk.ledger.find_contract(ContractId(path.id))
     document = sale.countersigned or sale.current
-    return SignedSaleInfo(SoldInfo.of(sale, desk.clock.now()), document.decode("ascii"))
+    return SignedSaleInfo(SoldInfo.of(sale, desk.ledger.now()), document.decode("ascii"))
 
 
 @endpoint(
@@ -181,7 +181,7 @@ async def reclaim(desk: MarketDesk, call: Call, path: IdPath, body: ReclaimWish 
     reason = "" if body is None else body.reason
     with _naming(path.id):
         sale = await desk.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
-    return SoldInfo.of(sale, desk.clock.now())
+    return SoldInfo.of(sale, desk.ledger.now())
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from skerry.kit.clock import Clock
 from skerry.market.accounts import Sale
 from skerry.market.signing import verify
 from skerry.model.ids import CloudId, ContractId
@@ -36,7 +35,6 @@ class Rear:
 
     ledger: Ledger
     proofs: Proofs
-    clock: Clock
     provider: CloudId
     owner: Identity  # of all flavors: this cloud
     new_id: Callable[[], str]
@@ -57,7 +55,6 @@ class Rear:
         cls,
         ledger: Ledger,
         proofs: Proofs,
-        clock: Clock,
         *,
         provider: CloudId,
         new_id: Callable[[], str],
@@ -67,4 +64,4 @@ class Rear:
     ) -> Rear:
         """`domain` and `address` are where this cloud says that it is."""
         owner = Identity(domain, provider, address)
-        return cls(ledger, proofs, clock, provider, owner, new_id, Shelf(ledger, clock), News(owner), porter)
+        return cls(ledger, proofs, provider, owner, new_id, Shelf(ledger), News(owner), porter)

@@ -127,7 +127,7 @@ async def reserve(rear: Rear, call: Call, body: ReservationBody) -> TransactionD
         wait_s=body.wait,
         idempotency_key=once(call),
     )
-    return documents.transaction_document(hold, rear.clock.now(), body.buyer.domain, body.buyer.ip)
+    return documents.transaction_document(hold, rear.ledger.now(), body.buyer.domain, body.buyer.ip)
 
 
 @endpoint("POST", "/api/purchaseflavor", summary="Buy what is held", raises=CHANGING)
@@ -159,7 +159,7 @@ def _readable(rear: Rear, call: Call, id: str) -> Hold:
 @endpoint("GET", "/api/reservations", summary="Your holds", raises=(errors.Unavailable,))
 async def list_reservations(rear: Rear, call: Call) -> Transactions:
     """Of whoever asks; an admin or a viewer sees those of all buyers."""
-    buyer, now = buyer_of(call), rear.clock.now()
+    buyer, now = buyer_of(call), rear.ledger.now()
     holds = rear.ledger.holds(None if buyer.sees_all else buyer.cloud)
     return Transactions([documents.transaction_document(hold, now) for hold in holds])
 
@@ -167,20 +167,20 @@ async def list_reservations(rear: Rear, call: Call) -> Transactions:
 @endpoint("GET", "/api/reservations/{id}", summary="A hold", raises=_READING)
 async def show_reservation(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """By the `TransactionID` that its reservation gave."""
-    return documents.transaction_document(_readable(rear, call, path.id), rear.clock.now())
+    return documents.transaction_document(_readable(rear, call, path.id), rear.ledger.now())
 
 
 @endpoint("GET", "/api/transactions/{id}", summary="A hold, by its other name", raises=_READING)
 async def show_transaction(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """The same as `/api/reservations/{id}`: the document calls what a reservation gives a transaction."""
-    return documents.transaction_document(_readable(rear, call, path.id), rear.clock.now())
+    return documents.transaction_document(_readable(rear, call, path.id), rear.ledger.now())
 
 
 @endpoint("DELETE", "/api/reservations/{id}", summary="Give a hold up", raises=CHANGING)
 async def cancel(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """What it kept is free at once. One that was bought is 409: release its contract."""
     hold = await rear.ledger.cancel(*held(rear, buyer_of(call), path.id))
-    return documents.transaction_document(hold, rear.clock.now())
+    return documents.transaction_document(hold, rear.ledger.now())
 
 
 @endpoint("GET", "/api/contracts", summary="Your contracts", raises=(errors.Unavailable,))
@@ -231,7 +231,7 @@ async def sign(rear: Rear, call: Call, path: IdPath, body: SignatureBody) -> Con
 
 def _state(rear: Rear, call: Call, sale: Sale) -> ContractState:
     """The contract as whoever asks may see it: its credentials are its buyer's."""
-    contract, now = sale.contract, rear.clock.now()
+    contract, now = sale.contract, rear.ledger.now()
     is_theirs = buyer_of(call).speaks_for(contract.buyer) and contract.is_live(now)
     credentials = rear.credentials_of(contract.id) if is_theirs else None
     return documents.contract_state(sale, rear.owner, now, credentials)

@@ -82,6 +82,7 @@ async def list_flavors(rear: Rear, call: Call, query: ListQuery) -> FlavorList |
     summary="What is for sale and matches a selector",
     raises=(errors.Invalid, errors.Unavailable),
     is_quiet=True,
+    is_read=True,
 )
 async def select(rear: Rear, call: Call, body: SelectorBody) -> Selected | Reply:
     """LIST_FLAVORS with a Selector, bare or as `{"Selector": {...}}`.
@@ -120,7 +121,7 @@ def _written(rear: Rear, page: Page, first: Page | None = None) -> bytes:
 
 
 def _document(rear: Rear, account: Account) -> FlavorDocument:
-    is_offered = account.is_offered(rear.clock.now())
+    is_offered = account.is_offered(rear.ledger.now())
     return documents.flavor_document(offer_of(account), rear.owner, is_offered=is_offered)
 
 
@@ -144,7 +145,7 @@ async def show(rear: Rear, call: Call, path: FlavorPath) -> FlavorDocument:
 )
 async def publish(rear: Rear, call: Call, body: OfferBody) -> FlavorDocument:
     """Put up a flavor, bare or as `{"Flavor": {...}}`; the same again is no change."""
-    flavor = body.flavor(FlavorId(rear.new_id()), rear.provider, rear.clock.now())
+    flavor = body.flavor(FlavorId(rear.new_id()), rear.provider, rear.ledger.now())
     return _document(rear, await rear.ledger.publish(flavor, actor=call.caller.name))
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 from skerry.kit import jsonio
-from skerry.kit.clock import Clock
 from skerry.market.accounts import Account
 from skerry.market.selecting import PAGE, Catalogue, Offer, Page, Selector
 from skerry.model.ids import FlavorId
@@ -29,9 +28,8 @@ _CATCH_UP_S: Final = 0.2
 class Shelf:
     """The offers of a ledger."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._clock = clock
         accounts, self._follower = ledger.changes.snapshot()
         self._catalogue = Catalogue(map(offer_of, accounts))
         self._ends: dict[FlavorId, float] = {}
@@ -88,7 +86,7 @@ class Shelf:
                     self._put(offer_of(account))
                 elif (gone := account or changed.before) is not None:
                     self._drop(gone.flavor.id)
-        now = self._clock.now()
+        now = self._ledger.now()
         if now >= self._soonest:  # what ends is gone at once, before the ledger says so
             for id in [id for id, end in self._ends.items() if now >= end]:
                 self._drop(id)
