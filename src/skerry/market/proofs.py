@@ -35,7 +35,6 @@ MOST: Final = 200_000  # proofs remembered at once
 # A proof whose clock is ahead is good until its own end and the leeway of that.
 _KEEP_S: Final = LIFE_S + 2 * LEEWAY_S
 _SHARED_S: Final = 60
-_READS: Final = frozenset({"GET", "HEAD"})
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,8 +142,13 @@ class Proofs:
         self._lease = NO_LEASE
         self._shared_until = 0.0
 
-    async def check(self, authorization: str, *, method: str, target: str, body: bytes) -> CloudId:
-        """Whose request this is; `Unauthenticated` says why it is nobody's."""
+    async def check(
+        self, authorization: str, *, method: str, target: str, body: bytes, is_read: bool
+    ) -> CloudId:
+        """Whose request this is; `Unauthenticated` says why it is nobody's.
+
+        Whether it `is_read`, and so need not be remembered durably, is not for the sender to say.
+        """
         claims = judge(
             authorization,
             audience=self.audience,
@@ -155,7 +159,7 @@ class Proofs:
         )
         name = f"{claims.iss}/{claims.jti}"
         self._note(name)
-        if method not in _READS:
+        if not is_read:
             await self._keep(name)
         return CloudId(claims.iss)
 

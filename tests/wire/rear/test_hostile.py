@@ -138,6 +138,26 @@ async def test_the_log_tells_whose_key_signed_a_request_and_nothing_that_was_sho
     assert not any(shown.split(".")[2] in str(logged) for shown in (good, bad))
 
 
+@pytest.mark.parametrize("path", ["/api/listflavors", "/api/listflavours/selector"])
+async def test_who_only_looks_writes_nothing_and_does_not_look_twice_with_one_proof(
+    market: Market, path: str
+) -> None:
+    await market.sell()
+    store = market.rear.proofs._store
+    before = await store.revision()
+    shown = {"Authorization": proof(market, path=path, body=b"{}")}
+    assert (await market.post(path, b"{}", headers=shown)).status == 200
+    says(await market.post(path, b"{}", headers=shown), 401, "unauthenticated", "used before")
+    assert await store.revision() == before
+
+
+async def test_a_proof_that_something_was_held_with_is_kept_in_the_store(market: Market) -> None:
+    await market.sell()
+    await market.post(RESERVE, BODY, headers={"Authorization": proof(market)})
+    (kept,) = (await market.rear.proofs._store.range(proofs.PREFIX)).entries
+    assert BUYER.cloud in kept.key
+
+
 async def test_a_purchase_that_was_overheard_buys_nothing_for_whoever_sends_it_again(market: Market) -> None:
     await market.sell()
     held = await market.post(RESERVE, BODY, headers={"Authorization": proof(market)})

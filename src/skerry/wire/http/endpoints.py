@@ -101,6 +101,7 @@ class Endpoint:
     headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
     streams: bool = False
     is_quiet: bool = False
+    is_read: bool = False  # it changes nothing
     max_body_bytes: int = MAX_BODY_BYTES
     max_message_bytes: int = MAX_BODY_BYTES  # of a WebSocket
     subprotocols: tuple[str, ...] = ()  # of a WebSocket, those that its room can choose from
@@ -128,11 +129,15 @@ def endpoint(
     headers: dict[str, str] | None = None,
     streams: bool = False,
     is_quiet: bool = False,
+    is_read: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
     max_message_bytes: int = MAX_BODY_BYTES,
     subprotocols: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
-    """Declare an endpoint; its description is the function's docstring, its types the annotations."""
+    """Declare an endpoint; its description is the function's docstring, its types the annotations.
+
+    `is_read` is for what changes nothing though its method is another than GET.
+    """
 
     def declare(handle: Callable[..., Awaitable[Any]]) -> Endpoint:
         hints = typing.get_type_hints(handle)
@@ -161,6 +166,7 @@ def endpoint(
             headers=headers or {},
             streams=streams,
             is_quiet=is_quiet,
+            is_read=is_read or method == "GET",
             max_body_bytes=max_body_bytes,
             max_message_bytes=max_message_bytes,
             subprotocols=subprotocols,

@@ -129,6 +129,8 @@ class Visits(Protocol):
 class Proofs(Protocol):
     """Requests that a buyer signed with its key."""
 
-    async def check(self, authorization: str, *, method: str, target: str, body: bytes) -> CloudId:
+    async def check(
+        self, authorization: str, *, method: str, target: str, body: bytes, is_read: bool
+    ) -> CloudId:
         """Whose request this is; `Unauthenticated` says why it is nobody's."""
         ...

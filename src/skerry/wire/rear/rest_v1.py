@@ -56,6 +56,7 @@ async def largest(rear: Rear, call: Call) -> Flavour | Reply:
     summary="The largest flavour that matches (version 1)",
     also={204: "There is none."},
     raises=(errors.Invalid, errors.Unprocessable, errors.Unavailable),
+    is_read=True,
 )
 async def select(rear: Rear, call: Call, body: SelectorV1) -> Flavour | Reply:
     """One flavour, as in that version: of those that match, the one with the most cpu free."""

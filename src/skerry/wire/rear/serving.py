@@ -119,7 +119,11 @@ class Spoken:
         if proofs.is_proof(shown):
             target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
             cloud = await rear.proofs.check(
-                shown, method=scope["method"], target=target.decode("latin-1"), body=data
+                shown,
+                method=scope["method"],
+                target=target.decode("latin-1"),
+                body=data,
+                is_read=self._declared.is_read,
             )
             buyer, caller = buyers.of_key(cloud), Caller(origin=Origin.KEY, name=cloud)
             state["exchange"].caller = caller  # whose request it was is in the log, too
