@@ -500,10 +500,26 @@ async def test_a_buyer_that_lets_holds_expire_gets_no_more_for_a_while() -> None
         await m.pass_time(3600)
         await m.reserve()
         buyers = m.ledger._books.buyers
-        assert (buyers.lapsed(ANN, m.clock.now()), buyers.lapsed(BOB, m.clock.now())) == (0, 1)
+        assert (len(buyers.lapsed(ANN, m.clock.now())), len(buyers.lapsed(BOB, m.clock.now()))) == (0, 1)
         await m.pass_time(7200)
         await m.reserve(CloudId("cat"))
         assert not {ANN, BOB} & buyers._lapsed.keys()  # who never comes back is not remembered
+
+
+async def test_who_let_too_many_expire_is_told_when_to_come_back_and_may_then() -> None:
+    async with market(max_lapsed=2) as m:
+        await m.publish()
+        for _ in range(3):
+            await m.reserve()
+            await m.pass_time(10)
+        await m.pass_time(60)
+        with pytest.raises(errors.Overloaded, match="come back in 3580 s") as told:
+            await m.reserve()
+        await m.pass_time(told.value.retry_after_s - 1)
+        with pytest.raises(errors.Overloaded, match="come back in 1 s"):
+            await m.reserve()
+        await m.pass_time(1)
+        await m.reserve()
 
 
 async def test_one_buyer_holds_no_more_than_its_share() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from skerry.market.accounts import Account, Sale
@@ -104,23 +104,26 @@ class Book:
 
 
 class Buyers:
-    """What each buyer holds, and how often it let a hold expire."""
+    """What each buyer holds, and when it let holds expire."""
 
     def __init__(self) -> None:
         self._holds: defaultdict[CloudId, int] = defaultdict(int)
         self._promised: set[HoldId] = set()
-        self._lapsed: defaultdict[CloudId, int] = defaultdict(int)
-        self._lapses: deque[tuple[float, CloudId]] = deque()  # those counted, the oldest first
+        self._lapsed: defaultdict[CloudId, deque[float]] = defaultdict(deque)
+        self._lapses: deque[tuple[float, CloudId]] = deque()  # of all buyers, the oldest first
 
     def holds(self, buyer: CloudId) -> int:
         """Live holds, with those that are decided and not durable yet."""
         return self._holds.get(buyer, 0)
 
-    def lapsed(self, buyer: CloudId, now: float) -> int:
-        """Holds that it let expire within the last hour."""
+    def lapsed(self, buyer: CloudId, now: float) -> Sequence[float]:
+        """When it let holds expire within the last hour, the oldest first."""
         while self._lapses and self._lapses[0][0] <= now - LAPSE_WINDOW_S:
-            _count(self._lapsed, self._lapses.popleft()[1], -1)
-        return self._lapsed.get(buyer, 0)
+            _, whose = self._lapses.popleft()
+            self._lapsed[whose].popleft()
+            if not self._lapsed[whose]:
+                del self._lapsed[whose]
+        return self._lapsed.get(buyer, ())
 
     def promise(self, hold: Hold) -> None:
         """Count a hold that is on its way into the store."""
@@ -144,10 +147,13 @@ class Buyers:
             _count(self._holds, after.buyer, 1)
         elif after.ending is Ending.EXPIRED and (before is None or before.ending is None):
             self._lapses.append((after.expires_at, after.buyer))
-            _count(self._lapsed, after.buyer, 1)
+            self._lapsed[after.buyer].append(after.expires_at)
 
     def sort(self) -> None:
         self._lapses = deque(sorted(self._lapses))
+        self._lapsed.clear()
+        for at, buyer in self._lapses:
+            self._lapsed[buyer].append(at)
 
 
 class Books:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from skerry.market import pricing
 from skerry.market.accounts import Account, Sale
+from skerry.market.books import LAPSE_WINDOW_S
 from skerry.market.drafts import Draft
 from skerry.market.requests import Cancel, Purchase, Reserve
 from skerry.model import errors
@@ -65,11 +66,14 @@ def check_buyer(draft: Draft, buyer: CloudId) -> Account:
             f"you have {settings.max_holds} holds, the most at once; buy or cancel some",
             retry_after_s=settings.hold_s,
         )
-    if draft.books.buyers.lapsed(buyer, draft.now) >= settings.max_lapsed:
+    lapsed = draft.books.buyers.lapsed(buyer, draft.now)
+    if len(lapsed) >= settings.max_lapsed:
+        # Once that one is too old to count, fewer are left than may be.
+        wait_s = lapsed[-settings.max_lapsed] + LAPSE_WINDOW_S - draft.now
         raise errors.Overloaded(
-            f"you let {settings.max_lapsed} holds expire within an hour; come back later, "
+            f"you let {settings.max_lapsed} holds expire within an hour; come back in {wait_s:.0f} s, "
             "and cancel what you do not buy",
-            retry_after_s=settings.hold_s,
+            retry_after_s=wait_s,
         )
     return account
 
