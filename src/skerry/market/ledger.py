@@ -275,6 +275,11 @@ class Ledger:
         live = self._books.live_sales if flavor is None else self._books.book(flavor).sales
         return [sale.contract for sale in live.values()]
 
+    async def find_hold(self, id: HoldId) -> Hold:
+        """As `hold`, but found also if another server has only just made it."""
+        await self._flavor_of_hold(id)
+        return self.hold(id)
+
     async def find_contract(self, id: ContractId) -> Sale:
         """As `contract`, but found also if another server has only just made it."""
         await self._flavor_of_contract(id)

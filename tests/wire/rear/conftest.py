@@ -25,6 +25,7 @@ from skerry.market.signing import Notary
 from skerry.model.identity import Role
 from skerry.model.settings import EventSettings, MarketSettings
 from skerry.store.memory import MemoryStore
+from skerry.store.protocol import Store
 from skerry.wire.rear.context import Rear
 from tests.wire.http.conftest import Site, serving
 from tests.wire.http.talking import Answer
@@ -106,10 +107,10 @@ def provider() -> SigningKey:
 
 @asynccontextmanager
 async def market_of(
-    key: SigningKey, clock: ManualClock, settings: MarketSettings
+    key: SigningKey, clock: ManualClock, settings: MarketSettings, store: Store | None = None
 ) -> AsyncIterator[tuple[Ledger, Rear]]:
-    """A ledger in memory, and the bundle that the app gets."""
-    store = MemoryStore(clock)
+    """A ledger in memory, and the bundle that the app gets; `store` is closed with it."""
+    store = store or MemoryStore(clock)
     numbers = itertools.count(1)
     ledger = Ledger(
         store,

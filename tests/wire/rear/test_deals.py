@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from skerry.kit import pki
-from skerry.kit.clock import iso
+from skerry.kit.clock import ManualClock, iso
 from skerry.market import signing
 from skerry.market.keys import SigningKey
 from skerry.market.proofs import Prover
 from skerry.model.identity import Role
+from skerry.model.ids import CloudId, FlavorId
 from skerry.model.room import Room
+from skerry.model.settings import MarketSettings
+from skerry.store.memory import MemoryStore
 from tests.wire.http.conftest import serving
-from tests.wire.rear.conftest import WHOLE, Market
+from tests.wire.rear.conftest import WHOLE, Market, market_of
+from tests.wire.rear.nouns import FLAVOR
 
 
 async def test_a_flavor_is_listed_reserved_and_bought(market: Market) -> None:
@@ -209,6 +217,57 @@ async def test_who_waits_in_line_gets_what_is_given_up(market: Market) -> None:
     assert not waiting.done()
     await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
     assert (await waiting)["State"] == "held"
+
+
+class Tardy:
+    """Another server's store, whose news come only when somebody looks for something."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._looked = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str) -> Any:
+        self._looked.set()
+        return await self._store.get(key)
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, *, since: int) -> AsyncIterator[Any]:
+        await self._looked.wait()
+        async with self._store.watch(prefix, since=since) as batches:
+            yield batches
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "state"),
+    [
+        ("GET", "/api/reservations/{hold}", None, "bought"),
+        ("POST", "/api/v2/transactions/{hold}/purchase", {}, None),
+        ("GET", "/api/contracts/{contract}", None, "live"),
+        ("POST", "/api/contracts/{contract}/renew", {"Duration": "PT1H"}, "live"),
+        ("POST", "/api/contracts/{contract}/release", None, "released"),
+    ],
+)
+async def test_what_was_made_at_another_server_just_now_is_known_here(
+    cloud: pki.Authority, provider: SigningKey, method: str, path: str, body: Any, state: str | None
+) -> None:
+    clock, settings = ManualClock(), MarketSettings()
+    store = MemoryStore(clock)
+    async with (
+        market_of(provider, clock, settings, store) as (other, _),
+        market_of(provider, clock, settings, cast(Any, Tardy(store))) as (ledger, rear),
+        serving(cloud, rear=rear) as site,
+    ):
+        here = Market(site, await site.session(), ledger, rear, clock, provider)
+        await other.publish(replace(FLAVOR, provider=provider.cloud, partition=None), actor="ed")
+        hold = await other.reserve(CloudId("south"), FlavorId("f-1"))
+        sale = await other.purchase(hold.id, CloudId("south"))
+        data = None if body is None else json.dumps(body).encode()
+        answer = await here.ask(method, path.format(hold=hold.id, contract=sale.contract.id), data=data)
+        assert answer.status == 200, answer.body
+        assert answer.json.get("State") == state
 
 
 async def test_a_stolen_transaction_is_good_for_nobody_but_its_buyer(market: Market) -> None:

@@ -136,22 +136,19 @@ async def purchase(rear: Rear, call: Call, body: PurchaseBody) -> ContractDocume
 
     Sent again it is the same contract, to the byte. A hold that was cancelled or has expired is 410.
     """
-    sale = await rear.ledger.purchase(*held(rear, buyer_of(call), body.transaction_id))
+    sale = await rear.ledger.purchase(*await held(rear, buyer_of(call), body.transaction_id))
     credentials = rear.credentials_of(sale.contract.id)
     return documents.contract_document(terms_of(sale), sale.document, rear.owner, credentials)
 
 
-def held(rear: Rear, buyer: Buyer, id: str) -> tuple[HoldId, CloudId]:
+async def held(rear: Rear, buyer: Buyer, id: str) -> tuple[HoldId, CloudId]:
     """A hold and its buyer, if that is who asks."""
-    try:
-        hold = rear.ledger.hold(HoldId(id))
-    except errors.NotFound:
-        return HoldId(id), buyer.cloud  # another server may have made it just now; the ledger looks
+    hold = await rear.ledger.find_hold(HoldId(id))
     return hold.id, buyer.of(hold.buyer, "hold")
 
 
-def _readable(rear: Rear, call: Call, id: str) -> Hold:
-    hold = rear.ledger.hold(HoldId(id))
+async def _readable(rear: Rear, call: Call, id: str) -> Hold:
+    hold = await rear.ledger.find_hold(HoldId(id))
     buyer_of(call).check_reads(hold.buyer, "hold")
     return hold
 
@@ -167,19 +164,19 @@ async def list_reservations(rear: Rear, call: Call) -> Transactions:
 @endpoint("GET", "/api/reservations/{id}", summary="A hold", raises=_READING)
 async def show_reservation(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """By the `TransactionID` that its reservation gave."""
-    return documents.transaction_document(_readable(rear, call, path.id), rear.ledger.now())
+    return documents.transaction_document(await _readable(rear, call, path.id), rear.ledger.now())
 
 
 @endpoint("GET", "/api/transactions/{id}", summary="A hold, by its other name", raises=_READING)
 async def show_transaction(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """The same as `/api/reservations/{id}`: the document calls what a reservation gives a transaction."""
-    return documents.transaction_document(_readable(rear, call, path.id), rear.ledger.now())
+    return documents.transaction_document(await _readable(rear, call, path.id), rear.ledger.now())
 
 
 @endpoint("DELETE", "/api/reservations/{id}", summary="Give a hold up", raises=CHANGING)
 async def cancel(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """What it kept is free at once. One that was bought is 409: release its contract."""
-    hold = await rear.ledger.cancel(*held(rear, buyer_of(call), path.id))
+    hold = await rear.ledger.cancel(*await held(rear, buyer_of(call), path.id))
     return documents.transaction_document(hold, rear.ledger.now())
 
 
@@ -194,7 +191,7 @@ async def list_contracts(rear: Rear, call: Call) -> Contracts:
 @endpoint("GET", "/api/contracts/{id}", summary="A contract as it stands now", raises=_READING)
 async def show_contract(rear: Rear, call: Call, path: IdPath) -> ContractState:
     """With the signed document of the terms that hold now."""
-    sale = rear.ledger.contract(ContractId(path.id))
+    sale = await rear.ledger.find_contract(ContractId(path.id))
     buyer_of(call).check_reads(sale.contract.buyer, "contract")
     return _state(rear, call, sale)
 
@@ -202,16 +199,16 @@ async def show_contract(rear: Rear, call: Call, path: IdPath) -> ContractState:
 @endpoint("POST", "/api/contracts/{id}/release", summary="Give a contract back", raises=CHANGING)
 async def release(rear: Rear, call: Call, path: IdPath) -> ContractState:
     """Its room is free at once."""
-    sale = await rear.ledger.release(*_bought(rear, call, path.id))
-    return _state(rear, call, sale)
+    sale, buyer = await _bought(rear, call, path.id)
+    return _state(rear, call, await rear.ledger.release(sale.contract.id, buyer))
 
 
 @endpoint("POST", "/api/contracts/{id}/renew", summary="Make a contract last longer", raises=CHANGING)
 async def renew(rear: Rear, call: Call, path: IdPath, body: RenewBody) -> ContractState:
     """At the price of now for the time that is added; the document is signed anew."""
-    id, buyer = _bought(rear, call, path.id)
-    sale = await rear.ledger.renew(id, buyer, body.until(rear.ledger.contract(id).contract.ends_at))
-    return _state(rear, call, sale)
+    sale, buyer = await _bought(rear, call, path.id)
+    until = body.until(sale.contract.ends_at)
+    return _state(rear, call, await rear.ledger.renew(sale.contract.id, buyer, until))
 
 
 @endpoint(
@@ -222,11 +219,10 @@ async def renew(rear: Rear, call: Call, path: IdPath, body: RenewBody) -> Contra
 )
 async def sign(rear: Rear, call: Call, path: IdPath, body: SignatureBody) -> ContractState:
     """SEND_CONTRACT: the buyer's signature around the seller's, over the terms that hold now."""
-    id, buyer = _bought(rear, call, path.id)
+    sale, buyer = await _bought(rear, call, path.id)
     text = body.document.encode("ascii", "replace")
-    signing.check_countersigned(text, rear.ledger.contract(id).current)
-    sale = await rear.ledger.countersign(id, buyer, text)
-    return _state(rear, call, sale)
+    signing.check_countersigned(text, sale.current)
+    return _state(rear, call, await rear.ledger.countersign(sale.contract.id, buyer, text))
 
 
 def _state(rear: Rear, call: Call, sale: Sale) -> ContractState:
@@ -237,10 +233,7 @@ def _state(rear: Rear, call: Call, sale: Sale) -> ContractState:
     return documents.contract_state(sale, rear.owner, now, credentials)
 
 
-def _bought(rear: Rear, call: Call, id: str) -> tuple[ContractId, CloudId]:
-    buyer = buyer_of(call)
-    try:
-        contract = rear.ledger.contract(ContractId(id)).contract
-    except errors.NotFound:
-        return ContractId(id), buyer.cloud  # as above
-    return contract.id, buyer.of(contract.buyer, "contract")
+async def _bought(rear: Rear, call: Call, id: str) -> tuple[Sale, CloudId]:
+    """A contract and its buyer, if that is who asks."""
+    sale = await rear.ledger.find_contract(ContractId(id))
+    return sale, buyer_of(call).of(sale.contract.buyer, "contract")

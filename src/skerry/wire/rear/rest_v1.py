@@ -102,6 +102,6 @@ async def purchase(rear: Rear, call: Call, path: TransactionPath, body: Purchase
         raise errors.Conflict("the path and the body name different transactions; name one")
     buyer = buyer_of(call)
     buyer.named(body.buyer_id)
-    sale = await rear.ledger.purchase(*deals.held(rear, buyer, path.transaction_id))
+    sale = await rear.ledger.purchase(*await deals.held(rear, buyer, path.transaction_id))
     credentials = rear.credentials_of(sale.contract.id)
     return documents_v1.purchased(terms_of(sale), sale.document, rear.owner, credentials)

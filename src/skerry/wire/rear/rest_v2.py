@@ -96,6 +96,6 @@ async def reserve(rear: Rear, call: Call, body: ReserveV2) -> TransactionV2:
 )
 async def purchase(rear: Rear, call: Call, path: IdPath, body: PurchaseV2) -> ContractV2:
     """The contract; sent again it is the same one."""
-    sale = await rear.ledger.purchase(*deals.held(rear, buyer_of(call), path.id))
+    sale = await rear.ledger.purchase(*await deals.held(rear, buyer_of(call), path.id))
     credentials = rear.credentials_of(sale.contract.id)
     return documents_v2.contract_v2(terms_of(sale), sale.document, rear.owner, credentials)
