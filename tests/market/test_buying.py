@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from skerry.kit.clock import ManualClock
 from skerry.market import signing
@@ -367,6 +368,32 @@ async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undon
         is_back.set()
         await sweeping
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
+
+
+async def test_a_peer_that_is_gone_is_asked_less_and_less_often_and_once_more_when_it_is_back() -> None:
+    async with shop("north") as (mine, north):
+        await north.sell()
+
+        async def be_gone(call: str) -> None:
+            if call != "offers":
+                raise errors.Unavailable("gone")
+
+        north.before = be_gone
+        with pytest.raises(errors.Unavailable):
+            await mine.buy()
+        north.calls.clear()
+        with capture_logs() as logs:
+            for _ in range(600):
+                await mine.buyer.sweep()
+                mine.clock.advance(2)
+        assert 8 <= len(north.calls) <= 16
+        assert [line["log_level"] for line in logs] == ["warning"] * len(north.calls)
+        north.before = None
+        mine.clock.advance(400)
+        await mine.buyer.sweep()
+        assert mine.loans.deals() == []
+        await mine.buyer.sweep()
+        assert mine.buyer._failed == {}
 
 
 async def count_writes() -> int:

@@ -13,11 +13,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 from msgspec.structs import replace
 
+from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import finish
 from skerry.market import bidding, borrowing, dealing, signing
@@ -39,6 +40,8 @@ T = TypeVar("T")
 # A deal is bounded by its own timer; only after that and a while is it anybody else's to undo.
 _GRACE_S: Final = 5.0
 _SWEEP_S: Final = 2.0
+# How long a peer that is gone is left alone: of each try the log tells.
+_BACKOFF: Final = Backoff(first_s=_SWEEP_S, cap_s=300.0)
 # A contract that could not be given back for this long beyond its end needs no giving back.
 _FORGET_S: Final = 3600.0
 # Answers that mean that nothing is held for us.
@@ -51,6 +54,13 @@ _NOTHING: Final = (
     errors.Refused,
     errors.Forbidden,
 )
+
+
+class _Failed(NamedTuple):
+    """A deal that could not be undone so far."""
+
+    times: int
+    again_at: float  # by the monotonic clock
 
 
 class Buyer:
@@ -79,6 +89,7 @@ class Buyer:
         self._is_leading = is_leading
         self._new_id = new_id
         self._left: dict[str, Deal] = {}  # to be undone by this server
+        self._failed: dict[str, _Failed] = {}
         self._wake = asyncio.Event()
 
     async def buy(self, wish: Wish, *, actor: str) -> AsyncIterator[Progress]:
@@ -257,10 +268,16 @@ class Buyer:
         """
         todo, self._left = self._left, {}
         if self._is_leading():
-            now = self._clock.now()
-            todo |= {deal.id: deal for deal in self._loans.deals() if now >= deal.due_at}
+            deals = {deal.id: deal for deal in self._loans.deals()}
+            todo |= {id: deal for id, deal in deals.items() if self._is_due(deal)}
+            self._failed = {id: failed for id, failed in self._failed.items() if id in deals}
         # All at once: a peer that hangs takes its time, and others need not wait for it.
         await asyncio.gather(*(self._try_to_undo(deal) for deal in todo.values()))
+
+    def _is_due(self, deal: Deal) -> bool:
+        failed = self._failed.get(deal.id)
+        is_time = failed is None or self._clock.monotonic() >= failed.again_at
+        return is_time and self._clock.now() >= deal.due_at
 
     async def _compensate(self, deal: Deal, error: errors.SkerryError) -> None:
         """Undo it before anything else is tried, unless that would mean to wait for a peer that is away."""
@@ -279,7 +296,12 @@ class Buyer:
             async with asyncio.timeout(self._settings.deal_timeout_s):
                 await self._undo(deal)
         except (errors.SkerryError, TimeoutError) as error:
-            log.warning("deal.not-undone", deal=deal.id, peer=deal.peer, error=str(error))
+            before = self._failed[deal.id].times if deal.id in self._failed else 0
+            wait_s = _BACKOFF.delay(before)
+            log.warning(
+                "deal.not-undone", deal=deal.id, peer=deal.peer, error=str(error), again_in_s=round(wait_s)
+            )
+            self._failed[deal.id] = _Failed(before + 1, self._clock.monotonic() + wait_s)
             if self._clock.now() >= deal.made_at + (deal.duration_s or _FORGET_S) + _FORGET_S:
                 await self._loans.drop(deal)
             return
