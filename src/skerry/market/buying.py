@@ -267,10 +267,10 @@ class Buyer:
         Happens by itself; a test with its own clock calls it.
         """
         todo, self._left = self._left, {}
+        deals = {deal.id: deal for deal in self._loans.deals()}
+        self._failed = {id: failed for id, failed in self._failed.items() if id in deals}
         if self._is_leading():
-            deals = {deal.id: deal for deal in self._loans.deals()}
             todo |= {id: deal for id, deal in deals.items() if self._is_due(deal)}
-            self._failed = {id: failed for id, failed in self._failed.items() if id in deals}
         # All at once: a peer that hangs takes its time, and others need not wait for it.
         await asyncio.gather(*(self._try_to_undo(deal) for deal in todo.values()))
 
@@ -297,11 +297,9 @@ class Buyer:
                 await self._undo(deal)
         except (errors.SkerryError, TimeoutError) as error:
             before = self._failed[deal.id].times if deal.id in self._failed else 0
-            wait_s = _BACKOFF.delay(before)
-            log.warning(
-                "deal.not-undone", deal=deal.id, peer=deal.peer, error=str(error), again_in_s=round(wait_s)
-            )
-            self._failed[deal.id] = _Failed(before + 1, self._clock.monotonic() + wait_s)
+            again_at = self._clock.monotonic() + _BACKOFF.delay(before)
+            self._failed[deal.id] = _Failed(before + 1, again_at)
+            log.warning("deal.not-undone", deal=deal.id, peer=deal.peer, error=str(error))
             if self._clock.now() >= deal.made_at + (deal.duration_s or _FORGET_S) + _FORGET_S:
                 await self._loans.drop(deal)
             return
