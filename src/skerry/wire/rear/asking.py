@@ -1,21 +1,19 @@
 """What a buyer writes to a provider in the document's dialect, and how it reads what comes back.
 
-Total: an answer becomes a noun or a `Refused` that names the peer. Only what a buyer needs is read; the rest
-may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do. Pure.
+Total: an answer becomes a noun, or `Invalid` says what of it makes no sense. Only what a buyer needs is read;
+the rest may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do. Pure.
 """
 
 from __future__ import annotations
 
 import math
-import ssl
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
 from msgspec import field
 
-from skerry.kit import jsonio, tls
+from skerry.kit import jsonio
 from skerry.market.dealing import Bought, Reserved, Standing
 from skerry.market.selecting import MAX_PAGE, Offer
 from skerry.market.trading import Wish
@@ -245,57 +243,6 @@ def refusal_of(peer: str, status: int, text: bytes) -> errors.SkerryError:
 def words(text: str) -> str:
     """What a stranger says, as one line of a bearable length."""
     return "".join(char if char.isprintable() else " " for char in text[:_MAX_WORDS])
-
-
-class Understanding:
-    """`with Understanding(peer):` an answer that makes no sense is `Refused`, and says whose it is."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, errors.Invalid | jsonio.Malformed):
-            raise errors.Refused(
-                f"peer {self._peer} answers what makes no sense: {words(str(error))}"
-            ) from error
-
-
-class Reaching:
-    """`with Reaching(peer, timeout_s):` every way in which a peer cannot be reached is put into words."""
-
-    def __init__(self, peer: str, timeout_s: float) -> None:
-        self._peer = peer
-        self._timeout_s = timeout_s
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-        import aiohttp
-
-        peer = f"peer {self._peer}"
-        match error:
-            case aiohttp.WSServerHandshakeError():
-                raise errors.Refused(f"{peer} opens no WebSocket: it answers {error.status}") from None
-            case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
-                raise errors.Refused(
-                    f"{peer} is not trusted: {tls.explain(reason)}; set its CA anew if that is right"
-                ) from None
-            case aiohttp.ClientSSLError() | ssl.SSLError():
-                raise errors.Refused(f"{peer} cannot be spoken to with TLS; look at its URL") from None
-            case TimeoutError():
-                raise errors.TimedOut(f"{peer} did not answer within {self._timeout_s:g} s") from None
-            case aiohttp.ClientError() | OSError():
-                raise errors.Unavailable(f"{peer} cannot be reached", detail=repr(error)) from None
 
 
 def _room(cores: int, megabytes: int, gigabytes: int) -> Room:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -237,11 +237,43 @@ class Client:
 
         return URL(self._base + path, encoded=True)  # as it is signed
 
-    def _reaching(self) -> asking.Reaching:
-        return asking.Reaching(self.peer.name, self._timeout_s)
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Every way in which the peer cannot be reached is put into words."""
+        import aiohttp
 
-    def _understanding(self) -> asking.Understanding:
-        return asking.Understanding(self.peer.name)
+        try:
+            yield
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreached(error) from None
+
+    def _unreached(self, error: Exception) -> errors.SkerryError:
+        import aiohttp
+
+        peer = f"peer {self.peer.name}"
+        match error:
+            case aiohttp.WSServerHandshakeError():
+                return errors.Refused(f"{peer} opens no WebSocket: it answers {error.status}")
+            case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
+                return errors.Refused(
+                    f"{peer} is not trusted: {tls.explain(reason)}; set its CA anew if that is right"
+                )
+            case aiohttp.ClientSSLError() | ssl.SSLError():
+                return errors.Refused(f"{peer} cannot be spoken to with TLS; look at its URL")
+            case TimeoutError():
+                return errors.TimedOut(f"{peer} did not answer within {self._timeout_s:g} s")
+            case _:
+                return errors.Unavailable(f"{peer} cannot be reached", detail=repr(error))
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
+        """An answer that makes no sense is refused, and it is said whose it is."""
+        try:
+            yield
+        except (errors.Invalid, jsonio.Malformed) as error:
+            raise errors.Refused(
+                f"peer {self.peer.name} answers what makes no sense: {asking.words(str(error))}"
+            ) from error
 
 
 class Clients:
