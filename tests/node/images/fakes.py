@@ -52,7 +52,10 @@ class FakeUnpacker(Unpacker):
         try:
             data = b"".join([piece async for piece in source])
             await self.gate.wait()
-            return self._unpack(_decompressed(data), target, diff_id)
+            tar = _decompressed(data)
+            if len(tar) > limits.bytes:
+                raise errors.TooLarge(f"the layer is larger than {limits.bytes} bytes when unpacked")
+            return self._unpack(tar, target, diff_id)
         except BaseException:
             shutil.rmtree(target)
             raise

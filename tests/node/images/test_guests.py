@@ -12,6 +12,7 @@ from aiohttp import web
 
 from skerry.model import errors
 from skerry.node.images.images import Images
+from skerry.node.images.layers import Layers
 from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground, Listener, diff_ids
 from tests.support import imagery
@@ -169,6 +170,32 @@ async def test_a_pull_that_did_not_come_to_its_end_leaves_nothing(
         assert isinstance(outcome, BaseException)
         assert open_ground.kept_layers() == set()
         fake.gate.set()
+
+
+@pytest.mark.parametrize(
+    ("free", "all_", "refusal"),
+    [
+        (50_000, 1_000_000, errors.NoRoom),  # no more than what is kept
+        (50_000 + 4 * 9_000, 1_000_000, errors.TooLarge),  # four pulls at once may have 9 kB each
+        (8 << 30, 1 << 40, errors.NoRoom),
+    ],
+)
+async def test_images_of_strangers_do_not_fill_the_disk_of_the_provider(
+    fake: FakeRegistry,
+    open_ground: Ground,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    all_: int,
+    refusal: type[Exception],
+) -> None:
+    open_ground.set(parallel=4)
+    fake.hold(imagery.image(imagery.layer(imagery.file("large", "x" * 100_000))))
+    monkeypatch.setattr(Layers, "disk", lambda layers: (free, all_))
+    async with open_ground.images() as images:
+        with pytest.raises(refusal):
+            await images.for_guests().ensure(f"{fake.address}/web:1", owner="guest")
+        assert images.list() == []
+        await images.pull(f"{fake.address}/web:1")  # the provider's own
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ needs it. Which hosts may be asked is `reach`'s to say.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -24,11 +25,16 @@ from skerry.node.images.reach import Reach
 from skerry.node.images.references import Reference, RegistryReference
 from skerry.node.images.registry import RegistrySource
 from skerry.node.images.sources import Source
+from skerry.node.layers.unpacking import UnpackLimits
 
 if TYPE_CHECKING:
     from skerry.node.images.images import Images
 
 log = structlog.get_logger(__name__)
+
+# So much of the disk is not for images of strangers: one part in so many, and no more than so many bytes.
+_KEPT_PART: Final = 20
+_KEPT_BYTES: Final = 8 << 30
 
 
 class GuestImages:
@@ -89,6 +95,18 @@ class GuestPuller(Puller):
         return RegistrySource(
             reference, means.settings, means.clock, backoff=means.backoff, reach=self._reach
         )
+
+    def _limits(self) -> UnpackLimits:
+        """Pulls at once together leave the provider a part of its disk."""
+        usual = super()._limits()
+        free, all_ = self._means.layers.disk()
+        spare = (free - min(all_ // _KEPT_PART, _KEPT_BYTES)) // self._means.settings.parallel
+        if spare <= 0:
+            raise errors.NoRoom(
+                "the provider's disk is nearly full, and it pulls no images for buyers now; "
+                "run it on another node, or try again later"
+            )
+        return replace(usual, bytes=min(usual.bytes, spare))
 
     def _known(self, reference: Reference, version: str) -> ImageId | None:
         given = self._given.get(str(reference))

@@ -73,6 +73,11 @@ class Layers:
                 self._known[Digest(f"sha256:{path.name}")] = record
         _remove(strange)
 
+    def disk(self) -> tuple[int, int]:
+        """Bytes of the file system that they are on: free for anybody, and all."""
+        status = os.statvfs(self._layers)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+
     def __contains__(self, layer: Digest) -> bool:
         return layer in self._known
 

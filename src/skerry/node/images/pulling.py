@@ -74,7 +74,6 @@ class Puller:
         self._fetches: Flights[Digest] = Flights(shares_failures=False)
         # Of layers that some pull tells of: pulls of one layer count together.
         self._counts: WeakValueDictionary[Digest, LayerCount] = WeakValueDictionary()
-        self._limits = UnpackLimits(settings.max_layer_bytes, settings.max_layer_files)
 
     async def pull(self, reference: Reference, pull: Pull) -> ImageId:
         """Have what `reference` means now; `pull` names what it counts on from the moment it does."""
@@ -102,6 +101,10 @@ class Puller:
 
     async def close(self) -> None:
         await self._fetches.close()
+
+    def _limits(self) -> UnpackLimits:
+        """Of the next layer."""
+        return UnpackLimits(self._means.settings.max_layer_bytes, self._means.settings.max_layer_files)
 
     def _known(self, reference: Reference, version: str) -> ImageId | None:
         """The image here that `reference` means, if its source calls it `version`."""
@@ -209,7 +212,7 @@ class Puller:
         async with aclosing(checked.pieces()) as pieces:
             try:
                 unpacked = await self._means.unpacker.unpack(
-                    pieces, draft.root, diff_id=layer, limits=self._limits
+                    pieces, draft.root, diff_id=layer, limits=self._limits()
                 )
             except (errors.Invalid, errors.Unprocessable, errors.TooLarge) as error:
                 if checked.failure is not None:
