@@ -190,7 +190,7 @@ ITEM: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("body", "status", "kind", "words"),
     [
-        (b"<html>", 200, errors.Refused, "makes no sense: not valid JSON"),
+        (b"<html>", 200, errors.Refused, "makes no sense: not valid JSON.*; set its URL"),
         ([], 200, errors.Refused, "makes no sense"),
         ({"Items": [{**ITEM, "FlavorID": "../x"}]}, 200, errors.Refused, "makes no sense"),
         ({"Items": [{**ITEM, "ProviderID": "key.other"}]}, 200, errors.Refused, "not of its own"),
@@ -204,7 +204,7 @@ ITEM: dict[str, Any] = {
         ({"Items": [{**ITEM, "Count": 2**31 - 1}]}, 200, errors.Refused, "makes no sense"),
         ({"error": "who are you", "code": "unauthenticated"}, 401, errors.Refused, "peer north: who are you"),
         ({"error": "a fault", "code": "internal"}, 500, errors.Unavailable, "peer north: a fault"),
-        (b"busy", 503, errors.Unavailable, "it answers 503"),
+        (b"busy", 503, errors.Unavailable, "it answers 503 and does not say why; set its URL"),
         ({"error": "line\none\x1b[31m", "code": "no-room"}, 409, errors.NoRoom, r"line one \[31m"),
         (b"", 302, errors.Refused, "it answers 302"),
     ],
@@ -230,7 +230,7 @@ async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.
             await response.write(b" " * 10_000)
 
     async with server(answer) as url, client_of(url, SELLER.cloud) as client:
-        with pytest.raises(errors.TooLarge, match="more than 100000 bytes"):
+        with pytest.raises(errors.TooLarge, match="more than 100000 bytes; buy of another"):
             await client.offers(Wish())
 
 
@@ -240,13 +240,15 @@ async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
         raise AssertionError
 
     async with server(hang) as url, client_of(url, SELLER.cloud, timeout_s=0.1) as client:
-        with pytest.raises(errors.TimedOut, match=r"peer north did not answer within 0\.1 s"):
+        with pytest.raises(errors.TimedOut, match=r"peer north did not answer within 0\.1 s; try again"):
             await client.offers(Wish())
         with pytest.raises(errors.TimedOut):
             async with client.door(ContractId("c"), "c.secret", lambda _: None):
                 pass
     async with client_of(url, SELLER.cloud) as client:
-        with pytest.raises(errors.Unavailable, match="peer north cannot be reached"):
+        with pytest.raises(
+            errors.Unavailable, match=f"peer north cannot be reached at {url}; set its URL anew"
+        ):
             await client.offers(Wish())
 
 
@@ -419,7 +421,10 @@ async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() 
         await socket.receive()
         return socket
 
-    for answer, words in ((elsewhere, "sends us elsewhere"), (other, "does not speak skerry.door.v1")):
+    for answer, words in (
+        (elsewhere, "sends us elsewhere"),
+        (other, "does not speak skerry.door.v1; buy of"),
+    ):
         async with server(answer) as url, client_of(url, SELLER.cloud) as client:
             with pytest.raises(errors.Refused, match=words):
                 async with client.door(ContractId("c"), "c.secret", lambda _: None):

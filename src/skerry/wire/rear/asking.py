@@ -1,7 +1,8 @@
 """What a buyer writes to a provider in the document's dialect, and how it reads what comes back.
 
 Total: an answer becomes a noun, or `Invalid` says what of it makes no sense. Only what a buyer needs is read;
-the rest may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do. Pure.
+the rest may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do.
+Pure.
 """
 
 from __future__ import annotations
@@ -234,7 +235,9 @@ def refusal_of(peer: str, status: int, text: bytes) -> errors.SkerryError:
     except jsonio.Malformed:
         said = _Refusal()
     code = said.code or _BY_STATUS.get(status, "unavailable" if status >= 500 else "refused")
-    reason = words(said.error) or f"it answers {status}"
+    reason = (
+        words(said.error) or f"it answers {status} and does not say why; set its URL anew, or ask who runs it"
+    )
     if code not in _PASSED_ON:
         code = "unavailable" if status >= 500 else "refused"
     return tunnels.failure_of(pb.Failure(code=code, message=f"peer {peer}: {reason}"))

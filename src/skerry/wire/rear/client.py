@@ -149,7 +149,9 @@ class Client:
                 )
         try:
             if socket.protocol != PROTOCOL:
-                raise errors.Refused(f"peer {self.peer.name} opens no doors: it does not speak {PROTOCOL}")
+                raise errors.Refused(
+                    f"peer {self.peer.name} opens no doors: it does not speak {PROTOCOL}; buy of another one"
+                )
             yield socket
         finally:
             # The library waits for the other side's goodbye for as long as anything else comes.
@@ -195,7 +197,9 @@ class Client:
         async for piece in answer.content.iter_any():
             data += piece
             if len(data) > MAX_ANSWER:
-                raise errors.TooLarge(f"peer {self.peer.name} answers with more than {MAX_ANSWER} bytes")
+                raise errors.TooLarge(
+                    f"peer {self.peer.name} answers with more than {MAX_ANSWER} bytes; buy of another one"
+                )
         return bytes(data)
 
     async def _opened(self) -> tuple[aiohttp.ClientSession, ssl.SSLContext | bool]:
@@ -253,17 +257,27 @@ class Client:
         peer = f"peer {self.peer.name}"
         match error:
             case aiohttp.WSServerHandshakeError():
-                return errors.Refused(f"{peer} opens no WebSocket: it answers {error.status}")
+                return errors.Refused(
+                    f"{peer} opens no WebSocket: it answers {error.status}; set its URL to that of the server, "
+                    "or let what is in between pass WebSockets on"
+                )
             case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
                 return errors.Refused(
                     f"{peer} is not trusted: {tls.explain(reason)}; set its CA anew if that is right"
                 )
             case aiohttp.ClientSSLError() | ssl.SSLError():
-                return errors.Refused(f"{peer} cannot be spoken to with TLS; look at its URL")
+                return errors.Refused(
+                    f"{peer} cannot be spoken to with TLS; set its URL anew if it is one of plain http"
+                )
             case TimeoutError():
-                return errors.TimedOut(f"{peer} did not answer within {self._timeout_s:g} s")
+                return errors.TimedOut(
+                    f"{peer} did not answer within {self._timeout_s:g} s; try again, or set its URL anew"
+                )
             case _:
-                return errors.Unavailable(f"{peer} cannot be reached", detail=repr(error))
+                return errors.Unavailable(
+                    f"{peer} cannot be reached at {self._base}; set its URL anew if it is another by now",
+                    detail=repr(error),
+                )
 
     @contextmanager
     def _understanding(self) -> Iterator[None]:
@@ -272,7 +286,8 @@ class Client:
             yield
         except (errors.Invalid, jsonio.Malformed) as error:
             raise errors.Refused(
-                f"peer {self.peer.name} answers what makes no sense: {asking.words(str(error))}"
+                f"peer {self.peer.name} answers what makes no sense: {asking.words(str(error))}; "
+                "set its URL anew if that is not where it sells, or else tell who runs it"
             ) from error
 
 
