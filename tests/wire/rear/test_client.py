@@ -423,6 +423,7 @@ async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() 
 
     for answer, words in (
         (elsewhere, "sends us elsewhere"),
+        (saying({}), "opens no WebSocket: it answers 200; set its URL"),
         (other, "does not speak skerry.door.v1; buy of"),
     ):
         async with server(answer) as url, client_of(url, SELLER.cloud) as client:

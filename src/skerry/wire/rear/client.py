@@ -258,8 +258,8 @@ class Client:
         match error:
             case aiohttp.WSServerHandshakeError():
                 return errors.Refused(
-                    f"{peer} opens no WebSocket: it answers {error.status}; set its URL to that of the server, "
-                    "or let what is in between pass WebSockets on"
+                    f"{peer} opens no WebSocket: it answers {error.status}; set its URL to that of the "
+                    "server, or let what is in between pass WebSockets on"
                 )
             case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
                 return errors.Refused(
