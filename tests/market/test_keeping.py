@@ -76,6 +76,18 @@ async def test_flavors_that_are_over_are_forgotten_but_not_one_that_is_offered_a
             m.ledger.flavor(FlavorId("a"))
 
 
+async def test_a_flavor_that_was_forgotten_is_offered_again_with_a_higher_version_at_every_server() -> None:
+    async with market() as m, market(store=m.store, clock=m.clock, prefix="b") as other:
+        version = 0
+        for server in (m, other, m):
+            offered = await server.publish()
+            assert offered.flavor.version > version
+            version = (await server.ledger.withdraw(F, actor="ed")).flavor.version
+            await server.ledger._mirror.trim(keep=0)
+        async with market(store=m.store, clock=m.clock, prefix="c") as again:
+            assert (await again.publish()).flavor.version > version
+
+
 async def test_before_it_runs_and_after_it_ended_a_ledger_takes_no_requests() -> None:
     async with market() as m:
         await m.publish()

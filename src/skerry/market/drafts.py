@@ -34,6 +34,7 @@ class Means(NamedTuple):
     seller: CloudId
     new_hold: Callable[[], HoldId]
     new_contract: Callable[[float], ContractId]
+    new_version: Callable[[], int]  # above those of all flavors, also of those that are forgotten
     make_contract: Callable[[Contract], bytes]
 
 

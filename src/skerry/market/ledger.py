@@ -75,6 +75,7 @@ class Ledger:
             seller=provider,
             new_hold=lambda: HoldId(new_hold()),
             new_contract=lambda now: ContractId(fresh_ids.new_id(now)),
+            new_version=lambda: self._mirror.revision + 1,
             make_contract=make_contract,
         )
         self.changes = Changes(settings.history, self.flavors)

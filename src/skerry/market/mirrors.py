@@ -66,6 +66,11 @@ class Mirror:
         self._view = View(store, PREFIX, self._read, changed=self._moved)
         self._written: dict[str, tuple[bytes, Record]] = {}  # by us, and not come back yet
 
+    @property
+    def revision(self) -> int:
+        """Of the store, up to which the books are. No flavor has had a version above it: each is a commit."""
+        return self._view.revision
+
     async def run(self) -> None:
         """Follow the store for ever."""
         await self._view.run()

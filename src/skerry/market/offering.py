@@ -29,7 +29,8 @@ def publish(draft: Draft, request: Publish) -> Account:
             )
         return before
     if before is None:
-        after = Account(flavor=replace(flavor, version=1), capacity=request.capacity)
+        first = draft.means.new_version()
+        after = Account(flavor=replace(flavor, version=first), capacity=request.capacity)
     else:
         after = replace(
             before,
