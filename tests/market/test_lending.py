@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry.kit import jsonio, tasks
-from skerry.market.lending import Lender, Standing, plan
+from skerry.kit import tasks
+from skerry.market.lending import Lender, plan
 from skerry.model import errors
 from skerry.model.ids import ContractId
 from skerry.model.market import Contract, Ending
@@ -53,22 +53,6 @@ def test_after_a_plan_there_is_nothing_to_do(sold: set[ContractId], lent: set[Co
     after = lent - set(todo.take_back) | {one.id for one in todo.lend}
     assert after == sold
     assert plan(contracts, dict.fromkeys(after, True), NOW).is_nothing
-
-
-def test_a_buyer_is_told_how_its_contract_stands_and_how_it_ended() -> None:
-    told = Standing.of(contract("c", reclaim_at=NOW + 5, reason="repairs"), "running", "", NOW)
-    assert jsonio.decode(jsonio.encode(told), dict) == {
-        "contract": "c",
-        "ends": "2023-11-15T00:13:50.000Z",
-        "reclaim": "2023-11-14T22:14:25.000Z",
-        "reason": "repairs",
-        "ended": None,
-        "cell": "running",
-        "cell_reason": "",
-    }
-    assert Standing.of(contract("c"), "", "", CONTRACT.ends_at).ended == "expired"
-    assert Standing.of(contract("c", reclaim_at=NOW), "", "", NOW).ended == "withdrawn"
-    assert Standing.of(contract("c", ending=Ending.RELEASED), "", "", NOW).ended == "released"
 
 
 class Cells:

@@ -6,7 +6,7 @@ and tries again what did not work. It acts on ends that are written, never on th
 have been made longer by another server.
 
 A cell is an instance of a kind of its own, in a namespace of its own: how it is called and what it asks for
-is said here; `skerry.daemon.lending` makes it. `Standing` is what a buyer is told of its contract.
+is said here; `skerry.daemon.lending` makes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
-from skerry.kit.clock import iso
 from skerry.market.ledger import Ledger
 from skerry.model import errors
 from skerry.model.ids import ContractId, InstanceId, Namespace
@@ -153,27 +152,3 @@ class Lender:
                 return
         await self._estate.take_back(id)
         log.info("contract.taken-back", contract=id)
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """A contract and its cell, as its buyer is told of them: the text messages at its door."""
-
-    contract: ContractId
-    ends: str  # ISO 8601
-    reclaim: str | None = None  # the provider takes it back then
-    reason: str = ""  # why it does
-    ended: str | None = None  # how: `expired`, `released` or `withdrawn`
-    cell: str = ""  # what its cell is doing, in the words for instances
-    cell_reason: str = ""
-
-    @classmethod
-    def of(cls, contract: Contract, cell: str, cell_reason: str, now: float) -> Standing:
-        return cls(
-            contract.id,
-            iso(contract.ends_at),
-            None if contract.reclaim_at is None else iso(contract.reclaim_at),
-            contract.reason,
-            contract.ending_by(now),
-            cell,
-            cell_reason,
-        )

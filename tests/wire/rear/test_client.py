@@ -339,8 +339,9 @@ async def test_a_tunnel_says_first_what_is_asked_for(hall: Hall) -> None:
         b"\xff\xff\xff",
         b"",
         "no json",
-        '{"ends": "tomorrow"}',
-        '{"ends": "2030-01-01T00:00:00Z", "reclaim": "9999-12-31T23:59:59-23:59"}',
+        '{"contract": "c"}',
+        '{"contract": "c", "ends": "tomorrow"}',
+        '{"contract": "c", "ends": "2030-01-01T00:00:00Z", "reclaim": "9999-12-31T23:59:59-23:59"}',
     ],
 )
 async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: bytes | str) -> None:
@@ -373,7 +374,7 @@ async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
         socket = web.WebSocketResponse(protocols=("skerry.door.v1",))
         await socket.prepare(request)
         for _ in range(4):
-            await socket.send_str('{"ends": "2030-01-01T00:00:00Z"}')
+            await socket.send_str('{"contract": "c", "ends": "2030-01-01T00:00:00Z"}')
         await socket.send_bytes(tunnels.END.SerializeToString())
         await socket.receive()
         return socket

@@ -18,26 +18,30 @@ from aiohttp import WSMsgType
 from skerry.control.census import Known, Listener
 from skerry.control.records import Held
 from skerry.control.tunnels import End, Tunnels
-from skerry.kit import pki
+from skerry.kit import jsonio, pki
 from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import give_up
 from skerry.market.credentials import Credentials
+from skerry.market.dealing import Standing
 from skerry.market.keys import SigningKey
 from skerry.market.lending import cell_of, spec_of
 from skerry.model import errors
 from skerry.model.identity import Role
 from skerry.model.ids import ContractId, InstanceId, NodeId
+from skerry.model.market import Ending
 from skerry.model.settings import MarketSettings
 from skerry.model.statuses import Status
 from skerry.model.tunnels import MAX_FRAME, Ask, Channel, Frame, GuestAsk, LogsAsk, SessionAsk
 from skerry.model.workloads import Instance, Observed
 from skerry.wire.proto import nodes_pb2 as pb
-from skerry.wire.rear.doors import SUBPROTOCOL
+from skerry.wire.rear import asking
+from skerry.wire.rear.door_texts import PROTOCOL, StandingText
 from skerry.wire.rear.porter import MAX_TUNNELS, Porter
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.http.talking import Answer
 from tests.wire.rear.conftest import Market, market_of
+from tests.wire.rear.nouns import CONTRACT, START
 
 N = NodeId("n")
 NodeSide = Callable[[Ask, End], Awaitable[None]]
@@ -166,10 +170,10 @@ class Hall:
     async def open(self, what: str = "door") -> Door:
         socket = await self.market.session.ws_connect(
             f"/api/contracts/{self.id}/{what}",
-            protocols=(SUBPROTOCOL,),
+            protocols=(PROTOCOL,),
             headers={"Authorization": f"Skerry-Contract {self.token}"},
         )
-        assert socket.protocol == SUBPROTOCOL
+        assert socket.protocol == PROTOCOL
         return Door(socket)
 
     async def ask(self, what: str = "door", token: str | None = None, id: str = "") -> Answer:
@@ -465,3 +469,27 @@ async def test_the_store_never_sees_a_credential(hall: Hall) -> None:
     entries = (await store.range("")).entries
     assert any(entry.key.startswith("market/contract/") for entry in entries)
     assert not any(code in entry.value for entry in entries)
+
+
+def test_what_a_buyer_is_told_of_its_contract_is_what_it_reads() -> None:
+    taken_back = msgspec.structs.replace(CONTRACT, reclaim_at=START + 65, reason="repairs")
+    text = jsonio.encode(StandingText.of(taken_back, "running", "", START)).decode()
+    assert json.loads(text) == {
+        "contract": CONTRACT.id,
+        "ends": "2023-11-15T00:13:50.000Z",
+        "reclaim": "2023-11-14T22:14:25.000Z",
+        "reason": "repairs",
+        "ended": None,
+        "cell": "running",
+        "cell_reason": "",
+    }
+    assert asking.standing_in(text) == Standing(CONTRACT.ends_at, START + 65, "repairs", "", "running", "")
+
+
+def test_a_buyer_is_told_how_its_contract_ended() -> None:
+    def ended(now: float, **changes: Any) -> str | None:
+        return StandingText.of(msgspec.structs.replace(CONTRACT, **changes), "", "", now).ended
+
+    assert ended(CONTRACT.ends_at) == "expired"
+    assert ended(START, reclaim_at=START) == "withdrawn"
+    assert ended(START, ending=Ending.RELEASED) == "released"

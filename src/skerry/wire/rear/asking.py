@@ -32,6 +32,7 @@ from skerry.wire.rear.documents import (
     WholeDocument,
     moment_of,
 )
+from skerry.wire.rear.door_texts import StandingText
 
 _CORE: Final = 1000
 _EXACT: Final = 100  # offers of exactly the wish: the cheapest are enough
@@ -96,17 +97,6 @@ class ContractState(msgspec.Struct, frozen=True):
     expiration_time: str = field(name="ExpirationTime")
     reclaim_time: str | None = field(default=None, name="ReclaimTime")
     reason: str = field(default="", name="Reason")
-
-
-class StandingText(msgspec.Struct, frozen=True):
-    """What a provider says at the door."""
-
-    ends: str
-    reclaim: str | None = None
-    reason: str = ""
-    ended: str | None = None
-    cell: str = ""
-    cell_reason: str = ""
 
 
 class Anything(msgspec.Struct, frozen=True):

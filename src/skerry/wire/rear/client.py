@@ -30,7 +30,8 @@ from skerry.model.room import Room
 from skerry.model.sessions import OpenTunnel
 from skerry.wire.nodes import tunnels
 from skerry.wire.rear import asking
-from skerry.wire.rear.ends import MAX_MESSAGE, PING_S, PROTOCOL, SocketEnd
+from skerry.wire.rear.door_texts import PROTOCOL
+from skerry.wire.rear.ends import MAX_MESSAGE, PING_S, SocketEnd
 
 if TYPE_CHECKING:
     import aiohttp

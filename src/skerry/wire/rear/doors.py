@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 
 from skerry.kit import jsonio
 from skerry.kit.tasks import give_up
-from skerry.market.lending import Standing
 from skerry.model import errors, ids
 from skerry.model.ids import InstanceId
 from skerry.model.market import Contract
@@ -26,10 +25,10 @@ from skerry.wire.nodes import tunnels
 from skerry.wire.proto import nodes_pb2 as pb
 from skerry.wire.rear.context import Rear
 from skerry.wire.rear.deals import IdPath
+from skerry.wire.rear.door_texts import PROTOCOL, StandingText
 from skerry.wire.rear.keeper import Tunnel
 from skerry.wire.rear.porter import Porter
 
-SUBPROTOCOL: Final = "skerry.door.v1"
 _AUTHORIZATION: Final = b"authorization"
 _HULL: Final = 64  # bytes around the data of a frame, at most
 _FIRST_WORD_S: Final = 10.0
@@ -53,7 +52,7 @@ _HEADERS: Final = {"Authorization": "`Skerry-Contract` and the token of the cont
     headers=_HEADERS,
     streams=True,
     max_message_bytes=MAX_FRAME + _HULL,
-    subprotocols=(SUBPROTOCOL,),
+    subprotocols=(PROTOCOL,),
 )
 async def door(rear: Rear | None, call: Call, path: IdPath) -> Duplex:
     """A WebSocket (`skerry.door.v1`). Binary messages are frames of the node's session, `skerry.nodes.v1`.
@@ -82,7 +81,7 @@ async def door(rear: Rear | None, call: Call, path: IdPath) -> Duplex:
     headers=_HEADERS,
     streams=True,
     max_message_bytes=MAX_FRAME + _HULL,
-    subprotocols=(SUBPROTOCOL,),
+    subprotocols=(PROTOCOL,),
 )
 async def tunnel(rear: Rear | None, call: Call, path: IdPath) -> Duplex:
     """A WebSocket of binary messages. The first is yours: an `OpenTunnel` of `skerry.nodes.v1`, with the
@@ -133,7 +132,7 @@ class Visitor:
             finally:
                 await give_up(ways)
 
-    async def _tell_for_ever(self, socket: WebSocket, told: Standing, bell: asyncio.Event) -> None:
+    async def _tell_for_ever(self, socket: WebSocket, told: StandingText, bell: asyncio.Event) -> None:
         """Tell of every change; returns when the contract is over, which was told then."""
         while told.ended is None:
             try:
@@ -144,7 +143,7 @@ class Visitor:
             bell.clear()
             told = await self._tell(socket, told)
 
-    async def _tell(self, socket: WebSocket, told: Standing | None) -> Standing:
+    async def _tell(self, socket: WebSocket, told: StandingText | None) -> StandingText:
         standing = self._porter.standing(self._contract)
         if standing != told:
             await socket.tell(jsonio.encode(standing))

@@ -23,7 +23,6 @@ from skerry.wire.rear import asking
 if TYPE_CHECKING:
     import aiohttp
 
-PROTOCOL: Final = "skerry.door.v1"
 # The other side is asked for a sign of life after this long without one, and has half of it to answer.
 PING_S: Final = 10.0
 UNNOTICED_S: Final = PING_S * 1.5

@@ -18,12 +18,12 @@ from skerry.control.census import Known
 from skerry.market import credentials as shown
 from skerry.market import lending
 from skerry.market.credentials import Credentials
-from skerry.market.lending import Standing
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, InstanceId, NodeId
 from skerry.model.market import Contract, Ending
 from skerry.wire.own.limits import Slots
 from skerry.wire.rear import documents
+from skerry.wire.rear.door_texts import StandingText
 from skerry.wire.rear.keeper import Cells, Ledger, Visits, Ways
 
 MAX_TUNNELS: Final = 16  # to the instances in one contract's cell at once
@@ -94,7 +94,7 @@ class Porter:
             )
         return instance.node, cell
 
-    def standing(self, contract: Contract) -> Standing:
+    def standing(self, contract: Contract) -> StandingText:
         """The contract, last known as this, and its cell as they are now."""
         now = self._ledger.now()
         try:
@@ -104,8 +104,8 @@ class Porter:
         try:
             seen = self._cells.get(lending.cell_of(contract.id)).observed
         except errors.NotFound:
-            return Standing.of(contract, *_BEING_MADE, now)
-        return Standing.of(contract, seen.status.lower(), seen.reason, now)
+            return StandingText.of(contract, *_BEING_MADE, now)
+        return StandingText.of(contract, seen.status.lower(), seen.reason, now)
 
     def until_due(self, contract: Contract) -> float:
         """Seconds until the contract ends by itself, as it is now."""
