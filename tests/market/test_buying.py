@@ -577,6 +577,8 @@ async def test_contracts_that_are_done_with_are_forgotten_beyond_a_number_the_ol
         await mine.loans.trim(0)
         await eventually(lambda: len(mine.desk.borrowed()) == 2)
         assert {one.id for one in mine.desk.borrowed()} == {bought[0].id, bought[3].id}
+        with pytest.raises(errors.NotFound, match="list them"):
+            await mine.loans.change(bought[1].id, lambda loan: loan, actor="test")
 
 
 async def test_of_two_purchases_at_once_with_one_id_the_first_is_kept() -> None:

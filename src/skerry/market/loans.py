@@ -112,7 +112,7 @@ class Loans:
         """Raises `NotFound`."""
         loan = self.find(id)
         if loan is None:
-            raise errors.NotFound(f"there is no borrowed contract {id[: ids.MAX_ID]!r}; list them to see all")
+            raise _unknown(id)
         return loan
 
     def deals(self) -> Sequence[Deal]:
@@ -138,13 +138,7 @@ class Loans:
         """The deal has become a contract; `Conflict` if it was undone meanwhile, or the id is taken."""
         borrowed = loan.borrowed
         key = LOANS + borrowed.id
-        told = self._events.put(
-            "borrowed.bought",
-            f"borrowed/{borrowed.id}",
-            actor=borrowed.actor,
-            peer=borrowed.peer,
-            node=borrowed.node,
-        )
+        told = self._event("bought", borrowed, borrowed.actor)
         revision = await self._store.commit(
             [Delete(DEALS + deal.id), Put(key, jsonio.encode(loan)), told],
             [self._expected(deal.id), Expect(key, ABSENT)],
@@ -171,7 +165,7 @@ class Loans:
         while True:
             entry = await self._store.get(key)
             if entry is None:
-                raise errors.NotFound(f"there is no borrowed contract {id!r}")
+                raise _unknown(id)
             before = jsonio.decode(entry.value, Loan)
             after = change(before)
             if after == before:
@@ -207,6 +201,10 @@ class Loans:
             peer=borrowed.peer,
             node=borrowed.node,
         )
+
+
+def _unknown(id: str) -> errors.NotFound:
+    return errors.NotFound(f"there is no borrowed contract {id[: ids.MAX_ID]!r}; list them to see all")
 
 
 def _read_deal(entry: Entry) -> Kept[Deal]:
