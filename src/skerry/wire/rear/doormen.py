@@ -29,24 +29,13 @@ from skerry.wire.nodes import links, tunnels
 from skerry.wire.nodes.attending import attend
 from skerry.wire.proto import nodes_pb2 as pb
 from skerry.wire.rear.ends import UNNOTICED_S
+from skerry.wire.rear.keeper import Tunnel
 
 log = structlog.get_logger(__name__)
 
 BORROWED_LABEL: Final = "skerry.borrowed"
 CONTRACT_LABEL: Final = "skerry.contract"
 _TAIL: Final = 6  # of the contract's id, in the node's name
-
-
-class FarEnd(Protocol):
-    """One end of a tunnel."""
-
-    async def receive(self) -> bytes | None: ...
-
-    async def send(self, frame: bytes) -> None: ...
-
-    async def end(self) -> None: ...
-
-    async def fail(self, error: errors.SkerryError) -> None: ...
 
 
 class Landlord(Protocol):
@@ -60,11 +49,11 @@ class Landlord(Protocol):
 
     def door(
         self, contract: ContractId, credential: str, told: Callable[[Standing], None]
-    ) -> AbstractAsyncContextManager[FarEnd]: ...
+    ) -> AbstractAsyncContextManager[Tunnel]: ...
 
     def tunnel(
         self, contract: ContractId, credential: str, tunnel: OpenTunnel
-    ) -> AbstractAsyncContextManager[FarEnd]: ...
+    ) -> AbstractAsyncContextManager[Tunnel]: ...
 
 
 class Doorman:
@@ -149,7 +138,7 @@ class Doorman:
                 # That nobody was there any more came out late, unless somebody said so.
                 self._heard_at = max(self._heard_at, self._clock.monotonic() - UNNOTICED_S)
 
-    async def _attend(self, landlord: Landlord, credential: str, frames: FarEnd) -> None:
+    async def _attend(self, landlord: Landlord, credential: str, frames: Tunnel) -> None:
         line = _Line(self, links.Link(frames, pb.FromNode), landlord, credential)
         try:
             hello = links.hello_of(await line.recv_message())
@@ -235,7 +224,7 @@ class _Line:
                 await self._link.send_message(message)
 
 
-async def _pass_on(near: FarEnd, far: FarEnd) -> None:
+async def _pass_on(near: Tunnel, far: Tunnel) -> None:
     """What comes from either side goes to the other, until both have no more or one is gone."""
     ways = [asyncio.ensure_future(_carry(near, far)), asyncio.ensure_future(_carry(far, near))]
     try:
@@ -244,7 +233,7 @@ async def _pass_on(near: FarEnd, far: FarEnd) -> None:
         await give_up(ways)
 
 
-async def _carry(source: FarEnd, target: FarEnd) -> None:
+async def _carry(source: Tunnel, target: Tunnel) -> None:
     try:
         while (frame := await source.receive()) is not None:
             await target.send(frame)

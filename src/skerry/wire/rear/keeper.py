@@ -103,7 +103,7 @@ class Cells(Protocol):
 
 
 class Tunnel(Protocol):
-    """Our end of a way to a cell on its node."""
+    """Our end of a way to a node, or to what is in it."""
 
     async def receive(self) -> bytes | None: ...
 
