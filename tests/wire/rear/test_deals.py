@@ -13,14 +13,17 @@ from msgspec.structs import replace
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, iso
+from skerry.kit.tasks import give_up
 from skerry.market import signing
 from skerry.market.keys import SigningKey
 from skerry.market.proofs import Prover
 from skerry.model.identity import Role
 from skerry.model.ids import CloudId, FlavorId
+from skerry.model.market import Ending
 from skerry.model.room import Room
 from skerry.model.settings import MarketSettings
 from skerry.store.memory import MemoryStore
+from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.rear.conftest import WHOLE, Market, market_of
 from tests.wire.rear.nouns import FLAVOR
@@ -217,6 +220,19 @@ async def test_who_waits_in_line_gets_what_is_given_up(market: Market) -> None:
     assert not waiting.done()
     await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
     assert (await waiting)["State"] == "held"
+
+
+async def test_who_hangs_up_is_no_longer_in_line(market: Market) -> None:
+    await market.sell(WHOLE)
+    first = await market.reserve()
+    desks = market.ledger._clerk._desks
+    waiting = asyncio.ensure_future(market.reserve(Wait=20))
+    await eventually(lambda: any(desk.line for desk in desks.values()))
+    await give_up([waiting])
+    await eventually(lambda: not desks)
+    await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
+    assert [hold.ending for hold in market.ledger.holds()] == [Ending.CANCELLED]
+    assert (await market.reserve())["State"] == "held"
 
 
 class Tardy:

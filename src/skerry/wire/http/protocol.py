@@ -140,6 +140,7 @@ class Connection(HttpToolsProtocol):
         self._is_deaf = False  # input is thrown away
         self._is_leaving = False  # nothing more is written
         self._is_refused = False
+        self._leaves_at_eof = False
         self._running: RequestResponseCycle | None = None
         self._peer: peers.Peer | None = None
         self._is_upgrade = False  # the last request asked for another protocol: no other can follow
@@ -157,6 +158,10 @@ class Connection(HttpToolsProtocol):
     def has_whole_request(self) -> bool:
         """True if the running request has come to its end, so that nobody has to wait for its body."""
         return self._running is not None and not self._running.more_body
+
+    def leave_at_eof(self) -> None:
+        """The running request takes long: if its client sends no more, it has left and wants no answer."""
+        self._leaves_at_eof = True
 
     def prepare_switch(self) -> None:
         """The running request is about to be answered with 101: a head that has neither body nor end."""
@@ -253,8 +258,10 @@ class Connection(HttpToolsProtocol):
             part = "head" if self._reading is _Reading.HEAD else "body"
             self._refuse(400, "bad-http", f"the request ended within its {part}; send all of it")
         running = self._running
-        if running is None or running.response_complete or running.disconnected or running.response_started:
-            return None  # silent, or a stream: nobody can tell a listener who waits from one who left
+        if running is None or running.response_complete or running.disconnected:
+            return None
+        if running.response_started or self._leaves_at_eof:
+            return None  # nobody can tell a listener who waits from one who left
         self._is_deaf = True
         self._reading = _Reading.NOTHING
         self.cycle.keep_alive = False
@@ -317,6 +324,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        self._leaves_at_eof = False
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers that come bit by bit: a writer that ends when anybody wants it to.
+"""Answers that come bit by bit, or late: a writer, and a wait, that end when anybody wants them to.
 
 The source is an async iterator of parts; the writer stops at the client's leaving, at the server's stop, and
 at a reader that does not read. It takes the next part only when the one before is with the kernel, so a slow
@@ -8,15 +8,18 @@ reader holds up its own source and no memory. What is streamed is not known here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from skerry.kit.tasks import give_up
 from skerry.model import errors
 from skerry.wire.http.answers import ClientGone
+from skerry.wire.http.protocol import Connection
+
+T = TypeVar("T")
 
 # A reader that takes nothing for this long is let go.
 STALL_S = 60.0
@@ -75,6 +78,19 @@ async def write(
     finally:
         await give_up((upcoming, leaving, stop))
         await parts.aclose()
+
+
+async def unless_gone(work: Coroutine[Any, Any, T], connection: Connection, receive: Receive) -> T:
+    """What comes of `work`, which may take long; it is given up if the client leaves: `ClientGone`."""
+    connection.leave_at_eof()
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
+    try:
+        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientGone
+        return doing.result()
+    finally:
+        await give_up((doing, leaving))
 
 
 def _headers(manner: Manner) -> list[tuple[bytes, bytes]]:

@@ -26,7 +26,7 @@ from skerry.wire.rear.documents import (
     ReservationBody,
     TransactionDocument,
 )
-from skerry.wire.rear.serving import buyer_of
+from skerry.wire.rear.serving import buyer_of, unless_gone
 
 ONCE = b"idempotency-key"
 ONCE_TEXT = "Chosen by you: a request that is sent again with it, and is the same, is done once"
@@ -113,12 +113,12 @@ def once(call: Call) -> str | None:
 async def reserve(rear: Rear, call: Call, body: ReservationBody) -> TransactionDocument:
     """RESERVE_FLAVOR, bare or as `{"Reservation": {...}}`: until it expires, nobody else can have it.
 
-    What is taken is 409; with `Wait` that is said only after waiting in line. A part that the policy of the
-    flavor does not allow is 422, a flavor that is withdrawn 410.
+    What is taken is 409; with `Wait` that is said only after waiting in line, which you leave by hanging up.
+    A part that the policy of the flavor does not allow is 422, a flavor that is withdrawn 410.
     """
     buyer = buyer_of(call).named(body.buyer.node_id)
     part = body.partition
-    hold = await rear.ledger.reserve(
+    asked = rear.ledger.reserve(
         buyer,
         FlavorId(body.flavor_id),
         room=None if part is None else part.room(),
@@ -127,6 +127,7 @@ async def reserve(rear: Rear, call: Call, body: ReservationBody) -> TransactionD
         wait_s=body.wait,
         idempotency_key=once(call),
     )
+    hold = await (unless_gone(call, asked) if body.wait else asked)
     return documents.transaction_document(hold, rear.ledger.now(), body.buyer.domain, body.buyer.ip)
 
 

@@ -7,8 +7,9 @@ on this server every endpoint says so.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,11 +17,14 @@ from skerry.kit import jsonio
 from skerry.market import proofs
 from skerry.model import errors
 from skerry.model.identity import Caller, Origin
-from skerry.wire.http import answers, bodies, decoding, websocket
+from skerry.wire.http import answers, bodies, decoding, streaming, websocket
 from skerry.wire.http.endpoints import Call, Duplex, Endpoint, Raw, Reply
+from skerry.wire.http.protocol import Connection
 from skerry.wire.rear import buyers, reading
 from skerry.wire.rear.buyers import Buyer
 from skerry.wire.rear.context import Rear
+
+T = TypeVar("T")
 
 _AUTHORIZATION: Final = b"authorization"
 
@@ -37,6 +41,8 @@ class Dealing(Call):
     """A call whose sender is known as a buyer."""
 
     buyer: Buyer
+    connection: Connection
+    receive: Receive
     subprotocol: str = ""  # that was agreed on, on a WebSocket
 
 
@@ -48,6 +54,12 @@ def buyer_of(call: Call) -> Buyer:
 def subprotocol_of(call: Call) -> str:
     """What is spoken on a WebSocket; empty if the client named nothing."""
     return _dealing(call).subprotocol
+
+
+async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
+    """What comes of `work`, which may take long; it is given up if whoever called leaves."""
+    dealing = _dealing(call)
+    return await streaming.unless_gone(work, dealing.connection, dealing.receive)
 
 
 def _dealing(call: Call) -> Dealing:
@@ -76,7 +88,7 @@ class Spoken:
         handshake = websocket.accept(scope, declared.subprotocols) if is_socket else []
         data = b"" if is_socket else await bodies.read_whole(receive)
         subprotocol = dict(handshake).get(websocket.CHOSEN, b"").decode()
-        call = await self._dealing(rear, scope, data, subprotocol)
+        call = await self._dealing(rear, scope, receive, data, subprotocol)
         inputs: dict[str, Any] = {}
         if self._path is not None:
             inputs["path"] = decoding.path(scope["path_params"], self._path)
@@ -111,7 +123,9 @@ class Spoken:
             if not state["exchange"].answer(state["connection"], status, headers, body):
                 await answers.send_whole(send, status, body, answers.JSON, more)
 
-    async def _dealing(self, rear: Rear, scope: Scope, data: bytes, subprotocol: str) -> Dealing:
+    async def _dealing(
+        self, rear: Rear, scope: Scope, receive: Receive, data: bytes, subprotocol: str
+    ) -> Dealing:
         state = scope["state"]
         headers = dict(scope["headers"])
         caller: Caller = state["caller"]
@@ -135,5 +149,7 @@ class Spoken:
             address=scope["client"][0] if scope["client"] else "",
             headers=headers,
             buyer=buyer,
+            connection=state["connection"],
+            receive=receive,
             subprotocol=subprotocol,
         )
