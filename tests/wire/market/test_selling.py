@@ -178,6 +178,9 @@ async def test_a_contract_is_taken_back_after_its_notice_and_its_buyer_is_told_w
     assert unknown.status == 404
     assert unknown.json["error"] == "no contract 'nothing' was sold; list contracts to see those that were"
     assert (await shop.post(path, {"reason": "x" * 257})).status == 400
+    shop.clock.advance(3600)
+    over = await shop.post(path)
+    assert (over.status, over.json["state"]) == (200, "withdrawn")
 
 
 async def test_a_seller_has_the_document_that_both_have_signed(shop: Shop) -> None:

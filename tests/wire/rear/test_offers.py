@@ -11,7 +11,9 @@ from skerry.kit import pki
 from skerry.kit.clock import ManualClock, iso
 from skerry.kit.tasks import give_up
 from skerry.market.keys import SigningKey
+from skerry.model import errors
 from skerry.model.settings import MarketSettings
+from skerry.wire.rear import offers
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.rear.conftest import PARTS, WHOLE, Market, market_of
@@ -182,6 +184,21 @@ async def test_what_changes_is_taken_in_also_if_nobody_looks_and_if_it_is_no_lon
         await give_up([following])
         listed = (await market.get("/api/listflavors")).json["Items"]
         assert [item["FlavorID"] for item in listed] == ["f-2", "f-5"]
+
+
+async def test_one_flavor_more_than_may_be_offered_is_413_as_is_said(
+    cloud: pki.Authority, provider: SigningKey
+) -> None:
+    clock = ManualClock()
+    async with (
+        market_of(provider, clock, MarketSettings(max_flavors=1)) as (ledger, rear),
+        serving(cloud, rear=rear) as site,
+    ):
+        market = Market(site, await site.session(), ledger, rear, clock, provider)
+        await market.sell()
+        refused = await market.post("/api/flavors", {**PARTS, "FlavorID": "f-2"})
+        assert (refused.status, refused.json["code"]) == (413, "too-large")
+        assert errors.TooLarge in offers.publish.raises
 
 
 async def test_an_offer_that_ends_is_gone_at_that_moment_and_hides_no_other(market: Market) -> None:

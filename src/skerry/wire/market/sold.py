@@ -174,7 +174,7 @@ async def show(desk: MarketDesk, call: Call, path: IdPath) -> SignedSaleInfo:
     "POST",
     "/market/contracts/{id}/reclaim",
     summary="Take back what was sold",
-    raises=(errors.Invalid, errors.NotFound, errors.Expired, errors.Unavailable),
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def reclaim(desk: MarketDesk, call: Call, path: IdPath, body: ReclaimWish | None) -> SoldInfo:
     """Its buyer is told now, and the contract ends when its notice is over: at `reclaim_at`."""

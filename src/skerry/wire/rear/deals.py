@@ -216,7 +216,7 @@ async def renew(rear: Rear, call: Call, path: IdPath, body: RenewBody) -> Contra
     "POST",
     "/api/contracts/{id}/signature",
     summary="Sign a contract as its buyer",
-    raises=(*CHANGING, errors.TooLarge),
+    raises=(*CHANGING, errors.Refused, errors.TooLarge),
 )
 async def sign(rear: Rear, call: Call, path: IdPath, body: SignatureBody) -> ContractState:
     """SEND_CONTRACT: the buyer's signature around the seller's, over the terms that hold now."""

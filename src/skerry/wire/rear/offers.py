@@ -141,7 +141,7 @@ async def show(rear: Rear, call: Call, path: FlavorPath) -> FlavorDocument:
     "/api/flavors",
     summary="Sell capacity",
     status=201,
-    raises=(errors.Invalid, errors.AlreadyExists, errors.Unprocessable, errors.Unavailable),
+    raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
 )
 async def publish(rear: Rear, call: Call, body: OfferBody) -> FlavorDocument:
     """Put up a flavor, bare or as `{"Flavor": {...}}`; the same again is no change."""
