@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skerry.kit import jsonio
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
+from skerry.model.market import Aggregation, Contract, Ending, Flavor, Hold, Partition, Price
 from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
 
 PRICE = Price(Decimal("0.05"), "EUR", "PT1H")
@@ -171,6 +171,14 @@ def test_a_hold_is_over_at_its_deadline_and_not_after_it(now: float, live: bool)
 def test_a_contract_lives_between_its_ends(now: float, live: bool) -> None:
     assert contract().is_live(now) is live
     assert not contract(ended_at=50.0).is_live(now)
+
+
+def test_a_hold_and_a_contract_say_how_they_stand_before_anybody_wrote_it() -> None:
+    assert [hold().state(now) for now in (29.9, 30.0)] == ["held", "expired"]
+    assert hold(ending=Ending.CANCELLED).state(29.9) == "cancelled"
+    assert [contract().state(now) for now in (99.9, 100.0)] == ["live", "expired"]
+    assert [contract(reclaim_at=50.0).state(now) for now in (49.9, 50.0)] == ["reclaimed", "withdrawn"]
+    assert contract(ending=Ending.RELEASED).state(30.0) == "released"
 
 
 def test_what_ends_before_it_begins_is_refused() -> None:

@@ -201,6 +201,12 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """True while it can be bought; at `expires_at` itself it is over."""
         return self.ending is None and now < self.expires_at
 
+    def state(self, now: float) -> str:
+        """`held`, or how it has ended by `now`."""
+        if self.ending is not None:
+            return self.ending.value
+        return "held" if self.is_live(now) else Ending.EXPIRED.value
+
 
 class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`count` times `room` of a flavor, bought: the terms as they stood when the hold was made."""
@@ -250,6 +256,12 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def is_live(self, now: float) -> bool:
         """True while its room belongs to the buyer."""
         return self.ended_at is None and self.starts_at <= now < self.due_at
+
+    def state(self, now: float) -> str:
+        """`live`, `reclaimed` if the provider said that it takes it back, or how it has ended by `now`."""
+        if (ending := self.ending_by(now)) is not None:
+            return ending.value
+        return "live" if self.reclaim_at is None else "reclaimed"
 
 
 def check_cloud(text: str, field: str) -> CloudId:

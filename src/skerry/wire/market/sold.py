@@ -18,7 +18,6 @@ from skerry.wire.market import pages
 from skerry.wire.market.amounts import Amounts, IdPath, Label, PriceInfo
 from skerry.wire.market.context import MarketDesk
 from skerry.wire.market.pages import PageQuery
-from skerry.wire.rear.documents import state_of_contract, state_of_hold
 
 
 class HoldInfo(msgspec.Struct, frozen=True):
@@ -48,7 +47,7 @@ class HoldInfo(msgspec.Struct, frozen=True):
             total=f"{hold.total:f}",
             created_at=hold.created_at,
             expires_at=hold.expires_at,
-            state=state_of_hold(hold, now),
+            state=hold.state(now),
             contract=hold.contract,
         )
 
@@ -87,7 +86,7 @@ class SoldInfo(msgspec.Struct, frozen=True):
             reclaim_at=contract.reclaim_at,
             reason=contract.reason,
             ended_at=contract.ended_at,
-            state=state_of_contract(contract, now),
+            state=contract.state(now),
             is_countersigned=bool(sale.countersigned),
         )
 

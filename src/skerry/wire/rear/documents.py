@@ -20,7 +20,7 @@ from skerry.market.accounts import Sale
 from skerry.market.selecting import MAX_PAGE, PAGE, Offer, Selector, Sort
 from skerry.model import errors
 from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Aggregation, Contract, Ending, Flavor, Hold, Partition, Price
+from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
 from skerry.model.room import MOST, NOTHING, Gigabytes, Megabytes, Millicores, Room
 
 Cores = Annotated[int, Meta(ge=0, le=MOST // 1000, description="Cores")]
@@ -460,15 +460,9 @@ def transaction_document(hold: Hold, now: float, domain: str = "", ip: str = "")
         PartDocument.of(hold.room, hold.count),
         PriceDocument.of(hold.price),
         f"{hold.total:f}",
-        state_of_hold(hold, now),
+        hold.state(now),
         hold.contract,
     )
-
-
-def state_of_hold(hold: Hold, now: float) -> str:
-    if hold.ending is not None:
-        return hold.ending.value
-    return "held" if hold.is_live(now) else Ending.EXPIRED.value
 
 
 def contract_document(
@@ -500,15 +494,9 @@ def contract_state(
     plain = contract_document(contract, sale.current, owner, credentials)
     return ContractState(
         **{name: getattr(plain, name) for name in plain.__struct_fields__},
-        state=state_of_contract(contract, now),
+        state=contract.state(now),
         reclaim_time=None if contract.reclaim_at is None else iso(contract.reclaim_at),
         reason=contract.reason,
         renewals=contract.renewals,
         countersigned=sale.countersigned.decode("ascii") or None,
     )
-
-
-def state_of_contract(contract: Contract, now: float) -> str:
-    if (ending := contract.ending_by(now)) is not None:
-        return ending.value
-    return "live" if contract.reclaim_at is None else "reclaimed"
