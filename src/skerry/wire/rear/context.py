@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from skerry.market.accounts import Sale
-from skerry.market.signing import verify
 from skerry.model.ids import CloudId, ContractId
-from skerry.model.market import Contract
 from skerry.wire.own.limits import Slots
 from skerry.wire.rear.documents import Credentials, Identity
 from skerry.wire.rear.keeper import Ledger, Proofs
@@ -22,11 +19,6 @@ from skerry.wire.rear.shelf import Shelf
 MAX_SUBSCRIBERS: Final = 2048
 MAX_OF_ONE_BUYER: Final = 1024
 HEARTBEAT_S: Final = 15.0
-
-
-def terms_of(sale: Sale) -> Contract:
-    """The terms at the time of the purchase, whatever became of the contract since."""
-    return verify(sale.document).contract if sale.amended else sale.contract
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,15 @@ from skerry.market import signing
 from skerry.market.accounts import Sale
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Hold
+from skerry.model.market import Contract, Hold
 from skerry.wire.http.endpoints import Call, endpoint
 from skerry.wire.rear import documents
-from skerry.wire.rear.buyers import Buyer
-from skerry.wire.rear.context import Rear, terms_of
+from skerry.wire.rear.context import Rear
 from skerry.wire.rear.documents import (
     ContractDocument,
     ContractState,
+    Credentials,
+    Identity,
     PurchaseBody,
     ReservationBody,
     TransactionDocument,
@@ -137,15 +138,21 @@ async def purchase(rear: Rear, call: Call, body: PurchaseBody) -> ContractDocume
 
     Sent again it is the same contract, to the byte. A hold that was cancelled or has expired is 410.
     """
-    sale = await rear.ledger.purchase(*await held(rear, buyer_of(call), body.transaction_id))
-    credentials = rear.credentials_of(sale.contract.id)
-    return documents.contract_document(terms_of(sale), sale.document, rear.owner, credentials)
+    return documents.contract_document(*await buy(rear, call, body.transaction_id))
 
 
-async def held(rear: Rear, buyer: Buyer, id: str) -> tuple[HoldId, CloudId]:
+async def buy(rear: Rear, call: Call, id: str) -> tuple[Contract, bytes, Identity, Credentials | None]:
+    """Turn a hold into its contract: the terms at that time, also if it is asked again when there are others,
+    what was signed, the seller, and what its buyer is to show."""
+    sale = await rear.ledger.purchase(*await _held(rear, call, id))
+    terms = signing.verify(sale.document).contract if sale.amended else sale.contract
+    return terms, sale.document, rear.owner, rear.credentials_of(sale.contract.id)
+
+
+async def _held(rear: Rear, call: Call, id: str) -> tuple[HoldId, CloudId]:
     """A hold and its buyer, if that is who asks."""
     hold = await rear.ledger.find_hold(HoldId(id))
-    return hold.id, buyer.of(hold.buyer, "hold")
+    return hold.id, buyer_of(call).of(hold.buyer, "hold")
 
 
 async def _readable(rear: Rear, call: Call, id: str) -> Hold:
@@ -177,7 +184,7 @@ async def show_transaction(rear: Rear, call: Call, path: IdPath) -> TransactionD
 @endpoint("DELETE", "/api/reservations/{id}", summary="Give a hold up", raises=CHANGING)
 async def cancel(rear: Rear, call: Call, path: IdPath) -> TransactionDocument:
     """What it kept is free at once. One that was bought is 409: release its contract."""
-    hold = await rear.ledger.cancel(*await held(rear, buyer_of(call), path.id))
+    hold = await rear.ledger.cancel(*await _held(rear, call, path.id))
     return documents.transaction_document(hold, rear.ledger.now())
 
 

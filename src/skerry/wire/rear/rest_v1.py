@@ -16,7 +16,7 @@ from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Reply, endpoint
 from skerry.wire.rear import deals, documents_v1
-from skerry.wire.rear.context import Rear, terms_of
+from skerry.wire.rear.context import Rear
 from skerry.wire.rear.documents_v1 import (
     Flavour,
     PurchasedV1,
@@ -100,8 +100,5 @@ async def purchase(rear: Rear, call: Call, path: TransactionPath, body: Purchase
     """The contract; sent again it is the same one."""
     if body.transaction_id not in ("", path.transaction_id):
         raise errors.Conflict("the path and the body name different transactions; name one")
-    buyer = buyer_of(call)
-    buyer.named(body.buyer_id)
-    sale = await rear.ledger.purchase(*await deals.held(rear, buyer, path.transaction_id))
-    credentials = rear.credentials_of(sale.contract.id)
-    return documents_v1.purchased(terms_of(sale), sale.document, rear.owner, credentials)
+    buyer_of(call).named(body.buyer_id)
+    return documents_v1.purchased(*await deals.buy(rear, call, path.transaction_id))

@@ -17,7 +17,7 @@ from skerry.model import errors
 from skerry.model.ids import FlavorId
 from skerry.wire.http.endpoints import Call, Reply, endpoint
 from skerry.wire.rear import deals, documents_v2
-from skerry.wire.rear.context import Rear, terms_of
+from skerry.wire.rear.context import Rear
 from skerry.wire.rear.deals import IdPath
 from skerry.wire.rear.documents_v2 import (
     ContractV2,
@@ -96,6 +96,4 @@ async def reserve(rear: Rear, call: Call, body: ReserveV2) -> TransactionV2:
 )
 async def purchase(rear: Rear, call: Call, path: IdPath, body: PurchaseV2) -> ContractV2:
     """The contract; sent again it is the same one."""
-    sale = await rear.ledger.purchase(*await deals.held(rear, buyer_of(call), path.id))
-    credentials = rear.credentials_of(sale.contract.id)
-    return documents_v2.contract_v2(terms_of(sale), sale.document, rear.owner, credentials)
+    return documents_v2.contract_v2(*await deals.buy(rear, call, path.id))
