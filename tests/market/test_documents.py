@@ -143,7 +143,7 @@ def edited(**members: Any) -> bytes:
         ({"ends": "9999-12-31T23:59:59.999999Z"}, "time in UTC"),
         ({"ends": "2023-11-14T22:13:20.000Z"}, "ends after it begins"),
         ({"buyer": "a/b"}, "buyer"),
-        ({"flavor__aggregation__least": 0}, "aggregation"),
+        ({"flavor__aggregation__least": 0}, "let the least be 1 or more"),
     ],
 )
 def test_terms_that_are_no_contract_are_refused(members: dict[str, Any], reason: str) -> None:

@@ -39,7 +39,7 @@ async def test_two_buyers_get_two_parts_or_one_of_them_nothing() -> None:
     async with market() as m:
         await m.publish()
         await m.reserve(ANN, cpu=5)
-        with pytest.raises(errors.NoRoom, match="lacks 1000 milli-cores"):
+        with pytest.raises(errors.NoRoom, match="lacks 1 core of cpu"):
             await m.reserve(BOB, cpu=4)
         await m.reserve(BOB, cpu=3)
         assert m.split() == (0, 8, 0)
@@ -443,7 +443,7 @@ async def test_who_names_no_part_of_what_is_too_little_to_sell_is_told_that_ther
     async with market() as m:
         await m.publish(room=room(8, 8000, 100))
         held = await m.reserve(ANN, cpu=8)
-        with pytest.raises(errors.NoRoom, match="lacks 8000 milli-cores"):
+        with pytest.raises(errors.NoRoom, match="lacks 8 cores of cpu"):
             await m.ledger.reserve(BOB, F)
         waiter = asyncio.create_task(m.ledger.reserve(BOB, F, wait_s=10))
         await asyncio.sleep(0)

@@ -101,6 +101,7 @@ UNSIGNED = deals.encoded(header(alg="none")) + b"." + deals.encoded(TERMS) + b".
         (deals.forged("seller", header()[:-1] + b',"alg":"Ed25519"}', TERMS), "'alg' is there twice"),
         (deals.forged("seller", b"[]", TERMS), "no JSON object"),
         (deals.forged("seller", b"{", TERMS), "header of the contract cannot be read"),
+        (b"!." + SOLD.partition(b".")[2], "cannot be read: it is not base64url; give all of it"),
         (deals.forged("seller", header(), TWICE), "'count' is there twice"),
         (deals.forged("seller", header(), b"{}"), "no terms"),
         (deals.forged("seller", header(), b" " + TERMS), "canonical form"),

@@ -123,10 +123,18 @@ def test_a_part_is_taken_exactly_if_it_fits_is_in_steps_and_leaves_enough_or_not
 @pytest.mark.parametrize(
     ("ask", "kind", "says"),
     [
-        (room(9000, 1024), errors.NoRoom, "lacks 1000 milli-cores of cpu"),
-        (room(500, 1024), errors.Unprocessable, "too small: it lacks 500 milli-cores"),
-        (room(1250, 1024), errors.Unprocessable, "cpu must be 1000 milli-cores and whole steps of 500"),
-        (room(7500, 1024), errors.Unprocessable, "take all 8000, or at most 7000"),
+        (room(9000, 1024), errors.NoRoom, "lacks 1 core of cpu now; ask for less"),
+        (room(500, 1024), errors.Unprocessable, "at least 1 core of cpu, 1024 MB of memory"),
+        (
+            room(1250, 1024),
+            errors.Unprocessable,
+            "1 core and whole steps of 0.5 cores can be had; ask for 1 core or 1.5 cores",
+        ),
+        (
+            room(7500, 1024),
+            errors.Unprocessable,
+            "0.5 cores of cpu would be left, .* take all 8 cores, or at most 7 cores",
+        ),
     ],
 )
 def test_a_part_that_cannot_be_had_is_refused_with_what_can(

@@ -21,7 +21,9 @@ def publish(draft: Draft, request: Publish) -> Account:
     before, flavor = draft.account, request.flavor
     _check_room(flavor)
     if flavor.expires_at is not None and flavor.expires_at <= draft.now:
-        raise errors.Invalid("an offer ends after it begins", field="expires_at")
+        raise errors.Invalid(
+            "an offer ends after it begins; name a time to come, or none", field="expires_at"
+        )
     if before is not None and before.withdrawn is None:
         if _terms(before.flavor) != _terms(flavor) or before.size != request.capacity:
             raise errors.AlreadyExists(
@@ -73,7 +75,7 @@ def withdraw(draft: Draft, request: Withdraw) -> Account:
 def _check_room(flavor: Flavor) -> None:
     """Raise unless all of it could be sold to one buyer."""
     if flavor.room == NOTHING:
-        raise errors.Invalid("an offer has some room", field="room")
+        raise errors.Invalid("an offer has some room; name cpu, memory or disk", field="room")
     if flavor.partition is not None:
         try:
             flavor.partition.check(flavor.room, flavor.room)

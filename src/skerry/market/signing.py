@@ -158,7 +158,10 @@ def _read_header(text: bytes, name: str) -> dict[str, canonical.Json]:
     try:
         header = canonical.read(urlsafe_b64decode(parts[0]))
     except (canonical.NotCanonical, ValueError) as error:
-        raise errors.Invalid(f"the header of {name} cannot be read: {error or 'no base64url'}") from error
+        why = str(error) or "it is not base64url"
+        raise errors.Invalid(
+            f"the header of {name} cannot be read: {why}; give all of it, as it was signed"
+        ) from error
     if not isinstance(header, dict):
         raise errors.Invalid(f"the header of {name} is no JSON object")
     return header

@@ -66,22 +66,23 @@ class Partition(msgspec.Struct, frozen=True, gc=False):
         """Raise unless `count` parts of `ask` may be taken of `free`, and what stays can still be sold."""
         taken = ask * count
         if not free.fits(taken):
-            raise errors.NoRoom(f"the offer {free.shortfall(taken)}")
+            raise _taken(free, taken)
         if not ask.fits(self.least):
-            raise errors.Unprocessable(f"the part is too small: it {ask.shortfall(self.least)}")
+            raise errors.Unprocessable(f"a part has at least {_words(self.least)}; ask for that or more")
         rest = free - taken
         columns = zip(
             taken.parts(), ask.parts(), self.least.parts(), self.step.parts(), rest.parts(), strict=True
         )
         for (name, unit, all_), (_, _, asked), (_, _, least), (_, _, step), (_, _, left) in columns:
-            if step and (asked - least) % step:
+            if step and (over := (asked - least) % step):
                 raise errors.Unprocessable(
-                    f"{name} must be {least} {unit} and whole steps of {step}, not {asked}"
+                    f"of {name}, {_amount(unit, least)} and whole steps of {_amount(unit, step)} can be had; "
+                    f"ask for {_amount(unit, asked - over)} or {_amount(unit, asked - over + step)}"
                 )
             if 0 < left < least:
                 raise errors.Unprocessable(
-                    f"{left} {unit} of {name} would be left, which is too little to sell; "
-                    f"take all {all_ + left}, or at most {all_ + left - least}"
+                    f"{_amount(unit, left)} of {name} would be left, which is too little to sell; "
+                    f"take all {_amount(unit, all_ + left)}, or at most {_amount(unit, all_ + left - least)}"
                 )
 
 
@@ -93,7 +94,11 @@ class Aggregation(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
-            raise errors.Invalid("aggregation needs 1 <= least <= most", field="aggregation")
+            raise errors.Invalid(
+                f"at least {self.least} and at most {self.most} cannot be taken together; let the least be "
+                "1 or more, and not above the most",
+                field="aggregation",
+            )
 
     def check(self, count: int) -> None:
         """Raise `Unprocessable` unless `count` may be taken together."""
@@ -129,9 +134,13 @@ class Flavor(msgspec.Struct, frozen=True, gc=False):
         ids.check_label(self.location, "location")
         ids.check_label(self.worker, "worker")
         if self.gpus < 0 or self.persistent < 0:
-            raise errors.Invalid("gpus and persistent disk are 0 or more", field="characteristics")
+            raise errors.Invalid(
+                "gpus and persistent storage are 0 or more; correct them", field="characteristics"
+            )
         if self.stock < 1:
-            raise errors.Invalid("there is at least one of an offer", field="stock")
+            raise errors.Invalid(
+                "there is at least one of an offer; let the count be 1 or more", field="stock"
+            )
         if self.partition is not None and self.stock != 1:
             raise errors.Invalid(
                 "an offer that is sold in parts is one piece; publish several, or sell whole ones",
@@ -153,7 +162,7 @@ class Flavor(msgspec.Struct, frozen=True, gc=False):
         elif ask != self.room:
             raise errors.Unprocessable("this offer is sold whole; ask for all of it")
         elif not free.fits(ask * count):
-            raise errors.NoRoom(f"the offer {free.shortfall(ask * count)}")
+            raise _taken(free, ask * count)
 
 
 class Ending(enum.StrEnum):
@@ -262,6 +271,24 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         if (ending := self.ending_by(now)) is not None:
             return ending.value
         return "live" if self.reclaim_at is None else "reclaimed"
+
+
+def _taken(free: Room, ask: Room) -> errors.NoRoom:
+    return errors.NoRoom(
+        f"the offer lacks {_words(free.lack(ask))} now; ask for less, or choose another offer"
+    )
+
+
+def _words(room: Room) -> str:
+    """What there is of a room, in words of every dialect of the market."""
+    return ", ".join(f"{_amount(unit, amount)} of {name}" for name, unit, amount in room.parts() if amount)
+
+
+def _amount(unit: str, amount: int) -> str:
+    """Cpu is in cores: not every dialect knows milli-cores."""
+    if unit != "milli-cores":
+        return f"{amount} {unit}"
+    return "1 core" if amount == 1000 else f"{Decimal(amount).scaleb(-3).normalize():f} cores"
 
 
 def check_cloud(text: str, field: str) -> CloudId:
