@@ -320,6 +320,13 @@ async def test_a_flavor_may_be_published_again_and_what_was_sold_of_it_stays_sol
         assert m.split() == (1, 0, 0)  # as much as is offered now
 
 
+async def test_a_flavor_is_sold_for_money_that_there_is() -> None:
+    async with market() as m:
+        with pytest.raises(errors.Invalid, match="'XXQ' is no currency of ISO 4217"):
+            await m.publish(price=Price(Decimal(1), "XXQ", "PT1H"))
+        await m.publish(price=Price(Decimal(1), "XTS", "PT1H"))
+
+
 async def test_a_flavor_never_shrinks_below_what_is_held_and_sold() -> None:
     async with market() as m:
         await m.publish()

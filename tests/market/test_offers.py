@@ -68,7 +68,9 @@ def test_the_share_is_one_of_the_machine_and_what_there_is_of_it_leaves_the_rese
     assert offer.capacity == room(1, 15_000)
 
 
-def test_a_price_that_is_no_number_is_said_plainly() -> None:
+def test_a_price_that_is_no_number_or_no_money_is_said_plainly() -> None:
+    with pytest.raises(errors.Invalid, match=r"'XXQ' is no currency of ISO 4217"):
+        wanted(NODE, sell_currency="XXQ")
     with pytest.raises(errors.Invalid, match=r"market\.sell_price 'cheap' is no number"):
         wanted(NODE, sell_price="cheap")
 

@@ -10,6 +10,7 @@ from skerry.market.accounts import Account, Withdrawal
 from skerry.market.drafts import Draft, words
 from skerry.market.requests import Publish, Update, Withdraw
 from skerry.model import errors
+from skerry.model.currencies import check_currency
 from skerry.model.market import Flavor
 from skerry.model.room import NOTHING
 
@@ -19,7 +20,7 @@ _FIXED: Final = ("id", "provider", "kind", "created_at", "version")
 def publish(draft: Draft, request: Publish) -> Account:
     """Offer a flavor; one that was withdrawn is offered anew, and what is sold of it stays sold."""
     before, flavor = draft.account, request.flavor
-    _check_room(flavor)
+    _check(flavor)
     if flavor.expires_at is not None and flavor.expires_at <= draft.now:
         raise errors.Invalid(
             "an offer ends after it begins; name a time to come, or none", field="expires_at"
@@ -50,7 +51,7 @@ def update(draft: Draft, request: Update) -> Account:
     flavor = request.change(before.flavor)
     if any(getattr(flavor, name) != getattr(before.flavor, name) for name in _FIXED):
         raise errors.Invalid("a flavor keeps its id, provider and kind; publish another instead")
-    _check_room(flavor)
+    _check(flavor)
     wanted = request.capacity
     if wanted is None:
         wanted = flavor.whole if flavor.whole != before.flavor.whole else before.size
@@ -72,8 +73,9 @@ def withdraw(draft: Draft, request: Withdraw) -> Account:
     return draft.known()
 
 
-def _check_room(flavor: Flavor) -> None:
-    """Raise unless all of it could be sold to one buyer."""
+def _check(flavor: Flavor) -> None:
+    """Raise unless all of it could be sold to one buyer, for money that there is."""
+    check_currency(flavor.price.currency)
     if flavor.room == NOTHING:
         raise errors.Invalid("an offer has some room; name cpu, memory or disk", field="room")
     if flavor.partition is not None:

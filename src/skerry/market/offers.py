@@ -24,6 +24,7 @@ from skerry.market import pricing
 from skerry.market.accounts import Account
 from skerry.market.ledger import Ledger
 from skerry.model import errors
+from skerry.model.currencies import check_currency
 from skerry.model.ids import CloudId, FlavorId, NodeId
 from skerry.model.market import Aggregation, Flavor, Partition, Price
 from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
@@ -156,6 +157,7 @@ def price_of(settings: MarketSettings) -> Price:
         raise errors.Invalid(
             f"market.sell_price {settings.sell_price[:40]!r} is no number; write one such as `0.01`"
         ) from None
+    check_currency(settings.sell_currency)
     return Price(amount, settings.sell_currency, settings.sell_period)
 
 
