@@ -31,12 +31,13 @@ from skerry.model.sessions import (
     Servers,
     Welcome,
 )
+from skerry.model.settings import FleetSettings
 from skerry.model.statuses import Desired
 from skerry.model.tunnels import LogsAsk
 from skerry.node import host
 from skerry.node.instances.tunnels import Tunnels
 from skerry.node.servers import KnownServers
-from skerry.node.session import Session, introduce
+from skerry.node.session import BACKOFF, Session, introduce
 from tests.node.instances.far_ends import FakeTunnel
 from tests.node.instances.ground import Ground
 from tests.node.instances.worlds import ID, TERMS, order
@@ -454,6 +455,11 @@ class TestTunnels:
         tunnel = await eventually(lambda: connection.tunnels.get("t1"))
         connection.say(None)
         await eventually(lambda: tunnel.is_closed)
+
+
+def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> None:
+    longest = max(BACKOFF.delay(failures, lambda: 1.0) for failures in range(100))
+    assert longest < FleetSettings().suspect_after_s < FleetSettings().lost_after_s
 
 
 async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:

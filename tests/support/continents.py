@@ -31,7 +31,7 @@ SERVER = "192.0.2.1"
 WITNESS_PORT = 7000
 REMOTE = "cloud"  # the area that all others may send calls to
 _HTTP, _GRPC, _NEIGHBOURS = 1323, 50052, 7400
-_FLEET = {"report_s": "0.5", "suspect_after_s": "2.5", "lost_after_s": "5"}
+_FLEET = {"report_s": "0.5", "suspect_after_s": "2.5", "lost_after_s": "8"}
 _FUNCTIONS = {
     "memory_mb": "128",
     "cpus": "2",

@@ -28,7 +28,7 @@ _HTTP, _GRPC = 1323, 50052  # free on a machine of its own, and the same after a
 _FLEET = {
     "report_s": "0.5",
     "suspect_after_s": "2.5",
-    "lost_after_s": "5",
+    "lost_after_s": "8",
     "placement": "spread",
     "restart_base_s": "0.3",
     "subnets": "10.128.0.0/9",

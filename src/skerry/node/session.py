@@ -32,7 +32,8 @@ from skerry.node.servers import KnownServers
 
 log = structlog.get_logger(__name__)
 
-BACKOFF = Backoff(first_s=0.5, cap_s=30.0, jitter=0.5)
+# Never so long that a server which was away for hours takes us for lost before we have tried again.
+BACKOFF = Backoff(first_s=0.5, cap_s=5.0, jitter=0.5)
 _HEALTHY_S = 10.0  # a connection that held this long was a good one
 _REJECTED = (errors.Unauthenticated, errors.Forbidden)
 _JOIN_AGAIN = (

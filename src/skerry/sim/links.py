@@ -17,19 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from skerry.control.sessions import Session
-from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import give_up
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.orders import Report
 from skerry.model.sessions import Acknowledged, Down, Goodbye, Orders, Reports
+from skerry.node.session import BACKOFF
 from skerry.sim.machines import Machine
 from skerry.sim.servers import Server
 from skerry.sim.weather import Weather
 
 _MOST_REPORTS = 500  # in one batch
-_BACKOFF = Backoff(first_s=0.5, cap_s=5.0, jitter=0.5)
 _LINGERS_S = 40.0  # how long at most a server holds on to a connection that is no more
 _LATE_S = 10.0  # how much later than its connection a batch may arrive
 
@@ -177,7 +176,7 @@ class Links:
 
     def _redial(self, link: Link) -> None:
         if not link.is_cut:
-            self._dial(link, self._clock.now() + _BACKOFF.delay(link.failures, self._weather.chance.random))
+            self._dial(link, self._clock.now() + BACKOFF.delay(link.failures, self._weather.chance.random))
             link.failures += 1
 
     async def _attend(self, link: Link) -> None:
