@@ -117,19 +117,19 @@ class Columns:
     def currencies(self) -> Iterator[str]:
         return (word for word, count in self._currencies.items() if count)
 
-    def put(self, offer: Offer) -> tuple[int, bool]:
-        """Its row, and whether it was somebody else's or nobody's until now."""
+    def put(self, offer: Offer) -> tuple[int, Offer | None]:
+        """Its row, and how it was in it before."""
         id = offer.flavor.id
         row = self._row_of.get(id)
-        is_new = row is None
-        if row is None:
+        before = None if row is None else self._offers[row]
+        if row is None or before is None:
             row = self._row_of[id] = self._row_for(offer)
         else:
-            self._currencies[self._offers[row].flavor.price.currency] -= 1
+            self._currencies[before.flavor.price.currency] -= 1
         self._offers[row] = offer
         self._currencies[offer.flavor.price.currency] += 1
         self._write(row, offer)
-        return row, is_new
+        return row, before
 
     def drop(self, id: FlavorId) -> int:
         """The row that was its own."""

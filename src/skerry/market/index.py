@@ -38,14 +38,19 @@ class Index:
         self._orders: dict[tuple[Selector, str], Order] = {}
 
     def put(self, offer: Offer) -> None:
-        row, is_new = self._columns.put(offer)
-        if is_new:
+        row, before = self._columns.put(offer)
+        if before is None:
             self._by_id.touch(row)
             self._ranks = None
-        self._touch(row)
+        for (meant, group), order in self._orders.items():
+            # Where it stands as before nothing has to be put in its place: a hold does not change the price.
+            if before is None or _value(before, meant, group) != _value(offer, meant, group):
+                order.touch(row)
 
     def drop(self, id: FlavorId) -> None:
-        self._touch(self._columns.drop(id))
+        row = self._columns.drop(id)
+        for order in self._orders.values():
+            order.touch(row)
 
     def find(self, selector: Selector, limit: int, begin: Place | None) -> list[Offer]:
         """The first `limit` that match, behind `begin`."""
@@ -161,10 +166,7 @@ class Index:
         """The value of one row in an order; None if it is not in it."""
 
         def value(row: int) -> float | None:
-            if not self._columns.is_available(row):
-                return None
-            found = place(self._columns[row], selector)
-            return found.value if found.group == group else None
+            return _value(self._columns[row], selector, group) if self._columns.is_available(row) else None
 
         return value
 
@@ -196,9 +198,11 @@ class Index:
     def _id_of(self, row: int) -> FlavorId:
         return self._columns[row].flavor.id
 
-    def _touch(self, row: int) -> None:
-        for order in self._orders.values():
-            order.touch(row)
+
+def _value(offer: Offer, selector: Selector, group: str) -> float | None:
+    """What an offer is put in order by; None if it is not in the order of that group."""
+    found = place(offer, selector)
+    return found.value if offer.is_available and found.group == group else None
 
 
 def _is_by_part(selector: Selector) -> bool:
