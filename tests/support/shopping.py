@@ -11,6 +11,8 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,17 +43,29 @@ class Shop:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     history: list[Operation] = field(default_factory=list)
     contracts: dict[str, tuple[Buyer, bytes]] = field(default_factory=dict)  # by transaction
+    transactions: set[str] = field(default_factory=set)  # of holds that were answered
     answers: int = 0
+
+    def settled(self, holds: Iterable[Any]) -> list[Operation]:
+        """The history without what never happened: who gave up and has no hold among all that were ever made
+        was not served. Who has some, of those it gave up on with that amount, may have any of them."""
+        given_up = Counter(
+            (hold["Buyer"]["NodeID"], hold["Partition"]["Cpu"])
+            for hold in holds
+            if hold["TransactionID"] not in self.transactions
+        )
+        return [one for one in self.history if one.answered is not None or given_up[one.who, one.amount]]
 
 
 class Buyer:
     """One buyer on one connection that is kept while it lasts; named, or with a key of its own."""
 
     def __init__(self, shop: Shop, number: int, chance: random.Random, *, has_key: bool) -> None:
-        self.name = f"buyer-{number}"
+        key = SigningKey.generate() if has_key else None
+        self.name = f"buyer-{number}" if key is None else str(key.cloud)
         self._shop = shop
         self._chance = chance
-        self._prover = Prover(SigningKey.generate(), SystemClock()) if has_key else None
+        self._prover = None if key is None else Prover(key, SystemClock())
         self._requests = 0
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -116,6 +130,7 @@ class Buyer:
         assert status == 200, told
         assert told["Partition"]["Cpu"] == amount
         self._note(Kind.RESERVED, amount, asked)
+        self._shop.transactions.add(told["TransactionID"])
         return str(told["TransactionID"])
 
     async def _end(self, method: str, path: str, kind: Kind, amount: int) -> None:
