@@ -94,8 +94,9 @@ class Lender:
 
     async def sign(self, contract: ContractId, document: bytes) -> None:
         await self._called("sign")
-        signing.check_countersigned(document, self.ledger.contract(contract).current)
-        await self.ledger.countersign(contract, BUYER.cloud, document)
+        over = self.ledger.contract(contract).current
+        signing.check_countersigned(document, over)
+        await self.ledger.countersign(contract, BUYER.cloud, document, over=over)
 
     async def release(self, contract: str) -> None:
         await self._called("release")

@@ -68,7 +68,7 @@ class Diary:
             lambda: reserve("c", 1),
             lambda: purchase("c"),
             lambda: m.ledger.renew(self.contracts["c"], ANN, m.clock.now() + 4000),
-            lambda: m.ledger.countersign(self.contracts["a"], ANN, b"mine"),
+            lambda: m.ledger.countersign(self.contracts["a"], ANN, b"mine", over=self.documents["a"]),
             lambda: m.ledger.release(self.contracts["a"], ANN),
             lambda: reserve("d", 4),
             lambda: m.ledger.withdraw(F, actor="ed", reclaim=True),

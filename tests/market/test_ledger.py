@@ -101,7 +101,7 @@ async def test_only_the_buyer_buys_or_cancels_its_hold_and_gives_its_contract_ba
             m.ledger.cancel(hold.id, BOB),
             m.ledger.release(sale.contract.id, BOB),
             m.ledger.renew(sale.contract.id, BOB, m.clock.now() + 9999),
-            m.ledger.countersign(sale.contract.id, BOB, b"x"),
+            m.ledger.countersign(sale.contract.id, BOB, b"x", over=sale.document),
         ):
             with pytest.raises(errors.Forbidden, match="another buyer's"):
                 await attempt
@@ -158,7 +158,7 @@ async def test_a_contract_is_renewed_at_the_price_of_now_and_only_as_far_as_aske
     async with market(contract_s=3600.0, max_contract_s=10 * 3600.0) as m:
         await m.publish()
         sale = await m.buy(cpu=4)
-        await m.ledger.countersign(sale.contract.id, ANN, b"mine")
+        await m.ledger.countersign(sale.contract.id, ANN, b"mine", over=sale.document)
         await m.ledger.update(F, lambda f: replace(f, price=Price(Decimal("1.6"), "EUR", "PT1H")), actor="ed")
         until = sale.contract.ends_at + 3600.0
         renewed = await m.ledger.renew(sale.contract.id, ANN, until)
@@ -179,13 +179,25 @@ async def test_the_signature_of_a_buyer_is_kept_once() -> None:
     async with market() as m:
         await m.publish()
         sale = await m.buy()
-        signed = await m.ledger.countersign(sale.contract.id, ANN, b"mine")
+        signed = await m.ledger.countersign(sale.contract.id, ANN, b"mine", over=sale.document)
         assert signed.countersigned == b"mine"
-        assert await m.ledger.countersign(sale.contract.id, ANN, b"mine") == signed
+        assert await m.ledger.countersign(sale.contract.id, ANN, b"mine", over=sale.document) == signed
         with pytest.raises(errors.Conflict):
-            await m.ledger.countersign(sale.contract.id, ANN, b"other")
+            await m.ledger.countersign(sale.contract.id, ANN, b"other", over=sale.document)
+        another = await m.buy()
         with pytest.raises(errors.TooLarge):
-            await m.ledger.countersign((await m.buy()).contract.id, ANN, b"x" * 20_000)
+            await m.ledger.countersign(another.contract.id, ANN, b"x" * 20_000, over=another.document)
+
+
+async def test_a_signature_of_terms_that_were_renewed_meanwhile_is_not_kept() -> None:
+    async with market(max_contract_s=10 * 3600.0) as m:
+        await m.publish()
+        sale = await m.buy()
+        renewed = await m.ledger.renew(sale.contract.id, ANN, sale.contract.ends_at + 60)
+        with pytest.raises(errors.Conflict, match="renewed meanwhile"):
+            await m.ledger.countersign(sale.contract.id, ANN, b"late", over=sale.document)
+        signed = await m.ledger.countersign(sale.contract.id, ANN, b"mine", over=renewed.current)
+        assert signed.countersigned == b"mine"
 
 
 async def test_a_withdrawn_flavor_takes_no_buyers_but_keeps_its_word() -> None:

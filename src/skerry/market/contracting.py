@@ -53,6 +53,8 @@ def countersign(draft: Draft, request: Countersign) -> Sale:
     sale = draft.own_sale(request.contract, request.buyer)
     if sale.countersigned == request.document:
         return sale
+    if sale.current != request.over:
+        raise errors.Conflict("the contract was renewed meanwhile; sign the document that it has now")
     if sale.countersigned:
         raise errors.Conflict("this contract has its buyer's signature already, and it is another")
     if len(request.document) > MAX_DOCUMENT:

@@ -218,11 +218,11 @@ class Ledger:
         """
         return _sale(await self._clerk.ask(await self._flavor_of_contract(id), Renew(id, buyer, until)))
 
-    async def countersign(self, id: ContractId, buyer: CloudId, document: bytes) -> Sale:
-        """Keep the contract as its buyer signed it, once; whoever calls has verified it."""
-        return _sale(
-            await self._clerk.ask(await self._flavor_of_contract(id), Countersign(id, buyer, document))
-        )
+    async def countersign(self, id: ContractId, buyer: CloudId, document: bytes, *, over: bytes) -> Sale:
+        """Keep the contract as its buyer signed it, once; whoever calls has verified that it signed `over`,
+        and if that is no longer what holds it is `Conflict`."""
+        signed = Countersign(id, buyer, document, over)
+        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), signed))
 
     # Reading
 

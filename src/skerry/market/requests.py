@@ -84,11 +84,12 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Countersign(msgspec.Struct, frozen=True):
-    """Keep a contract as its buyer signed it."""
+    """Keep a contract as its buyer signed it, if `over` is still what there was to sign."""
 
     contract: ContractId
     buyer: CloudId
     document: bytes
+    over: bytes
 
 
 class Reclaim(msgspec.Struct, frozen=True):

@@ -190,7 +190,7 @@ async def test_a_seller_has_the_document_that_both_have_signed(shop: Shop) -> No
     path = f"/market/contracts/{sale.contract.id}"
     assert (await shop.get(path))["document"] == sale.document.decode()
     both = signing.countersign(BUYER, sale.document)
-    await shop.ledger.countersign(sale.contract.id, BUYER.cloud, both)
+    await shop.ledger.countersign(sale.contract.id, BUYER.cloud, both, over=sale.document)
     found = await shop.get(path)
     assert found["document"] == both.decode()
     assert found["contract"] == (await shop.get("/market/contracts"))["contracts"][0]

@@ -230,7 +230,8 @@ async def sign(rear: Rear, call: Call, path: IdPath, body: SignatureBody) -> Con
     sale, buyer = await _bought(rear, call, path.id)
     text = body.document.encode("ascii", "replace")
     signing.check_countersigned(text, sale.current)
-    return _state(rear, call, await rear.ledger.countersign(sale.contract.id, buyer, text))
+    after = await rear.ledger.countersign(sale.contract.id, buyer, text, over=sale.current)
+    return _state(rear, call, after)
 
 
 def _state(rear: Rear, call: Call, sale: Sale) -> ContractState:

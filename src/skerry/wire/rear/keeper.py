@@ -61,8 +61,8 @@ class Ledger(Protocol):
 
     async def renew(self, id: ContractId, buyer: CloudId, until: float) -> Sale: ...
 
-    async def countersign(self, id: ContractId, buyer: CloudId, document: bytes) -> Sale:
-        """Keep what the buyer signed, which this room has verified."""
+    async def countersign(self, id: ContractId, buyer: CloudId, document: bytes, *, over: bytes) -> Sale:
+        """Keep what the buyer signed, which this room has verified to be a signature `over` that document."""
         ...
 
     def flavors(self) -> Sequence[Account]:
