@@ -128,23 +128,23 @@ class Buyers:
     def promise(self, hold: Hold) -> None:
         """Count a hold that is on its way into the store."""
         self._promised.add(hold.id)
-        _count(self._holds, hold.buyer, 1)
+        self._count(hold.buyer, 1)
 
     def forget(self, hold: Hold) -> None:
         """It did not get there; no matter if it did."""
         if hold.id in self._promised:
             self._promised.remove(hold.id)
-            _count(self._holds, hold.buyer, -1)
+            self._count(hold.buyer, -1)
 
     def put_hold(self, before: Hold | None, after: Hold | None) -> None:
         if after is not None:
             self.forget(after)
         if before is not None and before.ending is None:
-            _count(self._holds, before.buyer, -1)
+            self._count(before.buyer, -1)
         if after is None:
             return
         if after.ending is None:
-            _count(self._holds, after.buyer, 1)
+            self._count(after.buyer, 1)
         elif after.ending is Ending.EXPIRED and (before is None or before.ending is None):
             self._lapses.append((after.expires_at, after.buyer))
             self._lapsed[after.buyer].append(after.expires_at)
@@ -154,6 +154,12 @@ class Buyers:
         self._lapsed.clear()
         for at, buyer in self._lapses:
             self._lapsed[buyer].append(at)
+
+    def _count(self, buyer: CloudId, number: int) -> None:
+        """Nobody is kept of whom there is nothing to count."""
+        self._holds[buyer] += number
+        if not self._holds[buyer]:
+            del self._holds[buyer]
 
 
 class Books:
@@ -256,13 +262,6 @@ class Books:
     def _drop_if_empty(self, id: FlavorId, book: Book) -> None:
         if book.is_empty:
             self.flavors.pop(id, None)
-
-
-def _count(counts: defaultdict[CloudId, int], buyer: CloudId, number: int) -> None:
-    """Nobody is kept of whom there is nothing to count."""
-    counts[buyer] += number
-    if not counts[buyer]:
-        del counts[buyer]
 
 
 def _due_of_hold(hold: Hold | None) -> Due | None:
