@@ -3,12 +3,13 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 ARGS ?=
-# Many tests wait more than they work, so there are half as many workers again as processors.
+# Many tests wait more than they work, so there are half as many workers again as processors; one that is done
+# takes over what others have not begun.
 WORKERS := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 .PHONY: help
 help: ## Show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 .venv/.setup-run: requirements/run.lock system-packages.txt pyproject.toml scripts/setup
 	@scripts/setup run
@@ -16,8 +17,22 @@ help: ## Show this help
 .venv/.setup-dev: requirements/dev.lock system-packages.txt pyproject.toml scripts/setup
 	@scripts/setup dev
 
+.venv/.setup-etcd: requirements/etcd.lock system-packages.txt pyproject.toml scripts/setup
+	@scripts/setup etcd
+
 .PHONY: setup
 setup: .venv/.setup-dev ## Install all that running and working on Skerry needs
+
+PREFIX ?= /usr/local
+
+.PHONY: install
+install: .venv/.setup-run ## Install what running Skerry needs, and link the command into /usr/local/bin; as root
+	@mkdir -p $(PREFIX)/bin
+	@ln -sfn "$(CURDIR)/$(BIN)/skerry" $(PREFIX)/bin/skerry
+	@echo "$(PREFIX)/bin/skerry is the command"
+
+.PHONY: etcd
+etcd: .venv/.setup-etcd ## Install what running Skerry with its store in etcd needs
 
 .PHONY: up
 up: .venv/.setup-run ## Start Skerry on this machine; flags with ARGS="--http 127.0.0.1:8080"
@@ -25,15 +40,29 @@ up: .venv/.setup-run ## Start Skerry on this machine; flags with ARGS="--http 12
 
 .PHONY: test
 test: .venv/.setup-dev ## Run the tests; choose some with ARGS="-k store"
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: test-fast
+test-fast: .venv/.setup-dev ## Run the tests that need neither root nor servers
+	$(BIN)/python -m pytest -n $$(nproc) --dist worksteal --fast $(ARGS)
+
+.PHONY: coverage
+coverage: .venv/.setup-dev ## Run all tests and print what they cover; only the fast ones with ARGS=--fast
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov=skerry --cov-report= $(ARGS)
+	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines of src/skerry"
 
 .PHONY: check
-check: .venv/.setup-dev ## Format, lint, types, layers, generated files
+check: .venv/.setup-dev ## Format, lint, types, layers, declared packages, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry src
 	$(BIN)/python scripts/generate.py --check
+
+.PHONY: audit
+audit: .venv/.setup-dev ## Ask a vulnerability service about every locked package; needs a network
+	@$(BIN)/python scripts/audit.py
 
 .PHONY: fix
 fix: .venv/.setup-dev ## Mend what can be mended: format, lint, generated files
@@ -46,7 +75,7 @@ bench: .venv/.setup-dev ## Measure each promise as a ratio and say which hold
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: soak
-soak: .venv/.setup-dev ## Make and end ten thousand cells and look for leftovers; fewer with ARGS="1000"
+soak: .venv/.setup-dev ## Try to make it lose, double or leave something; one campaign, shorter, with ARGS="kills --count 20"
 	$(BIN)/python -m bench.soak $(ARGS)
 
 .PHONY: docs

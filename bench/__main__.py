@@ -7,8 +7,11 @@ exit code is 1 if a promise does not hold, so that a script can tell; no test as
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import time
+
+import structlog
 
 from bench.figures import Figure
 
@@ -18,11 +21,13 @@ TOPICS = (
     "cells",
     "images",
     "containers",
+    "walls",
     "cluster",
     "functions",
     "neighbours",
     "continuum",
     "market",
+    "floods",
 )
 
 
@@ -40,6 +45,7 @@ def main(chosen: list[str]) -> int:
     if unknown:
         print(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(TOPICS)}", file=sys.stderr)
         return 2
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     broken: list[Figure] = []
     for topic in chosen or TOPICS:
         started = time.monotonic()

@@ -23,10 +23,10 @@ import uvloop
 from bench.figures import Figure
 from bench.lean import LeanClient
 from bench.serving import percentile, skerry
-from skerry.model.identity import AURAE_NAME
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import runtime_pb2 as pb
-from skerry.wire.proto.runtime_grpc import CellServiceStub
+from skerry.model.callers import NODE_TLS_NAME
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import runtime_pb2 as pb
+from skerry.transport.proto.runtime_grpc import CellServiceStub
 
 ROUNDS = 20
 CYCLES_PER_ROUND = 10
@@ -81,7 +81,7 @@ def measure() -> Iterator[Figure]:
 
 def cycles(ready: dict[str, Any], times: Times, bundle: Path) -> None:
     """One after the other, by a client whose own work does not count."""
-    with closing(LeanClient(ready["socket"], client_tls(ready), AURAE_NAME)) as client:
+    with closing(LeanClient(ready["socket"], client_tls(ready), NODE_TLS_NAME)) as client:
         cycle(client, "warm-up", Times())
         for number in range(ROUNDS):
             for _ in range(RUNC_PER_ROUND):
@@ -92,7 +92,7 @@ def cycles(ready: dict[str, Any], times: Times, bundle: Path) -> None:
 
 
 async def crowds(ready: dict[str, Any]) -> dict[str, float]:
-    channel = dial(ready["socket"], client_tls(ready), server_name=AURAE_NAME)
+    channel = dial(ready["socket"], client_tls(ready), server_name=NODE_TLS_NAME)
     try:
         cells = CellServiceStub(channel)
         return {**await many_at_once(cells), **await memory(cells, ready["pid"])}

@@ -24,19 +24,21 @@ import structlog
 import uvloop
 
 from bench.figures import Figure
-from skerry.control.census import Known
+from skerry.control.instance_index import InstanceRecord
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
-from skerry.model.nodes import Facts
-from skerry.model.room import Room, total
+from skerry.model.nodes import NodeFacts
+from skerry.model.resources import Resources, total
 from skerry.model.settings import EventSettings, FleetSettings
-from skerry.model.statuses import Status
-from skerry.model.workloads import Spec
-from skerry.sim import clouds, demands, fates, packing
-from skerry.sim.servers import Server
-from skerry.sim.weather import Weather
-from skerry.store.sqlite import SqliteStore
+from skerry.model.statuses import InstanceStatus
+from skerry.model.workloads import InstanceSpec
+from skerry.sim import packing, workload_generator
+from skerry.sim.cluster import cloud as cluster_cloud
+from skerry.sim.cluster import fault_plan
+from skerry.sim.cluster.fault_schedule import FaultSchedule
+from skerry.sim.cluster.server import SimulatedServer
+from skerry.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ class Placed(NamedTuple):
     per_s: float
     empty_per_s: float  # while a tenth of all room was given away
     full_per_s: float  # while nine tenths were
-    used: list[Room]  # of each node
+    used: list[Resources]  # of each node
 
 
 def measure() -> Iterator[Figure]:
@@ -115,13 +117,13 @@ def _packing() -> Iterator[Figure]:
         yield Figure(f"{name}, of best fit's", ratio, "x", note=note)
 
 
-def _demand(nodes: int, instances: int, load: float) -> tuple[list[Room], list[Spec]]:
+def _demand(nodes: int, instances: int, load: float) -> tuple[list[Resources], list[InstanceSpec]]:
     """Specs, and nodes of three sizes on which they take the share `load` of all room."""
     chance = random.Random(nodes)
-    specs = demands.draw_specs(instances, chance)
+    specs = workload_generator.draw_specs(instances, chance)
     sizes = [chance.choice((1, 2, 3)) for _ in range(nodes)]
     cores = max(sum(spec.room.cpu for spec in specs) / 1000, sum(spec.room.memory for spec in specs) / 2048)
-    return [demands.node_of(size * cores / (sum(sizes) * load)) for size in sizes], specs
+    return [workload_generator.node_of(size * cores / (sum(sizes) * load)) for size in sizes], specs
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -138,10 +140,10 @@ async def _store() -> AsyncIterator[SqliteStore]:
             await store.close()
 
 
-async def _place(rooms: Sequence[Room], specs: Sequence[Spec]) -> Placed:
+async def _place(rooms: Sequence[Resources], specs: Sequence[InstanceSpec]) -> Placed:
     settings = FleetSettings(reserve_percent=0)
     async with _store() as store:
-        server = Server("bench", store, SystemClock(), settings, _EVENTS)
+        server = SimulatedServer("bench", store, SystemClock(), settings, _EVENTS)
         await server.start(leads=False)
         beats = await _join(server, rooms)
         try:
@@ -154,7 +156,7 @@ async def _place(rooms: Sequence[Room], specs: Sequence[Spec]) -> Placed:
             await given.rest()
             used = [_used(server, number) for number in range(len(rooms))]
         finally:
-            await give_up([beats])
+            await cancel_and_wait([beats])
             await server.stop()
     whole = sum(room.cpu for room in rooms)
     return Placed(
@@ -169,12 +171,12 @@ async def _place(rooms: Sequence[Room], specs: Sequence[Spec]) -> Placed:
 class _Given:
     """When what was given away, as the server's own mirror tells."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SimulatedServer) -> None:
         self.binds: list[tuple[float, int]] = []  # the time, and all cpu that was given away by then
         self._cpu = 0
         server.mirror.listen(self._moved)
 
-    def _moved(self, before: Known | None, after: Known | None) -> None:
+    def _moved(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         if before is not None and before.value.node is None and after is not None and after.value.node:
             self._cpu += after.value.spec.room.cpu
             self.binds.append((time.perf_counter(), self._cpu))
@@ -188,14 +190,14 @@ class _Given:
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
 
 
-async def _join(server: Server, rooms: Sequence[Room]) -> asyncio.Task[None]:
+async def _join(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.Task[None]:
     """Register a node for each of `rooms`, and let it be heard from then on."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def join(number: int, room: Room) -> None:
+    async def join(number: int, room: Resources) -> None:
         async with turns:
             name = _name(number)
-            await server.nodes.register(name, name, Facts("amd64"), room, {})
+            await server.nodes.register(name, name, NodeFacts("amd64"), room, {})
             server.nodes.pulse.heard(NodeId(name))
 
     async def beat() -> None:
@@ -219,14 +221,14 @@ def _name(number: int) -> str:
     return f"n{number:05}"
 
 
-def _used(server: Server, number: int) -> Room:
+def _used(server: SimulatedServer, number: int) -> Resources:
     return total(known.value.spec.room for known in server.mirror.census.on_node(NodeId(_name(number))))
 
 
-async def _create(server: Server, specs: Sequence[Spec]) -> None:
+async def _create(server: SimulatedServer, specs: Sequence[InstanceSpec]) -> None:
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def create(spec: Spec) -> None:
+    async def create(spec: InstanceSpec) -> None:
         async with turns:
             await server.instances.create(spec, actor="bench")
 
@@ -240,8 +242,13 @@ async def _latency() -> tuple[float, float, float]:
     took: list[float] = []
     async with (
         _store() as store,
-        clouds.running(
-            store, SystemClock(), Weather(random.Random(1)), fates.well(0.0), events=_EVENTS, rooms=rooms
+        cluster_cloud.running(
+            store,
+            SystemClock(),
+            FaultSchedule(random.Random(1)),
+            fault_plan.healthy_runs(0.0),
+            events=_EVENTS,
+            rooms=rooms,
         ) as cloud,
     ):
         [server] = cloud.servers
@@ -252,7 +259,7 @@ async def _latency() -> tuple[float, float, float]:
                 instance, _ = await server.instances.create(spec, actor="bench")
                 async with aclosing(server.instances.watch(instance.id)) as states:
                     async for state in states:
-                        if state.observed.status is Status.RUNNING:
+                        if state.observed.status is InstanceStatus.RUNNING:
                             break
                 took.append(time.perf_counter() - began)
 
@@ -267,13 +274,18 @@ async def _idle() -> float:
     rooms, specs = _demand(IDLE_NODES, IDLE_INSTANCES, 0.5)
     async with (
         _store() as store,
-        clouds.running(
-            store, SystemClock(), Weather(random.Random(1)), fates.well(0.0), events=_EVENTS, rooms=rooms
+        cluster_cloud.running(
+            store,
+            SystemClock(),
+            FaultSchedule(random.Random(1)),
+            fault_plan.healthy_runs(0.0),
+            events=_EVENTS,
+            rooms=rooms,
         ) as cloud,
     ):
         [server] = cloud.servers
         await _create(server, specs)
-        await _until(lambda: cloud.witness.counts[Status.RUNNING] == len(specs))
+        await _until(lambda: cloud.witness.counts[InstanceStatus.RUNNING] == len(specs))
         await asyncio.sleep(1.0)
         began, cpu = time.perf_counter(), time.process_time()
         await asyncio.sleep(IDLE_S)

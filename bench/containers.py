@@ -1,15 +1,17 @@
 """Containers over the socket, as a client sees them, against `runc run` of the same root in the same run.
 
-A start is all of it: the cell, the root, an address, a published port, and the runtime; `runc run` has none
-of these but the last, and ends with its program, where ours is measured until the program runs. The two take
-turns, so that whatever else the machine does hits both alike, and each begins when the one before has been
-cleaned up: kernels and nodes go on with that for a while after they have answered.
+A start is all of it: the cell, the root, an address, a published port, a user namespace, and the runtime;
+`runc run` has none of these but the last two, and ends with its program, where ours is measured until the
+program runs. What the user namespace costs is told by the same without: `userns: host`, and `runc run` as the
+machine's root. All take turns, so that whatever else the machine does hits them alike, and each begins when
+the one before has been cleaned up: kernels and nodes go on with that for a while after they have answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -27,15 +29,16 @@ from bench.cells import client_tls, runc_run
 from bench.figures import Figure
 from bench.lean import LeanClient
 from bench.serving import percentile, skerry
-from skerry.model.identity import AURAE_NAME
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import containers_pb2 as pb
-from skerry.wire.proto.containers_grpc import ContainerServiceStub
+from skerry.model.callers import NODE_TLS_NAME
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import containers_pb2 as pb
+from skerry.transport.proto.containers_grpc import ContainerServiceStub
 
 ROUNDS = 80
 PAUSE_S = 0.15
 EXECS = 50
 AT_ONCE = 50
+FIRST_ID = 0x6FFF0000  # of the root of the user namespace of `runc run`; of no range of Skerry's
 _SERVICE = "/skerry.containers.v1.ContainerService"
 
 
@@ -44,22 +47,36 @@ class Times:
     """Seconds of each call."""
 
     run: list[float] = field(default_factory=list)
+    run_as_host: list[float] = field(default_factory=list)
+    limited: list[float] = field(default_factory=list)  # run with a disk limit
     stop: list[float] = field(default_factory=list)
     remove: list[float] = field(default_factory=list)
     execs: list[float] = field(default_factory=list)
     runc: list[float] = field(default_factory=list)
+    runc_as_host: list[float] = field(default_factory=list)
     runc_exec: list[float] = field(default_factory=list)
 
 
 def measure() -> Iterator[Figure]:
     times = Times()
     with tempfile.TemporaryDirectory(prefix="skerry-runc-") as name, skerry() as ready:
-        bundle = Path(name)
+        Path(name).chmod(0o711)  # where the root of a user namespace has to pass
+        bundle, in_userns = Path(name, "host"), Path(name, "userns")
         make_bundle(bundle)
-        cycles(ready, times, bundle)
-        told = uvloop.run(crowds(ready, times, bundle))
+        make_bundle(in_userns, first_id=FIRST_ID)
+        cycles(ready, times, bundle, in_userns)
+        told = uvloop.run(crowds(ready, times, bundle, in_userns))
     runc = percentile(times.runc, 0.5)
-    yield Figure("runc run of busybox true, p50", runc * 1e3, "ms")
+    yield Figure("runc run of busybox true in a user namespace, p50", runc * 1e3, "ms")
+    yield Figure(
+        "user namespace of runc run, p50", (runc - percentile(times.runc_as_host, 0.5)) * 1e3, "ms more"
+    )
+    yield Figure(
+        "user namespace of a container, p50",
+        (percentile(times.run, 0.5) - percentile(times.run_as_host, 0.5)) * 1e3,
+        "ms more",
+        note="against the same with userns host",
+    )
     yield Figure(
         "create and start of a container, p50",
         percentile(times.run, 0.5) / runc,
@@ -68,6 +85,13 @@ def measure() -> Iterator[Figure]:
         note="with cell, root, address and published port",
     )
     yield Figure("create and start of a container, p99", percentile(times.run, 0.99) / runc, "x runc run")
+    yield Figure(
+        "the same with a disk limit, p50",
+        percentile(times.limited, 0.5) / runc,
+        "x runc run",
+        at_most=1.5,
+        note="a file system of its own, where there are no project quotas",
+    )
     yield Figure("stop that kills, p50", percentile(times.stop, 0.5) / runc, "x runc run")
     yield Figure("remove, p50", percentile(times.remove, 0.5) / runc, "x runc run")
     yield Figure(
@@ -81,22 +105,34 @@ def measure() -> Iterator[Figure]:
     )
 
 
-def cycles(ready: dict[str, Any], times: Times, bundle: Path) -> None:
+def cycles(ready: dict[str, Any], times: Times, bundle: Path, in_userns: Path) -> None:
     """One after the other, by a client whose own work does not count."""
-    with closing(LeanClient(ready["socket"], client_tls(ready), AURAE_NAME)) as client:
+    with closing(LeanClient(ready["socket"], client_tls(ready), NODE_TLS_NAME)) as client:
         port = free_port()
         cycle(client, "warm-up", bundle, port, Times())
+        cycle(client, "warm-up", bundle, port, Times(), disk_gb=1)
         for number in range(ROUNDS):
             time.sleep(PAUSE_S)
-            times.runc.append(runc_run(bundle, number))
+            times.runc.append(runc_run(in_userns, number))
             time.sleep(PAUSE_S)
             cycle(client, f"b{number}", bundle, port, times)
+            if number % 4 == 0:
+                time.sleep(PAUSE_S)
+                times.runc_as_host.append(runc_run(bundle, number))
+                time.sleep(PAUSE_S)
+                as_host = Times()
+                cycle(client, f"h{number}", bundle, port, as_host, userns=pb.USER_NAMESPACE_HOST)
+                times.run_as_host += as_host.run
+            time.sleep(PAUSE_S)
+            limited = Times()
+            cycle(client, f"l{number}", bundle, port, limited, disk_gb=1)
+            times.limited += limited.run
         client.check()
 
 
-def cycle(client: LeanClient, name: str, bundle: Path, port: int, times: Times) -> None:
+def cycle(client: LeanClient, name: str, bundle: Path, port: int, times: Times, **more: Any) -> None:
     requests = (
-        ("Run", pb.CreateRequest(spec=spec(name, bundle, port))),
+        ("Run", pb.CreateRequest(spec=spec(name, bundle, port, **more))),
         ("Stop", pb.StopRequest(container=name, grace_s=0)),
         ("Remove", pb.RemoveRequest(container=name)),
     )
@@ -109,27 +145,27 @@ def cycle(client: LeanClient, name: str, bundle: Path, port: int, times: Times) 
         kept.append(end - begin)
 
 
-async def crowds(ready: dict[str, Any], times: Times, bundle: Path) -> dict[str, float]:
-    channel = dial(ready["socket"], client_tls(ready), server_name=AURAE_NAME)
+async def crowds(ready: dict[str, Any], times: Times, bundle: Path, in_userns: Path) -> dict[str, float]:
+    channel = dial(ready["socket"], client_tls(ready), server_name=NODE_TLS_NAME)
     try:
         containers = ContainerServiceStub(channel)
-        await execs(containers, times, bundle)
+        await execs(containers, times, bundle, in_userns)
         return await many_at_once(containers, bundle)
     finally:
         channel.close()
 
 
-async def execs(containers: ContainerServiceStub, times: Times, bundle: Path) -> None:
+async def execs(containers: ContainerServiceStub, times: Times, bundle: Path, in_userns: Path) -> None:
     await containers.Run(pb.CreateRequest(spec=spec("home", bundle)))
     with tempfile.TemporaryDirectory(prefix="skerry-runc-state-") as state:
         runc = ["runc", "--root", state]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        config = bundle / "config.json"
+        config = in_userns / "config.json"
         usual = config.read_text()
         document = json.loads(usual)
         document["process"]["args"] = ["/bin/sleep", "600"]
         config.write_text(json.dumps(document))
-        subprocess.run([*runc, "run", "--detach", "bench"], cwd=bundle, check=True, **quiet)  # type: ignore[call-overload]
+        subprocess.run([*runc, "run", "--detach", "bench"], cwd=in_userns, check=True, **quiet)  # type: ignore[call-overload]
         try:
             for _ in range(EXECS):
                 begin = time.perf_counter()
@@ -163,17 +199,18 @@ async def many_at_once(containers: ContainerServiceStub, bundle: Path) -> dict[s
     return {"start_s": middle - begin, "remove_s": time.perf_counter() - middle}
 
 
-def spec(name: str, bundle: Path, port: int | None = None) -> pb.ContainerSpec:
+def spec(name: str, bundle: Path, port: int | None = None, **more: Any) -> pb.ContainerSpec:
     return pb.ContainerSpec(
         name=name,
         image=f"rootfs:{bundle / 'rootfs'}",
         arguments=["/bin/sleep", "600"],
         ports=[] if port is None else [f"{port}:80"],
+        **more,
     )
 
 
-def make_bundle(folder: Path) -> None:
-    """An OCI bundle of busybox."""
+def make_bundle(folder: Path, first_id: int = 0) -> None:
+    """An OCI bundle of busybox; its root is `first_id` on the machine."""
     busybox = shutil.which("busybox")
     assert busybox, "busybox is missing: install the packages of system-packages.txt"
     (folder / "rootfs" / "bin").mkdir(parents=True)
@@ -183,6 +220,12 @@ def make_bundle(folder: Path) -> None:
     subprocess.run(["runc", "spec"], cwd=folder, check=True)
     document = json.loads((folder / "config.json").read_text())
     document["process"] |= {"args": ["/bin/true"], "terminal": False}
+    if first_id:
+        for path in (folder / "rootfs", *(folder / "rootfs").rglob("*")):
+            os.chown(path, first_id, first_id, follow_symlinks=False)
+        mapping = [{"containerID": 0, "hostID": first_id, "size": 65_536}]
+        document["linux"] |= {"uidMappings": mapping, "gidMappings": mapping}
+        document["linux"]["namespaces"].append({"type": "user"})
     (folder / "config.json").write_text(json.dumps(document))
 
 

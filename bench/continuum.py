@@ -23,25 +23,26 @@ from typing import Any
 
 import structlog
 import uvloop
+from tests.support.links import OpenAccess
 
 from bench.figures import Figure
 from bench.functions import PYTHON, Client, write_script, wrk
 from bench.serving import percentile, skerry
-from skerry.functions.continuum.coordinates import START
-from skerry.functions.continuum.neighbours import Begins, FarCall, Standing
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.member_api import BeforeStart, ForwardedCall, MemberLoad
+from skerry.functions.coordinates import START
 from skerry.kit import tasks
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
-from skerry.model.calls import Report
+from skerry.model.calls import CallReport
 from skerry.model.ids import Digest, FunctionName, NodeId
-from skerry.model.members import Member
-from skerry.model.sessions import Hello
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import NodeHello
 from skerry.model.settings import FunctionSettings
-from skerry.node.membership import Membership
-from skerry.wire.neighbours.links import KeptLinks
-from skerry.wire.neighbours.serving import NeighbourServer
-from skerry.wire.nodes.client import GrpcDialler
+from skerry.node.agent.node_identity import NodeIdentity
+from skerry.transport.links.members.link_pool import LinkPool
+from skerry.transport.links.members.server import MemberLinkServer
+from skerry.transport.links.nodes.client import GrpcControlDialer
 
 ROUNDS = 10
 LOAD_S = 1
@@ -51,7 +52,7 @@ REST_S = 30.0
 SETTLE_S = 10.0
 EDGE, CLOUD = "edge", "cloud"
 # How the others say they are: with warm workers of some functions.
-STANDING = Standing(START, 4096, 4.0, 0, {FunctionName(f"function-{number}"): 2 for number in range(20)})
+STANDING = MemberLoad(START, 4096, 4.0, 0, {FunctionName(f"function-{number}"): 2 for number in range(20)})
 SETTINGS = FunctionSettings()
 
 
@@ -167,7 +168,7 @@ def cpu_s(pid: int) -> float:
 
 async def share_in_company(folder: Path, edge: dict[str, Any], url: str) -> float:
     [address] = [other["Address"] for other in neighbours_of(url) if other["Node"] == EDGE]
-    member = Member(NodeId(edge["node"]), EDGE, EDGE, address=address)
+    member = ContinuumMember(NodeId(edge["node"]), EDGE, EDGE, address=address)
     async with contextlib.AsyncExitStack() as running:
         others = MEMBERS - 2  # beside the node and its server
         for number in range(others):
@@ -182,41 +183,45 @@ async def share_in_company(folder: Path, edge: dict[str, Any], url: str) -> floa
 
 
 @contextlib.asynccontextmanager
-async def other(folder: Path, server: str, area: str, name: str, asked: Member) -> AsyncIterator[None]:
+async def other(
+    folder: Path, server: str, area: str, name: str, asked: ContinuumMember
+) -> AsyncIterator[None]:
     """A member that tells how it is, and asks the member `asked`, if that is of its area."""
     clock = SystemClock()
-    membership = Membership(folder, clock)
+    membership = NodeIdentity(folder, clock)
     with Client(server) as client:
         token = make_token(client)
     place = await membership.join(server, token, name)
     here = NodeId(place.node)
     sock = socket.create_server(("127.0.0.1", 0))
     address = "{}:{}".format(*sock.getsockname())
-    listener = NeighbourServer(
-        here, Idle(), membership.serving_context, clock, SETTINGS, counts=lambda serial: True
+    listener = MemberLinkServer(
+        here, Idle(), membership.serving_context, clock, SETTINGS, access=OpenAccess()
     )
     listener.listen(sock)
-    links = KeptLinks(
+    links = LinkPool(
         here,
         membership.context,
         clock,
         SETTINGS,
         timeout_s=SETTINGS.neighbour_timeout_s,
-        counts=lambda serial: True,
+        access=OpenAccess(),
     )
     asking = [asyncio.create_task(keep_asking(links, asked))] if area == asked.area else []
     try:
         # The server goes by this for as long as the node is registered, connected or not.
-        async with GrpcDialler(place.grpc, membership.context).dial() as connection:
-            await connection.hello(Hello(name, member=Member(here, name, area, CLOUD, address, 4096, 4.0)))
+        async with GrpcControlDialer(place.grpc, membership.context).dial() as connection:
+            await connection.hello(
+                NodeHello(name, member=ContinuumMember(here, name, area, CLOUD, address, 4096, 4.0))
+            )
         yield
     finally:
-        await tasks.give_up(asking)
+        await tasks.cancel_and_wait(asking)
         await links.close()
         await listener.stop(0.0)
 
 
-async def keep_asking(links: KeptLinks, asked: Member) -> None:
+async def keep_asking(links: LinkPool, asked: ContinuumMember) -> None:
     await asyncio.sleep(random.random() * SETTINGS.ping_s)  # so that they do not all ask together
     while True:
         await links.ping(asked, STANDING)
@@ -226,19 +231,19 @@ async def keep_asking(links: KeptLinks, asked: Member) -> None:
 class Idle:
     """A member that is asked how it is, and nothing else."""
 
-    async def invoke(self, call: FarCall, *, begins: Begins | None) -> Report:
-        raise errors.NoRoom("this member only listens; send calls to another one")
+    async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
+        raise errors.ResourcesExhausted("this member only listens; send calls to another one")
 
     def has_warm(self, function: FunctionName) -> bool:
         return False
 
-    def standing(self) -> Standing:
+    def standing(self) -> MemberLoad:
         return STANDING
 
-    def heard(self, node: NodeId, standing: Standing) -> None: ...
+    def heard(self, node: NodeId, standing: MemberLoad) -> None: ...
 
     async def code(self, digest: Digest) -> bytes:
         raise errors.NotFound(f"this member has no code {digest}")
 
-    async def poll(self, id: str) -> Polled | None:
+    async def poll(self, id: str) -> AsyncCallResult | None:
         return None

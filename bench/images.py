@@ -27,7 +27,7 @@ from skerry.kit.clock import SystemClock
 from skerry.model.images import Platform
 from skerry.model.settings import ImageSettings
 from skerry.node.images.images import Images
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker
 
 ROUNDS = 5
 SEED = 4
@@ -72,7 +72,7 @@ def rounds(place: Path, reference: str) -> tuple[list[float], list[float], list[
 
 async def pull(folder: Path, reference: str) -> tuple[float, float]:
     images = await Images.open(
-        folder, ImageSettings(), SystemClock(), platform=Platform(), unpacker=Unpacker()
+        folder, ImageSettings(), SystemClock(), platform=Platform(), unpacker=LayerUnpacker()
     )
     begin = time.perf_counter()
     await images.pull(reference)

@@ -22,24 +22,25 @@ import uvloop
 
 from bench import market_deals, market_lists, market_news
 from bench.figures import Figure
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit import logs
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import Keeper
-from skerry.market.keys import SigningKey
-from skerry.market.ledger import Ledger
-from skerry.market.signing import Notary
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Contract, Flavor, Partition, Price
-from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
-from skerry.model.settings import EventSettings, MarketSettings
-from skerry.store.sqlite import SqliteStore
+from skerry.kit.tasks import TaskSupervisor
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.signatures import ContractSigner
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market import Contract, Offer, Partition, Price
+from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.settings import EventSettings
+from skerry.store.sqlite.store import SqliteStore
 
 ROUNDS = 5
 ROUND_S = 1.0
 BUYERS = 64
 FLAVORS = 8
-PART = Room(Millicores(1000), Megabytes(1))
+PART = Resources(Millicores(1000), Megabytes(1))
 
 
 def measure() -> Iterator[Figure]:
@@ -61,14 +62,14 @@ async def _rounds(folder: Path) -> tuple[float, float, float, float, list[float]
     key = SigningKey.generate()
     times: list[float] = []
     async with _ledger(folder, key) as ledger:
-        ids = [FlavorId(f"flavor-{number}") for number in range(FLAVORS)]
+        ids = [OfferId(f"flavor-{number}") for number in range(FLAVORS)]
         for id in ids:
             await ledger.publish(_flavor(id, key.cloud), actor="bench")
         first = await ledger.reserve(CloudId("first"), ids[0], room=PART)
         sale = await ledger.purchase(first.id, CloudId("first"))
         rates = [
             (
-                _sign(Notary(key), sale.contract),
+                _sign(ContractSigner(key), sale.contract),
                 await _round(ledger, ids[:1], 1, []),
                 await _round(ledger, ids[:1], BUYERS, times),
                 await _round(ledger, ids, BUYERS, []),
@@ -87,10 +88,10 @@ async def _ledger(folder: Path, key: SigningKey) -> Any:
     store = await SqliteStore.open(folder / "store.db", clock)
     events = EventLog(store, clock, EventSettings())
     ledger = Ledger(
-        store, clock, MarketSettings(), events, provider=key.cloud, make_contract=Notary(key).sign
+        store, clock, MarketSettings(), events, provider=key.cloud, make_contract=ContractSigner(key).sign
     )
     try:
-        async with Keeper("bench") as keep:
+        async with TaskSupervisor("bench") as keep:
             keep.forever("ledger", ledger.run)
             keep.forever("events", events.run)
             await ledger.ready()
@@ -99,19 +100,19 @@ async def _ledger(folder: Path, key: SigningKey) -> Any:
         await store.close()
 
 
-def _flavor(id: FlavorId, provider: CloudId) -> Flavor:
-    return Flavor(
+def _flavor(id: OfferId, provider: CloudId) -> Offer:
+    return Offer(
         id=id,
         provider=provider,
         kind="k8slice",
-        room=Room(Millicores(MOST // 1000 * 1000), Megabytes(MOST // 1000), Gigabytes(0)),
+        room=Resources(Millicores(MAX_AMOUNT // 1000 * 1000), Megabytes(MAX_AMOUNT // 1000), Gigabytes(0)),
         price=Price(Decimal("1000.00"), "EUR", "PT1H"),
         created_at=0.0,
         partition=Partition(least=PART, step=PART),
     )
 
 
-async def _round(ledger: Ledger, ids: Sequence[FlavorId], buyers: int, times: list[float]) -> float:
+async def _round(ledger: Ledger, ids: Sequence[OfferId], buyers: int, times: list[float]) -> float:
     started = time.perf_counter()
     done = 0
 
@@ -128,7 +129,7 @@ async def _round(ledger: Ledger, ids: Sequence[FlavorId], buyers: int, times: li
     return done / (time.perf_counter() - started)
 
 
-def _sign(notary: Notary, contract: Contract) -> float:
+def _sign(notary: ContractSigner, contract: Contract) -> float:
     done, started = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < ROUND_S / 4:
         notary.sign(contract)

@@ -17,13 +17,14 @@ from typing import Any
 import uvloop
 
 from bench.figures import Figure
+from bench.sellers import seller_wires
 from bench.serving import percentile, skerry
-from bench.wires import Wire, wires
+from bench.wires import Wire
 from skerry.kit.clock import SystemClock
-from skerry.market.keys import SigningKey
-from skerry.market.proofs import Prover
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import RequestSigner
 from skerry.model.ids import CloudId
-from skerry.model.room import MOST
+from skerry.model.resources import MAX_AMOUNT
 
 ROUNDS = 5
 ROUND_S = 1.5
@@ -32,7 +33,7 @@ FLAVOR = "bench"
 RESERVE, PURCHASE = "/api/reserveflavor", "/api/purchaseflavor"
 OFFER = {
     "FlavorID": FLAVOR,
-    "Characteristics": {"Cpu": MOST // 1000, "Memory": MOST // 1000},
+    "Characteristics": {"Cpu": MAX_AMOUNT // 1000, "Memory": MAX_AMOUNT // 1000},
     "Price": {"Amount": "1000.00", "Currency": "EUR", "Period": "PT1H"},
     "Policy": {"Partitionable": {"CpuMin": 1, "MemoryMin": 1, "CpuStep": 1, "MemoryStep": 1}},
 }
@@ -52,11 +53,14 @@ def measure() -> Iterator[Figure]:
 
 async def _rounds(url: str) -> tuple[float, float, float, list[float]]:
     times: list[float] = []
-    async with wires(url, BUYERS) as connections:
+    async with seller_wires(url, BUYERS) as connections:
         offered = json.loads(await connections[0].ask("POST", "/api/flavors", json.dumps(OFFER).encode()))
         provider = CloudId(offered["ProviderID"])
         named = [_named(wire, number) for number, wire in enumerate(connections)]
-        signed = [_signed(wire, provider) for wire in connections]
+        keys = [SigningKey.generate() for _ in connections]
+        for key in keys:
+            await connections[0].ask("PUT", f"/market/buyers/{key.cloud}", b"{}")
+        signed = [_signed(wire, provider, key) for wire, key in zip(connections, keys, strict=True)]
         rates = [
             (
                 await _round([_look(wire) for wire in connections], []),
@@ -96,8 +100,8 @@ def _named(wire: Wire, number: int) -> Callable[[], Awaitable[None]]:
     return _deal(wire.ask, {"Buyer": {"NodeID": f"buyer-{number}"}})
 
 
-def _signed(wire: Wire, provider: CloudId) -> Callable[[], Awaitable[None]]:
-    prover = Prover(SigningKey.generate(), SystemClock())
+def _signed(wire: Wire, provider: CloudId, key: SigningKey) -> Callable[[], Awaitable[None]]:
+    prover = RequestSigner(key, SystemClock())
 
     async def ask(method: str, target: str, body: bytes) -> bytes:
         return await wire.ask(method, target, body, prover.header(provider, method, target, body))

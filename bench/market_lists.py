@@ -22,16 +22,17 @@ from typing import Any
 import uvloop
 
 from bench.figures import Figure
+from bench.sellers import seller_wires
 from bench.serving import percentile, skerry
 from bench.wires import Wire, wires
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.kit.clock import SystemClock
-from skerry.market.accounts import Account, flavor_key
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Aggregation, Flavor, Partition, Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.market.provider.ledger.records import OfferRecord, offer_key
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market import Aggregation, Offer, Partition, Price
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.store.protocol import MAX_OPS, Op, Put
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 
 FLAVORS = 100_000
 ROUNDS = 5
@@ -80,7 +81,7 @@ def measure() -> Iterator[Figure]:
 
 
 async def _rounds(url: str) -> list[Times]:
-    async with wires(url, 2) as (wire, other):
+    async with seller_wires(url, 2) as (wire, other):
         await _round(wire, other)  # it warms up
         return [await _round(wire, other) for _ in range(ROUNDS)]
 
@@ -148,7 +149,9 @@ async def _fill(folder: Path, cloud: CloudId) -> None:
         flavors = [_flavor(number, cloud, chance) for number in range(FLAVORS)]
         for start in range(0, FLAVORS, MAX_OPS):
             ops: list[Op] = [
-                Put(flavor_key(flavor.id), jsonio.encode(Account(flavor=flavor, capacity=flavor.whole)))
+                Put(
+                    offer_key(flavor.id), json_codec.encode(OfferRecord(flavor=flavor, capacity=flavor.whole))
+                )
                 for flavor in flavors[start : start + MAX_OPS]
             ]
             await store.commit(ops)
@@ -156,15 +159,15 @@ async def _fill(folder: Path, cloud: CloudId) -> None:
         await store.close()
 
 
-def _flavor(number: int, cloud: CloudId, chance: random.Random) -> Flavor:
+def _flavor(number: int, cloud: CloudId, chance: random.Random) -> Offer:
     cores = chance.randint(2, 64)
-    step = Room(Millicores(1000), Megabytes(1024))
+    step = Resources(Millicores(1000), Megabytes(1024))
     is_divided = number % 2 == 0
-    return Flavor(
-        id=FlavorId(f"flavor-{number}"),
+    return Offer(
+        id=OfferId(f"flavor-{number}"),
         provider=cloud,
         kind="k8slice",
-        room=Room(Millicores(cores * 1000), Megabytes(cores * 4096), Gigabytes(chance.choice((0, 100)))),
+        room=Resources(Millicores(cores * 1000), Megabytes(cores * 4096), Gigabytes(chance.choice((0, 100)))),
         price=Price(Decimal(chance.randint(1, 10_000)) / 1000, chance.choice(("EUR", "EUR", "USD")), "PT1H"),
         created_at=0.0,
         architecture=chance.choice(("amd64", "arm64")),

@@ -18,8 +18,9 @@ import uvloop
 
 from bench.figures import Figure
 from bench.market_deals import FLAVOR, OFFER
+from bench.sellers import seller_wires
 from bench.serving import percentile, skerry
-from bench.wires import Wire, wires
+from bench.wires import Wire
 
 SUBSCRIBERS = 1000
 ROUNDS = 20
@@ -40,7 +41,7 @@ def measure() -> Iterator[Figure]:
 
 
 async def _rounds(url: str) -> list[float]:
-    async with wires(url, 1) as (wire,):
+    async with seller_wires(url, 1) as (wire,):
         await wire.ask("POST", "/api/flavors", json.dumps(OFFER).encode())
         crowd = Crowd()
         await crowd.gather(url)

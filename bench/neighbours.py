@@ -22,26 +22,27 @@ from typing import cast
 
 import structlog
 import uvloop
+from tests.support.links import OpenAccess
 
 from bench.figures import Figure
 from bench.serving import percentile
-from skerry.functions.continuum.coordinates import START
-from skerry.functions.continuum.neighbours import Begins, FarCall, Member, Standing
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.member_api import BeforeStart, ContinuumMember, ForwardedCall, MemberLoad
+from skerry.functions.coordinates import START
 from skerry.kit import pki, tls
 from skerry.kit.clock import SystemClock
-from skerry.model.calls import Answer, Ask, Report
-from skerry.model.identity import AURAE_NAME, Role
+from skerry.model.callers import NODE_TLS_NAME, Role
+from skerry.model.calls import CallReport, CallRequest, CallResult
 from skerry.model.ids import Digest, FunctionName, NodeId
 from skerry.model.settings import FunctionSettings
-from skerry.wire.neighbours.links import KeptLinks
-from skerry.wire.neighbours.serving import NeighbourServer
+from skerry.transport.links.members.link_pool import LinkPool
+from skerry.transport.links.members.server import MemberLinkServer
 
 ROUNDS = 10
 CALLS = 300
 AT_ONCE = 64
 HERE, THERE = NodeId("here"), NodeId("there")
-STANDING = Standing(START, 1024, 2.0, 0, {})
+STANDING = MemberLoad(START, 1024, 2.0, 0, {})
 WORKER = "import socket\ns = socket.socket(fileno=0)\nwhile data := s.recv(65536): s.sendall(data)\n"
 
 
@@ -71,11 +72,11 @@ def measure() -> Iterator[Figure]:
 
 
 async def ask(folder: Path, port: int, echo_port: int) -> dict[str, list[float]]:
-    links = KeptLinks(
-        HERE, client(folder), SystemClock(), FunctionSettings(), timeout_s=10.0, counts=lambda serial: True
+    links = LinkPool(
+        HERE, client(folder), SystemClock(), FunctionSettings(), timeout_s=10.0, access=OpenAccess()
     )
-    there = Member(THERE, "there", "bench", address=f"127.0.0.1:{port}")
-    call = FarCall(Ask(FunctionName("noop"), b'{"a": 1}'), version=1)
+    there = ContinuumMember(THERE, "there", "bench", address=f"127.0.0.1:{port}")
+    call = ForwardedCall(CallRequest(FunctionName("noop"), b'{"a": 1}'), version=1)
     times: dict[str, list[float]] = {}
 
     async def take(what: str, work: Callable[[], Awaitable[object]], times_over: int = CALLS) -> None:
@@ -135,27 +136,27 @@ class Serves:
         self._process = process
         self._turn = asyncio.Lock()
 
-    async def invoke(self, call: FarCall, *, begins: Begins | None) -> Report:
+    async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
         if begins is not None:
             await begins()
         began = time.monotonic()
         async with self._turn:
             result = await self._process.ask(call.ask.params)
         took_s = time.monotonic() - began
-        return Report(Answer(took_s, result), took_s, is_warm=True, area="bench", node=THERE)
+        return CallReport(CallResult(took_s, result), took_s, is_warm=True, area="bench", node=THERE)
 
     def has_warm(self, function: FunctionName) -> bool:
         return True
 
-    def standing(self) -> Standing:
+    def standing(self) -> MemberLoad:
         return STANDING
 
-    def heard(self, node: NodeId, standing: Standing) -> None: ...
+    def heard(self, node: NodeId, standing: MemberLoad) -> None: ...
 
     async def code(self, digest: Digest) -> bytes:
         return b""
 
-    async def poll(self, id: str) -> Polled | None:
+    async def poll(self, id: str) -> AsyncCallResult | None:
         return None
 
 
@@ -178,7 +179,7 @@ async def worker() -> AsyncIterator[Serves]:
 async def echoing(folder: Path, port: int) -> AsyncIterator[Echo]:
     line = Echo()
     await asyncio.get_running_loop().create_connection(
-        lambda: line, "127.0.0.1", port, ssl=client(folder), server_hostname=AURAE_NAME
+        lambda: line, "127.0.0.1", port, ssl=client(folder), server_hostname=NODE_TLS_NAME
     )
     try:
         yield line
@@ -192,8 +193,8 @@ async def serve(folder: Path) -> None:
     tls.load(context, folder / f"{THERE}.crt", folder / f"{THERE}.key")
     loop = asyncio.get_running_loop()
     async with worker() as serves:
-        server = NeighbourServer(
-            THERE, serves, context, SystemClock(), FunctionSettings(), counts=lambda serial: True
+        server = MemberLinkServer(
+            THERE, serves, context, SystemClock(), FunctionSettings(), access=OpenAccess()
         )
         sock = socket.create_server(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -212,9 +213,9 @@ def client(folder: Path) -> ssl.SSLContext:
 
 
 def make_certificates(folder: Path) -> None:
-    authority = pki.Authority.load_or_create(folder, SystemClock())
+    authority = pki.CertificateAuthority.load_or_create(folder, SystemClock())
     for node in (HERE, THERE):
-        request = pki.Request.parse(pki.make_request(pki.load_or_create_key(folder / f"{node}.key")))
+        request = pki.SigningRequest.parse(pki.make_request(pki.load_or_create_key(folder / f"{node}.key")))
         issued = authority.issue(
             request,
             name=node,
@@ -222,7 +223,7 @@ def make_certificates(folder: Path) -> None:
             lifetime_s=3600.0,
             server=True,
             client=True,
-            hosts=[AURAE_NAME],
+            hosts=[NODE_TLS_NAME],
         )
         (folder / f"{node}.crt").write_bytes(issued.pem)
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from bench.figures import Figure
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.schedule.answers import Placement
-from skerry.schedule.asks import Ask, NodeView, Policy
-from skerry.schedule.fleet import Fleet
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
+from skerry.schedule.results import Placement
+from skerry.schedule.scheduler import Scheduler
 
 SEED = 5
 SIZES = (100, 1_000, 5_000, 10_000)
@@ -71,7 +71,7 @@ SEEDS = 3
 
 def measure() -> Iterator[Figure]:
     for nodes in SIZES:
-        for policy in Policy if nodes == 5_000 else (Policy.BINPACK,):
+        for policy in PlacementPolicy if nodes == 5_000 else (PlacementPolicy.BINPACK,):
             low, high = rates(nodes, policy)
             name = f"{nodes:,} nodes, {policy}"
             yield Figure(f"{name}, 10 % full", low, "placements/s", note=f"{1e6 / low:.0f} us each")
@@ -80,7 +80,7 @@ def measure() -> Iterator[Figure]:
     yield from packing()
 
 
-def rates(nodes: int, policy: Policy) -> tuple[float, float]:
+def rates(nodes: int, policy: PlacementPolicy) -> tuple[float, float]:
     """Placements per second on a fleet that is 10 % full and on one that is 90 %, in turns."""
     fleets = [filled(nodes, policy, level) for level in (0.1, 0.9)]
     # A small fleet at 90 % has room for few more; a round must not fill it up.
@@ -89,26 +89,29 @@ def rates(nodes: int, policy: Policy) -> tuple[float, float]:
     return statistics.median(low), statistics.median(high)
 
 
-def filled(nodes: int, policy: Policy, level: float) -> Fleet:
+def filled(nodes: int, policy: PlacementPolicy, level: float) -> Scheduler:
     """A fleet of which that share of the scarcest part is taken."""
     chance = random.Random(SEED)
-    fleet = Fleet()
+    fleet = Scheduler()
     for number in range(nodes):
         fleet.set_node(NodeView(NodeId(f"node-{number:05}"), _room(MACHINE)))
     taken = np.zeros(3)
     whole = nodes * np.array(MACHINE)
     for number in itertools.count():
         parts = chance.choice(MIXED)
-        if _put(fleet, Ask(InstanceId(f"i{number}"), _room(parts)), policy):
+        if _put(fleet, PlacementRequest(InstanceId(f"i{number}"), _room(parts)), policy):
             taken += parts
         if (taken / whole).max() >= level:
             break
     return fleet
 
 
-def _round(fleet: Fleet, policy: Policy, count: int) -> float:
+def _round(fleet: Scheduler, policy: PlacementPolicy, count: int) -> float:
     """The rate of one round, which is given back after."""
-    asks = [Ask(InstanceId(f"round{number}"), _room(MIXED[number % len(MIXED)])) for number in range(count)]
+    asks = [
+        PlacementRequest(InstanceId(f"round{number}"), _room(MIXED[number % len(MIXED)]))
+        for number in range(count)
+    ]
     started = time.process_time()
     placed = sum(_put(fleet, ask, policy) for ask in asks)
     elapsed = time.process_time() - started
@@ -117,7 +120,7 @@ def _round(fleet: Fleet, policy: Policy, count: int) -> float:
     return placed / elapsed
 
 
-def _put(fleet: Fleet, ask: Ask, policy: Policy) -> bool:
+def _put(fleet: Scheduler, ask: PlacementRequest, policy: PlacementPolicy) -> bool:
     placement = fleet.place(ask, policy)
     if isinstance(placement, Placement):
         fleet.bind(placement.node, ask)
@@ -173,12 +176,12 @@ def pack(
 
 
 def _by_us(room: np.ndarray, asks: Sequence[Parts]) -> np.ndarray:
-    fleet = Fleet()
+    fleet = Scheduler()
     names = [NodeId(f"node-{number:05}") for number in range(len(room))]
     for name, parts in zip(names, room.tolist(), strict=True):
         fleet.set_node(NodeView(name, _room(parts)))
     for number, parts in enumerate(asks):
-        _put(fleet, Ask(InstanceId(f"i{number}"), _room(parts)), Policy.BINPACK)
+        _put(fleet, PlacementRequest(InstanceId(f"i{number}"), _room(parts)), PlacementPolicy.BINPACK)
     return np.array([[amount for _, _, amount in fleet.free(name).parts()] for name in names])
 
 
@@ -193,6 +196,6 @@ def _by_best_fit(room: np.ndarray, asks: Sequence[Parts]) -> np.ndarray:
     return free
 
 
-def _room(parts: Sequence[int]) -> Room:
+def _room(parts: Sequence[int]) -> Resources:
     cpu, memory, disk = parts
-    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))

@@ -18,9 +18,9 @@ import uvloop
 
 from bench.figures import Figure
 from skerry.kit.clock import SystemClock
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put, Store
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 
 ROUNDS = 8
 ROUND_S = 0.6

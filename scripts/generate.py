@@ -42,10 +42,10 @@ This page is generated from `src/skerry/cli/`.
 
 def settings_reference() -> str:
     """docs/settings.md: every knob."""
-    from skerry.model.settings import knobs
+    from skerry.model.settings import setting_fields
 
     lines = [SETTINGS_OPENING]
-    for knob in knobs().values():
+    for knob in setting_fields().values():
         bounds = [
             f"{sign} {value:g}"
             for sign, value in (
@@ -89,7 +89,7 @@ def cli_reference() -> str:
 
 def openapi() -> str:
     """docs/openapi.json: the HTTP API."""
-    from skerry.wire.http.openapi import openapi_document
+    from skerry.daemon.openapi import openapi_document
 
     return json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n"
 

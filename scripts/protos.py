@@ -1,4 +1,4 @@
-"""Compile the .proto sources of `skerry.wire.proto` into the stubs that are committed beside them.
+"""Compile the .proto sources of `skerry.transport.proto` into the stubs that are committed beside them.
 
 `scripts/generate.py` calls `compile_into` on a scratch folder and compares; `python scripts/protos.py` writes
 the stubs in place. The compiler and grpclib's plugin come from the development packages, at locked versions,
@@ -14,7 +14,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 HOME = Path(__file__).resolve().parent.parent / "src"
-SOURCES = HOME / "skerry" / "wire" / "proto"
+SOURCES = HOME / "skerry" / "transport" / "proto"
 PLUGIN = Path(sys.executable).parent / "protoc-gen-grpclib_python"
 
 

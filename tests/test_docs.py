@@ -41,10 +41,11 @@ def test_every_page_of_the_docs_is_reached_from_the_index() -> None:
     assert pages - linked == set()
 
 
-def test_every_file_that_the_specification_names_exists() -> None:
-    text = (ROOT / "docs" / "specification.md").read_text()
+@pytest.mark.parametrize("page", ["docs/specification.md", "SECURITY.md"])
+def test_every_file_that_a_page_of_promises_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
     named = re.findall(r"`((?:tests|bench|src)/[\w/.]+?)(?:::(\w+))?`", text)
-    assert named, "the specification names no test"
+    assert named, f"{page} names no test"
     missing = []
     for path, test in named:
         file = ROOT / path

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from skerry.cli import main
 from skerry.model import errors
-from skerry.wire import errors as tables
+from skerry.transport import error_codes as tables
 
 ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / "src" / "skerry"
 GENERATED = re.compile(r"_pb2\.pyi?$|_grpc\.py$")
 
 
@@ -55,6 +60,94 @@ def test_there_is_no_room_for_odds_and_ends() -> None:
     assert names.isdisjoint({"utils", "util", "helpers", "helper", "common", "misc"})
 
 
+def test_no_public_class_name_stands_in_three_modules() -> None:
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(str(path.relative_to(HOME)))
+    assert places, "no classes were found"
+    assert {name: found for name, found in places.items() if len(found) > 2} == {}
+
+
+def prose(source: str) -> Iterator[str]:
+    """The docstrings and comments of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def is_there(dotted: str) -> bool:
+    """Whether `skerry.room.module`, or a name in a module, exists."""
+    place, names = HOME, dotted.split(".")[1:]
+    while names and (place / names[0]).is_dir():
+        place /= names.pop(0)
+    if names and (place / f"{names[0]}.py").is_file():
+        place /= f"{names.pop(0)}.py"
+    elif names:
+        place /= "__init__.py"
+    text = place.read_text() if names else ""
+    return all(re.search(rf"\b{name}\b", text) for name in names)
+
+
+def is_in_a_protocol(dotted: str, protocols: str) -> bool:
+    """Whether it is a package of gRPC, or a service in one."""
+    package, _, service = dotted.rpartition(".")
+    if f"package {dotted};" in protocols:
+        return True
+    return f"package {package};" in protocols and f"service {service} " in protocols
+
+
+# A group of entry points and a subprotocol: they look like modules and are none.
+NO_MODULES = {"skerry.policies", "skerry.door.v1"}
+
+
+def test_every_module_that_a_docstring_or_comment_names_exists() -> None:
+    protocols = "\n".join(path.read_text() for path in tracked("*.proto"))
+    dotted, files = re.compile(r"`(skerry(?:\.\w+)+)"), re.compile(r"`([\w/]+\.py)`")
+    seen, missing = 0, []
+    for path in modules():
+        text = "\n".join(prose(path.read_text()))
+        named = [name for name in dotted.findall(text) if name not in NO_MODULES]
+        seen += len(named)
+        wrong = [name for name in named if not is_there(name) and not is_in_a_protocol(name, protocols)]
+        wrong += [
+            name for name in files.findall(text) if not any((home / name).is_file() for home in (HOME, ROOT))
+        ]
+        missing += [f"{path.relative_to(HOME)}: {name}" for name in wrong]
+    assert seen, "no names of modules were found"
+    assert missing == []
+
+
+def glossary_words(text: str) -> set[str]:
+    """What the glossary defines: bold at the beginning of a line, or the first column of a table."""
+    cells = re.findall(r"^(?:- )?\*\*(.+?)\*\*", text, re.MULTILINE)
+    lines = text.splitlines()
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        is_heading = bool(re.match(r"\|[\s:|-]+$", after))
+        if line.startswith("|") and not is_heading and not re.match(r"\|[\s:|-]+$", line):
+            cells.append(line.split("|")[1])
+    words = {word for cell in cells for word in re.split(r"[,/]", re.sub(r"\(.*?\)", "", cell))}
+    return {word.strip(" *`:").lower() for word in words} - {""}
+
+
+def test_every_word_of_the_glossary_is_used() -> None:
+    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    assert words, "the glossary defines nothing"
+    # NodeSession, node_session and node-session are the words "node session".
+    text = "\n".join(path.read_text() for path in modules())
+    text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    text = re.sub(r"[\s_-]+", " ", text).lower()
+    assert [word for word in sorted(words) if re.sub(r"[\s_-]+", " ", word) not in text] == []
+
+
 # Written in parts, so that this file does not break its own rule.
 MACHINE = re.compile(
     "|".join(
@@ -88,11 +181,10 @@ def test_no_file_names_a_path_of_a_machine_or_a_package_registry() -> None:
 
 def test_only_the_edge_reads_the_environment() -> None:
     # The last two set the environment of a function, in the function's own process.
-    allowed = {"cli/settings.py", "cli/places.py", "cli/client.py"}
-    allowed |= {"node/launcher/zygotes.py", "node/workers/python.py"}
-    home = ROOT / "src" / "skerry"
+    allowed = {"cli/settings.py", "cli/paths.py", "cli/discovery.py"}
+    allowed |= {"node/launcher/child/zygotes.py", "node/workers/python_worker.py"}
     readers = {
-        str(path.relative_to(home))
+        str(path.relative_to(HOME))
         for path in modules()
         if re.search(r"os\.environ|os\.getenv", path.read_text())
     }
@@ -105,7 +197,7 @@ def error_classes() -> list[type[errors.SkerryError]]:
 
 
 def test_every_error_has_a_row_in_the_http_and_in_the_grpc_table() -> None:
-    assert set(error_classes()) == set(tables.HTTP) == set(tables.GRPC)
+    assert set(error_classes()) == set(tables.HTTP_STATUS) == set(tables.GRPC_STATUS)
 
 
 def test_every_error_has_a_slug_of_its_own_and_stands_in_the_drawn_tree() -> None:
@@ -127,7 +219,9 @@ def test_the_cli_imports_only_click_and_the_standard_library_before_the_verb_is_
     foreign = {name.partition(".")[0] for name in names - imported_by("pass")}
     foreign -= set(sys.stdlib_module_names)
     assert foreign - {"click", "skerry"} == set()
-    assert {name for name in names if name.startswith("skerry.")} == {"skerry.cli", "skerry.cli.main"}
+    ours = {name for name in names if name.startswith("skerry.")}
+    guard = {"skerry.kit", "skerry.kit.terminal_text", "skerry.cli.options"}
+    assert ours == {"skerry.cli", "skerry.cli.main"} | guard
 
 
 SERVER_CODE = ("uvicorn", "starlette", "grpclib", "structlog", "uvloop", "sqlite3", "cryptography", "msgspec")
@@ -135,6 +229,7 @@ SERVER_CODE += ("joserfc", "lxml")
 SERVER_ROOMS = (
     "skerry.daemon",
     "skerry.wire",
+    "skerry.transport",
     "skerry.control",
     "skerry.node",
     "skerry.market",

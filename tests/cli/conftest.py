@@ -19,12 +19,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 
 
 @pytest.fixture(scope="session")
-def cloud_authority(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
-    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+def cloud_authority(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
+    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, cloud_authority: pki.Authority) -> Iterator[CloudServer]:
+def cloud(tmp_path: Path, cloud_authority: pki.CertificateAuthority) -> Iterator[CloudServer]:
     """A server with one node that does as it is told."""
     with CloudServer(tmp_path, cloud_authority) as running:
         yield running

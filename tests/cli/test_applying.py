@@ -12,7 +12,7 @@ import pytest
 from skerry.cli import manifests
 from tests.support.nodes import Command
 from tests.support.sites import CloudServer
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 from tests.test_repo import ROOT
 
 SHOP = """
@@ -205,7 +205,7 @@ def test_an_instance_that_cannot_be_told_from_others_is_not_touched(cloud: Cloud
 
 def test_a_file_can_come_by_standard_input(cloud: CloudServer) -> None:
     with Command(cloud, "apply", "-f", "-", stdin=subprocess.PIPE) as process:
-        output, _ = process.communicate(SHOP.encode(), timeout=30)
+        output, _ = process.communicate(SHOP.encode(), timeout=PATIENCE_S)
     assert output == b"created workload shop\n"
 
 
@@ -215,7 +215,7 @@ def test_the_file_that_the_docs_show_is_a_good_one() -> None:
     file.name = "running.md"
     wanted = manifests.read(file)
     assert [one.name for one in wanted.workloads] == ["web"]
-    assert wanted.instances[0] == manifests.Copies("web", 3)
+    assert wanted.instances[0] == manifests.ManifestReplicas("web", 3)
     assert wanted.namespace == "shop"
 
 

@@ -14,7 +14,7 @@ from tests.support.certificates import TestAuthority
 from tests.support.containers import Execution, FakeContainers, container_server
 from tests.support.nodes import Command, Node
 from tests.support.screens import Screen
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_comes_after_the_name_is_the_programs_own(node: Node) -> None:
 def test_input_is_passed_on_to_its_end(node: Node) -> None:
     data = os.urandom(3 << 20)
     with Command(node, "container", "exec", "-i", "web", "cat", stdin=subprocess.PIPE) as process:
-        output, _ = process.communicate(data, timeout=30)
+        output, _ = process.communicate(data, timeout=PATIENCE_S)
         assert process.returncode == 0
     assert output == data
 
@@ -54,19 +54,19 @@ def test_input_can_be_a_file(node: Node, tmp_path: Path) -> None:
         (tmp_path / "input").open("rb") as file,
         Command(node, "container", "exec", "-i", "web", "cat", stdin=file) as process,
     ):
-        assert process.communicate(timeout=30)[0] == b"from a file"
+        assert process.communicate(timeout=PATIENCE_S)[0] == b"from a file"
 
 
 def test_input_that_we_are_not_asked_for_is_left_to_others(node: Node) -> None:
     with Command(node, "container", "exec", "web", "cat", stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b""
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_program_that_ends_before_its_input_ends_us(node: Node) -> None:
     with Command(node, "container", "exec", "-i", "web", "true", stdin=subprocess.PIPE) as process:
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_input_without_end_does_not_keep_a_program_that_has_ended(node: Node) -> None:
@@ -76,7 +76,7 @@ def test_input_without_end_does_not_keep_a_program_that_has_ended(node: Node) ->
                 with Command(
                     node, "container", "exec", "-i", "web", "sh", "-c", "exit 4", stdin=endless.stdout
                 ) as process:
-                    assert process.wait(20) == 4
+                    assert process.wait(PATIENCE_S) == 4
             finally:
                 endless.kill()
 
@@ -88,7 +88,7 @@ def test_the_first_signal_is_the_programs_to_take(node: Node) -> None:
         assert process.stdout.readline() == b"on\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == b"taken\n"
-        assert process.wait(10) == 3
+        assert process.wait(PATIENCE_S) == 3
 
 
 def test_a_second_signal_ends_us_and_the_program(node: Node) -> None:
@@ -99,7 +99,7 @@ def test_a_second_signal_ends_us_and_the_program(node: Node) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == b"no\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_S) == 130
     [session] = node.keeper.sessions
     eventually_sync(lambda: session.process.returncode == -signal.SIGKILL)
 
@@ -127,7 +127,7 @@ def test_a_terminal_is_passed_through_with_its_size_and_restored(node: Node) -> 
         eventually_sync(lambda: session.size() == (40, 100))
         screen.type(b"some\n")
         screen.read_until(b"40 100")
-        assert process.wait(10) == 5
+        assert process.wait(PATIENCE_S) == 5
         assert b"got some" in screen.seen
         assert screen.is_as_before
 
@@ -144,7 +144,7 @@ def test_a_terminal_is_restored_when_we_are_told_to_end(node: Node, number: int)
         [session] = node.keeper.sessions
         eventually_sync(lambda: session.signals == [number])
         process.send_signal(number)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_S) == 130
         assert screen.is_as_before
 
 
@@ -155,7 +155,7 @@ def test_a_terminal_is_restored_when_the_node_goes_away(node: Node) -> None:
     ):
         screen.read_until(b"on")
         node.restart()
-        assert process.wait(10) != 0
+        assert process.wait(PATIENCE_S) != 0
         assert screen.is_as_before
 
 
@@ -163,7 +163,7 @@ def test_a_terminal_that_is_none_is_wrong_usage(node: Node) -> None:
     with Command(node, "container", "exec", "-it", "web", "sh") as process:
         assert process.stderr is not None
         assert b"no terminal; leave out -t" in process.stderr.read()
-        assert process.wait(10) == 2
+        assert process.wait(PATIENCE_S) == 2
 
 
 def test_a_container_that_does_not_run_is_125(node: Node) -> None:

@@ -17,10 +17,11 @@ from click.testing import CliRunner
 
 from skerry.cli import main
 from skerry.model import errors
-from skerry.model.cells import Exit, Limits, Sandbox
+from skerry.model.cells import CellLimits, ExitStatus, Sandbox
 from tests.support.cells import FakeKeeper, cell_server, program
 from tests.support.certificates import TestAuthority
 from tests.support.nodes import Command, Node
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_a_cell_is_allocated_with_its_limits_listed_and_freed(node: Node) -> Non
     limits = ["--memory", "32", "--cpu", "200", "--weight", "400", "--pids", "9", "--cpus", "0-1", "--net"]
     assert node.cli("cell", "allocate", "a", *limits).stdout == "allocated a\n"
     cell = node.keeper.cells["a"]
-    assert cell.limits == Limits(memory=32, cpu_quota=200, cpu_weight=400, pids=9, cpus="0-1")
+    assert cell.limits == CellLimits(memory=32, cpu_quota=200, cpu_weight=400, pids=9, cpus="0-1")
     assert cell.isolates_network
     [listed] = node.json("cell", "list")["cells"]
     assert listed["limits"] == {
@@ -59,7 +60,7 @@ def test_a_program_is_started_with_its_arguments_as_they_are(node: Node) -> None
     node.cli("cell", "allocate", "a")
     result = node.cli("cell", "start", "a", "x", "-e", "A=1", "--folder", "/tmp", "--", "echo", "-n", "a b")
     assert result.stdout == "started x in a, process 4242\n"
-    one = node.keeper.get("a", "x")
+    one = node.keeper.started_one("a", "x")
     assert one.sandbox == Sandbox(environment=("A=1",), folder="/tmp", arguments=("echo", "-n", "a b"))
 
 
@@ -67,7 +68,7 @@ def test_a_line_for_the_shell_is_started_with_c(node: Node) -> None:
     node.cli("cell", "allocate", "a")
     told = node.json("cell", "start", "a", "x", "-c", "echo $HOME | cat", "--description", "d")
     assert told == {"cell": "a", "executable": "x", "pid": 4242, "started_at": 1000.0}
-    state = node.keeper.get("a", "x").state
+    state = node.keeper.started_one("a", "x").state
     assert (state.command, state.description) == ("echo $HOME | cat", "d")
 
 
@@ -145,11 +146,11 @@ def test_logs_can_be_followed_to_the_end_of_the_program(node: Node, tmp_path: Pa
     with Command(node, "cell", "logs", "-f", "a", "x") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
-        node.do(lambda: node.keeper.get("a", "x").write(b"second\n"))
+        node.do(lambda: node.keeper.started_one("a", "x").write(b"second\n"))
         assert process.stdout.readline() == b"second\n"
-        node.do(lambda: node.keeper.get("a", "x").end(Exit(at=1.0, code=0)))
+        node.do(lambda: node.keeper.started_one("a", "x").end(ExitStatus(at=1.0, code=0)))
         assert process.stdout.read() == b""
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -172,22 +173,22 @@ def test_run_passes_limits_and_environment_on(node: Node) -> None:
 
     def does(started: Any) -> None:
         seen.append((dict(node.keeper.cells), started.sandbox))
-        started.end(Exit(at=1.0, code=0))
+        started.end(ExitStatus(at=1.0, code=0))
 
     node.keeper.on_start = does
     node.cli("cell", "run", "--memory", "32", "--pids", "5", "-e", "A=1", "--", "env", "--help")
     [(cells, sandbox)] = seen
     [cell] = cells.values()
-    assert cell.limits == Limits(memory=32, pids=5)
+    assert cell.limits == CellLimits(memory=32, pids=5)
     assert cell.name.startswith("run-")
     assert sandbox == Sandbox(environment=("A=1",), arguments=("env", "--help"))
 
 
 def test_run_frees_its_cell_if_the_program_cannot_be_started(node: Node) -> None:
     def does(started: Any) -> None:
-        started.end(Exit(at=1.0, code=127))
+        started.end(ExitStatus(at=1.0, code=127))
         node.keeper.started.clear()
-        raise errors.Refused("there is no program of that name")
+        raise errors.FailedPrecondition("there is no program of that name")
 
     node.keeper.on_start = does
     result = node.cli("cell", "run", "--", "nothing")
@@ -203,7 +204,7 @@ def test_run_frees_its_cell_when_it_is_interrupted(node: Node, number: int) -> N
         assert process.stdout is not None
         assert process.stdout.readline() == b"on\n"
         process.send_signal(number)
-        assert process.wait(10) == 128 + number
+        assert process.wait(PATIENCE_S) == 128 + number
     assert (node.keeper.cells, node.keeper.started) == ({}, {})
 
 
@@ -213,7 +214,7 @@ def test_run_is_heard_by_signals_also_while_nobody_reads_its_output(node: Node) 
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"  # and no more: the pipe is full
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert node.keeper.cells == {}
 
 
@@ -223,7 +224,7 @@ def test_run_frees_its_cell_when_its_reader_is_gone(node: Node) -> None:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"
         process.stdout.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert node.keeper.cells == {}
@@ -242,9 +243,9 @@ def test_output_goes_on_after_a_restart_of_the_agent(node: Node, verb: tuple[str
         node.restart()
         node.do(lambda: started.write(b"two\n"))
         assert process.stdout.readline() == b"two\n"
-        node.do(lambda: started.end(Exit(at=1.0, code=4)))
+        node.do(lambda: started.end(ExitStatus(at=1.0, code=4)))
         assert process.stdout.read() == b""
-        assert process.wait(10) == (4 if verb[0] == "run" else 0)
+        assert process.wait(PATIENCE_S) == (4 if verb[0] == "run" else 0)
 
 
 def test_run_passes_on_what_comes_after_the_program_without_looking_at_it(node: Node) -> None:

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from skerry.cli import specs
+from skerry.cli import container_options
 from skerry.model import errors
-from skerry.model.cells import Exit
+from skerry.model.cells import ExitStatus
 from skerry.model.containers import ContainerSpec, ContainerState, NetworkMode
 from skerry.model.ports import PortMapping, Protocol
-from skerry.model.room import Room
+from skerry.model.resources import Resources
 from tests.support.cells import program
 from tests.support.certificates import TestAuthority
 from tests.support.containers import ID, FakeContainers, container_server
 from tests.support.nodes import Command, Node
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 WEB = "example.org/web:1"
 
@@ -78,7 +78,7 @@ def test_every_option_is_part_of_the_spec(node: Node, tmp_path: Path) -> None:
         host_name="shop",
         stop_signal="SIGINT",
         stop_grace_s=2.5,
-        room=Room(500, 64, 2),
+        room=Resources(500, 64, 2),
         pids=9,
         ports=(PortMapping(8080, 80), PortMapping(53, 53, Protocol.UDP)),
         read_only=True,
@@ -104,7 +104,7 @@ def test_without_options_everything_is_the_images_or_the_nodes_word(node: Node) 
     ],
 )
 def test_a_container_without_a_name_gets_one_that_says_what_it_is(image: str, begins: str) -> None:
-    names = {specs.name_for(image) for _ in range(20)}
+    names = {container_options.name_for(image) for _ in range(20)}
     assert len(names) == 20
     for name in names:
         assert re.fullmatch(re.escape(begins) + "[a-z0-9]{6}", name)
@@ -158,12 +158,12 @@ def test_progress_of_a_run_goes_where_its_errors_go(node: Node, capfdbinary: Any
 @pytest.mark.parametrize(
     ("why", "code"),
     [
-        (errors.Refused("runc: exec: 'x': executable file not found in $PATH"), 127),
-        (errors.Refused("runc: exec /x: no such file or directory"), 127),
-        (errors.Refused("runc: exec /x: permission denied"), 126),
-        (errors.Refused("runc: exec /x: exec format error"), 126),
+        (errors.FailedPrecondition("runc: exec: 'x': executable file not found in $PATH"), 127),
+        (errors.FailedPrecondition("runc: exec /x: no such file or directory"), 127),
+        (errors.FailedPrecondition("runc: exec /x: permission denied"), 126),
+        (errors.FailedPrecondition("runc: exec /x: exec format error"), 126),
         (errors.AlreadyExists("port 80 is taken by other"), 125),
-        (errors.NoRoom("no address is free"), 125),
+        (errors.ResourcesExhausted("no address is free"), 125),
     ],
 )
 @pytest.mark.parametrize("detach", [(), ("-d",)], ids=["foreground", "detached"])
@@ -184,7 +184,7 @@ def test_a_signal_stops_the_container_and_its_code_is_ours(node: Node, number: i
         assert process.stdout is not None
         assert process.stdout.readline() == b"on\n"
         process.send_signal(number)
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert node.keeper.graces == [None]
     assert node.keeper.get("web").state is ContainerState.EXITED
 
@@ -198,7 +198,7 @@ def test_a_second_signal_kills_it(node: Node) -> None:
         process.send_signal(signal.SIGINT)
         eventually_sync(lambda: node.keeper.graces == [None])
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 128 + signal.SIGKILL
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
     assert node.keeper.graces == [None, 0.0]
     assert node.keeper.views == {}
 
@@ -209,7 +209,7 @@ def test_a_signal_during_the_pull_gives_the_pull_up(node: Node) -> None:
         assert process.stderr is not None
         assert b"asking the registry" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 128 + signal.SIGINT
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
     eventually_sync(lambda: node.keeper.images.cancelled == 1)
     assert node.keeper.views == {}
 
@@ -220,7 +220,7 @@ def test_a_container_is_stopped_when_the_reader_of_its_output_is_gone(node: Node
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"
         process.stdout.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert node.keeper.get("web").state is ContainerState.EXITED
 
 
@@ -233,8 +233,8 @@ def test_output_goes_on_after_a_restart_of_the_agent(node: Node) -> None:
         started = node.keeper.running["web"]
         node.do(lambda: started.write(b"two\n"))
         assert process.stdout.readline() == b"two\n"
-        node.do(lambda: started.end(Exit(at=1.0, code=4)))
-        assert process.wait(10) == 4
+        node.do(lambda: started.end(ExitStatus(at=1.0, code=4)))
+        assert process.wait(PATIENCE_S) == 4
 
 
 def test_run_does_not_claim_success_if_output_was_lost(small_node: Node, capfdbinary: Any) -> None:
@@ -308,9 +308,9 @@ def test_logs_can_be_followed_from_the_last_line_to_the_end(node: Node) -> None:
         node.restart()
         node.do(lambda: node.keeper.running["web"].write(b"second\n"))
         assert process.stdout.readline() == b"second\n"
-        node.do(lambda: node.keeper.running["web"].end(Exit(at=1.0, code=0)))
+        node.do(lambda: node.keeper.running["web"].end(ExitStatus(at=1.0, code=0)))
         assert process.stdout.read() == b""
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_stats_are_of_all_that_run_or_of_those_that_are_named(node: Node) -> None:

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from skerry.cli.main import cli
-from skerry.market import signing
-from skerry.market.signing import Notary
+from skerry.market.terms import signatures
+from skerry.market.terms.signatures import ContractSigner
 from tests.support.deals import BUYER, CONTRACT, SELLER, STRANGER
 
-SOLD = Notary(SELLER).sign(CONTRACT)
-BOTH = signing.countersign(BUYER, SOLD)
+SOLD = ContractSigner(SELLER).sign(CONTRACT)
+BOTH = signatures.countersign(BUYER, SOLD)
 DURING = "2023-11-14T23:00:00Z"
 
 

@@ -18,14 +18,15 @@ import structlog
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from skerry.cli import calls, main
-from skerry.functions.asynchronous import Polled
+from skerry.cli import function_calls, main
+from skerry.functions.asynchronous.runner import AsyncCallResult
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
-from skerry.model.calls import Answer, CallState, Failure, LoadFailed
+from skerry.model.calls import CallFailure, CallResult, CallState, CodeLoadError
 from skerry.model.containers import NetworkMode
 from tests.support.nodes import Command, read_until
+from tests.support.waiting import PATIENCE_S, eventually_sync
 from tests.wire.http.conftest import serving
 from tests.wire.serverledge.fakes import DONE, Fakes, echo, failed
 
@@ -37,7 +38,7 @@ ERROR = f"KeyError: 'name'\n\n{TRACEBACK}"
 class Ledge:
     """A server in a thread, and a data folder that says where it is."""
 
-    def __init__(self, folder: Path, authority: pki.Authority) -> None:
+    def __init__(self, folder: Path, authority: pki.CertificateAuthority) -> None:
         self._authority = authority
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -46,7 +47,7 @@ class Ledge:
 
     def __enter__(self) -> Ledge:
         self._thread.start()
-        assert self._up.wait(10)
+        assert self._up.wait(PATIENCE_S)
         self.data.mkdir()
         (self.data / "ready.json").write_text(json.dumps({"pid": os.getpid(), "http": self._url, "ca": ""}))
         return self
@@ -84,14 +85,14 @@ class Ledge:
         path.write_text(text)
         return str(path)
 
-    def becomes(self, id: str, state: CallState, answer: Answer | None = None) -> None:
+    def becomes(self, id: str, state: CallState, answer: CallResult | None = None) -> None:
         """An async call gets on."""
         report = None if answer is None else replace(DONE, answer=answer)
-        self.fakes.asynchronous.calls[id] = Polled(state, report)
+        self.fakes.asynchronous.calls[id] = AsyncCallResult(state, report)
 
 
 @pytest.fixture
-def ledge(tmp_path: Path, cloud_authority: pki.Authority) -> Iterator[Ledge]:
+def ledge(tmp_path: Path, cloud_authority: pki.CertificateAuthority) -> Iterator[Ledge]:
     with Ledge(tmp_path, cloud_authority) as running:
         yield running
 
@@ -141,6 +142,14 @@ def test_a_second_deploy_updates_says_so_and_keeps_what_is_not_said(ledge: Ledge
     assert ledge.fakes.functions.asked[-1].cpu is None
 
 
+def test_a_deploy_keeps_the_signature_that_was_declared_by_the_api(ledge: Ledge) -> None:
+    ledge.say("deploy", ledge.file())
+    function = ledge.fakes.functions.known["hello"]
+    ledge.fakes.functions.known["hello"] = replace(function, signature='{"Inputs":[]}')
+    ledge.say("deploy", ledge.file())
+    assert json.loads(ledge.fakes.functions.asked[-1].signature) == {"Inputs": []}
+
+
 def test_an_update_keeps_its_handler_while_the_code_has_it(ledge: Ledge) -> None:
     two = "def a(params): pass\ndef b(params): pass\n"
     refused = ledge.cli("deploy", ledge.file(text=two))
@@ -169,7 +178,9 @@ def test_an_image_is_deployed_as_a_custom_function(ledge: Ledge) -> None:
 
 
 def test_code_that_cannot_be_loaded_is_told_with_what_it_printed(ledge: Ledge) -> None:
-    ledge.fakes.functions.failing = LoadFailed("hello.py cannot be imported: no module 'x'", output="began\n")
+    ledge.fakes.functions.failing = CodeLoadError(
+        "hello.py cannot be imported: no module 'x'", output="began\n"
+    )
     result = ledge.cli("deploy", ledge.file())
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -192,7 +203,7 @@ def test_list_and_describe_show_functions_and_hide_values(ledge: Ledge) -> None:
     assert prime.split()[0] == "isprime"
     assert ledge.say("list", "-q") == "hello\nisprime\n"
     assert [one["Name"] for one in ledge.json("list")["functions"]] == ["hello", "isprime"]
-    text = ledge.say("describe", "HELLO")
+    text = ledge.say("describe", "hello")
     facts = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert (facts["environment"], facts["cpu"], facts["timeout"]) == ("PASSWORD", "500m", "300s")
     assert "hunter2" not in text
@@ -202,7 +213,9 @@ def test_list_and_describe_show_functions_and_hide_values(ledge: Ledge) -> None:
 def test_a_call_prints_the_result_alone_as_it_came(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello")
     number = '{"n": 123456789012345678901234567890, "x": 1.0}'
-    ledge.fakes.invoker.report = lambda ask: replace(DONE, answer=Answer(0.0, number.encode(), output="hi\n"))
+    ledge.fakes.invoker.report = lambda ask: replace(
+        DONE, answer=CallResult(0.0, number.encode(), output="hi\n")
+    )
     result = ledge.cli("invoke", "hello")
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{number}\n", "")
     assert ledge.cli("invoke", "--printed", "hello").stderr == "hi\n"
@@ -258,7 +271,9 @@ def test_a_call_says_its_class_and_how_long_it_may_take(ledge: Ledge) -> None:
 
 def test_a_call_that_fails_tells_its_traceback_and_what_it_printed(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello")
-    ledge.fakes.invoker.report = failed(Answer(0.0, output="looking\n", failure=Failure.HANDLER, error=ERROR))
+    ledge.fakes.invoker.report = failed(
+        CallResult(0.0, output="looking\n", failure=CallFailure.HANDLER, error=ERROR)
+    )
     result = ledge.cli("invoke", "hello")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"looking\n{TRACEBACK}\nError: hello failed (HandlerError): KeyError: 'name'\n"
@@ -267,10 +282,10 @@ def test_a_call_that_fails_tells_its_traceback_and_what_it_printed(ledge: Ledge)
     assert json.loads(for_scripts.stdout)["Error"] == ERROR
 
 
-@pytest.mark.parametrize("failure", [Failure.TIMEOUT, Failure.NO_ROOM, Failure.MEMORY])
-def test_whatever_else_goes_wrong_with_a_call_is_one_line(ledge: Ledge, failure: Failure) -> None:
+@pytest.mark.parametrize("failure", [CallFailure.TIMEOUT, CallFailure.NO_ROOM, CallFailure.MEMORY])
+def test_whatever_else_goes_wrong_with_a_call_is_one_line(ledge: Ledge, failure: CallFailure) -> None:
     ledge.fakes.functions.add("hello")
-    ledge.fakes.invoker.report = failed(Answer(0.0, failure=failure, error="it went wrong"))
+    ledge.fakes.invoker.report = failed(CallResult(0.0, failure=failure, error="it went wrong"))
     result = ledge.cli("invoke", "hello")
     assert result.exit_code == 1
     assert result.stderr == f"Error: hello failed ({failure}): it went wrong\n"
@@ -298,9 +313,9 @@ def test_an_async_call_prints_its_id_and_is_polled_by_it(ledge: Ledge) -> None:
     assert (waits.exit_code, waits.stdout) == (1, "")
     assert "hello-1 is queued" in waits.stderr
     assert json.loads(ledge.cli("poll", "hello-1", "-o", "json").stdout)["State"] == "queued"
-    ledge.becomes("hello-1", CallState.DONE, Answer(0.0, b"[1]"))
+    ledge.becomes("hello-1", CallState.DONE, CallResult(0.0, b"[1]"))
     assert ledge.say("poll", "hello-1") == "[1]\n"
-    ledge.becomes("hello-1", CallState.FAILED, Answer(0.0, failure=Failure.HANDLER, error=ERROR))
+    ledge.becomes("hello-1", CallState.FAILED, CallResult(0.0, failure=CallFailure.HANDLER, error=ERROR))
     assert "KeyError" in ledge.cli("poll", "hello-1").stderr
     ledge.becomes("hello-1", CallState.EXPIRED)
     assert "kept for" in ledge.cli("poll", "hello-1").stderr
@@ -311,11 +326,11 @@ def test_an_async_call_can_be_waited_for(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello")
     with Command(ledge, "fn", "invoke", "hello", "--async", "--wait") as process:
         read_until(process.stderr, b"hello-1: queued")
-        ledge.becomes("hello-1", CallState.RUNNING)
-        read_until(process.stderr, b"hello-1: running")
-        ledge.becomes("hello-1", CallState.DONE, Answer(0.0, b"42"))
-        said, _ = process.communicate(timeout=10)
+        eventually_sync(lambda: ledge.fakes.asynchronous.waits == [0.0, 10.0])
+        ledge.becomes("hello-1", CallState.DONE, CallResult(0.0, b"42"))
+        said, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, said) == (0, b"42\n")
+    assert ledge.fakes.asynchronous.waits == [0.0, 10.0]
 
 
 def test_ctrl_c_leaves_an_async_call_and_says_how_to_find_it(ledge: Ledge) -> None:
@@ -323,7 +338,7 @@ def test_ctrl_c_leaves_an_async_call_and_says_how_to_find_it(ledge: Ledge) -> No
     with Command(ledge, "fn", "invoke", "hello", "--async", "--wait") as process:
         read_until(process.stderr, b"hello-1: queued")
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=10)
+        _, told = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
     assert b"skerry fn poll hello-1" in told
 
@@ -335,7 +350,7 @@ def test_logs_are_shown_and_followed(ledge: Ledge) -> None:
     with Command(ledge, "fn", "logs", "-f", "hello") as process:
         assert read_until(process.stdout, b"three") == b"one\ntwo\nthree\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_S) == 130
 
 
 def test_prewarm_tells_how_many_are_ready_and_whether_that_is_all(ledge: Ledge) -> None:
@@ -350,7 +365,7 @@ def test_prewarm_tells_how_many_are_ready_and_whether_that_is_all(ledge: Ledge) 
 
 def test_delete_goes_on_with_the_others(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello", "isprime")
-    result = ledge.cli("delete", "nope", "HELLO", "isprime")
+    result = ledge.cli("delete", "nope", "hello", "isprime")
     assert result.exit_code == 1
     assert result.stdout == "deleted hello\ndeleted isprime\n"
     assert ledge.fakes.functions.names() == []
@@ -360,13 +375,13 @@ def test_what_takes_long_is_told_after_a_moment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = threading.Event()
-    monkeypatch.setattr(calls, "_SLOW_S", 0.0)
-    monkeypatch.setattr(calls.click, "echo", _then(calls.click.echo, said.set))
-    with calls.told_if_slow("hello: runs"):
-        assert said.wait(10)
+    monkeypatch.setattr(function_calls, "_SLOW_S", 0.0)
+    monkeypatch.setattr(function_calls.click, "echo", _then(function_calls.click.echo, said.set))
+    with function_calls.print_if_slow("hello: runs"):
+        assert said.wait(PATIENCE_S)
     assert capsys.readouterr().err == "hello: runs\n"
-    monkeypatch.setattr(calls, "_SLOW_S", 1000.0)
-    with calls.told_if_slow("hello: runs"):
+    monkeypatch.setattr(function_calls, "_SLOW_S", 1000.0)
+    with function_calls.print_if_slow("hello: runs"):
         pass
     assert capsys.readouterr().err == ""
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from skerry.cli import images
+from skerry.cli import image_references
 from skerry.model import errors
 from tests.support.certificates import TestAuthority
 from tests.support.containers import ID, FakeContainers, an_image, container_server
 from tests.support.nodes import Command, Node
+from tests.support.waiting import PATIENCE_S
 
 WEB = "example.org/web:1"
 
@@ -62,7 +63,7 @@ def test_a_pull_on_a_terminal_draws_bars_and_leaves_only_the_result(node: Node) 
             node.do(node.keeper.images.go_on.set)
             assert process.stdout is not None
             assert process.stdout.read() == f"pulled {WEB}: abababababab, 3.0MB\n".encode()
-            assert process.wait(10) == 0
+            assert process.wait(PATIENCE_S) == 0
             try:
                 while more := os.read(ours, 4096):
                     drawn += more
@@ -123,7 +124,7 @@ def test_a_path_is_meant_from_where_we_are(
     given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert images.resolve(given) == meant.format(here=tmp_path)
+    assert image_references.resolve(given) == meant.format(here=tmp_path)
 
 
 def test_an_unknown_verb_is_wrong_usage(node: Node) -> None:

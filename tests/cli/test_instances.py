@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from skerry.control.tunnels import End
+from skerry.control.sessions.tunnels import TunnelEndpoint
 from skerry.kit import pki
 from skerry.model import errors
-from skerry.model.cells import Stream
-from skerry.model.tunnels import Channel, Frame, LogsAsk
+from skerry.model.cells import OutputChannel
+from skerry.model.streams import LogStreamRequest, TunnelChannel, TunnelFrame
 from tests.support.nodes import Command, read_until
 from tests.support.sites import CloudServer
+from tests.support.waiting import PATIENCE_S
 
 IMAGE = "example.org/web:1"
 
@@ -68,17 +69,25 @@ def test_ctrl_c_leaves_an_instance_that_waits_for_room_and_says_so(cloud: CloudS
     with Command(cloud, "run", "--name", "big", "--cpu", "5000", IMAGE) as process:
         read_until(process.stderr, b"lacks 1200 milli-cores of cpu")
         process.send_signal(signal.SIGINT)
-        _, errors_ = process.communicate(timeout=10)
+        _, errors_ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
     assert b"big goes on without this command" in errors_
     assert cloud.json("get", "instance", "big")["status"] == "SCHEDULING"
+
+
+def test_run_of_what_is_tried_again_for_ever_says_at_once_how_to_be_rid_of_it(cloud: CloudServer) -> None:
+    with Command(cloud, "run", "--name", "crashing", IMAGE) as process:
+        said = read_until(process.stderr, b"removes it.").decode()
+    instance = cloud.json("get", "instance", "crashing")["id"]
+    assert "crashing: CRASHED, ended with code 3\n" in said
+    assert f"Ctrl-C ends this command and not the instance; 'skerry delete instance {instance}'" in said
 
 
 def test_reasons_are_shown_while_it_starts(cloud: CloudServer) -> None:
     with Command(cloud, "run", "--name", "slow", IMAGE) as process:
         read_until(process.stderr, b"slow: STARTING, pulling a large image")
         cloud.hurry()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_stop_and_start_wait_until_it_is_done(cloud: CloudServer) -> None:
@@ -132,25 +141,30 @@ def test_explain_says_what_every_node_lacks(cloud: CloudServer) -> None:
     assert {refusal["filter"] for refusal in verdict["refusals"]} == {"room", "label"}
 
 
-async def writes(end: End) -> None:
-    await end.send(Frame(Channel.OUTPUT, b"out\xff\0\n").pack())
-    await end.send(Frame(Channel.ERRORS, b"err\n").pack())
+async def writes(end: TunnelEndpoint) -> None:
+    await end.send(TunnelFrame(TunnelChannel.OUTPUT, b"out\xff\0\n").pack())
+    await end.send(TunnelFrame(TunnelChannel.ERRORS, b"err\n").pack())
 
 
-async def breaks_off(end: End) -> None:
-    await end.send(Frame(Channel.OUTPUT, b"some").pack())
+async def breaks_off(end: TunnelEndpoint) -> None:
+    await end.send(TunnelFrame(TunnelChannel.OUTPUT, b"some").pack())
     raise errors.Unavailable("the node is gone")
 
 
-def test_logs_are_shown_byte_for_byte(tmp_path: Path, cloud_authority: pki.Authority) -> None:
+def test_logs_are_shown_byte_for_byte(tmp_path: Path, cloud_authority: pki.CertificateAuthority) -> None:
     with CloudServer(tmp_path, cloud_authority, writes) as cloud:
         cloud.say("run", "--name", "web", IMAGE)
         assert cloud.cli("logs", "web").stdout_bytes == b"out\xff\0\nerr\n"
         cloud.say("logs", "-f", "--tail", "5", "--only", "stderr", "web")
-        assert cloud.far.asked == [LogsAsk(), LogsAsk(follow=True, tail=5, stream=Stream.STDERR)]
+        assert cloud.far.asked == [
+            LogStreamRequest(),
+            LogStreamRequest(follow=True, tail=5, stream=OutputChannel.STDERR),
+        ]
 
 
-def test_logs_that_break_off_are_not_taken_for_all(tmp_path: Path, cloud_authority: pki.Authority) -> None:
+def test_logs_that_break_off_are_not_taken_for_all(
+    tmp_path: Path, cloud_authority: pki.CertificateAuthority
+) -> None:
     with CloudServer(tmp_path, cloud_authority, breaks_off) as cloud:
         cloud.say("run", "--name", "web", IMAGE)
         result = cloud.cli("logs", "web")

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from skerry.control.tunnels import End
+from skerry.control.sessions.tunnels import TunnelEndpoint
 from skerry.kit import pki
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.tunnels import Channel, ExecAsk, Frame
+from skerry.model.streams import ExecStreamRequest, TunnelChannel, TunnelFrame
 from tests.support.nodes import Command, read_until
 from tests.support.screens import Screen
 from tests.support.sites import CloudServer
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
 class Programs:
@@ -33,48 +34,48 @@ class Programs:
         self.sizes: list[bytes] = []
         self.processes: list[Process] = []
 
-    async def play(self, end: End) -> None:
+    async def play(self, end: TunnelEndpoint) -> None:
         ask = self.cloud.far.asked[-1]
-        assert isinstance(ask, ExecAsk)
+        assert isinstance(ask, ExecStreamRequest)
         if ask.arguments[0] == "missing":
-            raise errors.Refused('exec: "missing": executable file not found in $PATH')
+            raise errors.FailedPrecondition('exec: "missing": executable file not found in $PATH')
         process = await asyncio.create_subprocess_exec(*ask.arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         self.processes.append(process)
         assert process.stdout is not None
         assert process.stderr is not None
         up = asyncio.ensure_future(self._up(end, process))
         down = [
-            self._down(end, Channel.OUTPUT, process.stdout),
-            self._down(end, Channel.ERRORS, process.stderr),
+            self._down(end, TunnelChannel.OUTPUT, process.stdout),
+            self._down(end, TunnelChannel.ERRORS, process.stderr),
         ]
         try:
             await asyncio.gather(*down)
-            await end.send(Frame(Channel.EXIT, b"%d" % await process.wait()).pack())
+            await end.send(TunnelFrame(TunnelChannel.EXIT, b"%d" % await process.wait()).pack())
             await end.receive()  # until the other end is gone
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-            await give_up([up])
+            await cancel_and_wait([up])
 
-    async def _up(self, end: End, process: Process) -> None:
+    async def _up(self, end: TunnelEndpoint, process: Process) -> None:
         assert process.stdin is not None
         while (packed := await end.receive()) is not None:
-            frame = Frame.unpack(packed)
+            frame = TunnelFrame.unpack(packed)
             match frame.channel:
-                case Channel.INPUT:
+                case TunnelChannel.INPUT:
                     process.stdin.write(frame.data)
                     await process.stdin.drain()
-                case Channel.END_OF_INPUT:
+                case TunnelChannel.END_OF_INPUT:
                     process.stdin.close()
-                case Channel.SIZE:
+                case TunnelChannel.SIZE:
                     self.sizes.append(frame.data)
-                case Channel.SIGNAL:
+                case TunnelChannel.SIGNAL:
                     process.send_signal(int(frame.data))
 
-    async def _down(self, end: End, channel: Channel, pipe: asyncio.StreamReader) -> None:
+    async def _down(self, end: TunnelEndpoint, channel: TunnelChannel, pipe: asyncio.StreamReader) -> None:
         while data := await pipe.read(32 * 1024):
-            await end.send(Frame(channel, data).pack())
+            await end.send(TunnelFrame(channel, data).pack())
 
 
 @pytest.fixture
@@ -83,7 +84,9 @@ def programs() -> Programs:
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, cloud_authority: pki.Authority, programs: Programs) -> Iterator[CloudServer]:
+def cloud(
+    tmp_path: Path, cloud_authority: pki.CertificateAuthority, programs: Programs
+) -> Iterator[CloudServer]:
     with CloudServer(tmp_path, cloud_authority, programs.play) as running:
         programs.cloud = running
         running.say("run", "--name", "web", "example.org/web:1")
@@ -101,7 +104,7 @@ def test_output_errors_and_exit_code_are_the_programs(
 def test_what_comes_after_the_name_is_the_programs_own(cloud: CloudServer) -> None:
     options = ("-e", "A=1 & 2", "--user", "web", "--workdir", "/tmp")
     assert cloud.cli("exec", *options, "web", "echo", "--", "-i", "ü").exit_code == 0
-    assert cloud.far.asked == [ExecAsk(("echo", "--", "-i", "ü"), ("A=1 & 2",), "web", "/tmp")]
+    assert cloud.far.asked == [ExecStreamRequest(("echo", "--", "-i", "ü"), ("A=1 & 2",), "web", "/tmp")]
 
 
 @pytest.mark.parametrize("given", [("--", "ls", "-l"), ("ls", "-l")])
@@ -118,7 +121,7 @@ def test_dashes_alone_are_no_program(cloud: CloudServer) -> None:
 def test_input_is_passed_on_to_its_end(cloud: CloudServer) -> None:
     data = os.urandom(3 << 20)
     with Command(cloud, "exec", "-i", "web", "cat", stdin=subprocess.PIPE) as process:
-        output, _ = process.communicate(data, timeout=30)
+        output, _ = process.communicate(data, timeout=PATIENCE_S)
         assert process.returncode == 0
     assert output == data
 
@@ -129,7 +132,7 @@ def test_a_signal_is_the_programs_to_take(cloud: CloudServer) -> None:
         read_until(process.stdout, b"on\n")
         process.send_signal(signal.SIGTERM)
         read_until(process.stdout, b"taken\n")
-        assert process.wait(10) == 3
+        assert process.wait(PATIENCE_S) == 3
 
 
 def test_a_second_signal_ends_us(cloud: CloudServer) -> None:
@@ -139,7 +142,7 @@ def test_a_second_signal_ends_us(cloud: CloudServer) -> None:
         process.send_signal(signal.SIGINT)
         read_until(process.stdout, b"no\n")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_S) == 130
 
 
 def test_the_size_of_our_terminal_is_the_programs(cloud: CloudServer, programs: Programs) -> None:
@@ -148,14 +151,14 @@ def test_the_size_of_our_terminal_is_the_programs(cloud: CloudServer, programs: 
         screen.read_until(b"on")
         screen.resize(40, 100)
         process.send_signal(signal.SIGWINCH)
+        eventually_sync(lambda: programs.sizes == [b"40 100"])
         screen.type(b"some\n")
         screen.read_until(b"got some")
-        assert process.wait(10) == 5
+        assert process.wait(PATIENCE_S) == 5
         assert screen.is_as_before
     [ask] = cloud.far.asked
-    assert isinstance(ask, ExecAsk)
+    assert isinstance(ask, ExecStreamRequest)
     assert (ask.terminal, ask.takes_input, ask.rows, ask.columns) == (True, True, 30, 90)
-    assert programs.sizes == [b"40 100"]
 
 
 def test_a_program_that_is_not_there_is_127(cloud: CloudServer) -> None:
@@ -179,4 +182,4 @@ def test_a_server_that_goes_away_is_told(tmp_path: Path, cloud: CloudServer) -> 
         cloud.stop()
         assert process.stderr is not None
         assert b"the server is stopping; try again" in process.stderr.read()
-        assert process.wait(10) == 125
+        assert process.wait(PATIENCE_S) == 125

@@ -20,19 +20,25 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from skerry.cli import main
-from skerry.cli.bargains import Span, Where, span
-from skerry.cli.market import market
+from skerry.cli.commands.market import market
+from skerry.cli.market_options import DurationParam, OfferFilter, span
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
-from skerry.market.keys import SigningKey
-from skerry.market.trading import Listing, PeerFailure, PeerState, Progress, State, Wish
+from skerry.market.buyer.quotes import (
+    BorrowedContractState,
+    BuyProgress,
+    CapacityRequest,
+    OfferSearchResult,
+    PeerFailure,
+    PeerStatus,
+)
+from skerry.market.terms.keys import SigningKey
 from skerry.model import errors
-from skerry.model.ids import FlavorId
+from skerry.model.ids import OfferId
 from skerry.model.market import Partition
-from skerry.model.settings import MarketSettings
-from tests.support.deals import BUYER, FLAVOR, room
+from tests.support.deals import BUYER, FLAVOR, OPEN, room
 from tests.support.nodes import Command, read_until
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.http.conftest import serving
 from tests.wire.market.conftest import desk_of
 from tests.wire.market.fakes import BORROWED, FOUND, NORTH, STEPS, FakeTrader
@@ -47,7 +53,7 @@ PARTS = ("--cpu-min", "1", "--cpu-step", "1", "--memory-min", "512", "--memory-s
 class Stall:
     """A server in a thread, and a data folder that says where it is."""
 
-    def __init__(self, folder: Path, authority: pki.Authority) -> None:
+    def __init__(self, folder: Path, authority: pki.CertificateAuthority) -> None:
         self._authority = authority
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -57,7 +63,7 @@ class Stall:
 
     def __enter__(self) -> Stall:
         self._thread.start()
-        assert self._up.wait(10)
+        assert self._up.wait(PATIENCE_S)
         self.data.mkdir()
         (self.data / "ready.json").write_text(json.dumps({"pid": os.getpid(), "http": self.url, "ca": ""}))
         return self
@@ -70,7 +76,7 @@ class Stall:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         clock, key = SystemClock(), SigningKey.generate()
         with structlog.testing.capture_logs():
-            async with market_of(key, clock, MarketSettings()) as (self.ledger, _):
+            async with market_of(key, clock, OPEN) as (self.ledger, _):
                 desk = desk_of(self.ledger, key.cloud, self.trader)
                 async with serving(self._authority, desk=desk) as site:
                     self.url, self.id = site.url, key.cloud
@@ -79,7 +85,7 @@ class Stall:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Something in the server's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def cli(self, *arguments: str) -> Result:
         clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
@@ -101,12 +107,12 @@ class Stall:
 
     def contract(self) -> str:
         """Somebody buys a part of what is for sale."""
-        hold = self.do(self.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(1, 512)))
+        hold = self.do(self.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(1, 512)))
         return self.do(self.ledger.purchase(hold.id, BUYER.cloud)).contract.id
 
 
 @pytest.fixture
-def stall(tmp_path: Path, cloud_authority: pki.Authority) -> Iterator[Stall]:
+def stall(tmp_path: Path, cloud_authority: pki.CertificateAuthority) -> Iterator[Stall]:
     with Stall(tmp_path, cloud_authority) as running:
         yield running
 
@@ -116,6 +122,17 @@ def test_without_a_verb_the_id_of_this_cloud_is_shown(stall: Stall) -> None:
     rows = dict(line.split(None, 1) for line in stall.say().splitlines())
     assert (rows["id"], rows["bought"], rows["peers"]) == (stall.id, "1 live", "0")
     assert json.loads(stall.say("-o", "json"))["cloud"] == stall.id
+
+
+def test_buyers_are_allowed_listed_and_removed(stall: Stall) -> None:
+    assert stall.say("buyers", "add", "key.home", "--note", "home") == "added key.home\n"
+    named, home = stall.rows("buyers")
+    assert named[:2] == ["key.named", "market.buyers"]
+    assert (home[0], home[-2:]) == ("key.home", ["ago", "home"])
+    assert stall.json("buyers", "list")["buyers"][1]["id"] == "key.home"
+    assert stall.say("buyers", "rm", "key.home") == "removed key.home\n"
+    gone = stall.cli("buyers", "remove", "key.home")
+    assert (gone.exit_code, "there is no such buyer" in gone.stderr) == (1, True)
 
 
 def test_a_peer_is_added_with_its_ca_and_asked_at_once(stall: Stall) -> None:
@@ -129,18 +146,26 @@ def test_a_peer_is_added_with_its_ca_and_asked_at_once(stall: Stall) -> None:
 
 
 def test_a_peer_that_does_not_answer_is_added_and_that_is_said(stall: Stall) -> None:
-    stall.trader.listing = Listing([], [PeerFailure("north", "no answer within 3 s")])
+    stall.trader.listing = OfferSearchResult([], [PeerFailure("north", "no answer within 3 s")])
     result = stall.cli("peers", "add", "north", NORTH.url, "--cloud", NORTH.cloud)
     assert (result.exit_code, result.stdout) == (0, "added north\n")
     assert "no answer within 3 s" in result.stderr
 
 
+def test_a_peer_that_is_another_cloud_is_not_added_and_the_reason_is_said(stall: Stall) -> None:
+    stall.trader.failing = errors.FailedPrecondition("peer north: this provider is key.south")
+    result = stall.cli("peers", "add", "north", NORTH.url, "--cloud", NORTH.cloud)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "this provider is key.south" in result.stderr
+    assert stall.trader.peers() == []
+
+
 def test_peers_are_listed_with_how_they_were_found_and_removed(stall: Stall) -> None:
     now = time.time()
     for name, state in (
-        ("north", PeerState(NORTH, True, "", 0.012, now)),
-        ("south", PeerState(replace(NORTH, name="south"), False, "connection refused", None, now)),
-        ("west", PeerState(replace(NORTH, name="west"), None)),
+        ("north", PeerStatus(NORTH, True, "", 0.012, now)),
+        ("south", PeerStatus(replace(NORTH, name="south"), False, "connection refused", None, now)),
+        ("west", PeerStatus(replace(NORTH, name="west"), None)),
     ):
         stall.trader.known[name] = state
     north, south, west = stall.say("peers").splitlines()[1:]
@@ -192,13 +217,13 @@ def test_offers_show_who_what_and_for_how_much_and_name_who_does_not_answer(stal
         "arm64",
     ]
     assert result.stderr == "peer south: no answer within 3 s\n"
-    assert stall.trader.wishes == [Wish()]
+    assert stall.trader.wishes == [CapacityRequest()]
 
 
 def test_of_an_offer_that_is_sold_whole_one_is_shown_and_how_many_are_left(stall: Stall) -> None:
     whole = replace(FOUND.flavor, partition=None, room=room(2, 4096), stock=4)
     shown = replace(FOUND, flavor=whole, free=room(6, 12288), room=whole.room)
-    stall.trader.listing = Listing([shown], [])
+    stall.trader.listing = OfferSearchResult([shown], [])
     [row] = stall.rows("offers")
     assert row[2:7] == ["2", "4096MB", "-", "3", "whole"]
 
@@ -231,7 +256,7 @@ def test_every_verb_has_an_example_and_prints_json() -> None:
 
 def test_offers_can_be_asked_for_by_amount_price_and_place(stall: Stall) -> None:
     amount = ("--cpu", "4", "--memory", "8192", "--count", "2", "--max-price", "0.50", "--currency", "EUR")
-    stall.trader.known["north"] = PeerState(NORTH, None)
+    stall.trader.known["north"] = PeerStatus(NORTH, None)
     place = ("--where", "Torino", "--where", "architecture=arm64", "--where", "peer=north")
     assert len(stall.json("offers", *amount, *place)["offers"]) == 1
     [wish] = stall.trader.wishes
@@ -241,19 +266,19 @@ def test_offers_can_be_asked_for_by_amount_price_and_place(stall: Stall) -> None
 
 
 def test_who_has_no_peers_learns_how_to_add_one(stall: Stall) -> None:
-    stall.trader.listing = Listing([], [])
+    stall.trader.listing = OfferSearchResult([], [])
     assert "skerry market peers add" in stall.cli("offers").stderr
 
 
 @pytest.mark.parametrize("given", [("colour=red",), ("peer=a", "peer=b"), ("Oslo", "location=Torino")])
 def test_a_place_that_cannot_be_is_wrong_usage(given: tuple[str, ...]) -> None:
     with pytest.raises(click.UsageError, match="--where"):
-        Where.of(given)
+        OfferFilter.of(given)
 
 
 def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> None:
     ends = replace(BORROWED, ends_at=time.time() + 7210)
-    stall.trader.steps = [*STEPS[:-1], Progress("done", "bought", ends)]
+    stall.trader.steps = [*STEPS[:-1], BuyProgress("done", "bought", ends)]
     result = stall.cli("buy", "--cpu", "4", "--memory", "8192", "--for", "2h")
     assert (result.exit_code, result.stdout) == (0, "01c0ntract\n")
     *steps, last = result.stderr.splitlines()
@@ -262,7 +287,7 @@ def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> Non
         "4 cores, 8192MB of north as the node borrowed-01c0ntract; ends in 2h, "
         "0.40 EUR for each PT1H, 0.80 EUR in all"
     )
-    assert stall.trader.wishes == [Wish(room(4, 8192), duration_s=7200.0)]
+    assert stall.trader.wishes == [CapacityRequest(room(4, 8192), duration_s=7200.0)]
 
 
 def test_a_script_gets_the_contract_as_one_object(stall: Stall) -> None:
@@ -283,13 +308,13 @@ def test_a_script_gets_the_contract_as_one_object(stall: Stall) -> None:
     ],
 )
 def test_a_time_is_written_as_people_or_as_iso_8601_do(given: str, seconds: float) -> None:
-    assert Span().convert(given, None, None) == seconds
+    assert DurationParam().convert(given, None, None) == seconds
 
 
 @pytest.mark.parametrize("given", ["soon", "0s", "P", "PT0S", "PT", "2 weeks"])
 def test_a_time_that_is_none_is_wrong_usage(given: str) -> None:
     with pytest.raises(click.BadParameter, match="is no duration; write"):
-        Span().convert(given, None, None)
+        DurationParam().convert(given, None, None)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +337,7 @@ def test_a_time_is_told_in_the_two_units_that_matter(seconds: float, said: str) 
 
 def test_a_purchase_that_fails_says_why_and_exits_with_1(stall: Stall) -> None:
     stall.trader.steps = STEPS[:2]
-    stall.trader.failing = errors.NoRoom("north has sold it to somebody else; try again")
+    stall.trader.failing = errors.ResourcesExhausted("north has sold it to somebody else; try again")
     result = stall.cli("buy", "--cpu", "4")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == "Error: north has sold it to somebody else; try again"
@@ -330,7 +355,7 @@ def test_a_purchase_that_is_broken_off_is_undone(stall: Stall) -> None:
     with Command(stall, "market", "buy", "--cpu", "4") as buying:
         read_until(buying.stderr, b"reserving")
         buying.send_signal(signal.SIGINT)
-        assert buying.wait(10) == 130
+        assert buying.wait(PATIENCE_S) == 130
     stall.do(eventually(lambda: stall.trader.undone == 1))
 
 
@@ -338,7 +363,7 @@ def test_capacity_is_put_up_for_sale_and_its_id_printed(stall: Stall) -> None:
     result = stall.cli(*SELL, *PARTS, "--location", "Torino", "--max-count", "2")
     assert (result.exit_code, result.stdout) == (0, "small\n")
     assert result.stderr == "8 cores, 16384MB, in parts, at 0.10 EUR for each PT1H\n"
-    flavor = stall.ledger.flavor(FlavorId("small")).flavor
+    flavor = stall.ledger.flavor(OfferId("small")).flavor
     assert (flavor.room, flavor.location) == (room(8, 16384), "Torino")
     assert flavor.partition == Partition(room(1, 512), room(1, 512))
     whole = stall.json(
@@ -349,6 +374,14 @@ def test_capacity_is_put_up_for_sale_and_its_id_printed(stall: Stall) -> None:
         8,
         "P1D",
     )
+
+
+def test_a_price_is_changed_in_place(stall: Stall) -> None:
+    stall.say(*SELL)
+    assert stall.say("reprice", "small", "0.25") == "small is at 0.25 EUR for each PT1H\n"
+    changed = stall.json("reprice", "small", "3", "--currency", "usd", "--period", "P1D")
+    assert changed["price"] == {"amount": "3", "currency": "USD", "period": "P1D"}
+    assert "there is no such flavor" in stall.cli("reprice", "none", "1").stderr
 
 
 def test_the_ledger_shows_each_resource_and_says_that_it_adds_up(stall: Stall) -> None:
@@ -376,7 +409,7 @@ def test_a_ledger_that_does_not_add_up_is_an_error(stall: Stall, monkeypatch: py
 def test_holds_and_contracts_of_both_sides_are_listed(stall: Stall) -> None:
     stall.say(*SELL, *PARTS)
     sold = stall.contract()
-    stall.do(stall.ledger.reserve(BUYER.cloud, FlavorId("small"), room=room(2, 1024)))
+    stall.do(stall.ledger.reserve(BUYER.cloud, OfferId("small"), room=room(2, 1024)))
     held, bought_hold = stall.say("holds").splitlines()[1:]
     assert re.search(rf"small +{BUYER.cloud} +2 cores, 1024MB +.* in \w+ +held$", held)
     assert re.search(r" - +bought$", bought_hold)
@@ -409,7 +442,7 @@ def test_a_contract_is_renewed_released_and_its_document_printed(stall: Stall) -
     assert result.exit_code == 1
     assert result.stdout == "01c0ntract is ended\n"
     assert "there is no such contract" in result.stderr
-    assert stall.trader.contracts["01c0ntract"].state is State.ENDED
+    assert stall.trader.contracts["01c0ntract"].state is BorrowedContractState.ENDED
     assert stall.say("release", "-d", "01c0ntract") == "01c0ntract is draining\n"
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from skerry.cli import object_kinds
 from tests.support.sites import CloudServer
 from tests.support.waiting import eventually_sync
 
@@ -31,6 +32,8 @@ def test_a_drain_waits_until_nothing_is_left(cloud: CloudServer) -> None:
     result = cloud.cli("node", "drain", "n1", "--within", "0.2")
     assert result.exit_code == 0, result.stderr
     assert "machine-n1: 1 to go, at the latest" in result.stderr
+    assert "those go that no other node can take" in result.stderr
+    assert "drained by" not in cloud.say("describe", "node", "n1")
     assert result.stdout == "machine-n1 is drained\n"
     assert cloud.json("get", "instance", "web")["node_id"] is None
 
@@ -68,3 +71,10 @@ def test_without_a_verb_it_still_joins(cloud: CloudServer) -> None:
     result = cloud.cli("node", "--set", "nonsense=1")
     assert result.exit_code != 0
     assert "nonsense" in result.stderr
+
+
+def test_a_node_with_a_full_disk_is_shown_as_that_in_the_list() -> None:
+    node = {"status": "ready", "is_cordoned": True, "liveness": "live", "is_foreign": False}
+    full = {"disk_pressure": "the disk of /data takes no writes"}
+    assert object_kinds.node_status_text({**node, "facts": full}) == "ready, cordoned, DiskPressure"
+    assert object_kinds.node_status_text({**node, "facts": {"disk_pressure": ""}}) == "ready, cordoned"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from skerry.cli import settings
-from skerry.model.settings import Settings, knobs
+from skerry.model.settings import Settings, setting_fields
 
 
 def load(
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_without_anything_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings.places, "config_file", lambda: None)
+    monkeypatch.setattr(settings.paths, "config_file", lambda: None)
     assert load() == Settings()
 
 
@@ -114,11 +114,11 @@ def test_the_tree_is_frozen() -> None:
 
 
 def test_every_knob_has_a_meaning_and_a_default_within_its_own_range() -> None:
-    for knob in knobs().values():
+    for knob in setting_fields().values():
         assert knob.meta.description, knob.key
         msgspec.convert(msgspec.to_builtins(knob.default), knob.type)
 
 
 def test_no_two_knobs_share_a_variable() -> None:
-    variables = [knob.variable for knob in knobs().values()]
+    variables = [knob.variable for knob in setting_fields().values()]
     assert len(set(variables)) == len(variables)

@@ -10,7 +10,7 @@ import structlog
 from click.testing import CliRunner
 
 from skerry.cli import main
-from skerry.sim import runs
+from skerry.sim import scenarios
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +39,8 @@ def test_a_bad_day_is_the_same_for_scripts() -> None:
 
 
 def test_what_never_may_happen_is_told_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = runs.Outcome([("instances", "none")], [f"i{number} runs twice" for number in range(30)])
-    monkeypatch.setattr(runs, "bad_day", lambda day, for_s, show: bad)
+    bad = scenarios.ScenarioResult([("instances", "none")], [f"i{number} runs twice" for number in range(30)])
+    monkeypatch.setattr(scenarios, "run_faulty", lambda day, for_s, show: bad)
     result = CliRunner().invoke(main.cli, ["sim", "--faults"])
     assert result.exit_code == 1
     assert "WRONG: i0 runs twice" in result.stderr

@@ -4,78 +4,45 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from skerry.cli import main, output
-from skerry.cli.events import Told, parse
-
-
-@dataclass
-class FakeServer:
-    """Answers what it is told to answer, and remembers what it was asked."""
-
-    url: str = ""
-    answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
-
-    def answer(self, route: str, value: Any, status: int = 200) -> None:
-        data = value if isinstance(value, bytes) else json.dumps(value).encode()
-        self.answers[route] = (status, data)
+from skerry.cli.commands.events import ServerSentEvent, parse
+from skerry.model.invitations import Invitation, JoinCredentials
+from skerry.model.settings import Settings
+from skerry.model.token_text import TokenText
+from tests.support import fake_servers
+from tests.support.fake_servers import FakeServer, skerry
 
 
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
-    fake = FakeServer()
-
-    class Handler(BaseHTTPRequestHandler):
-        def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fake.asked.append((self.command, self.path, dict(self.headers), body))
-            route = f"{self.command} {self.path.partition('?')[0]}"
-            status, data = fake.answers.get(route, (404, b'{"error": "nothing there", "code": "not-found"}'))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = do_DELETE = handle_any
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    fake.url = f"http://127.0.0.1:{listener.server_address[1]}"
-    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield fake
-    listener.shutdown()
-    listener.server_close()
-    thread.join()
+    with fake_servers.on_tcp() as fake:
+        yield fake
 
 
-def skerry(*arguments: str, **environment: str) -> Result:
-    clean = {name: None for name in os.environ if name.startswith("SKERRY_")}
-    return CliRunner().invoke(main.cli, list(arguments), env={**clean, **environment})
+ABOUT = {
+    "version": "1.2.3",
+    "started_at": 0.0,
+    "store": "sqlite",
+    "pid": 42,
+    "lacking": ["root: no cells"],
+    "warnings": ["runc 1.1 may let a container out"],
+}
 
 
-ABOUT = {"version": "1.2.3", "started_at": 0.0, "store": "sqlite", "pid": 42, "lacking": ["root: no cells"]}
-
-
-def test_status_tells_version_readiness_and_what_is_lacking(server: FakeServer) -> None:
+def test_status_tells_version_readiness_what_is_lacking_and_what_weakens_it(server: FakeServer) -> None:
     server.answer("GET /about", ABOUT)
     server.answer("GET /readyz", {"ready": True, "checks": {"store": "ok"}})
     result = skerry("status", "--url", server.url)
     assert result.exit_code == 0
     rows = dict(line.split(None, 1) for line in result.stdout.splitlines())
     assert (rows["version"], rows["ready"], rows["lacks"]) == ("1.2.3", "yes", "root: no cells")
+    assert rows["warning"] == "runc 1.1 may let a container out"
 
 
 def test_status_exits_with_1_and_names_the_check_if_the_server_is_not_ready(server: FakeServer) -> None:
@@ -101,10 +68,58 @@ def test_a_token_is_printed_alone_on_stdout_so_that_a_script_can_keep_it(server:
     assert json.loads(server.asked[0][3]) == {"role": "viewer", "note": "", "ttl_s": 7200.0}
 
 
-def test_a_join_token_comes_with_the_command_that_uses_it(server: FakeServer) -> None:
-    server.answer("POST /token", {"id": "1", "role": "node", "token": "skerry_1_x_y", "expires_at": 9e9})
+def invitation_to(*urls: str) -> str:
+    token = TokenText("0" * 26, "a" * 52, "f" * 32).format()
+    return Invitation(urls, "f" * 64, token).format()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+def test_for_a_node_an_invitation_is_printed_alone_and_told_how_to_use(server: FakeServer, host: str) -> None:
+    text = invitation_to(f"https://{host}:1323")
+    made = {"id": "1", "role": "node", "token": "skerry_1_x_y", "expires_at": 9e9, "invitation": text}
+    server.answer("POST /token", made)
     result = skerry("token", "create", "--role", "node", "--url", server.url)
-    assert f"skerry node --join {server.url} --token skerry_1_x_y" in result.stderr
+    assert result.stdout == f"{text}\n"
+    assert "skerry node --join INVITATION" in result.stderr
+    assert ("no other machine reaches it" in result.stderr) is (host == "127.0.0.1")
+    as_json = skerry("token", "create", "--role", "node", "--url", server.url, "-o", "json")
+    assert json.loads(as_json.stdout)["invitation"] == text
+
+
+@pytest.mark.parametrize("way", ["flag", "file", "stdin", "environment", "token"])
+def test_an_invitation_is_taken_from_anywhere_and_its_token_is_no_setting(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = invitation_to("https://192.0.2.1:1323", "https://hub:1323")
+    given: list[tuple[str, Settings, JoinCredentials]] = []
+
+    def run(role: str, settings: Settings, folder: Path, *, admission: JoinCredentials, **_: object) -> int:
+        given.append((role, settings, admission))
+        return 0
+
+    monkeypatch.setattr("skerry.daemon.process.run", run)
+    (tmp_path / "invitation").write_text(f"{text}\n")
+    flags = {
+        "flag": ["--join", text],
+        "file": ["--join", f"@{tmp_path / 'invitation'}"],
+        "stdin": ["--join", "-"],
+        "environment": [],
+        "token": ["--token", text],
+    }[way]
+    environment = {"SKERRY_NODE_JOIN": text} if way == "environment" else {}
+    result = CliRunner().invoke(main.cli, ["node", *flags], input=f"{text}\n", env=environment)
+    assert result.exit_code == 0, result.output
+    [(role, settings, admission)] = given
+    assert (role, settings.node.join) == ("node", "https://192.0.2.1:1323,https://hub:1323")
+    assert (admission.fingerprint, admission.token) == ("f" * 64, Invitation.parse(text).token)
+    assert "a" * 52 not in repr(settings)
+
+
+@pytest.mark.parametrize("spoilt", ["skerry-join-v1.abc", "@/nowhere/at/all"])
+def test_an_invitation_that_is_none_is_refused_before_anything_is_started(spoilt: str) -> None:
+    result = skerry("node", "--join", spoilt)
+    assert result.exit_code == 1
+    assert "--join: " in result.stderr
 
 
 def test_the_token_of_the_environment_is_sent_as_bearer(server: FakeServer) -> None:
@@ -187,7 +202,7 @@ def test_events_pass_kind_and_place_on(server: FakeServer) -> None:
 
 def test_an_event_stream_is_taken_apart_by_its_blank_lines() -> None:
     lines = [": hello", "", "id: 1", "event: a", "data: x", "data: y", "", "data:z", "", "id: 9"]
-    assert list(parse(lines)) == [Told("1", "a", "x\ny"), Told("", "message", "z")]
+    assert list(parse(lines)) == [ServerSentEvent("1", "a", "x\ny"), ServerSentEvent("", "message", "z")]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from itertools import islice
 
 import pytest
 
-from skerry.cli import client, watching
+from skerry.cli import client, watch
 
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_SOON_S", "_SELDOM_S"):
-        monkeypatch.setattr(watching, name, 0.001)
+        monkeypatch.setattr(watch, name, 0.001)
 
 
 def answers(*given: int | None) -> Callable[[], int]:
@@ -23,24 +23,29 @@ def answers(*given: int | None) -> Callable[[], int]:
     def read() -> int:
         answer = next(left)
         if answer is None:
-            raise client.NoServer("Nothing answers.")
+            raise client.ServerUnreachable("Nothing answers.")
         return answer
 
     return read
 
 
 def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
-    assert list(islice(watching.again(answers(1, None, None, 2, 3)), 3)) == [1, 2, 3]
+    assert list(islice(watch.poll_forever(answers(1, None, None, 2, 3)), 3)) == [1, 2, 3]
+
+
+def test_whoever_waits_for_a_server_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    list(islice(watch.poll_forever(answers(1, None, None, 2)), 2))
+    assert capsys.readouterr().err == "Nothing answers. It is asked again for 30 s.\n"
 
 
 def test_a_server_that_is_not_there_at_first_is_not_waited_for() -> None:
-    with pytest.raises(client.NoServer):
-        next(watching.again(answers(None, 1)))
+    with pytest.raises(client.ServerUnreachable):
+        next(watch.poll_forever(answers(None, 1)))
 
 
 def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_PATIENCE_S", -1.0)
-    seen = watching.again(answers(1, None, 2))
+    monkeypatch.setattr(watch, "_PATIENCE_S", -1.0)
+    seen = watch.poll_forever(answers(1, None, 2))
     assert next(seen) == 1
-    with pytest.raises(client.NoServer):
+    with pytest.raises(client.ServerUnreachable):
         next(seen)

@@ -1,8 +1,8 @@
 """A whole cluster in memory, with faults in any order: what must never happen, and what must in the end.
 
-Decisions are made by the real `Decider` and reports judged by the real `judge`; the store is a dict with
-revisions, on which decisions land late, or not at all. Nodes are simulated: they keep what they run while
-they are cut off, and do what the whole set of their orders says when they are not.
+Decisions are made by the real `PlacementPlanner` and reports judged by the real `judge`; the store is a dict
+with revisions, on which decisions land late, or not at all. Nodes are simulated: they keep what they run
+while they are cut off, and do what the whole set of their orders says when they are not.
 
 Safety: a node is never given more than its room; no instance runs twice on nodes that are not lost; what was
 wished is never forgotten. Liveness: when the faults end, everything comes to what is wished, or waits with no
@@ -18,20 +18,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from skerry.control import transitions
-from skerry.control.census import Census, Known
-from skerry.control.deciding import Decided, Decider
-from skerry.control.records import Held
-from skerry.control.reporting import judge
-from skerry.control.standings import Standing
-from skerry.control.transitions import Step
+from skerry.control.instance_index import InstanceIndex, InstanceRecord
+from skerry.control.instances import transitions
+from skerry.control.instances.report_rules import evaluate_report
+from skerry.control.instances.transitions import InstanceTransition
+from skerry.control.nodes.conditions import NodeCondition
+from skerry.control.placement.planner import PlacementPlanner, PlannedTransition
+from skerry.control.records import Record
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
-from skerry.model.orders import Order, Report
-from skerry.model.statuses import FINAL, Desired, Status
-from skerry.model.workloads import Spec
-from skerry.schedule.asks import Policy
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import InstanceSpec
+from skerry.schedule.requests import PlacementPolicy
 from tests.control.worlds import instance, spec, standing
 
 CPU = st.sampled_from([100, 300, 500, 900])
@@ -42,7 +42,7 @@ class Copy:
     """A container on a node."""
 
     generation: int
-    spec: Spec
+    spec: InstanceSpec
     runs: bool
     is_over: bool = False
 
@@ -57,9 +57,9 @@ class Machine:
     is_cordoned: bool = False
     drain_by: float | None = None
     copies: dict[InstanceId, Copy] = field(default_factory=dict)
-    unsaid: list[Report] = field(default_factory=list)
+    unsaid: list[InstanceReport] = field(default_factory=list)
 
-    def stand(self, name: NodeId) -> Standing:
+    def stand(self, name: NodeId) -> NodeCondition:
         return standing(
             name,
             self.cpu,
@@ -68,7 +68,7 @@ class Machine:
             why_not="is cordoned" if self.is_cordoned else "",
         )
 
-    def obey(self, orders: list[Order]) -> None:
+    def obey(self, orders: list[InstanceOrder]) -> None:
         """Do all that the whole set of orders says."""
         wanted = {order.instance for order in orders}
         self.copies = {id: copy for id, copy in self.copies.items() if id in wanted}
@@ -77,21 +77,21 @@ class Machine:
             if copy is not None and copy.generation < order.generation:
                 del self.copies[order.instance]
                 copy = None
-            if order.desired is Desired.DESTROYED:
+            if order.desired is DesiredStatus.DESTROYED:
                 self.copies.pop(order.instance, None)
-                self.say(order.instance, order.generation, Status.TERMINATED)
-            elif order.desired is Desired.RUNNING and (copy is None or not (copy.runs or copy.is_over)):
+                self.say(order.instance, order.generation, InstanceStatus.TERMINATED)
+            elif order.desired is DesiredStatus.RUNNING and (copy is None or not (copy.runs or copy.is_over)):
                 self.copies[order.instance] = Copy(order.generation, order.spec, runs=True)
-                self.say(order.instance, order.generation, Status.STARTING, Status.RUNNING)
-            elif order.desired is Desired.STOPPED and copy is None:
+                self.say(order.instance, order.generation, InstanceStatus.STARTING, InstanceStatus.RUNNING)
+            elif order.desired is DesiredStatus.STOPPED and copy is None:
                 self.copies[order.instance] = Copy(order.generation, order.spec, runs=False)
-                self.say(order.instance, order.generation, Status.STOPPED)
-            elif order.desired is Desired.STOPPED and copy is not None and copy.runs:
+                self.say(order.instance, order.generation, InstanceStatus.STOPPED)
+            elif order.desired is DesiredStatus.STOPPED and copy is not None and copy.runs:
                 copy.runs = False
-                self.say(order.instance, order.generation, Status.STOPPING, Status.STOPPED)
+                self.say(order.instance, order.generation, InstanceStatus.STOPPING, InstanceStatus.STOPPED)
 
-    def say(self, id: InstanceId, generation: int, *statuses: Status) -> None:
-        self.unsaid += [Report(id, generation, status, 0.0) for status in statuses]
+    def say(self, id: InstanceId, generation: int, *statuses: InstanceStatus) -> None:
+        self.unsaid += [InstanceReport(id, generation, status, 0.0) for status in statuses]
 
 
 class Cluster(RuleBasedStateMachine):
@@ -99,24 +99,24 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.revision = 0
-        self.census = Census()
+        self.census = InstanceIndex()
         self.machines: dict[NodeId, Machine] = {}
-        self.wishes: dict[InstanceId, tuple[Desired, Spec]] = {}
-        self.under_way: list[Decided] = []
+        self.wishes: dict[InstanceId, tuple[DesiredStatus, InstanceSpec]] = {}
+        self.under_way: list[PlannedTransition] = []
         self.lead()
 
     # The store
 
-    def write(self, before: Known | None, step: Step) -> None:
+    def write(self, before: InstanceRecord | None, step: InstanceTransition) -> None:
         self.revision += 1
-        after = None if step.is_purged else Held(step.after, self.revision)
+        after = None if step.is_purged else Record(step.after, self.revision)
         self.census.move(before, after)
         self.decider.hear(before, after)
 
     def lead(self) -> None:
         """A leader begins, with nothing but what is durable."""
         self.under_way = []
-        self.decider = Decider(self.census, policy=Policy.BINPACK, replacements_per_s=5.0)
+        self.decider = PlacementPlanner(self.census, policy=PlacementPolicy.BINPACK, replacements_per_s=5.0)
         for name, machine in self.machines.items():
             self.decider.see(name, machine.stand(name))
         self.decider.begin()
@@ -141,18 +141,18 @@ class Cluster(RuleBasedStateMachine):
     @rule(cpu=CPU)
     def create(self, cpu: int) -> None:
         one = instance(f"i{len(self.wishes)}", what=spec(cpu=cpu))
-        self.wishes[one.id] = (Desired.RUNNING, one.spec)
-        self.write(None, transitions.made(one, actor="me"))
+        self.wishes[one.id] = (DesiredStatus.RUNNING, one.spec)
+        self.write(None, transitions.create(one, actor="me"))
 
     @precondition(lambda self: self.wishes)
-    @rule(data=st.data(), desired=st.sampled_from(Desired))
-    def wish(self, data: st.DataObject, desired: Desired) -> None:
+    @rule(data=st.data(), desired=st.sampled_from(DesiredStatus))
+    def wish(self, data: st.DataObject, desired: DesiredStatus) -> None:
         known = self.census.get(data.draw(st.sampled_from(sorted(self.wishes))))
         if known is None:
             return
         try:
-            step = transitions.wish(known.value, desired, at=self.now, actor="me")
-        except errors.Refused:
+            step = transitions.set_desired(known.value, desired, at=self.now, actor="me")
+        except errors.FailedPrecondition:
             return
         if step is not None:
             self.wishes[known.value.id] = (desired, known.value.spec)
@@ -165,8 +165,8 @@ class Cluster(RuleBasedStateMachine):
         if known is None:
             return
         try:
-            step = transitions.respecify(known.value, spec(cpu=cpu), workload=None, version=0, actor="me")
-        except errors.Refused:
+            step = transitions.change_spec(known.value, spec(cpu=cpu), workload=None, version=0, actor="me")
+        except errors.FailedPrecondition:
             return
         if step is not None:
             self.wishes[known.value.id] = (known.value.desired, spec(cpu=cpu))
@@ -239,24 +239,28 @@ class Cluster(RuleBasedStateMachine):
         if not copy.runs:
             return
         if how == "crashes":
-            machine.say(id, copy.generation, Status.CRASHED, Status.STARTING, Status.RUNNING)
+            machine.say(
+                id, copy.generation, InstanceStatus.CRASHED, InstanceStatus.STARTING, InstanceStatus.RUNNING
+            )
             return
         copy.runs, copy.is_over = False, True
-        ended = [Status.TERMINATED] if how == "ends" else [Status.CRASHED, Status.FAILED]
+        ended = (
+            [InstanceStatus.TERMINATED] if how == "ends" else [InstanceStatus.CRASHED, InstanceStatus.FAILED]
+        )
         machine.say(id, copy.generation, *ended)
 
     def work_on(self, name: NodeId) -> None:
         """The node says what it could not say, gets the whole set of its orders, and says what it did."""
         machine = self.machines[name]
         self.hear(name)
-        machine.obey([Order.of(known.value) for known in self.census.on_node(name)])
+        machine.obey([InstanceOrder.of(known.value) for known in self.census.on_node(name)])
         self.hear(name)
 
     def hear(self, name: NodeId) -> None:
         machine = self.machines[name]
         for report in machine.unsaid:
             known = self.census.get(report.instance)
-            step = judge(known.value if known else None, name, report, self.now).step
+            step = evaluate_report(known.value if known else None, name, report, self.now).step
             if step is not None:
                 self.write(known, step)
         machine.unsaid = []
@@ -276,7 +280,7 @@ class Cluster(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.under_way) - 1))
         self.land_one(self.under_way.pop(index))
 
-    def land_one(self, decided: Decided) -> None:
+    def land_one(self, decided: PlannedTransition) -> None:
         before, step = decided
         id = before.value.id
         current = self.census.get(id)
@@ -315,7 +319,7 @@ class Cluster(RuleBasedStateMachine):
         for name, machine in self.machines.items():
             bound = [known.value for known in self.census.on_node(name)]
             taken = sum(
-                (one.leaving or one.spec).room.cpu for one in bound if one.observed.status not in FINAL
+                (one.leaving or one.spec).room.cpu for one in bound if one.observed.status not in TERMINAL
             )
             assert taken <= machine.cpu, f"{name} has {machine.cpu}, {taken} are given away"
 
@@ -335,7 +339,7 @@ class Cluster(RuleBasedStateMachine):
         for id, (desired, wanted) in self.wishes.items():
             known = self.census.get(id)
             if known is None:
-                assert desired is Desired.DESTROYED, f"{id} is gone, and nobody wished that"
+                assert desired is DesiredStatus.DESTROYED, f"{id} is gone, and nobody wished that"
             else:
                 assert (known.value.desired, known.value.spec) == (desired, wanted)
 
@@ -375,18 +379,18 @@ class Cluster(RuleBasedStateMachine):
             assert not copies
             return
         one = known.value
-        if one.observed.status in FINAL:
+        if one.observed.status in TERMINAL:
             assert not any(copy.runs for copy in copies)
-        elif one.desired is Desired.STOPPED:
-            assert one.observed.status is Status.STOPPED
+        elif one.desired is DesiredStatus.STOPPED:
+            assert one.observed.status is InstanceStatus.STOPPED
             assert not any(copy.runs for copy in copies)
         elif one.node is None:
-            assert one.observed.status is Status.SCHEDULING
+            assert one.observed.status is InstanceStatus.SCHEDULING
             assert one.observed.reason, "who waits knows why"
             assert not any(verdict.fits for verdict in self.decider.explain(one))
             assert not copies
         else:
-            assert one.observed.status is Status.RUNNING
+            assert one.observed.status is InstanceStatus.RUNNING
             assert [(copy.runs, copy.generation) for copy in copies] == [(True, one.generation)]
 
 

@@ -4,43 +4,51 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from skerry.control.census import Census, Known
-from skerry.control.deciding import KEEP_OVER, Decided, Decider, Plan, decide
+from skerry.control.instance_index import InstanceIndex, InstanceRecord
+from skerry.control.placement.planner import (
+    MAX_TERMINAL_INSTANCES,
+    PlacementPlan,
+    PlacementPlanner,
+    PlannedTransition,
+    decide,
+)
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.ports import parse
-from skerry.model.statuses import Desired, Status
-from skerry.schedule.asks import Policy
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.schedule.requests import PlacementPolicy
 from tests.control.worlds import held, instance, spec, standing
 
 NOW = 100.0
 LOST = Liveness.LOST
 
 
-def where(decided: list[Decided]) -> dict[str, str | None]:
+def where(decided: list[PlannedTransition]) -> dict[str, str | None]:
     return {known.value.id: step.after.node for known, step in decided}
 
 
-def who(decided: list[Decided]) -> list[str]:
+def who(decided: list[PlannedTransition]) -> list[str]:
     return [known.value.id for known, _ in decided]
 
 
-def aged(id: str, age: float, cpu: int = 100) -> Known:
+def aged(id: str, age: float, cpu: int = 100) -> InstanceRecord:
     return held(replace(instance(id, what=spec(cpu=cpu)), created_at=age))
 
 
-def on_node(id: str, node: str, status: Status = Status.RUNNING, **more: object) -> Known:
+def on_node(
+    id: str, node: str, status: InstanceStatus = InstanceStatus.RUNNING, **more: object
+) -> InstanceRecord:
     return held(instance(id, status, node=node, **more))
 
 
 class Desk:
     """A decider whose decisions are applied as they are made, as a runner would."""
 
-    def __init__(self, *known: Known, rate: float = 20.0) -> None:
-        self.census = Census(known)
-        self.decider = Decider(self.census, policy=Policy.BINPACK, replacements_per_s=rate)
+    def __init__(self, *known: InstanceRecord, rate: float = 20.0) -> None:
+        self.census = InstanceIndex(known)
+        self.decider = PlacementPlanner(self.census, policy=PlacementPolicy.BINPACK, replacements_per_s=rate)
 
-    def turn(self, now: float = NOW, limit: int = 1000) -> Plan:
+    def turn(self, now: float = NOW, limit: int = 1000) -> PlacementPlan:
         plan = self.decider.turn(now, limit)
         for before, step in plan.decided:
             after = None if step.is_purged else held(step.after, before.revision + 1)
@@ -48,7 +56,7 @@ class Desk:
         self.decider.done(known.value.id for known, _ in plan.decided)
         return plan
 
-    def change(self, before: Known | None, after: Known | None) -> None:
+    def change(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         self.census.move(before, after)
         self.decider.hear(before, after)
 
@@ -57,7 +65,43 @@ def test_an_instance_is_placed_where_it_fits() -> None:
     plan = decide(NOW, [held(instance("one"))], [standing("small", cpu=50), standing("large")])
     assert where(plan.places) == {"one": "large"}
     (_, step), *_ = plan.places
-    assert step.after.observed.status is Status.SCHEDULED
+    assert step.after.observed.status is InstanceStatus.SCHEDULED
+
+
+def copies(count: int, **more: object) -> list[InstanceRecord]:
+    return [held(instance(f"copy{number}", workload="shop", **more)) for number in range(count)]
+
+
+def test_copies_of_a_workload_are_spread_over_nodes_and_other_instances_are_packed() -> None:
+    nodes = [standing(name) for name in ("a", "b", "c")]
+    plan = decide(NOW, [*copies(3), held(instance("x")), held(instance("y"))], nodes)
+    placed = where(plan.places)
+    assert {placed[f"copy{number}"] for number in range(3)} == {"a", "b", "c"}
+    assert placed["x"] == placed["y"]
+
+
+def test_a_copy_of_a_lost_node_goes_where_the_fewest_copies_are() -> None:
+    names = ("a", "b", "c")
+    nodes = [*map(standing, names), standing("gone", liveness=LOST)]
+    stay = [on_node(f"on-{name}", name, workload="shop") for name in ("a", "c")]
+    lost = on_node("lost", "gone", workload="shop")
+    desk = Desk(*stay, on_node("other", "a"), lost)
+    for one in nodes:
+        desk.decider.see(one.view.id, one)
+    desk.decider.begin()
+    desk.turn()
+    assert where(desk.turn().places) == {"lost": "b"}
+
+
+def test_copies_are_packed_if_that_is_set() -> None:
+    census = InstanceIndex(copies(3))
+    decider = PlacementPlanner(
+        census, policy=PlacementPolicy.BINPACK, replacements_per_s=20.0, spread_copies=False
+    )
+    for name in ("a", "b", "c"):
+        decider.see(NodeId(name), standing(name))
+    decider.begin()
+    assert len(set(where(decider.turn(NOW, 100).places).values())) == 1
 
 
 def test_the_eldest_gets_the_room() -> None:
@@ -71,7 +115,7 @@ def test_who_finds_no_place_is_told_why_by_filter_and_amount() -> None:
     nodes = [standing("small", cpu=50), standing("shut", why_not="is cordoned")]
     plan = decide(NOW, [held(instance("one"))], nodes)
     ((_, step),) = plan.waits
-    assert step.after.observed.status is Status.SCHEDULING
+    assert step.after.observed.status is InstanceStatus.SCHEDULING
     assert step.after.observed.reason == "1 node: is cordoned; 1 node: lacks 50 milli-cores of cpu"
     assert plan.wake_at is None, "it waits for capacity, not for time"
 
@@ -87,10 +131,10 @@ def test_two_with_the_same_published_port_go_to_two_nodes() -> None:
 def test_nothing_is_decided_about_what_is_as_it_should_be() -> None:
     known = [
         on_node("runs", "n"),
-        on_node("stopped", "n", Status.STOPPED, desired=Desired.STOPPED),
-        held(instance("never-placed", Status.STOPPED, desired=Desired.STOPPED)),
-        on_node("failed", "n", Status.FAILED),
-        on_node("going", "n", Status.DESTROYING, desired=Desired.DESTROYED),
+        on_node("stopped", "n", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED),
+        held(instance("never-placed", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)),
+        on_node("failed", "n", InstanceStatus.FAILED),
+        on_node("going", "n", InstanceStatus.DESTROYING, desired=DesiredStatus.DESTROYED),
     ]
     plan = decide(NOW, known, [standing("n")])
     assert (plan.decided, plan.wake_at) == ([], None)
@@ -98,9 +142,9 @@ def test_nothing_is_decided_about_what_is_as_it_should_be() -> None:
 
 def test_what_is_stopped_keeps_its_room_and_what_is_over_does_not() -> None:
     new = held(instance("new", what=spec(cpu=1000)))
-    stopped = on_node("old", "n", Status.STOPPED, desired=Desired.STOPPED)
+    stopped = on_node("old", "n", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)
     assert not decide(NOW, [new, stopped], [standing("n")]).places
-    assert decide(NOW, [new, on_node("old", "n", Status.FAILED)], [standing("n")]).places
+    assert decide(NOW, [new, on_node("old", "n", InstanceStatus.FAILED)], [standing("n")]).places
 
 
 def test_a_suspect_node_keeps_what_it_has_and_gets_nothing_new() -> None:
@@ -130,6 +174,7 @@ def test_an_unregistered_node_is_as_good_as_lost() -> None:
 def test_replacements_are_as_many_as_the_rate_allows_and_the_next_turn_is_when_the_next_is_due() -> None:
     desk = Desk(*(on_node(f"i{number}", "gone") for number in range(50)), rate=10.0)
     desk.decider.see(NodeId("gone"), standing("gone", liveness=LOST))
+    desk.decider.see(NodeId("small"), standing("small", cpu=1))
     desk.decider.begin()
     first = desk.turn(now=NOW)
     assert len(first.replaces) == 10
@@ -141,8 +186,24 @@ def test_replacements_are_as_many_as_the_rate_allows_and_the_next_turn_is_when_t
     assert len(desk.turn(now=NOW + 1000).replaces) == 10, "a long rest allows no more than a second's worth"
 
 
+def test_nothing_is_replaced_while_no_node_at_all_is_heard() -> None:
+    desk = Desk(on_node("one", "a"), on_node("two", "b"))
+    for name in ("a", "b"):
+        desk.decider.see(NodeId(name), standing(name, liveness=LOST))
+    desk.decider.begin()
+    plan = desk.turn()
+    assert not plan.decided
+    assert plan.wake_at is None
+    desk.decider.see(NodeId("b"), standing("b"))  # it is back, with what it had; the other one is not
+    assert who(desk.turn().replaces) == ["one"]
+    assert len(desk.census.on_node(NodeId("b"))) == 1
+
+
 def test_what_is_not_to_run_does_not_count_against_the_rate() -> None:
-    stopped = [on_node(f"i{number}", "gone", Status.STOPPED, desired=Desired.STOPPED) for number in range(50)]
+    stopped = [
+        on_node(f"i{number}", "gone", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)
+        for number in range(50)
+    ]
     plan = decide(NOW, stopped, [standing("gone", liveness=LOST)], replacements_per_s=1.0)
     assert len(plan.replaces) == 50
 
@@ -150,6 +211,7 @@ def test_what_is_not_to_run_does_not_count_against_the_rate() -> None:
 def test_a_node_that_comes_back_in_time_keeps_what_was_not_replaced_yet() -> None:
     desk = Desk(*(on_node(f"i{number}", "n") for number in range(5)), rate=1.0)
     desk.decider.see(NodeId("n"), standing("n", liveness=LOST))
+    desk.decider.see(NodeId("small"), standing("small", cpu=1))
     desk.decider.begin()
     assert len(desk.turn().replaces) == 1
     desk.decider.see(NodeId("n"), standing("n"))
@@ -159,9 +221,9 @@ def test_a_node_that_comes_back_in_time_keeps_what_was_not_replaced_yet() -> Non
 
 def test_what_is_to_be_destroyed_goes_with_a_lost_node() -> None:
     known = [
-        on_node("going", "n", Status.DESTROYING, desired=Desired.DESTROYED),
-        on_node("failed", "n", Status.FAILED, desired=Desired.DESTROYED),
-        on_node("kept", "n", Status.FAILED),
+        on_node("going", "n", InstanceStatus.DESTROYING, desired=DesiredStatus.DESTROYED),
+        on_node("failed", "n", InstanceStatus.FAILED, desired=DesiredStatus.DESTROYED),
+        on_node("kept", "n", InstanceStatus.FAILED),
     ]
     plan = decide(NOW, known, [standing("n", liveness=LOST)])
     assert {known.value.id: step.is_purged for known, step in plan.replaces} == {
@@ -285,17 +347,22 @@ def test_a_thousand_who_wait_for_the_same_are_tried_once(monkeypatch) -> None:
 
 
 def test_of_what_is_over_only_so_much_is_kept_and_the_first_to_end_go_first() -> None:
-    over = [held(instance(f"i{number:04}", Status.FAILED)) for number in range(KEEP_OVER + 3)]
+    over = [
+        held(instance(f"i{number:04}", InstanceStatus.FAILED)) for number in range(MAX_TERMINAL_INSTANCES + 3)
+    ]
     plan = decide(NOW, over, [])
     assert who(plan.expiries) == ["i0000", "i0001", "i0002"]
     assert all(step.is_purged for _, step in plan.expiries)
 
 
 def test_what_is_over_and_still_on_a_node_is_first_removed_there() -> None:
-    over = [on_node(f"i{number:04}", "n", Status.TERMINATED) for number in range(KEEP_OVER + 1)]
+    over = [
+        on_node(f"i{number:04}", "n", InstanceStatus.TERMINATED)
+        for number in range(MAX_TERMINAL_INSTANCES + 1)
+    ]
     plan = decide(NOW, over, [standing("n")])
     ((_, step),) = plan.expiries
-    assert (step.is_purged, step.after.desired) == (False, Desired.DESTROYED)
+    assert (step.is_purged, step.after.desired) == (False, DesiredStatus.DESTROYED)
 
 
 def test_explaining_does_not_move_anything() -> None:

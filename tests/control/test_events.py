@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from skerry.control.events import EventLog, Told
+from skerry.control.events.log import EventLog, StoredEvent
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.settings import EventSettings
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Expect, Put
 from tests.support.waiting import eventually
 
@@ -36,12 +36,12 @@ async def record(log: EventLog, *kinds: str) -> None:
 
 async def take(
     log: EventLog, count: int, after: str | None = "0", kinds: frozenset[str] = frozenset()
-) -> list[Told]:
+) -> list[StoredEvent]:
     async with log.stream(after, kinds) as told:
         return [await anext(told) for _ in range(count)]
 
 
-def kinds_of(told: list[Told]) -> list[str]:
+def kinds_of(told: list[StoredEvent]) -> list[str]:
     return [one.event.kind for one in told]
 
 

@@ -11,16 +11,17 @@ import msgspec
 import pytest
 import structlog
 
-from skerry.control import certificates, tokens
-from skerry.control.events import EventLog
-from skerry.control.identity import Identity, Joined
-from skerry.kit import jsonio, pki
+from skerry.control.events.log import EventLog
+from skerry.control.identity import certificates, tokens
+from skerry.control.identity.authenticator import Authenticator, EnrollmentResult
+from skerry.kit import json_codec, pki
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.identity import SERVER, Caller, Origin, Role
+from skerry.model.callers import SERVER, AuthMethod, Caller, Role
 from skerry.model.settings import EventSettings, IdentitySettings
-from skerry.store.protocol import MAX_OPS, Expect, Op
+from skerry.store.protocol import MAX_OPS, Delete, Expect, Op
 from tests.support.clouds import Cloud, cloud_in, following, new_request
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def new_token(cloud: Cloud, role: Role = Role.NODE, ttl_s: float | None = 
     return (await cloud.identity.create_token(role, ttl_s=ttl_s, note="", actor="test"))[1]
 
 
-async def join(cloud: Cloud, folder: Path, name: str = "edge-1") -> Joined:
+async def join(cloud: Cloud, folder: Path, name: str = "edge-1") -> EnrollmentResult:
     return await cloud.identity.join(await new_token(cloud), new_request(folder, name), name)
 
 
@@ -57,7 +58,7 @@ def caller_of(cloud: Cloud, pem: bytes) -> Caller:
 async def test_a_token_makes_a_caller_of_its_role(cloud: Cloud, role: Role) -> None:
     token, text = await cloud.identity.create_token(role, ttl_s=None, note="ci", actor="test")
     caller = cloud.identity.caller_from_token(text)
-    assert caller == Caller(Origin.TOKEN, f"token:{token.id}", role, token=token.id)
+    assert caller == Caller(AuthMethod.TOKEN, f"token:{token.id}", role, token=token.id)
     assert token.expires_at is None
     assert [event.actor for event in await cloud.events("token.created")] == ["test"]
 
@@ -153,7 +154,7 @@ async def test_a_join_gives_a_certificate_with_the_node_id_and_an_event(cloud: C
     assert (issued.name, issued.role) == (joined.node, "node")
     assert joined.ca_pem == cloud.authority.certificate_pem
     assert caller_of(cloud, joined.certificate_pem) == Caller(
-        Origin.CERTIFICATE, f"node:{joined.node}", Role.NODE, node=joined.node, serial=issued.serial
+        AuthMethod.CERTIFICATE, f"node:{joined.node}", Role.NODE, node=joined.node, serial=issued.serial
     )
     (record,) = cloud.identity.certificates()
     assert (record.serial, record.name, record.node) == (issued.serial, "edge-1", joined.node)
@@ -167,7 +168,7 @@ async def test_of_two_joins_with_one_token_exactly_one_wins(cloud: Cloud, tmp_pa
         *(cloud.identity.join(text, new_request(tmp_path, f"edge-{i}"), f"edge-{i}") for i in range(5)),
         return_exceptions=True,
     )
-    assert len([one for one in outcomes if isinstance(one, Joined)]) == 1
+    assert len([one for one in outcomes if isinstance(one, EnrollmentResult)]) == 1
     lost = [one for one in outcomes if isinstance(one, errors.Unauthenticated)]
     assert len(lost) == 4
     assert {"was used at" in one.message for one in lost} == {True}
@@ -260,10 +261,102 @@ async def test_a_certificate_of_another_ca_is_refused(
 
 
 async def test_a_certificate_that_is_not_on_record_is_refused(cloud: Cloud, tmp_path: Path) -> None:
-    request = pki.Request.parse(new_request(tmp_path))
+    request = pki.SigningRequest.parse(new_request(tmp_path))
     forged = cloud.authority.issue(request, name="me", role="admin", lifetime_s=3600)
     with pytest.raises(errors.Unauthenticated, match="not on record"):
         caller_of(cloud, forged.pem)
+
+
+async def test_a_nodes_certificate_that_the_store_has_forgotten_counts_and_is_put_on_record(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    request = pki.SigningRequest.parse(new_request(tmp_path))
+    later = cloud.authority.issue(request, name="n7", role=Role.NODE, lifetime_s=3600, client=True)
+    caller = caller_of(cloud, later.pem)
+    assert (caller.role, caller.node, caller.serial) == (Role.NODE, "n7", later.serial)
+    assert not cloud.identity.is_revoked(later.serial)
+    await eventually(lambda: cloud.identity.counts(later.serial))
+    (record,) = [one for one in cloud.identity.certificates() if one.node == "n7"]
+    assert (record.serial, record.not_after, record.key) == (later.serial, later.not_after, later.key)
+    assert [event.subject for event in await cloud.events("certificate.recorded")] == [
+        f"certificate/{later.serial}"
+    ]
+    renewed = await cloud.identity.renew(caller, new_request(tmp_path))
+    await cloud.identity.revoke_certificate(later.serial, actor="test")
+    for pem in (later.pem, renewed):
+        with pytest.raises(errors.Unauthenticated, match="revoked"):
+            caller_of(cloud, pem)
+
+
+async def test_a_forgotten_certificate_can_be_renewed_at_once(cloud: Cloud, tmp_path: Path) -> None:
+    request = pki.SigningRequest.parse(new_request(tmp_path))
+    later = cloud.authority.issue(request, name="n7", role=Role.NODE, lifetime_s=3600, client=True)
+    await cloud.identity.renew(caller_of(cloud, later.pem), new_request(tmp_path))
+    assert len([one for one in cloud.identity.certificates() if one.node == "n7"]) == 2
+
+
+async def test_revoking_a_node_takes_certificates_that_the_store_has_forgotten_too(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    joined = await join(cloud, tmp_path)
+    request = pki.SigningRequest.parse(new_request(tmp_path, "thief"))
+    later = cloud.authority.issue(request, name=joined.node, role=Role.NODE, lifetime_s=3600, client=True)
+    await cloud.identity.revoke_certificate(caller_serial(joined.certificate_pem), actor="test")
+    with pytest.raises(errors.Unauthenticated, match="was revoked at"):
+        caller_of(cloud, later.pem)
+    await eventually(lambda: cloud.identity.is_revoked(later.serial))  # and so other nodes hear of it
+
+
+@pytest.mark.parametrize("shown", ["revoked", "expired before that"])
+async def test_a_revoked_node_never_comes_back_by_a_certificate_of_before(
+    cloud: Cloud, clock: ManualClock, tmp_path: Path, shown: str
+) -> None:
+    joined = await join(cloud, tmp_path)
+    caller, first = caller_of(cloud, joined.certificate_pem), joined.certificate_pem
+    clock.advance(20 * 3600)
+    second = await cloud.identity.renew(caller, new_request(tmp_path, "edge-1"))
+    clock.advance(20 * 3600)
+    await cloud.identity.sweep()
+    await cloud.identity.revoke_certificate(caller_serial(second), actor="test")
+    clock.advance(50 * 3600)
+    await cloud.identity.sweep()
+    assert cloud.identity.certificates() == []
+    again = Authenticator(
+        cloud.store, EventLog(cloud.store, clock, EventSettings()), cloud.authority, clock, IdentitySettings()
+    )
+    async with following(again):
+        for identity in (cloud.identity, again):
+            token = await new_token(cloud)
+            previous = second if shown == "revoked" else first
+            with pytest.raises(errors.Unprocessable, match="was revoked"):
+                await identity.join(token, new_request(tmp_path, "edge-1"), "edge-1", previous_pem=previous)
+
+
+async def test_revocations_that_the_store_has_forgotten_are_learnt_from_who_was_told_by_a_server(
+    cloud: Cloud, clock: ManualClock, tmp_path: Path
+) -> None:
+    first, second = await join(cloud, tmp_path, "edge-1"), await join(cloud, tmp_path, "edge-2")
+    for joined in (first, second):
+        await cloud.identity.revoke_certificate(caller_of(cloud, joined.certificate_pem).serial, actor="test")
+    one, other = cloud.identity.revoked()
+    assert one.proof
+    assert one.proof != other.proof
+    for key in (entry.key for entry in (await cloud.store.range("identity/certificates/")).entries):
+        await cloud.store.commit([Delete(key)])
+    await eventually(lambda: not cloud.identity.certificates())
+    lie = msgspec.structs.replace(other, proof=one.proof)
+    await cloud.identity.learn_revoked([one, lie], actor="node/n1")
+    assert cloud.identity.is_revoked(one.serial)
+    assert not cloud.identity.is_revoked(other.serial), "anybody could say so"
+    assert [told.serial for told in cloud.identity.revoked()] == [one.serial]
+    assert (await cloud.events("certificate.revoked"))[-1].actor == "node/n1"
+    pems = {caller_serial(joined.certificate_pem): joined.certificate_pem for joined in (first, second)}
+    with pytest.raises(errors.Unauthenticated, match="revoked"):
+        caller_of(cloud, pems[one.serial])
+
+
+def caller_serial(pem: bytes) -> str:
+    return pki.read_certificate(pem).serial
 
 
 async def test_nonsense_is_no_certificate(cloud: Cloud) -> None:
@@ -308,9 +401,9 @@ async def test_a_node_renews_for_itself_and_may_change_its_key(
 @pytest.mark.parametrize(
     "caller",
     [
-        Caller(Origin.LOOPBACK, "uid:0", Role.ADMIN),
-        Caller(Origin.TOKEN, "token:x", Role.NODE, token="x"),
-        Caller(Origin.CERTIFICATE, "certificate:a", Role.ADMIN, serial="00"),
+        Caller(AuthMethod.LOOPBACK, "uid:0", Role.ADMIN),
+        Caller(AuthMethod.TOKEN, "token:x", Role.NODE, token="x"),
+        Caller(AuthMethod.CERTIFICATE, "certificate:a", Role.ADMIN, serial="00"),
     ],
 )
 async def test_only_a_node_with_its_certificate_renews(cloud: Cloud, tmp_path: Path, caller: Caller) -> None:
@@ -331,6 +424,19 @@ async def test_a_revoked_certificate_opens_nothing_and_cannot_renew(cloud: Cloud
     assert not cloud.identity.counts(caller.serial)
 
 
+async def test_a_node_is_told_to_join_again_and_the_local_admin_to_start_the_server_again(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    node = (await join(cloud, tmp_path)).certificate_pem
+    admin = await cloud.identity.issue_local(
+        new_request(tmp_path), role=Role.ADMIN, name="local-admin", lifetime_s=60
+    )
+    for certificate, remedy in ((node, "join again"), (admin.pem, "start the server again")):
+        await cloud.identity.revoke_certificate(caller_of(cloud, certificate).serial, actor="somebody")
+        with pytest.raises(errors.Unauthenticated, match=f"was revoked at .*{remedy}"):
+            caller_of(cloud, certificate)
+
+
 async def test_revoking_one_certificate_of_a_node_revokes_all_of_it_and_nobody_elses(
     cloud: Cloud, tmp_path: Path
 ) -> None:
@@ -341,6 +447,21 @@ async def test_revoking_one_certificate_of_a_node_revokes_all_of_it_and_nobody_e
     with pytest.raises(errors.Unauthenticated, match="was revoked at"):
         caller_of(cloud, renewed)
     assert caller_of(cloud, neighbour.certificate_pem).node == neighbour.node
+
+
+async def test_revoked_certificates_are_told_at_once_and_listed_until_they_have_expired(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    joined, neighbour = await join(cloud, tmp_path, "edge-1"), await join(cloud, tmp_path, "edge-2")
+    caller = caller_of(cloud, joined.certificate_pem)
+    told: list[str] = []
+    cloud.identity.listen_revoked(lambda revoked: told.extend(one.serial for one in revoked))
+    await cloud.identity.revoke_certificate(caller.serial, actor="test")
+    assert told == [caller.serial] == [one.serial for one in cloud.identity.revoked()]
+    assert cloud.identity.is_revoked(caller.serial)
+    assert not cloud.identity.is_revoked(caller_of(cloud, neighbour.certificate_pem).serial)
+    cloud.clock.advance(IdentitySettings().node_certificate_s + 2 * 3600)
+    assert cloud.identity.revoked() == []
 
 
 async def test_a_renewal_in_the_middle_of_a_revocation_does_not_slip_through(
@@ -408,7 +529,7 @@ async def test_a_second_server_with_the_same_ca_shares_tokens_and_certificates(
     text = await new_token(cloud, Role.DEPLOYER)
     joined = await join(cloud, tmp_path)
     events = EventLog(cloud.store, clock, EventSettings())
-    second = Identity(cloud.store, events, cloud.authority, clock, IdentitySettings())
+    second = Authenticator(cloud.store, events, cloud.authority, clock, IdentitySettings())
     async with following(second):
         assert second.caller_from_token(text).role is Role.DEPLOYER
         assert second.caller_from_certificate(der(joined.certificate_pem)).node == joined.node
@@ -417,15 +538,15 @@ async def test_a_second_server_with_the_same_ca_shares_tokens_and_certificates(
 async def test_a_server_whose_ca_differs_from_the_stores_refuses_to_start(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
-    authority = pki.Authority.load_or_create(tmp_path / "other", clock)
+    authority = pki.CertificateAuthority.load_or_create(tmp_path / "other", clock)
     events = EventLog(cloud.store, clock, EventSettings())
-    second = Identity(cloud.store, events, authority, clock, IdentitySettings())
-    with pytest.raises(errors.Refused, match=r"copy ca\.crt and ca\.key"):
+    second = Authenticator(cloud.store, events, authority, clock, IdentitySettings())
+    with pytest.raises(errors.FailedPrecondition, match=r"copy ca\.crt and ca\.key"):
         await second.ready()
 
 
 async def test_records_of_a_later_version_with_more_fields_are_read(cloud: Cloud) -> None:
     await new_token(cloud, Role.VIEWER)
     (entry,) = (await cloud.store.range(tokens.PREFIX)).entries
-    more = jsonio.encode(jsonio.decode(entry.value, dict) | {"colour": "green"})
+    more = json_codec.encode(json_codec.decode(entry.value, dict) | {"colour": "green"})
     assert tokens.decode(msgspec.structs.replace(entry, value=more)) == tokens.decode(entry)

@@ -12,14 +12,14 @@ from skerry.control.idempotency import PREFIX
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
-from skerry.model.orders import Order
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Instance, Spec
+from skerry.model.orders import InstanceOrder
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec
 from tests.control.worlds import Server, Standings, alone, spec, standing
 from tests.support.waiting import eventually
 
 
-def bigger(before: Spec) -> Spec:
+def bigger(before: InstanceSpec) -> InstanceSpec:
     return replace(before, environment=("A=1",))
 
 
@@ -29,7 +29,7 @@ async def test_a_wish_is_in_the_store_before_it_is_acknowledged() -> None:
         assert is_new
         assert await server.store.get(f"instance/{one.id}") is not None
         assert server.instances.get(one.id) == one
-        assert (one.observed.status, one.desired) == (Status.SCHEDULING, Desired.RUNNING)
+        assert (one.observed.status, one.desired) == (InstanceStatus.SCHEDULING, DesiredStatus.RUNNING)
 
 
 async def test_the_same_id_and_spec_is_the_same_instance_and_another_spec_is_refused() -> None:
@@ -126,21 +126,21 @@ async def test_an_unknown_id_is_not_found_by_any_verb() -> None:
 async def test_starting_stopping_and_destroying_go_all_the_way() -> None:
     async with alone(standing("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
-        assert server.status(one.id) is Status.RUNNING
+        assert server.status(one.id) is InstanceStatus.RUNNING
         await server.instances.stop(one.id, actor="me")
         await server.instances.stop(one.id, actor="me")
         await server.obey("n")
-        assert server.status(one.id) is Status.STOPPED
+        assert server.status(one.id) is InstanceStatus.STOPPED
         await server.instances.start(one.id, actor="me")
         await server.obey("n")
-        assert server.status(one.id) is Status.RUNNING
+        assert server.status(one.id) is InstanceStatus.RUNNING
         gone = await server.instances.destroy(one.id, actor="me")
-        assert gone.observed.status is Status.DESTROYING
+        assert gone.observed.status is InstanceStatus.DESTROYING
         again = await server.instances.destroy(one.id, actor="me")
-        assert again.observed.status is Status.DESTROYING
-        with pytest.raises(errors.Refused, match="cannot be undone"):
+        assert again.observed.status is InstanceStatus.DESTROYING
+        with pytest.raises(errors.FailedPrecondition, match="cannot be undone"):
             await server.instances.start(one.id, actor="me")
         await server.obey("n")
         with pytest.raises(errors.NotFound):
@@ -156,12 +156,12 @@ async def test_starting_stopping_and_destroying_go_all_the_way() -> None:
 async def test_a_finished_job_is_not_run_again_and_cannot_be_started() -> None:
     async with alone(standing("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
-        await server.say(one.id, Status.STARTING, Status.RUNNING)
-        await server.say(one.id, Status.TERMINATED, exit_code=0)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
+        await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING)
+        await server.say(one.id, InstanceStatus.TERMINATED, exit_code=0)
         (order,) = server.instances.orders(NodeId("n"))
-        assert order.desired is Desired.STOPPED
-        with pytest.raises(errors.Refused, match="final"):
+        assert order.desired is DesiredStatus.STOPPED
+        with pytest.raises(errors.FailedPrecondition, match="final"):
             await server.instances.start(one.id, actor="me")
         assert server.instances.get(one.id).observed.exit_code == 0
 
@@ -169,17 +169,21 @@ async def test_a_finished_job_is_not_run_again_and_cannot_be_started() -> None:
 async def test_a_patch_of_the_spec_replaces_the_copy_and_one_of_the_wish_does_not() -> None:
     async with alone(standing("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
         await server.instances.change(one.id, merge=bigger, actor="me")
         (order,) = server.instances.orders(NodeId("n"))
-        assert (order.desired, order.generation) == (Desired.DESTROYED, 2)
+        assert (order.desired, order.generation) == (DesiredStatus.DESTROYED, 2)
         await server.obey("n")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
         (order,) = server.instances.orders(NodeId("n"))
-        assert (order.desired, order.generation, order.spec.environment) == (Desired.RUNNING, 3, ("A=1",))
-        changed = await server.instances.change(one.id, desired=Desired.STOPPED, actor="me")
-        assert (changed.desired, changed.generation) == (Desired.STOPPED, 3)
+        assert (order.desired, order.generation, order.spec.environment) == (
+            DesiredStatus.RUNNING,
+            3,
+            ("A=1",),
+        )
+        changed = await server.instances.change(one.id, desired=DesiredStatus.STOPPED, actor="me")
+        assert (changed.desired, changed.generation) == (DesiredStatus.STOPPED, 3)
 
 
 async def test_a_patch_may_do_both_or_name_a_workload_and_is_refused_if_it_comes_too_late() -> None:
@@ -188,11 +192,11 @@ async def test_a_patch_may_do_both_or_name_a_workload_and_is_refused_if_it_comes
         workload, _ = await server.workloads.create(spec("other", cpu=7), actor="me")
         before = server.instances.revision(one.id)
         changed = await server.instances.change(
-            one.id, workload="other", merge=bigger, desired=Desired.STOPPED, if_match=before, actor="me"
+            one.id, workload="other", merge=bigger, desired=DesiredStatus.STOPPED, if_match=before, actor="me"
         )
         assert changed.spec == bigger(workload.spec)
-        assert (changed.workload, changed.observed.status) == (workload.id, Status.STOPPED)
-        with pytest.raises(errors.Refused, match="has changed since"):
+        assert (changed.workload, changed.observed.status) == (workload.id, InstanceStatus.STOPPED)
+        with pytest.raises(errors.FailedPrecondition, match="has changed since"):
             await server.instances.change(one.id, merge=bigger, if_match=before, actor="me")
         same = await server.instances.change(one.id, merge=bigger, actor="me")
         assert same == changed, "what changes nothing is no change"
@@ -230,7 +234,7 @@ async def test_a_list_shows_only_the_states_the_node_and_the_workload_that_are_a
             assert page.total == len(page.items)
             return [one.id for one in page.items]
 
-        assert ids(states=frozenset({Status.SCHEDULING})) == [waiting.id]
+        assert ids(states=frozenset({InstanceStatus.SCHEDULING})) == [waiting.id]
         assert ids(node=NodeId("n")) == [placed.id]
         assert ids(workload=workload.id) == [waiting.id]
         assert ids(node=NodeId("m")) == []
@@ -239,12 +243,12 @@ async def test_a_list_shows_only_the_states_the_node_and_the_workload_that_are_a
 async def test_what_is_on_a_silent_node_says_so_and_keeps_its_status() -> None:
     async with alone(standing("n")) as (server, standings):
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
         revision = await server.revision()
         standings.put(standing("n", liveness=Liveness.SUSPECT))
         seen = server.instances.get(one.id).observed
-        assert (seen.status, seen.reason) == (Status.RUNNING, "node unreachable")
+        assert (seen.status, seen.reason) == (InstanceStatus.RUNNING, "node unreachable")
         assert server.instances.list().items[0].observed.reason == "node unreachable"
         standings.put(standing("n"))
         assert server.instances.get(one.id).observed.reason != "node unreachable"
@@ -260,7 +264,7 @@ async def test_who_waits_can_be_explained_node_by_node() -> None:
         assert [refusal.why for refusal in verdicts["shut"].refusals] == ["is cordoned"]
 
 
-async def watched(server: Server, id: str) -> list[Status]:
+async def watched(server: Server, id: str) -> list[InstanceStatus]:
     async with aclosing(server.instances.watch(id)) as seen:
         return [one.observed.status async for one in seen]
 
@@ -269,14 +273,19 @@ async def test_a_watch_begins_with_what_is_and_ends_when_it_is_over() -> None:
     async with alone(standing("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         watch = asyncio.ensure_future(watched(server, one.id))
-        await server.becomes(one.id, Status.SCHEDULED)
-        for status in (Status.STARTING, Status.RUNNING, Status.CRASHED, Status.FAILED):
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
+        for status in (
+            InstanceStatus.STARTING,
+            InstanceStatus.RUNNING,
+            InstanceStatus.CRASHED,
+            InstanceStatus.FAILED,
+        ):
             await server.say(one.id, status)
             await asyncio.sleep(0)
         seen = await watch
-        assert seen[0] in (Status.SCHEDULING, Status.SCHEDULED)
-        assert seen[-2:] == [Status.CRASHED, Status.FAILED]
-        assert await watched(server, one.id) == [Status.FAILED]
+        assert seen[0] in (InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULED)
+        assert seen[-2:] == [InstanceStatus.CRASHED, InstanceStatus.FAILED]
+        assert await watched(server, one.id) == [InstanceStatus.FAILED]
 
 
 async def test_a_watch_of_what_is_destroyed_ends_with_terminated() -> None:
@@ -285,7 +294,7 @@ async def test_a_watch_of_what_is_destroyed_ends_with_terminated() -> None:
         watch = asyncio.ensure_future(watched(server, one.id))
         await asyncio.sleep(0)
         await server.instances.destroy(one.id, actor="me")
-        assert (await watch)[-1] is Status.TERMINATED
+        assert (await watch)[-1] is InstanceStatus.TERMINATED
 
 
 async def test_who_hangs_up_a_watch_changes_nothing() -> None:
@@ -302,7 +311,9 @@ async def test_a_node_is_ordered_exactly_what_is_bound_to_it() -> None:
         await server.instances.create(spec(), actor="me")
         await server.place(one.id, "n")
         await server.instances.caught_up()
-        assert server.instances.orders(NodeId("n")) == [Order(one.id, 1, one.spec, Desired.RUNNING)]
+        assert server.instances.orders(NodeId("n")) == [
+            InstanceOrder(one.id, 1, one.spec, DesiredStatus.RUNNING)
+        ]
         assert server.instances.orders(NodeId("m")) == []
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from skerry.control.events import EventLog
-from skerry.control.leading import KEY, Leader, LostLead
+from skerry.control.events.log import EventLog
+from skerry.control.leadership.election import KEY, LeaderElection
 from skerry.kit import tasks
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
 from skerry.model.settings import EventSettings
-from skerry.store.memory import MemoryStore
+from skerry.store import fencing
+from skerry.store.fencing import LeadershipLost
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Expect, LeaseId, Put
 from tests.support.waiting import eventually
 
@@ -42,25 +45,22 @@ async def store() -> AsyncIterator[FlakyStore]:
     await made.close()
 
 
-def candidate(store: MemoryStore, name: str, lease_s: int = 30, *, is_alone: bool = False) -> Leader:
+def candidate(store: MemoryStore, name: str, lease_s: int = 30, *, is_alone: bool = False) -> LeaderElection:
     clock = SystemClock()
     events = EventLog(store, clock, EventSettings())
-    return Leader(store, events, clock, name=name, lease_s=lease_s, is_alone=is_alone)
-
-
-async def for_ever(fence: Expect) -> None:
-    await asyncio.Event().wait()
+    return LeaderElection(store, events, clock, name=name, lease_s=lease_s, is_alone=is_alone)
 
 
 @asynccontextmanager
 async def running(
-    leader: Leader, lead: Callable[[Expect], Awaitable[None]] = for_ever
+    leader: LeaderElection, *loops: Callable[[Expect], Coroutine[Any, Any, None]]
 ) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.ensure_future(leader.run(lead))
+    task = asyncio.create_task(leader.run())
+    working = [asyncio.create_task(leader.run_while_leading(f"loop {n}", one)) for n, one in enumerate(loops)]
     try:
         yield task
     finally:
-        await tasks.give_up([task])
+        await tasks.cancel_and_wait([*working, task])
 
 
 async def who(store: MemoryStore) -> str | None:
@@ -86,7 +86,7 @@ async def test_a_leader_that_stops_in_good_order_is_followed_at_once(store: Flak
     async with running(one) as task:
         await eventually(lambda: one.is_leading)
         async with running(two):
-            await tasks.give_up([task])
+            await tasks.cancel_and_wait([task])
             await eventually(lambda: two.is_leading)
 
 
@@ -165,20 +165,82 @@ async def test_work_that_finds_itself_overtaken_seeks_the_lead_again(store: Flak
     async def lead(fence: Expect) -> None:
         turns.append(fence)
         if len(turns) == 1:
-            raise LostLead("another server leads")
+            raise LeadershipLost("another server leads")
         await asyncio.Event().wait()
 
     async with running(candidate(store, "one"), lead):
         await eventually(lambda: len(turns) == 2)
 
 
-async def test_work_that_fails_lets_the_lead_go(store: FlakyStore) -> None:
+async def test_vital_work_that_fails_lets_the_lead_go(store: FlakyStore) -> None:
     async def lead(fence: Expect) -> None:
         raise ValueError("a fault of ours")
 
-    with pytest.raises(ValueError, match="fault"):
-        await candidate(store, "one").run(lead)
-    assert await who(store) is None
+    one = candidate(store, "one", lease_s=3600)
+    async with running(one):
+        with pytest.raises(ValueError, match="fault"):
+            await one.run_while_leading("vital", lead, is_vital=True)
+        first = (await EventLog(store, SystemClock(), EventSettings()).of("server/one"))[0]
+        await eventually(lambda: one.is_leading)
+        assert first.event.kind == "server.leads"
+        await eventually(lambda: terms(store, 2))
+
+
+async def terms(store: MemoryStore, count: int) -> bool:
+    """Whether somebody has been elected so often."""
+    return len(await EventLog(store, SystemClock(), EventSettings()).of("server/one")) == count
+
+
+async def test_a_loop_that_fails_and_is_not_vital_leaves_the_lead_where_it_is(store: FlakyStore) -> None:
+    async def fail(fence: Expect) -> None:
+        raise ValueError("a fault of ours")
+
+    one = candidate(store, "one")
+    async with running(one):
+        with pytest.raises(ValueError, match="fault"):
+            await one.run_while_leading("market", fail)
+        assert one.is_leading
+        assert await terms(store, 1)
+
+
+async def test_all_loops_of_a_leader_have_the_same_fence_and_end_together(store: FlakyStore) -> None:
+    fences: list[Expect] = []
+    ended: list[Expect] = []
+
+    async def follow(fence: Expect) -> None:
+        fences.append(fence)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(fence)
+
+    async def overtaken(fence: Expect) -> None:
+        await eventually(lambda: fences.count(fence) == 2)
+        if len(fences) > 2:
+            await asyncio.Event().wait()
+        raise LeadershipLost("another server leads")
+
+    async with running(candidate(store, "one"), follow, follow, overtaken):
+        await eventually(lambda: len(fences) == 4)
+        assert fences[0] == fences[1] != fences[2] == fences[3]
+        assert ended == fences[:2]
+
+
+async def test_what_a_leader_that_was_replaced_writes_is_refused_and_it_hears_why(store: FlakyStore) -> None:
+    fence = Expect(KEY, await store.commit([Put(KEY, b"one")]))
+    await fencing.commit(store, [Put("x", b"first")], fence=fence)
+    await store.commit([Put(KEY, b"two")])
+    with pytest.raises(LeadershipLost):
+        await fencing.commit(store, [Put("x", b"late")], fence=fence)
+    entry = await store.get("x")
+    assert entry is not None
+    assert entry.value == b"first"
+
+
+async def test_a_conflict_that_is_not_the_fence_s_is_a_conflict_still(store: FlakyStore) -> None:
+    fence = Expect(KEY, await store.commit([Put(KEY, b"one")]))
+    with pytest.raises(errors.Conflict):
+        await fencing.commit(store, [Put("x", b"")], [Expect("x", 77)], fence)
 
 
 async def test_who_leads_is_told(store: FlakyStore) -> None:

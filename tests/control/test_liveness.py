@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.control.liveness import Silences
+from skerry.control.nodes.liveness import LivenessTracker
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import NodeStatus
-from skerry.store.memory import MemoryStore
-from tests.support.fleets import Fleet, fleet_on
+from skerry.store.local.memory import MemoryStore
+from tests.support.fleets import Fleet, advance, fleet_on
 from tests.support.waiting import eventually
 
 N1 = NodeId("n1")
@@ -52,8 +52,8 @@ async def is_unheard(fleet: Fleet) -> None:
 # judging
 
 
-def silences() -> Silences:
-    return Silences(suspect_after_s=8.0, lost_after_s=30.0)
+def silences() -> LivenessTracker:
+    return LivenessTracker(suspect_after_s=8.0, lost_after_s=30.0)
 
 
 def test_a_node_that_is_heard_is_live_for_ever():
@@ -145,6 +145,60 @@ async def test_a_silent_node_becomes_suspect_and_then_lost(fleet):
     assert told.reason == "nothing was heard of it for 30 s"
 
 
+async def test_on_default_settings_a_node_that_is_killed_is_lost_within_about_15_s(store, clock):
+    async with fleet_on(store, clock) as fleet:
+        await fleet.join("n1")
+        await fleet.hear("n1")
+        await fleet.pass_time(6.0)
+        await is_unheard(fleet)
+        await fleet.pass_time(8.5)
+        assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
+        await fleet.pass_time(0.5)
+        assert fleet.nodes.liveness(N1) is Liveness.LOST
+
+
+async def test_a_pause_of_the_server_is_no_silence_of_its_nodes(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    fleet.clock.advance(60.0)  # stopped, or starved: it heard nobody, and looks before it listens
+    await fleet.nodes.pulse.beat()
+    await fleet.settle()
+    assert fleet.nodes.liveness(N1) is Liveness.LIVE
+    await fleet.pass_time(6.0)
+    assert fleet.nodes.liveness(N1) is Liveness.LIVE
+    await fleet.pass_time(2.0)
+    await is_unheard(fleet)
+
+
+async def test_a_pause_of_the_server_brings_no_suspect_nearer_to_its_loss(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    await fleet.pass_time(8.0)
+    await is_unheard(fleet)
+    fleet.clock.advance(60.0)
+    fleet.nodes.tell_of_losses()
+    assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
+    await fleet.pass_time(22.0)
+    assert fleet.nodes.liveness(N1) is Liveness.LOST
+
+
+async def test_a_node_whose_word_is_being_worked_on_is_not_silent(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    with fleet.nodes.pulse.busy_with(N1):
+        await fleet.pass_time(60.0)
+        assert fleet.nodes.liveness(N1) is Liveness.LIVE
+    await fleet.pass_time(0.5)
+    await is_unheard(fleet)
+
+
+async def test_the_next_look_is_when_somebody_may_have_fallen_silent(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    advance(7.5, fleet)
+    assert fleet.nodes.pulse._until_silence() == pytest.approx(0.5)
+
+
 async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
@@ -152,7 +206,7 @@ async def test_those_who_listen_hear_of_a_loss_though_nothing_is_written(fleet):
     await is_unheard(fleet)
     heard = list[tuple[str, Liveness]]()
     fleet.nodes.listen(lambda node: heard.append((node, fleet.nodes.liveness(node))))
-    fleet.clock.advance(22.0)
+    advance(22.0, fleet)
     fleet.nodes.tell_of_losses()
     assert heard == [("n1", Liveness.LOST)]
 
@@ -254,10 +308,10 @@ async def test_the_nodes_of_a_dead_server_fall_silent_when_its_lease_ends(store,
             await one.join("n1")
             await one.hear("n1")
         await eventually(lambda: two.nodes.alive(N1))
-        clock.advance(7.9)
+        advance(7.9, two)
         await store.expire()
         assert await keys(store) == ["alive/n1"]
-        clock.advance(0.2)
+        advance(0.2, two)
         await store.expire()
         await is_unheard(two)
         assert two.nodes.liveness(N1) is Liveness.SUSPECT
@@ -319,7 +373,7 @@ async def test_two_servers_tell_of_one_loss_once(store, clock):
     ):
         await one.join("n1")
         await eventually(lambda: two.nodes.list())
-        clock.advance(30.0)
+        advance(30.0, one, two)
         one.nodes.tell_of_losses()
         two.nodes.tell_of_losses()
         await eventually(lambda: one.nodes.get("n1").status is NodeStatus.LOST)

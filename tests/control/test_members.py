@@ -9,18 +9,18 @@ from itertools import pairwise
 
 import pytest
 
-from skerry.control.members import PREFIX, Members
-from skerry.kit import jsonio
+from skerry.control.cluster.members import PREFIX, MemberDirectory
+from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
-from skerry.model.members import Member
-from skerry.store.memory import MemoryStore
+from skerry.model.members import ContinuumMember
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
 from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on
 from tests.support.waiting import eventually
 
-SERVER = Member(NodeId("s1"), "core", "cloud", address="core:7", is_server=True)
+SERVER = ContinuumMember(NodeId("s1"), "core", "cloud", address="core:7", is_server=True)
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
 
 @asynccontextmanager
 async def members_of(
-    fleet: Fleet, own: Member | None = None, pause_s: float = 0.01
-) -> AsyncIterator[Members]:
-    made = Members(fleet.store, fleet.nodes, pause_s=pause_s)
+    fleet: Fleet, own: ContinuumMember | None = None, pause_s: float = 0.01
+) -> AsyncIterator[MemberDirectory]:
+    made = MemberDirectory(fleet.store, fleet.nodes, pause_s=pause_s)
     running = [asyncio.ensure_future(made.run())]
     if own is not None:
         running.append(asyncio.ensure_future(made.stay(own, lease_s=30)))
@@ -53,15 +53,15 @@ async def members_of(
         await made.ready()
         yield made
     finally:
-        await give_up(running)
+        await cancel_and_wait(running)
 
 
-def names(members: Members) -> list[str]:
+def names(members: MemberDirectory) -> list[str]:
     return [member.node for member in members.all]
 
 
 async def join(fleet: Fleet, id: str, area: str = "edge") -> None:
-    member = Member(NodeId(id), id, area)
+    member = ContinuumMember(NodeId(id), id, area)
     await fleet.nodes.register(id, id, FACTS, ROOM, {}, member=member)
 
 
@@ -98,14 +98,14 @@ async def test_servers_are_members_for_as_long_as_their_lease(fleet: Fleet, cloc
 
 
 async def test_changes_that_come_together_are_told_once_and_what_is_no_change_never(fleet: Fleet) -> None:
-    told: list[tuple[Member, ...]] = []
+    told: list[tuple[ContinuumMember, ...]] = []
     async with members_of(fleet, pause_s=0.1) as members:
         members.listen(lambda: told.append(members.all))
         await asyncio.gather(*(join(fleet, f"n{number:02}") for number in range(20)))
         await eventually(lambda: len(members.all) == 20)
         assert len(told) < 20
         await fleet.hear("n01")
-        await fleet.store.commit([Put(PREFIX + SERVER.node, jsonio.encode(SERVER))])
+        await fleet.store.commit([Put(PREFIX + SERVER.node, json_codec.encode(SERVER))])
         await eventually(lambda: SERVER in members.all)
         assert all(before != after for before, after in pairwise(told))
 

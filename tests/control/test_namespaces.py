@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skerry.control import records
-from skerry.control.census import Census
-from skerry.kit import jsonio
+from skerry.control.instance_index import InstanceIndex
+from skerry.kit import json_codec
 from skerry.model import errors
-from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, WorkloadId
-from skerry.model.statuses import Status
-from skerry.model.workloads import Instance, Workload
-from skerry.store.memory import MemoryStore
+from skerry.model.callers import MARKET
+from skerry.model.ids import DEFAULT_NAMESPACE, MARKET_NAMESPACE, Namespace, WorkloadId
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, Workload, WorkloadKind
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
 from tests.control.worlds import Server, Standings, alone, held, instance, spec
+from tests.support.waiting import eventually
 
 SHOP = Namespace("shop")
 LAB = Namespace("lab")
@@ -128,7 +130,9 @@ async def test_lists_and_their_totals_and_cursors_are_of_one_namespace_or_of_all
             assert (rest.total, [one.spec.name for one in rest.items], rest.cursor) == (3, ["w5"], None)
             assert [one.spec.name for one in kept.list().items] == [f"w{number}" for number in range(6)]
             assert (kept.list().total, kept.list(namespace=LAB)) == (6, type(first)(0, ()))
-        named = server.instances.list(namespace=SHOP, name="w2", states=frozenset({Status.SCHEDULING}))
+        named = server.instances.list(
+            namespace=SHOP, name="w2", states=frozenset({InstanceStatus.SCHEDULING})
+        )
         assert named.total == 0
 
 
@@ -140,7 +144,7 @@ async def test_a_deleted_workload_takes_the_instances_of_its_own_namespace_alone
         stays, _ = await server.instances.create("web", namespace=LAB, actor="me")
         await server.workloads.delete("web", namespace=SHOP, actor="me")
         await server.becomes(gone.id, None)
-        assert server.status(stays.id) is Status.SCHEDULING
+        assert server.status(stays.id) is InstanceStatus.SCHEDULING
         assert server.workloads.get("web", LAB).id == stays.workload
         with pytest.raises(errors.NotFound):
             server.workloads.get("web", SHOP)
@@ -152,7 +156,7 @@ async def test_what_was_stored_before_there_were_namespaces_is_in_the_default_on
         for noun, key in ((old, "workload/w-old"), (instance("i-old", workload=old.id), "instance/i-old")):
             fields = msgspec.to_builtins(noun)
             del fields["namespace"]
-            await server.store.commit([Put(key, jsonio.encode(fields))])
+            await server.store.commit([Put(key, json_codec.encode(fields))])
         await server.store.commit([Put("workload-name/web", b"w-old")])
         await server.mirror.caught_up()
         assert server.instances.list(namespace=DEFAULT_NAMESPACE).items[0].id == "i-old"
@@ -166,7 +170,7 @@ async def test_what_was_stored_before_there_were_namespaces_is_in_the_default_on
 
 def test_an_id_that_is_used_again_elsewhere_leaves_nothing_behind_where_it_was() -> None:
     before = held(instance(namespace=SHOP))
-    census = Census([before])
+    census = InstanceIndex([before])
     census.move(before, held(replace(before.value, namespace=LAB, created_at=9.0), 2))
     assert (census.count(SHOP), census.count(LAB), census.count()) == (0, 1, 1)
     assert [known.value.namespace for known in census] == [LAB]
@@ -180,7 +184,7 @@ def test_a_census_of_many_namespaces_is_in_the_order_of_age(
         held(replace(instance(f"{name}-{number}"), namespace=namespace, created_at=at))
         for number, (namespace, name, at) in enumerate(made)
     ]
-    census = Census(known)
+    census = InstanceIndex(known)
     for gone in data.draw(st.lists(st.sampled_from(known), unique=True)) if known else ():
         census.move(gone, None)
         known.remove(gone)
@@ -257,3 +261,60 @@ async def test_another_server_finds_what_is_in_a_namespace_before_its_mirror_doe
         assert (await behind.workloads.template("web", SHOP)).value == made
         with pytest.raises(errors.Unprocessable, match="is in the namespace 'shop'"):
             await behind.workloads.template(made.id, LAB)
+
+
+# the market's
+
+
+CONTRACT_CELL = replace(spec("contract-01hx"), kind=WorkloadKind.CELL, uri="contract:01hx")
+
+
+async def test_only_the_market_makes_anything_in_its_namespace() -> None:
+    async with alone(leads=False) as (server, _):
+        for actor in ("token:deployer", "uid:0", "certificate:market"):
+            with pytest.raises(errors.Forbidden, match="'market' is for the cells of contracts"):
+                await server.instances.create(spec(), namespace=MARKET_NAMESPACE, actor=actor)
+            with pytest.raises(errors.Forbidden, match="'market' is for the cells of contracts"):
+                await server.workloads.create(spec(), namespace=MARKET_NAMESPACE, actor=actor)
+        made, _ = await server.instances.create(CONTRACT_CELL, namespace=MARKET_NAMESPACE, actor=MARKET)
+        assert server.instances.get(made.id) == made
+
+
+async def test_only_the_market_changes_the_cell_of_a_contract() -> None:
+    async with alone(leads=False) as (server, _):
+        made, _ = await server.instances.create(CONTRACT_CELL, namespace=MARKET_NAMESPACE, actor=MARKET)
+        instances = server.instances
+        for refused in (
+            instances.stop(made.id, actor="token:deployer"),
+            instances.start(made.id, actor="token:deployer"),
+            instances.destroy(made.id, actor="uid:0"),
+            instances.change(made.id, actor="token:deployer", merge=lambda one: replace(one, uri="other:1")),
+            instances.change(made.id, actor="token:deployer", desired=DesiredStatus.STOPPED),
+        ):
+            with pytest.raises(errors.Forbidden, match=r"the cell of a contract.* `skerry market reclaim`"):
+                await refused
+        assert instances.get(made.id) == made
+        assert (await instances.destroy(made.id, actor=MARKET)).desired is DesiredStatus.DESTROYED
+
+
+async def test_what_somebody_made_there_before_it_was_the_markets_can_be_removed() -> None:
+    async with alone(leads=False) as (server, _):
+        made, _ = await server.instances.create(spec(), namespace=MARKET_NAMESPACE, actor=MARKET)
+        assert (await server.instances.destroy(made.id, actor="uid:0")).desired is DesiredStatus.DESTROYED
+
+
+async def test_the_cell_of_a_contract_that_was_adopted_is_destroyed_by_an_admin_and_by_no_other() -> None:
+    """The ledger of a restored store may not know its contract."""
+    async with alone(leads=False) as (server, _):
+        made, _ = await server.instances.create(CONTRACT_CELL, namespace=MARKET_NAMESPACE, actor=MARKET)
+        adopted = replace(made, is_adopted=True)
+        await server.store.commit([Put(f"{records.INSTANCES}{made.id}", json_codec.encode(adopted))])
+        await eventually(lambda: server.instances.get(made.id).is_adopted)
+        for refused in (
+            server.instances.stop(made.id, actor="token:deployer"),
+            server.instances.destroy(made.id, actor="token:deployer"),
+        ):
+            with pytest.raises(errors.Forbidden, match="the cell of a contract"):
+                await refused
+        gone = await server.instances.destroy(made.id, actor="uid:0", by_admin=True)
+        assert gone.desired is DesiredStatus.DESTROYED

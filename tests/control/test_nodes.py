@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry.control import nodes as registry
-from skerry.control.subnets import Pool
-from skerry.kit import jsonio
+from skerry.control.nodes import registry as registry
+from skerry.control.nodes.subnets import SubnetPool
+from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.nodes import Node
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.nodes import ForeignReport, Node, ReportedInstance
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import FleetSettings
-from skerry.model.statuses import NodeStatus, Status
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import InstanceStatus, NodeStatus
+from skerry.store.local.memory import MemoryStore
 from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on, instance_on
 from tests.support.waiting import eventually
 
@@ -73,7 +73,7 @@ async def test_a_node_that_says_the_same_again_writes_nothing(fleet):
 
 async def test_a_node_with_other_facts_or_room_is_written_and_keeps_its_subnet(fleet):
     before = await fleet.join("n1")
-    more = Room(Millicores(8000), ROOM.memory, ROOM.disk)
+    more = Resources(Millicores(8000), ROOM.memory, ROOM.disk)
     after = await fleet.nodes.register("n1", "machine-n1", replace(FACTS, kernel="6.2"), more, {})
     assert (after.facts.kernel, after.room, after.subnet) == ("6.2", more, before.subnet)
     assert len(await fleet.events("node.changed")) == 1
@@ -105,7 +105,7 @@ async def test_a_node_is_found_by_its_name_if_only_one_has_it(fleet):
     node = await fleet.join("n1", name="edge")
     assert fleet.nodes.get("edge") == node
     await fleet.join("n2", name="edge")
-    with pytest.raises(errors.Refused, match="n1, n2"):
+    with pytest.raises(errors.FailedPrecondition, match="n1, n2"):
         fleet.nodes.get("edge")
     with pytest.raises(errors.NotFound, match="skerry node list"):
         fleet.nodes.get("nowhere")
@@ -125,6 +125,74 @@ async def test_each_node_gets_the_next_subnet_that_is_free(fleet):
 async def test_a_subnet_that_a_node_has_already_is_its_own_if_it_is_free(fleet):
     assert (await fleet.join("n1", subnet="10.70.3.0/24")).subnet == "10.70.3.0/24"
     assert (await fleet.join("n2", subnet="10.70.3.0/24")).subnet == "10.64.0.0/24"
+
+
+async def test_a_known_node_gets_the_subnet_that_its_containers_have_if_it_is_free(fleet):
+    assert (await fleet.join("n1")).subnet == "10.64.0.0/24"
+    assert (await fleet.join("n1", subnet="10.70.3.0/24")).subnet == "10.70.3.0/24"
+    assert (await fleet.join("n2", subnet="10.70.3.0/24")).subnet == "10.64.1.0/24", "it is n1's"
+    assert (await fleet.join("n1", subnet="10.64.1.0/24")).subnet == "10.70.3.0/24", "it is n2's"
+    kept = {entry.key for entry in (await fleet.store.range("subnet/")).entries}
+    assert kept == {"subnet/10.64.0.0-24", "subnet/10.64.1.0-24", "subnet/10.70.3.0-24"}
+
+
+async def test_a_former_subnet_is_nobody_elses_for_ten_minutes(fleet, clock):
+    await fleet.join("n1")
+    await fleet.join("n1", subnet="10.70.3.0/24")
+    assert (await fleet.join("n2", subnet="10.64.0.0/24")).subnet == "10.64.1.0/24"
+    clock.advance(600)
+    await fleet.store.expire()
+    await eventually(lambda: not fleet.nodes._subnets.former_of("n1"))
+    assert (await fleet.join("n2", subnet="10.64.0.0/24")).subnet == "10.64.0.0/24"
+    assert fleet.nodes.get("n1").subnet == "10.70.3.0/24"
+
+
+async def test_a_former_subnet_is_kept_back_while_the_node_has_containers_with_its_addresses(fleet, clock):
+    await fleet.join("n1")
+    await fleet.join("n1", subnet="10.70.3.0/24")
+    await fleet.join("n1", former=["10.64.0.0/24", "10.64.9.0/24"])
+    clock.advance(10_000)
+    await fleet.store.expire()
+    assert (await fleet.join("n2", subnet="10.64.0.0/24")).subnet == "10.64.1.0/24"
+    assert (await fleet.join("n3", subnet="10.64.9.0/24")).subnet == "10.64.9.0/24", "it was never n1's"
+    before = await fleet.store.revision()
+    await fleet.join("n1", former=["10.64.0.0/24"])
+    assert await fleet.store.revision() == before, "nothing is new"
+    await fleet.join("n1")  # the last of them has ended
+    assert (await fleet.join("n4", subnet="10.64.0.0/24")).subnet == "10.64.2.0/24"
+    clock.advance(600)
+    await fleet.store.expire()
+    await eventually(lambda: not fleet.nodes._subnets.former_of("n1"))
+    assert (await fleet.join("n5", subnet="10.64.0.0/24")).subnet == "10.64.0.0/24"
+
+
+async def test_a_node_gets_a_former_subnet_back_and_unregistering_keeps_all_of_them_for_a_while(fleet, clock):
+    await fleet.join("n1")
+    await fleet.join("n1", subnet="10.70.3.0/24")
+    assert (await fleet.join("n1", subnet="10.64.0.0/24")).subnet == "10.64.0.0/24"
+    await fleet.join("n1", former=["10.70.3.0/24"])
+    await fleet.nodes.unregister("n1", actor="test")
+    assert (await fleet.join("n2", subnet="10.70.3.0/24")).subnet == "10.64.1.0/24"
+    clock.advance(600)
+    await fleet.store.expire()
+    assert [entry.key for entry in (await fleet.store.range("subnet/")).entries] == ["subnet/10.64.1.0-24"]
+
+
+async def test_a_node_that_asks_for_one_subnet_after_another_keeps_a_few_of_them_back(fleet):
+    for number in range(30):
+        await fleet.join("n1", subnet=f"10.70.{number}.0/24")
+    assert len((await fleet.store.range("subnet/")).entries) == 9
+    assert fleet.nodes.get("n1").subnet == "10.70.29.0/24"
+
+
+async def test_a_node_never_has_a_subnet_that_its_machine_reaches_otherwise(fleet):
+    occupied = ("10.64.0.0/23", "192.0.2.0/24", "rubbish")
+    assert (await fleet.join("n1", occupied=occupied)).subnet == "10.64.2.0/24"
+    assert (await fleet.join("n2", subnet="10.64.1.0/24", occupied=occupied)).subnet == "10.64.3.0/24"
+    again = await fleet.join("n1", subnet="10.64.2.0/24", occupied=("10.64.2.0/24",))
+    assert again.subnet == "10.64.0.0/24", "it has one of its own since"
+    with pytest.raises(errors.ResourcesExhausted, match="overlaps a network that the node reaches already"):
+        await fleet.join("n3", occupied=("10.0.0.0/8",))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +232,7 @@ async def test_when_all_subnets_are_taken_the_next_node_is_told_what_to_do(store
     async with fleet_on(store, clock, FleetSettings(subnets="10.9.0.0/23")) as fleet:
         await fleet.join("n1")
         await fleet.join("n2")
-        with pytest.raises(errors.NoRoom, match=r"fleet\.subnets"):
+        with pytest.raises(errors.ResourcesExhausted, match=r"fleet\.subnets"):
             await fleet.join("n3")
         assert [node.id for node in fleet.nodes.list()] == ["n1", "n2"]
 
@@ -172,23 +240,23 @@ async def test_when_all_subnets_are_taken_the_next_node_is_told_what_to_do(store
 @pytest.mark.parametrize("pool", ["10.0.0.0/24", "10.0.0.0/7", "10.0.0.1/16", "fe80::/16", "x"])
 def test_a_pool_that_is_none_is_refused(pool):
     with pytest.raises(errors.Invalid):
-        Pool(pool, 0)
+        SubnetPool(pool, 0)
 
 
 def test_clouds_begin_at_different_places_of_the_pool():
-    assert Pool("10.64.0.0/10", 7).choose() == "10.64.7.0/24"
-    assert Pool("10.0.0.0/23", 3).choose() == "10.0.1.0/24"
+    assert SubnetPool("10.64.0.0/10", 7).choose() == "10.64.7.0/24"
+    assert SubnetPool("10.0.0.0/23", 3).choose() == "10.0.1.0/24"
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 9), max_size=60))
 def test_a_pool_gives_the_first_free_subnet_after_its_start(start, moves):
-    pool, model = Pool("10.0.0.0/21", start), list[str]()
+    pool, model = SubnetPool("10.0.0.0/21", start), list[str]()
     order = [f"10.0.{(start + place) % 8}.0/24" for place in range(8)]
     for move in moves:
         if move < 5:
             free = next((subnet for subnet in order if subnet not in model), None)
             if free is None:
-                with pytest.raises(errors.NoRoom):
+                with pytest.raises(errors.ResourcesExhausted):
                     pool.choose()
                 continue
             assert pool.choose() == free
@@ -225,8 +293,8 @@ async def test_a_node_that_comes_back_soon_has_the_same_subnet_for_good(fleet):
 async def test_a_node_with_instances_is_not_unregistered_unless_forced(fleet):
     await fleet.join("n1")
     await fleet.bind(instance_on("n1", "i1"))
-    await fleet.bind(instance_on("n1", "i2", status=Status.FAILED))
-    with pytest.raises(errors.Refused, match=r"1 instances.*drain"):
+    await fleet.bind(instance_on("n1", "i2", status=InstanceStatus.FAILED))
+    with pytest.raises(errors.FailedPrecondition, match=r"1 instances.*drain"):
         await fleet.nodes.unregister("n1", actor="test")
     assert fleet.nodes.list()
     await fleet.nodes.unregister("n1", actor="test", force=True)
@@ -245,6 +313,16 @@ async def test_an_unknown_node_cannot_be_spoken_of(fleet):
     ):
         with pytest.raises(errors.NotFound):
             await word
+
+
+async def test_a_node_whose_disk_takes_no_writes_takes_nothing_new_until_it_does(fleet):
+    await fleet.join("n1")
+    await fleet.hear("n1")
+    pressed = replace(FACTS, disk_pressure="the disk of /data takes no writes")
+    await fleet.nodes.register("n1", "machine-n1", pressed, ROOM, {})
+    await eventually(lambda: why_not(fleet, "n1") == "has DiskPressure")
+    await fleet.join("n1")
+    await eventually(lambda: why_not(fleet, "n1") == "")
 
 
 # what operators say
@@ -324,7 +402,7 @@ async def test_two_operators_at_two_servers_do_not_undo_each_other(store, clock)
         await asyncio.gather(
             one.nodes.cordon("n1", actor="a"), two.nodes.relabel("n1", {"zone": "edge"}, actor="b")
         )
-        kept = jsonio.decode((await store.range("node/")).entries[0].value, Node)
+        kept = json_codec.decode((await store.range("node/")).entries[0].value, Node)
     assert kept.is_cordoned
     assert kept.labels == {"zone": "edge"}
 
@@ -336,7 +414,7 @@ async def test_the_reserve_is_not_offered(store, clock):
     async with fleet_on(store, clock, FleetSettings(reserve_percent=10)) as fleet:
         await fleet.join("n1")
         [standing] = fleet.nodes.standings()
-    assert standing.view.room == Room(Millicores(3600), Megabytes(7200), Gigabytes(90))
+    assert standing.view.room == Resources(Millicores(3600), Megabytes(7200), Gigabytes(90))
     assert standing.view.architecture == "amd64"
 
 
@@ -359,14 +437,17 @@ async def test_a_foreign_node_registers_reports_and_shows_up_but_takes_no_orders
     node = await fleet.join("kudo", foreign=True)
     assert (node.status, node.is_foreign) == (NodeStatus.REGISTERING, True)
     assert node.subnet
-    usage = Room(Millicores(10), Megabytes(20), Gigabytes(1))
-    node = await fleet.nodes.report("kudo", NodeStatus.READY, usage=usage, inventory=[InstanceId("x")])
+    usage = Resources(Millicores(10), Megabytes(20), Gigabytes(1))
+    instance = ReportedInstance(InstanceId("x"), "web", InstanceStatus.RUNNING, usage=usage)
+    node = await fleet.nodes.report("kudo", NodeStatus.READY, usage=usage, instances=[instance])
     assert node.status is NodeStatus.READY
     assert fleet.nodes.get("kudo") == node
     assert why_not(fleet, "kudo") == "takes no orders"
-    seen = fleet.nodes.seen(NodeId("kudo"))
-    assert seen is not None
-    assert (seen.usage, seen.inventory) == (usage, ("x",))
+    told = ForeignReport(fleet.clock.now(), usage, (instance,))
+    assert fleet.nodes.foreign_report(NodeId("kudo")) == told
+    fleet.clock.advance(1)
+    await fleet.nodes.report("kudo", NodeStatus.READY)  # what is left out stays
+    assert fleet.nodes.foreign_report(NodeId("kudo")) == replace(told, at=fleet.clock.now())
     await eventually(lambda: fleet.nodes.alive(NodeId("kudo")))
 
 
@@ -383,7 +464,7 @@ async def test_a_foreign_node_that_reports_the_same_writes_nothing_but_its_first
 
 async def test_nobody_reports_for_a_node_that_has_a_session(fleet):
     await fleet.join("n1")
-    with pytest.raises(errors.Refused, match="its own session"):
+    with pytest.raises(errors.FailedPrecondition, match="its own session"):
         await fleet.nodes.report("n1", NodeStatus.LOST)
     assert fleet.nodes.get("n1").status is NodeStatus.READY
 
@@ -405,5 +486,91 @@ async def test_a_foreign_node_that_left_comes_back_by_registering(fleet):
 
 async def test_a_foreign_node_is_not_drained(fleet):
     await fleet.join("kudo", foreign=True)
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.FailedPrecondition):
         await fleet.nodes.drain("kudo", actor="test")
+
+
+async def fall_silent(fleet: Fleet) -> None:
+    """Let so much time pass without a word that every node is lost."""
+    for _ in range(2):  # first its server does not hear it any more, then everybody knows that
+        await fleet.pass_time(30)
+
+
+@pytest.mark.parametrize("last_word", [NodeStatus.READY, NodeStatus.LEFT, NodeStatus.LOST])
+async def test_a_foreign_node_that_is_lost_for_the_time_of_the_setting_is_forgotten(store, clock, last_word):
+    async with fleet_on(store, clock, FleetSettings(forget_foreign_after_s=100)) as fleet:
+        await fleet.join("n1")
+        await fleet.join("kudo", foreign=True)
+        await fleet.nodes.report("kudo", last_word)
+        await fall_silent(fleet)
+        assert fleet.nodes.get("kudo").status in (NodeStatus.LOST, NodeStatus.LEFT)
+        lost_at = fleet.nodes.get("kudo").reported_at
+        clock.advance(lost_at + 99 - clock.now())
+        await fleet.settle()
+        assert fleet.nodes.get("kudo").reported_at == lost_at
+        clock.advance(1)
+        await fleet.settle()
+        await eventually(lambda: [node.id for node in fleet.nodes.list()] == ["n1"])
+        [told] = await fleet.events("node.unregistered")
+        assert (told.subject, told.actor, told.reason) == ("node/kudo", "skerry", "it was lost for 100 s")
+        assert fleet.nodes.foreign_report(NodeId("kudo")) is None
+        assert (await fleet.join("kudo", foreign=True)).status is NodeStatus.REGISTERING
+
+
+async def test_that_a_foreign_node_is_forgotten_needs_no_other_news(store, clock):
+    async with fleet_on(store, clock, FleetSettings(forget_foreign_after_s=0.05)) as fleet:
+        await fleet.join("kudo", foreign=True)
+        await fleet.nodes.report("kudo", NodeStatus.READY)
+        await fall_silent(fleet)
+        clock.advance(0.05)
+        await eventually(lambda: fleet.nodes.list() == [])
+
+
+async def test_a_foreign_node_that_is_heard_is_never_forgotten_whatever_it_says_of_itself(store, clock):
+    async with fleet_on(store, clock, FleetSettings(forget_foreign_after_s=10)) as fleet:
+        await fleet.join("n1")
+        await fleet.join("kudo", foreign=True)
+        for _ in range(10):
+            await fleet.nodes.report("kudo", NodeStatus.LOST)
+            clock.advance(5)
+            await fleet.settle()
+        assert fleet.nodes.get("kudo").status is NodeStatus.LOST
+
+
+@pytest.mark.parametrize("setting", [0.0, 10.0])
+async def test_a_node_with_a_session_is_never_forgotten_and_no_other_if_the_setting_is_0(
+    store, clock, setting
+):
+    async with fleet_on(store, clock, FleetSettings(forget_foreign_after_s=setting)) as fleet:
+        for id in ("n1", "n2"):
+            await fleet.join(id)
+        if not setting:
+            await fleet.join("kudo", foreign=True)
+        before = fleet.nodes.list()
+        await fall_silent(fleet)
+        clock.advance(1e6)
+        await fleet.settle()
+        assert len(fleet.nodes.list()) == len(before)
+        assert await fleet.events("node.unregistered") == []
+
+
+async def test_a_foreign_node_that_was_lost_before_this_server_started_has_the_time_to_speak(store, clock):
+    async with fleet_on(store, clock) as before:
+        await before.join("kudo", foreign=True)
+        await fall_silent(before)
+        assert before.nodes.get("kudo").status is NodeStatus.LOST
+    clock.advance(1e6)
+    async with fleet_on(store, clock) as after:
+        await after.join("n1")
+        await after.settle()
+        assert after.nodes.get("kudo").status is NodeStatus.LOST
+        await fall_silent(after)
+        await eventually(lambda: [node.id for node in after.nodes.list()] == ["n1"])
+
+
+@pytest.mark.parametrize("by", [float("nan"), float("inf"), float("-inf")])
+async def test_a_drain_without_a_real_end_is_refused(fleet, by):
+    await fleet.join("n1")
+    with pytest.raises(errors.Invalid, match="number of seconds"):
+        await fleet.nodes.drain("n1", actor="test", by=by)
+    assert fleet.nodes.get("n1").status is NodeStatus.READY

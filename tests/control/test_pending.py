@@ -5,25 +5,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.control.pending import RETELL_S, Pending
-from skerry.control.rates import Bucket
+from skerry.control.placement.queue import RETELL_S, PlacementQueue
+from skerry.kit.rate_limit import TokenBucket
 from skerry.model.ids import InstanceId
-from skerry.schedule.asks import Ask
+from skerry.schedule.requests import PlacementRequest
 from tests.control.worlds import room
 
 
-def ask(id: str, cpu: int = 100) -> Ask:
-    return Ask(InstanceId(id), room(cpu))
+def ask(id: str, cpu: int = 100) -> PlacementRequest:
+    return PlacementRequest(InstanceId(id), room(cpu))
 
 
-def waiting(*asks: Ask) -> Pending:
-    queue = Pending()
+def waiting(*asks: PlacementRequest) -> PlacementQueue:
+    queue = PlacementQueue()
     for number, one in enumerate(asks):
         queue.add(one, f"{number:03}", "")
     return queue
 
 
-def taken(queue: Pending) -> list[str]:
+def taken(queue: PlacementQueue) -> list[str]:
     order = []
     while (one := queue.eldest()) is not None:
         order.append(one.instance)
@@ -106,7 +106,7 @@ times = st.lists(st.floats(0, 3), max_size=60)
 def test_no_stretch_of_time_gives_more_tokens_than_its_length_and_one_second(
     pauses: list[float], per_s: float
 ) -> None:
-    bucket, now = Bucket.full(per_s, at=0.0), 0.0
+    bucket, now = TokenBucket.full(per_s, at=0.0), 0.0
     got: list[float] = []
     for pause in pauses:
         now += pause
@@ -121,7 +121,7 @@ def test_no_stretch_of_time_gives_more_tokens_than_its_length_and_one_second(
 
 
 def test_there_is_a_token_when_it_was_promised() -> None:
-    bucket = Bucket.full(3.0, at=0.0)
+    bucket = TokenBucket.full(3.0, at=0.0)
     for _ in range(1000):
         while (left := bucket.take()) is not None:
             bucket = left
@@ -130,7 +130,7 @@ def test_there_is_a_token_when_it_was_promised() -> None:
 
 
 def test_a_clock_that_is_set_back_neither_gives_nor_takes() -> None:
-    bucket = Bucket.full(1.0, at=100.0)
+    bucket = TokenBucket.full(1.0, at=100.0)
     left = bucket.take()
     assert left is not None
     assert left.filled(50.0).take() is None

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry.control.census import Known
+from skerry.control.instance_index import InstanceRecord
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
-from skerry.model.statuses import Desired, Status
+from skerry.model.statuses import DesiredStatus, InstanceStatus
 from tests.control.test_deciding import NOW, Desk, where
 from tests.control.worlds import alone, held, instance, room, spec, standing
 
@@ -17,11 +17,11 @@ N, M = NodeId("n"), NodeId("m")
 OURS = InstanceId("ours")
 
 
-def waiting(id: str, cpu: int) -> Known:
+def waiting(id: str, cpu: int) -> InstanceRecord:
     return held(instance(id, what=spec(cpu=cpu)))
 
 
-def desk(*known: Known, nodes: dict[str, int] | None = None) -> Desk:
+def desk(*known: InstanceRecord, nodes: dict[str, int] | None = None) -> Desk:
     one = Desk(*known)
     for name, cpu in (nodes or {"n": 1000}).items():
         one.decider.see(NodeId(name), standing(name, cpu))
@@ -56,13 +56,15 @@ def test_who_it_is_promised_to_gets_it_and_then_it_is_counted_once() -> None:
 
 
 def test_what_is_there_already_takes_no_more() -> None:
-    one = desk(held(instance("ours", Status.RUNNING, node="n", what=spec(cpu=600))), waiting("theirs", 400))
+    one = desk(
+        held(instance("ours", InstanceStatus.RUNNING, node="n", what=spec(cpu=600))), waiting("theirs", 400)
+    )
     one.decider.keep(N, {OURS: room(600)})
     assert where(one.turn().places) == {"theirs": "n"}
 
 
 def test_who_is_gone_leaves_its_promise_behind() -> None:
-    ours = held(instance("ours", Status.RUNNING, node="n", what=spec(cpu=600)))
+    ours = held(instance("ours", InstanceStatus.RUNNING, node="n", what=spec(cpu=600)))
     one = desk(ours)
     one.decider.keep(N, {OURS: room(600)})
     one.change(ours, None)
@@ -92,7 +94,7 @@ def test_two_alike_do_not_wait_for_each_others_nodes() -> None:
 
 
 def test_who_is_on_a_node_that_is_lost_moves_and_its_promise_follows_it() -> None:
-    ours = held(instance("ours", Status.RUNNING, node="n", what=spec(cpu=600)))
+    ours = held(instance("ours", InstanceStatus.RUNNING, node="n", what=spec(cpu=600)))
     one = desk(ours, nodes={"n": 1000, "m": 600})
     one.decider.keep(N, {OURS: room(600)})
     one.decider.see(N, standing("n", 1000, liveness=Liveness.LOST))
@@ -104,7 +106,7 @@ def test_who_is_on_a_node_that_is_lost_moves_and_its_promise_follows_it() -> Non
 
 
 def test_who_is_drained_has_one_place_kept_and_not_two() -> None:
-    ours = held(instance("ours", Status.RUNNING, node="n", what=spec(cpu=600)))
+    ours = held(instance("ours", InstanceStatus.RUNNING, node="n", what=spec(cpu=600)))
     one = desk(ours, nodes={"n": 1000, "m": 1000})
     one.decider.keep(N, {OURS: room(600)})
     one.decider.see(N, standing("n", 1000, drain_by=NOW + 60))
@@ -169,10 +171,10 @@ async def test_a_reconciler_keeps_what_is_promised() -> None:
         server.reconciler.keep(N, {OURS: room(600)})
         theirs, _ = await server.instances.create(spec(cpu=500), actor="test")
         ours, _ = await server.instances.create(spec(cpu=600), actor="test", id="ours")
-        await server.becomes(ours.id, Status.SCHEDULED)
-        assert server.status(theirs.id) is Status.SCHEDULING
+        await server.becomes(ours.id, InstanceStatus.SCHEDULED)
+        assert server.status(theirs.id) is InstanceStatus.SCHEDULING
         await server.instances.destroy(ours.id, actor="test")
         server.reconciler.keep(N, {})
         await server.obey("n")
-        await server.becomes(theirs.id, Status.SCHEDULED)
-        assert server.mirror.census.get(theirs.id).value.desired is Desired.RUNNING
+        await server.becomes(theirs.id, InstanceStatus.SCHEDULED)
+        assert server.mirror.census.get(theirs.id).value.desired is DesiredStatus.RUNNING

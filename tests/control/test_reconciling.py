@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from skerry.control.census import Known
+from skerry.control.instance_index import InstanceRecord
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
-from skerry.model.statuses import Desired, Status
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.control.worlds import Server, Standings, alone, spec, standing
 from tests.support.waiting import eventually
 
@@ -23,11 +23,11 @@ from tests.support.waiting import eventually
 async def test_an_instance_goes_all_the_way_from_wish_to_running() -> None:
     async with alone(standing("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
-        placed = await server.becomes(one.id, Status.SCHEDULED)
+        placed = await server.becomes(one.id, InstanceStatus.SCHEDULED)
         assert placed is not None
         assert placed.node == "n"
         await server.obey("n")
-        assert server.status(one.id) is Status.RUNNING
+        assert server.status(one.id) is InstanceStatus.RUNNING
 
 
 async def test_who_waits_is_placed_when_a_node_comes_and_costs_nothing_until_then() -> None:
@@ -39,30 +39,30 @@ async def test_who_waits_is_placed_when_a_node_comes_and_costs_nothing_until_the
             await asyncio.sleep(0)
         assert await server.revision() == revision, "no hot loop"
         standings.put(standing("n"))
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
 
 
 async def test_what_is_on_a_lost_node_is_placed_elsewhere_and_the_stale_copy_is_told_to_stop() -> None:
     async with alone(standing("old")) as (server, standings):
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("old")
         standings.put(standing("old", liveness=Liveness.LOST))
         standings.put(standing("new"))
-        moved = await server.becomes(one.id, Status.SCHEDULED)
+        moved = await server.becomes(one.id, InstanceStatus.SCHEDULED)
         assert moved is not None
         assert (moved.node, moved.generation) == ("new", 2)
         standings.put(standing("old"))
         assert server.instances.orders(NodeId("old")) == []
         await server.obey("new")
-        assert server.status(one.id) is Status.RUNNING
+        assert server.status(one.id) is InstanceStatus.RUNNING
 
 
 async def test_a_drained_node_is_empty_in_the_end_and_nothing_ran_twice() -> None:
     async with alone(standing("old"), standing("new", why_not="is cordoned")) as (server, standings):
         ids = [(await server.instances.create(spec(), actor="me"))[0].id for _ in range(5)]
         for id in ids:
-            await server.becomes(id, Status.SCHEDULED)
+            await server.becomes(id, InstanceStatus.SCHEDULED)
         await server.obey("old")
         standings.put(standing("new"))
         standings.put(standing("old", drain_by=server.clock.now() + 60))
@@ -70,7 +70,7 @@ async def test_a_drained_node_is_empty_in_the_end_and_nothing_ran_twice() -> Non
         assert not server.instances.orders(NodeId("new")), "it is placed anew when it is gone, and not before"
         await server.obey("old")
         for id in ids:
-            await server.becomes(id, Status.SCHEDULED)
+            await server.becomes(id, InstanceStatus.SCHEDULED)
         assert len(server.instances.orders(NodeId("new"))) == 5
 
 
@@ -89,13 +89,13 @@ async def test_a_wish_that_crosses_a_placement_wins() -> None:
             return server.instances.list().total == 1
 
         await eventually(is_rid_of_them)
-        await eventually(lambda: server.status(kept.id) in (Status.SCHEDULED, Status.RUNNING))
+        await eventually(lambda: server.status(kept.id) in (InstanceStatus.SCHEDULED, InstanceStatus.RUNNING))
 
 
 async def test_a_full_node_takes_no_more_than_fits_however_many_come_at_once() -> None:
     async with alone(standing("n", cpu=1000)) as (server, _):
         await asyncio.gather(*(server.instances.create(spec(), actor="me") for _ in range(200)))
-        waiting = frozenset({Status.SCHEDULING})
+        waiting = frozenset({InstanceStatus.SCHEDULING})
         await eventually(
             lambda: (
                 len(server.instances.orders(NodeId("n"))) == 10
@@ -117,7 +117,7 @@ async def test_everything_is_taken_up_again_after_a_restart(tmp_path: Path) -> N
     await store.close()
     store = await SqliteStore.open(tmp_path / "store.db", clock)
     async with Server(store, Standings([standing("n")]), clock).running() as server:
-        await server.becomes(waiting.id, Status.SCHEDULED)
+        await server.becomes(waiting.id, InstanceStatus.SCHEDULED)
         await eventually(lambda: not server.workloads.known())
 
         async def is_gone() -> bool:
@@ -135,7 +135,7 @@ async def test_of_two_servers_on_one_store_one_places_at_a_time_and_nothing_is_p
     standings = Standings([standing(f"n{number}", cpu=1000) for number in range(20)])
     binds: dict[tuple[str, int], set[str]] = {}
 
-    def note(before: Known | None, after: Known | None) -> None:
+    def note(before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         if after is not None and after.value.node is not None:
             binds.setdefault((after.value.id, after.value.generation), set()).add(after.value.node)
 
@@ -153,7 +153,7 @@ async def test_of_two_servers_on_one_store_one_places_at_a_time_and_nothing_is_p
                 await store.drop(entry.lease)  # and it does not know
         await eventually(lambda: two.leader.is_leading)
         for instance, _ in made:
-            await two.becomes(instance.id, Status.SCHEDULED)
+            await two.becomes(instance.id, InstanceStatus.SCHEDULED)
     assert len(binds) == 200
     assert all(len(nodes) == 1 for nodes in binds.values())
     await store.close()
@@ -170,7 +170,7 @@ async def test_a_leader_that_was_overtaken_writes_nothing_more() -> None:
         await store.commit([Put("leader", b"other", other)])
         one, _ = await server.instances.create(spec(), actor="me")
         await eventually(lambda: not server.leader.is_leading)
-        assert server.status(one.id) is Status.SCHEDULING
+        assert server.status(one.id) is InstanceStatus.SCHEDULING
     await store.close()
 
 
@@ -192,7 +192,7 @@ async def test_a_store_that_was_away_for_a_moment_is_tried_again() -> None:
     store.failures = 2
     async with Server(store, Standings([standing("n")]), clock).running() as server:
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
     await store.close()
 
 
@@ -204,17 +204,17 @@ async def test_a_server_that_does_not_lead_explains_and_places_nothing() -> None
     async with Server(store, Standings([standing("n")]), clock).running() as server:
         one, _ = await server.instances.create(spec(), actor="me")
         await eventually(lambda: [verdict.node for verdict in server.instances.explain(one.id)] == ["n"])
-        assert server.status(one.id) is Status.SCHEDULING
+        assert server.status(one.id) is InstanceStatus.SCHEDULING
     await store.close()
 
 
-@pytest.mark.parametrize("desired", [Desired.STOPPED, Desired.DESTROYED])
-async def test_what_is_wished_while_the_node_is_away_holds_when_it_is_lost(desired: Desired) -> None:
+@pytest.mark.parametrize("desired", [DesiredStatus.STOPPED, DesiredStatus.DESTROYED])
+async def test_what_is_wished_while_the_node_is_away_holds_when_it_is_lost(desired: DesiredStatus) -> None:
     async with alone(standing("n")) as (server, standings):
         one, _ = await server.instances.create(spec(), actor="me")
-        await server.becomes(one.id, Status.SCHEDULED)
+        await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
         standings.put(standing("n", liveness=Liveness.SUSPECT))
         await server.instances.change(one.id, desired=desired, actor="me")
         standings.put(standing("n", liveness=Liveness.LOST))
-        await server.becomes(one.id, Status.STOPPED if desired is Desired.STOPPED else None)
+        await server.becomes(one.id, InstanceStatus.STOPPED if desired is DesiredStatus.STOPPED else None)

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from skerry.control.servers import PREFIX, Servers
+from skerry.control.cluster.servers import PREFIX, ServerDirectory
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
-from skerry.store.memory import MemoryStore
+from skerry.kit.tasks import cancel_and_wait
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
 from tests.support.waiting import eventually
 
@@ -29,13 +29,13 @@ async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
 
 
 @asynccontextmanager
-async def server(store: MemoryStore, name: str, lease_s: int = 10) -> AsyncIterator[Servers]:
-    made = Servers(store, name=f"http://{name}:80", address=f"{name}:81", lease_s=lease_s)
+async def server(store: MemoryStore, name: str, lease_s: int = 10) -> AsyncIterator[ServerDirectory]:
+    made = ServerDirectory(store, name=f"http://{name}:80", address=f"{name}:81", lease_s=lease_s)
     running = asyncio.ensure_future(made.run())
     try:
         yield made
     finally:
-        await give_up([running])
+        await cancel_and_wait([running])
 
 
 async def test_know_of_each_other_until_they_stop(store: MemoryStore) -> None:

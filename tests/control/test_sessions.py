@@ -9,66 +9,75 @@ from contextlib import aclosing
 import pytest
 from msgspec.structs import replace
 
-from skerry.control import sessions
-from skerry.control.census import Known, Mirror
-from skerry.control.feeds import MAX_CHANGES
-from skerry.control.reporting import Outcome, Weight
-from skerry.control.sessions import Session, Sessions
+from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
+from skerry.control.sessions import node_session
+from skerry.control.sessions.change_feed import MAX_CHANGES
+from skerry.control.sessions.node_session import NodeSession, NodeSessions
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.functions import CUSTOM, Function
 from skerry.model.ids import ContractId, FunctionName, InstanceId, NodeId
-from skerry.model.members import Member
-from skerry.model.nodes import borrowed_id
-from skerry.model.orders import Order, Report
-from skerry.model.room import Megabytes
-from skerry.model.sessions import (
-    Acknowledged,
-    Down,
-    Functions,
-    Goodbye,
-    Hello,
-    Members,
-    OpenTunnel,
-    Orders,
-    Reports,
-    Servers,
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import (
+    FunctionUpdate,
+    MemberList,
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    ServerList,
+    ServerMessage,
+    SessionClose,
+    TunnelRequest,
 )
+from skerry.model.nodes import borrowed_id
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.resources import Megabytes
 from skerry.model.settings import FleetSettings
-from skerry.model.statuses import Desired, NodeStatus, Status
-from skerry.model.tunnels import LogsAsk
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import DesiredStatus, InstanceStatus, NodeStatus
+from skerry.model.streams import LogStreamRequest
+from skerry.model.workloads import Instance
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Delete
 from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on, instance_on
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
-HELLO = Hello("edge", FACTS, ROOM)
+HELLO = NodeHello("edge", FACTS, ROOM)
 
 
 class FakeInstances:
     """Orders out of a real mirror; what is reported is only noted, when the test lets it."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: InstanceCache) -> None:
         self._mirror = mirror
-        self.reports: list[tuple[NodeId | None, tuple[Report, ...]]] = []
-        self.weights: dict[str, Weight] = {}
+        self.reports: list[tuple[NodeId | None, tuple[InstanceReport, ...]]] = []
+        self.weights: dict[str, ReportDisposition] = {}
         self.is_durable = asyncio.Event()
         self.is_durable.set()
 
-    def orders(self, node: NodeId) -> Sequence[Order]:
-        return [Order.of(known.value) for known in self._mirror.census.on_node(node)]
+    def orders(self, node: NodeId) -> Sequence[InstanceOrder]:
+        return [self.order(known.value) for known in self._mirror.census.on_node(node)]
+
+    def order(self, instance: Instance) -> InstanceOrder:
+        return InstanceOrder.of(instance)
 
     async def caught_up(self) -> None:
         await self._mirror.caught_up()
 
-    def listen(self, changed: Callable[[Known | None, Known | None], None]) -> Callable[[], None]:
+    def listen(
+        self, changed: Callable[[InstanceRecord | None, InstanceRecord | None], None]
+    ) -> Callable[[], None]:
         return self._mirror.listen(changed)
 
-    async def reported(self, node: NodeId | None, reports: Sequence[Report]) -> Sequence[Outcome]:
+    async def reported(
+        self, node: NodeId | None, reports: Sequence[InstanceReport]
+    ) -> Sequence[ReportOutcome]:
         await self.is_durable.wait()
         self.reports.append((node, tuple(reports)))
         return [
-            Outcome(report.instance, self.weights.get(report.instance, Weight.APPLIED)) for report in reports
+            ReportOutcome(report.instance, self.weights.get(report.instance, ReportDisposition.APPLIED))
+            for report in reports
         ]
 
 
@@ -96,32 +105,32 @@ def instances(fleet: Fleet) -> FakeInstances:
 
 
 @pytest.fixture
-def served(fleet: Fleet, instances: FakeInstances) -> Sessions:
-    return Sessions(fleet.nodes, instances, FleetSettings())
+def served(fleet: Fleet, instances: FakeInstances) -> NodeSessions:
+    return NodeSessions(fleet.nodes, instances, FleetSettings())
 
 
 class Told:
     """What a session has to say, one message at a time."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: NodeSession) -> None:
         self._messages = session.messages()
 
-    async def next(self) -> Down:
-        async with asyncio.timeout(10):
+    async def next(self) -> ServerMessage:
+        async with asyncio.timeout(PATIENCE_S):
             return await anext(self._messages)
 
-    async def orders(self) -> Orders:
+    async def orders(self) -> OrderUpdate:
         message = await self.next()
-        assert isinstance(message, Orders)
+        assert isinstance(message, OrderUpdate)
         return message
 
     async def is_over(self) -> bool:
-        async with asyncio.timeout(10), aclosing(self._messages):
+        async with asyncio.timeout(PATIENCE_S), aclosing(self._messages):
             return [message async for message in self._messages] == []
 
 
-def report(instance: str, status: Status = Status.RUNNING) -> Report:
-    return Report(InstanceId(instance), 1, status, 1.0)
+def report(instance: str, status: InstanceStatus = InstanceStatus.RUNNING) -> InstanceReport:
+    return InstanceReport(InstanceId(instance), 1, status, 1.0)
 
 
 # orders
@@ -144,7 +153,7 @@ async def test_a_node_is_told_all_its_orders_first_and_then_what_changes(fleet, 
         told = Told(session)
         whole = await told.orders()
         assert (whole.sequence, whole.is_whole) == (1, True)
-        assert whole.orders == (Order.of(instance_on("n1", "i1")),)
+        assert whole.orders == (InstanceOrder.of(instance_on("n1", "i1")),)
         await fleet.bind(instance_on("n1", "i2"))
         change = await told.orders()
         assert (change.sequence, change.is_whole) == (2, False)
@@ -165,10 +174,10 @@ async def test_an_instance_that_moves_is_gone_at_one_node_and_ordered_at_the_oth
         one, two = Told(first), Told(second)
         await one.orders()
         await two.orders()
-        moved = instance_on("n2", "i1", generation=2, status=Status.SCHEDULED)
+        moved = instance_on("n2", "i1", generation=2, status=InstanceStatus.SCHEDULED)
         await fleet.bind(moved)
         assert (await one.orders()).gone == ("i1",)
-        assert (await two.orders()).orders == (Order.of(moved),)
+        assert (await two.orders()).orders == (InstanceOrder.of(moved),)
 
 
 async def test_an_instance_that_is_unbound_or_purged_is_gone(fleet, served):
@@ -177,18 +186,20 @@ async def test_an_instance_that_is_unbound_or_purged_is_gone(fleet, served):
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        await fleet.bind(instance_on(None, "i1", status=Status.SCHEDULING, generation=2))
+        await fleet.bind(instance_on(None, "i1", status=InstanceStatus.SCHEDULING, generation=2))
         assert (await told.orders()).gone == ("i1",)
         await fleet.store.commit([Delete("instance/i2")])
         assert (await told.orders()).gone == ("i2",)
 
 
 async def test_a_change_that_is_no_news_to_the_node_is_not_told(fleet, served):
-    await fleet.bind(instance_on("n1", "i1", status=Status.STARTING))
+    await fleet.bind(instance_on("n1", "i1", status=InstanceStatus.STARTING))
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        await fleet.bind(instance_on("n1", "i1", status=Status.RUNNING))  # what the node itself reported
+        await fleet.bind(
+            instance_on("n1", "i1", status=InstanceStatus.RUNNING)
+        )  # what the node itself reported
         await fleet.bind(instance_on("n1", "i2"))
         assert [order.instance for order in (await told.orders()).orders] == ["i2"]
 
@@ -200,7 +211,7 @@ async def test_what_waits_is_what_is_so_now_and_not_all_that_happened(fleet, ser
         for generation in range(1, 50):
             await fleet.bind(instance_on("n1", "i1", generation=generation))
         await fleet.bind(instance_on("n1", "i2"))
-        await fleet.bind(instance_on(None, "i2", status=Status.SCHEDULING))
+        await fleet.bind(instance_on(None, "i2", status=InstanceStatus.SCHEDULING))
         change = await told.orders()
         assert [order.generation for order in change.orders] == [49]
         assert change.gone == ("i2",)
@@ -223,13 +234,13 @@ async def test_orders_of_a_wish_and_of_a_copy_that_leaves_are_told(fleet, served
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        await fleet.bind(instance_on("n1", "i1", desired=Desired.STOPPED))
+        await fleet.bind(instance_on("n1", "i1", desired=DesiredStatus.STOPPED))
         [order] = (await told.orders()).orders
-        assert order.desired is Desired.STOPPED
+        assert order.desired is DesiredStatus.STOPPED
         leaving = instance_on("n1", "i1", generation=2)
         await fleet.bind(replace(leaving, leaving=leaving.spec))
         [order] = (await told.orders()).orders
-        assert (order.desired, order.generation) == (Desired.DESTROYED, 2)
+        assert (order.desired, order.generation) == (DesiredStatus.DESTROYED, 2)
 
 
 # reports
@@ -240,43 +251,43 @@ async def test_reports_are_acknowledged_when_they_are_durable_and_not_before(ser
         told = Told(session)
         await told.orders()
         instances.is_durable.clear()
-        batch = Reports(7, (report("i1"),))
+        batch = ReportBatch(7, (report("i1"),))
         taking = asyncio.ensure_future(served.reported(session, batch))
         await asyncio.sleep(0)
         assert session._acknowledged == 0
         instances.is_durable.set()
         await taking
-        assert await told.next() == Acknowledged(7)
+        assert await told.next() == ReportAck(7)
         assert instances.reports == [("n1", batch.reports)]
 
 
 async def test_a_node_is_told_to_remove_what_is_not_its_own(served, instances):
-    instances.weights["stale"] = Weight.STALE
+    instances.weights["stale"] = ReportDisposition.STALE
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        await served.reported(session, Reports(1, (report("stale"), report("fine"))))
-        assert await told.next() == Acknowledged(1)
+        await served.reported(session, ReportBatch(1, (report("stale"), report("fine"))))
+        assert await told.next() == ReportAck(1)
         assert (await told.orders()).gone == ("stale",)
 
 
 async def test_a_report_that_is_refused_is_acknowledged_all_the_same(served, instances):
-    instances.weights["i1"] = Weight.REFUSED
+    instances.weights["i1"] = ReportDisposition.REFUSED
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        await served.reported(session, Reports(1, (report("i1"),)))
-        assert await told.next() == Acknowledged(1)
+        await served.reported(session, ReportBatch(1, (report("i1"),)))
+        assert await told.next() == ReportAck(1)
 
 
 async def test_batches_that_go_backwards_or_are_too_large_are_refused(served, instances):
     async with served.connect("n1", HELLO) as session:
-        await served.reported(session, Reports(2, ()))
+        await served.reported(session, ReportBatch(2, ()))
         for sequence in (2, 1, 0):
             with pytest.raises(errors.Invalid):
-                await served.reported(session, Reports(sequence, (report("i1"),)))
+                await served.reported(session, ReportBatch(sequence, (report("i1"),)))
         with pytest.raises(errors.TooLarge):
-            await served.reported(session, Reports(3, (report("i1"),) * (sessions.MAX_REPORTS + 1)))
+            await served.reported(session, ReportBatch(3, (report("i1"),) * (node_session.MAX_REPORTS + 1)))
         assert instances.reports == [("n1", ())]
 
 
@@ -295,7 +306,7 @@ async def test_a_newer_session_of_a_node_ends_the_older(served):
             told = Told(old)
             await told.orders()
             message = await told.next()
-            assert isinstance(message, Goodbye)
+            assert isinstance(message, SessionClose)
             assert "newer" in message.reason
             assert await told.is_over()
             assert not new.is_over
@@ -338,14 +349,14 @@ async def test_a_session_ends_when_its_node_is_unregistered(fleet, served):
         told = Told(session)
         await told.orders()
         await fleet.nodes.unregister("n1", actor="test")
-        assert await told.next() == Goodbye("this node was unregistered")
+        assert await told.next() == SessionClose("this node was unregistered")
 
 
 async def test_a_session_ends_when_its_node_connects_to_another_server(store, clock, fleet, served):
     async with served.connect("n1", HELLO) as session:
         await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
         async with fleet_on(store, clock, server="http://two") as two:
-            elsewhere = Sessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
+            elsewhere = NodeSessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
             async with elsewhere.connect("n1", HELLO) as new:
                 await eventually(lambda: session.is_over)
                 assert not new.is_over
@@ -357,7 +368,7 @@ async def test_a_server_that_stops_sends_everybody_away_and_takes_nobody(served)
         for session in (first, second):
             told = Told(session)
             await told.orders()
-            assert await told.next() == Goodbye("this server stops")
+            assert await told.next() == SessionClose("this server stops")
         with pytest.raises(errors.Unavailable, match="connect to another"):
             async with served.connect("n3", HELLO):
                 pass
@@ -392,25 +403,25 @@ class FakeServers:
 
 async def test_a_node_is_told_where_all_servers_are_and_again_when_that_changes(fleet, instances):
     servers = FakeServers("one:1", "two:2")
-    served = Sessions(fleet.nodes, instances, FleetSettings(), servers=servers)
+    served = NodeSessions(fleet.nodes, instances, FleetSettings(), servers=servers)
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
-        assert await told.next() == Servers(("one:1", "two:2"))
+        assert await told.next() == ServerList(("one:1", "two:2"))
         assert (await told.orders()).is_whole
         for servers.addresses in (("one:1",), ("one:1", "three:3")):
             servers.changed()
-        assert await told.next() == Servers(("one:1", "three:3")), "what is so now, not all that happened"
+        assert await told.next() == ServerList(("one:1", "three:3")), "what is so now, not all that happened"
 
 
 async def test_a_node_is_told_of_no_servers_while_none_are_known(fleet, instances):
-    served = Sessions(fleet.nodes, instances, FleetSettings(), servers=FakeServers())
+    served = NodeSessions(fleet.nodes, instances, FleetSettings(), servers=FakeServers())
     async with served.connect("n1", HELLO) as session:
         assert (await Told(session).orders()).is_whole
 
 
 # members and functions
 
-HERE = Member(NodeId("n1"), "edge", "lab", memory=512, cpus=2.0)
+HERE = ContinuumMember(NodeId("n1"), "edge", "lab", memory=512, cpus=2.0)
 TAKER = replace(HELLO, member=HERE)
 
 
@@ -421,7 +432,7 @@ def function(name: str, version: int = 1) -> Function:
 class FakeMembers:
     """The test says who they are."""
 
-    def __init__(self, *members: Member) -> None:
+    def __init__(self, *members: ContinuumMember) -> None:
         self.all = members
         self.changed: Callable[[], None] = lambda: None
 
@@ -467,16 +478,16 @@ def members() -> FakeMembers:
 @pytest.fixture
 def sharing(
     fleet: Fleet, instances: FakeInstances, members: FakeMembers, catalogue: FakeCatalogue
-) -> Sessions:
-    return Sessions(fleet.nodes, instances, FleetSettings(), members=members, functions=catalogue)
+) -> NodeSessions:
+    return NodeSessions(fleet.nodes, instances, FleetSettings(), members=members, functions=catalogue)
 
 
 async def test_a_node_that_takes_calls_is_told_who_else_does_and_all_functions(fleet, sharing, catalogue):
     async with sharing.connect("n1", TAKER) as session:
         told = Told(session)
         assert (await told.orders()).is_whole
-        assert await told.next() == Members((HERE,))
-        assert await told.next() == Functions(is_whole=True, functions=(function("a"),))
+        assert await told.next() == MemberList((HERE,))
+        assert await told.next() == FunctionUpdate(is_whole=True, functions=(function("a"),))
         assert catalogue.caught_up_count == 1, "what it does not hear of is gone for it"
     assert fleet.nodes.get("n1").member == HERE
 
@@ -492,8 +503,8 @@ async def test_a_node_that_takes_calls_is_told_what_changes(sharing, members, ca
         catalogue.put("b", None)
         for members.all in ((), (HERE, replace(HERE, node=NodeId("n2")))):
             members.changed()
-        assert await told.next() == Members(members.all), "what is so now, not all that happened"
-        assert await told.next() == Functions(False, (function("a", 4),), (FunctionName("b"),))
+        assert await told.next() == MemberList(members.all), "what is so now, not all that happened"
+        assert await told.next() == FunctionUpdate(False, (function("a", 4),), (FunctionName("b"),))
 
 
 async def test_nobody_else_is_told_of_members_and_functions(sharing, members, catalogue):
@@ -503,13 +514,13 @@ async def test_nobody_else_is_told_of_members_and_functions(sharing, members, ca
         members.changed()
         catalogue.put("b", function("b"))
         session.end("test")
-        assert await told.next() == Goodbye("test")
+        assert await told.next() == SessionClose("test")
 
 
 async def test_the_node_of_the_same_process_is_told_nothing_that_it_knows(
     fleet, instances, members, catalogue
 ):
-    served = Sessions(
+    served = NodeSessions(
         fleet.nodes,
         instances,
         FleetSettings(),
@@ -522,7 +533,7 @@ async def test_the_node_of_the_same_process_is_told_nothing_that_it_knows(
         await told.orders()
         members.changed()
         session.end("test")
-        assert await told.next() == Goodbye("test")
+        assert await told.next() == SessionClose("test")
         assert fleet.nodes.get("n1").member == HERE
 
 
@@ -531,16 +542,16 @@ async def test_a_node_may_begin_and_cease_to_take_calls(fleet, sharing, members,
         told = Told(session)
         await told.orders()
         await sharing.changed(session, TAKER)
-        assert isinstance(await told.next(), Members)
-        assert isinstance(await told.next(), Functions)
+        assert isinstance(await told.next(), MemberList)
+        assert isinstance(await told.next(), FunctionUpdate)
         await sharing.changed(session, HELLO)
         assert fleet.nodes.get("n1").member is None
         members.changed()
         catalogue.put("b", function("b"))
         await sharing.changed(session, TAKER)
-        assert isinstance(await told.next(), Members)
+        assert isinstance(await told.next(), MemberList)
         whole = await told.next()
-        assert isinstance(whole, Functions)
+        assert isinstance(whole, FunctionUpdate)
         assert [each.name for each in whole.functions] == ["a", "b"]
 
 
@@ -563,11 +574,11 @@ async def test_a_tunnel_is_asked_for_on_the_session(served):
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         await told.orders()
-        opening = served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogsAsk(follow=True))
+        opening = served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogStreamRequest(follow=True))
         entering = asyncio.ensure_future(opening.__aenter__())
         asked = await told.next()
-        assert isinstance(asked, OpenTunnel)
-        assert (asked.instance, asked.ask) == ("i1", LogsAsk(follow=True))
+        assert isinstance(asked, TunnelRequest)
+        assert (asked.instance, asked.ask) == ("i1", LogStreamRequest(follow=True))
         async with served.tunnels.dialled(NodeId("n1"), asked.id) as theirs:
             ours = await entering
             await theirs.send(b"hello")
@@ -577,13 +588,13 @@ async def test_a_tunnel_is_asked_for_on_the_session(served):
 
 async def test_a_tunnel_to_a_node_that_is_not_connected_is_refused(fleet, served):
     with pytest.raises(errors.Unavailable, match="not connected"):
-        served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogsAsk())
+        served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogStreamRequest())
 
 
 async def test_a_tunnel_to_a_node_of_another_server_names_that_server(store, clock, fleet, served):
     async with fleet_on(store, clock, server="http://two:8080") as two:
-        elsewhere = Sessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
+        elsewhere = NodeSessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
         async with elsewhere.connect("n1", HELLO):
             await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
             with pytest.raises(errors.Unavailable, match="http://two:8080; ask there"):
-                served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogsAsk())
+                served.open_tunnel(NodeId("n1"), InstanceId("i1"), LogStreamRequest())

@@ -8,17 +8,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from skerry.control import tunnels
-from skerry.control.tunnels import End, Tunnels
+from skerry.control.sessions import tunnels
+from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
 from skerry.model import errors
 from skerry.model.ids import NodeId
-from skerry.model.tunnels import MAX_FRAME, Channel, Frame
+from skerry.model.streams import MAX_FRAME, TunnelChannel, TunnelFrame
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 
 
 @asynccontextmanager
-async def joined(served: Tunnels, node: NodeId = N1) -> AsyncIterator[tuple[End, End]]:
+async def joined(
+    served: TunnelBroker, node: NodeId = N1
+) -> AsyncIterator[tuple[TunnelEndpoint, TunnelEndpoint]]:
     """Our end and the node's."""
     asked = asyncio.get_running_loop().create_future()
     opening = served.open(node, asked.set_result)
@@ -29,7 +31,7 @@ async def joined(served: Tunnels, node: NodeId = N1) -> AsyncIterator[tuple[End,
 
 
 async def test_frames_pass_both_ways_whole_and_in_order():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         for number in range(5):
             await ours.send(b"down %d" % number)
             await theirs.send(b"up %d" % number)
@@ -38,7 +40,7 @@ async def test_frames_pass_both_ways_whole_and_in_order():
 
 
 async def test_whoever_does_not_read_holds_up_whoever_writes():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         sent = 0
 
         async def flood() -> None:
@@ -57,7 +59,7 @@ async def test_whoever_does_not_read_holds_up_whoever_writes():
 
 
 async def test_one_end_may_be_done_while_the_other_goes_on():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         await ours.end()
         assert await theirs.receive() is None
         await theirs.send(b"still here")
@@ -67,7 +69,7 @@ async def test_one_end_may_be_done_while_the_other_goes_on():
 
 
 async def test_what_went_wrong_at_one_end_is_raised_at_the_other_after_all_that_came_before():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         await theirs.send(b"so far")
         await theirs.fail(errors.NotFound("there is no such container"))
         assert await ours.receive() == b"so far"
@@ -76,7 +78,7 @@ async def test_what_went_wrong_at_one_end_is_raised_at_the_other_after_all_that_
 
 
 async def test_when_our_end_goes_the_node_hears_of_it_in_whatever_it_does():
-    served = Tunnels()
+    served = TunnelBroker()
     async with joined(served) as (ours, theirs):
         reading = asyncio.ensure_future(theirs.receive())
         await asyncio.sleep(0)
@@ -88,7 +90,7 @@ async def test_when_our_end_goes_the_node_hears_of_it_in_whatever_it_does():
 
 
 async def test_a_writer_that_waits_is_let_go_when_the_reader_goes():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         for _ in range(tunnels._DEPTH):
             await theirs.send(b"x")
         writing = asyncio.ensure_future(theirs.send(b"x"))
@@ -99,7 +101,7 @@ async def test_a_writer_that_waits_is_let_go_when_the_reader_goes():
 
 
 async def test_when_the_node_goes_we_hear_of_it():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         await theirs.send(b"last")
         await theirs.close()
         assert await ours.receive() == b"last"
@@ -108,14 +110,14 @@ async def test_when_the_node_goes_we_hear_of_it():
 
 
 async def test_a_node_that_said_all_it_had_and_goes_is_no_failure():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         await theirs.end()
         await theirs.close()
         assert await ours.receive() is None
 
 
 async def test_leaving_after_the_other_end_was_done_is_no_failure():
-    async with joined(Tunnels()) as (ours, theirs):
+    async with joined(TunnelBroker()) as (ours, theirs):
         await theirs.end()
         await ours.close()
         assert await theirs.receive() is None
@@ -123,13 +125,13 @@ async def test_leaving_after_the_other_end_was_done_is_no_failure():
 
 @pytest.mark.parametrize("size", [0, MAX_FRAME + 1])
 async def test_frames_are_neither_empty_nor_too_large(size):
-    async with joined(Tunnels()) as (ours, _):
+    async with joined(TunnelBroker()) as (ours, _):
         with pytest.raises(errors.Invalid):
             await ours.send(b"x" * size)
 
 
 async def test_nobody_joins_a_tunnel_by_guessing_or_for_another():
-    served = Tunnels()
+    served = TunnelBroker()
     asked = asyncio.get_running_loop().create_future()
     opening = served.open(N1, asked.set_result)
     entering = asyncio.ensure_future(opening.__aenter__())
@@ -150,7 +152,7 @@ async def test_nobody_joins_a_tunnel_by_guessing_or_for_another():
 
 
 async def test_a_node_that_does_not_dial_is_given_up_and_is_too_late_then():
-    served = Tunnels(patience_s=0.01)
+    served = TunnelBroker(patience_s=0.01)
     asked = list[str]()
     with pytest.raises(errors.TimedOut, match=r"did not answer within 0\.01 s"):
         async with served.open(N1, asked.append):
@@ -161,7 +163,7 @@ async def test_a_node_that_does_not_dial_is_given_up_and_is_too_late_then():
 
 
 async def test_who_stops_waiting_leaves_nothing():
-    served = Tunnels()
+    served = TunnelBroker()
     asked = asyncio.get_running_loop().create_future()
     waiting = asyncio.ensure_future(served.open(N1, asked.set_result).__aenter__())
     id = await asked
@@ -174,7 +176,7 @@ async def test_who_stops_waiting_leaves_nothing():
 
 
 async def test_a_node_has_a_bounded_number_of_tunnels_and_others_are_not_held_up():
-    served = Tunnels()
+    served = TunnelBroker()
     async with AsyncExitStack() as stack:
         for _ in range(tunnels._PER_NODE):
             await stack.enter_async_context(joined(served))
@@ -187,9 +189,9 @@ async def test_a_node_has_a_bounded_number_of_tunnels_and_others_are_not_held_up
 
 
 def test_a_frame_is_packed_with_its_channel():
-    for channel in Channel:
-        frame = Frame(channel, b"\x00data")
-        assert Frame.unpack(frame.pack()) == frame
+    for channel in TunnelChannel:
+        frame = TunnelFrame(channel, b"\x00data")
+        assert TunnelFrame.unpack(frame.pack()) == frame
     for rubbish in (b"", b"\x00", b"\xff..."):
         with pytest.raises(errors.Invalid):
-            Frame.unpack(rubbish)
+            TunnelFrame.unpack(rubbish)

@@ -7,16 +7,17 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from skerry.control import upkeep
+from skerry.control.placement import rollout
 from skerry.model import errors
 from skerry.model.ids import WorkloadId
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Rollout, Spec, Workload
+from skerry.model.images import ImageAccess
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import InstanceSpec, RolloutStrategy, Workload
 from tests.control.worlds import alone, held, instance, spec, standing
 from tests.support.waiting import eventually
 
 
-def louder(before: Spec) -> Spec:
+def louder(before: InstanceSpec) -> InstanceSpec:
     return replace(before, environment=(*before.environment, f"LEVEL{len(before.environment)}=1"))
 
 
@@ -62,7 +63,7 @@ async def test_a_change_is_a_new_version_and_leaves_the_instances_alone() -> Non
         assert server.instances.get(old.id).version == 1
         new, _ = await server.instances.create("web", actor="me")
         assert (new.version, new.spec) == (2, changed.spec)
-        with pytest.raises(errors.Refused):
+        with pytest.raises(errors.FailedPrecondition):
             await server.workloads.change("web", louder, if_match=1, actor="me")
         current = server.workloads.revision(workload.id)
         assert (await server.workloads.change("web", louder, if_match=current, actor="me")).version == 3
@@ -97,7 +98,7 @@ async def test_deleting_a_workload_deletes_all_its_instances_and_frees_its_name_
         await server.workloads.create(spec(), actor="me")
         ids = [(await server.instances.create("web", actor="me"))[0].id for _ in range(3)]
         for id in ids:
-            await server.becomes(id, Status.SCHEDULED)
+            await server.becomes(id, InstanceStatus.SCHEDULED)
         deleted = await server.workloads.delete("web", actor="me")
         with pytest.raises(errors.NotFound):
             server.workloads.get("web")
@@ -106,7 +107,7 @@ async def test_deleting_a_workload_deletes_all_its_instances_and_frees_its_name_
         again, is_new = await server.workloads.create(spec(), actor="me")
         assert is_new
         for id in ids:
-            await server.becomes(id, Status.DESTROYING)
+            await server.becomes(id, InstanceStatus.DESTROYING)
         await server.obey("n")
         assert server.instances.list().total == 0
         await eventually(lambda: [kept.value.id for kept in server.workloads.known()] == [again.id])
@@ -143,15 +144,15 @@ async def test_an_instance_made_while_its_workload_is_deleted_goes_with_it_or_is
         await eventually(are_gone)
 
 
-def of_version(id: str, version: int, status: Status = Status.RUNNING, **more: object):
+def of_version(id: str, version: int, status: InstanceStatus = InstanceStatus.RUNNING, **more: object):
     return held(instance(id, status, node="n", version=version, **more))
 
 
-TWO = Workload(WorkloadId("w"), spec(), 1.0, version=2, rollout=Rollout.ROLLING)
+TWO = Workload(WorkloadId("w"), spec(), 1.0, version=2, rollout=RolloutStrategy.ROLLING)
 
 
 def turn(*instances: object) -> list[str]:
-    return [known.value.id for known in upkeep.follow(TWO, instances)]
+    return [known.value.id for known in rollout.next_rollout_targets(TWO, instances)]
 
 
 def test_in_a_rollout_the_eldest_follows_when_all_new_ones_run() -> None:
@@ -160,20 +161,28 @@ def test_in_a_rollout_the_eldest_follows_when_all_new_ones_run() -> None:
     assert turn(of_version("a", 2), of_version("b", 2)) == []
 
 
-@pytest.mark.parametrize("status", sorted(set(Status) - {Status.RUNNING, Status.TERMINATED}))
-def test_a_rollout_is_held_up_by_a_new_one_that_does_not_run(status: Status) -> None:
+@pytest.mark.parametrize(
+    "status", sorted(set(InstanceStatus) - {InstanceStatus.RUNNING, InstanceStatus.TERMINATED})
+)
+def test_a_rollout_is_held_up_by_a_new_one_that_does_not_run(status: InstanceStatus) -> None:
     assert turn(of_version("a", 2, status), of_version("b", 1)) == []
 
 
 def test_a_rollout_is_not_held_up_by_what_is_done_stopped_or_to_go() -> None:
-    assert turn(of_version("a", 2, Status.TERMINATED), of_version("b", 1)) == ["b"]
-    assert turn(of_version("a", 2, Status.STOPPED, desired=Desired.STOPPED), of_version("b", 1)) == ["b"]
-    assert turn(of_version("a", 2, Status.FAILED, desired=Desired.DESTROYED), of_version("b", 1)) == ["b"]
+    assert turn(of_version("a", 2, InstanceStatus.TERMINATED), of_version("b", 1)) == ["b"]
+    assert turn(
+        of_version("a", 2, InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED), of_version("b", 1)
+    ) == ["b"]
+    assert turn(
+        of_version("a", 2, InstanceStatus.FAILED, desired=DesiredStatus.DESTROYED), of_version("b", 1)
+    ) == ["b"]
 
 
 def test_what_is_stopped_follows_at_once_and_what_is_over_not_at_all() -> None:
-    stopped = of_version("s", 1, Status.STOPPED, desired=Desired.STOPPED)
-    assert turn(of_version("a", 2, Status.STARTING), stopped, of_version("f", 1, Status.FAILED)) == ["s"]
+    stopped = of_version("s", 1, InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)
+    assert turn(
+        of_version("a", 2, InstanceStatus.STARTING), stopped, of_version("f", 1, InstanceStatus.FAILED)
+    ) == ["s"]
 
 
 async def test_a_rolling_change_reaches_every_instance_one_after_the_other() -> None:
@@ -181,16 +190,16 @@ async def test_a_rolling_change_reaches_every_instance_one_after_the_other() -> 
         workload, _ = await server.workloads.create(spec(), actor="me")
         ids = [(await server.instances.create("web", actor="me"))[0].id for _ in range(3)]
         for id in ids:
-            await server.becomes(id, Status.SCHEDULED)
+            await server.becomes(id, InstanceStatus.SCHEDULED)
         await server.obey("n")
-        await server.workloads.change("web", louder, rollout=Rollout.ROLLING, actor="me")
+        await server.workloads.change("web", louder, rollout=RolloutStrategy.ROLLING, actor="me")
         least = 3
 
         async def has_rolled() -> bool:
             nonlocal least
             await server.obey("n")
             there = server.mirror.census.of_workload(workload.id)
-            whole = [one for one in there if one.value.observed.status is Status.RUNNING]
+            whole = [one for one in there if one.value.observed.status is InstanceStatus.RUNNING]
             least = min(least, len(whole))
             return len(whole) == 3 and all(one.value.version == 2 for one in there)
 
@@ -206,3 +215,22 @@ async def test_a_workload_that_is_going_may_be_deleted_again_by_its_id() -> None
         assert (await server.workloads.delete(made.id, actor="me")).id == made.id
         with pytest.raises(errors.NotFound):
             await server.workloads.delete("web", actor="me")
+
+
+async def test_a_path_for_which_nobody_answers_gets_into_no_record_whichever_way_it_comes() -> None:
+    path, granted = replace(spec(), uri="rootfs:/srv"), replace(spec(), granted_access=ImageAccess.ALL)
+    async with alone(leads=False) as (server, _):
+        workload, _ = await server.workloads.create(granted, actor="me")
+        one, _ = await server.instances.create(granted, actor="me")
+        for refused in (
+            server.workloads.create(path, actor="me"),
+            server.workloads.change(workload.id, lambda before: path, actor="me"),
+            server.instances.create(path, actor="me"),
+            server.instances.change(one.id, merge=lambda before: path, actor="me"),
+        ):
+            with pytest.raises(errors.Forbidden, match="only an admin"):
+                await refused
+        own = replace(path, granted_access=ImageAccess.ALL)
+        await server.workloads.change(workload.id, lambda before: own, actor="me")
+        made, _ = await server.instances.create(workload.id, actor="you")
+        assert made.spec.image_access is ImageAccess.ALL

@@ -6,37 +6,37 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
-from skerry.control import transitions
-from skerry.control.census import Known, Mirror
-from skerry.control.events import EventLog
-from skerry.control.instances import Instances
-from skerry.control.leading import Leader
-from skerry.control.reconciling import Reconciler
-from skerry.control.records import Held
-from skerry.control.standings import Standing
-from skerry.control.workloads import Workloads
-from skerry.control.writing import Writer
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instances import transitions
+from skerry.control.instances.registry import InstanceRegistry
+from skerry.control.instances.writer import TransitionWriter
+from skerry.control.leadership.election import LeaderElection
+from skerry.control.nodes.conditions import NodeCondition
+from skerry.control.placement.reconciler import Reconciler
+from skerry.control.records import Record
+from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit import tasks
 from skerry.kit.clock import Clock, ManualClock
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
-from skerry.model.orders import Order, Report
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import EventSettings, FleetSettings
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Instance, Observed, Spec
-from skerry.schedule.asks import NodeView
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec, ObservedState
+from skerry.schedule.requests import NodeView
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
 from tests.support.waiting import eventually
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
-    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
-def spec(name: str = "web", cpu: int = 100, **more: object) -> Spec:
-    return Spec(name=name, uri=f"example.org/{name}:1", room=room(cpu), **more)
+def spec(name: str = "web", cpu: int = 100, **more: object) -> InstanceSpec:
+    return InstanceSpec(name=name, uri=f"example.org/{name}:1", room=room(cpu), **more)
 
 
 def standing(
@@ -46,22 +46,22 @@ def standing(
     liveness: Liveness = Liveness.LIVE,
     drain_by: float | None = None,
     why_not: str = "",
-) -> Standing:
+) -> NodeCondition:
     takes_work = liveness is Liveness.LIVE and drain_by is None and not why_not
     view = NodeView(NodeId(name), room(cpu), takes_work=takes_work, why_not=why_not)
-    return Standing(view, liveness, drain_by, view.room)
+    return NodeCondition(view, liveness, drain_by, view.room)
 
 
 def instance(
     id: str = "one",
-    status: Status = Status.SCHEDULING,
+    status: InstanceStatus = InstanceStatus.SCHEDULING,
     *,
-    desired: Desired = Desired.RUNNING,
+    desired: DesiredStatus = DesiredStatus.RUNNING,
     node: str | None = None,
-    what: Spec | None = None,
+    what: InstanceSpec | None = None,
     **more: object,
 ) -> Instance:
-    observed = Observed(status, 1.0)
+    observed = ObservedState(status, 1.0)
     return Instance(
         InstanceId(id),
         what or spec(),
@@ -73,31 +73,31 @@ def instance(
     )
 
 
-def held(one: Instance, revision: int = 1) -> Known:
-    return Held(one, revision)
+def held(one: Instance, revision: int = 1) -> InstanceRecord:
+    return Record(one, revision)
 
 
 class Standings:
     """Nodes as a test wants them."""
 
-    def __init__(self, nodes: Iterable[Standing] = ()) -> None:
+    def __init__(self, nodes: Iterable[NodeCondition] = ()) -> None:
         self._nodes = {one.view.id: one for one in nodes}
         self._listeners: list[Callable[[NodeId], None]] = []
 
     async def ready(self) -> None:
         pass
 
-    def standing(self, node: NodeId) -> Standing | None:
+    def standing(self, node: NodeId) -> NodeCondition | None:
         return self._nodes.get(node)
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[NodeCondition]:
         return list(self._nodes.values())
 
     def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]:
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 
-    def put(self, one: Standing) -> None:
+    def put(self, one: NodeCondition) -> None:
         self._nodes[one.view.id] = one
         self._tell(one.view.id)
 
@@ -118,8 +118,8 @@ class Server:
         self.store = store
         self.revision = store.revision
         self.events = EventLog(store, clock, EventSettings())
-        self.mirror = Mirror(store)
-        self.workloads = Workloads(store, self.events, clock, self.mirror)
+        self.mirror = InstanceCache(store)
+        self.workloads = WorkloadRegistry(store, self.events, clock, self.mirror)
         self.reconciler = Reconciler(
             store,
             self.events,
@@ -129,7 +129,7 @@ class Server:
             workloads=self.workloads,
             standings=standings,
         )
-        self.instances = Instances(
+        self.instances = InstanceRegistry(
             store,
             self.events,
             clock,
@@ -138,12 +138,13 @@ class Server:
             standings=standings,
             explain=self.reconciler.explain,
         )
-        self.leader = Leader(store, self.events, clock, name=name, lease_s=1)
+        self.leader = LeaderElection(store, self.events, clock, name=name, lease_s=1)
 
     @asynccontextmanager
     async def running(self, *, leads: bool = True) -> AsyncIterator[Server]:
         loops = [asyncio.ensure_future(self.mirror.run()), asyncio.ensure_future(self.workloads.run())]
         if leads:
+            loops.append(asyncio.ensure_future(self.leader.run()))
             loops.append(asyncio.ensure_future(self.reconciler.run(self.leader)))
         try:
             await self.mirror.ready()
@@ -153,31 +154,31 @@ class Server:
                 if loop.done():
                     loop.result()
         finally:
-            await tasks.give_up(loops)
+            await tasks.cancel_and_wait(loops)
 
-    def status(self, id: str) -> Status | None:
+    def status(self, id: str) -> InstanceStatus | None:
         known = self.mirror.census.get(id)
         return known.value.observed.status if known else None
 
-    async def becomes(self, id: str, status: Status | None) -> Instance | None:
+    async def becomes(self, id: str, status: InstanceStatus | None) -> Instance | None:
         """Wait until the instance is `status`; None: gone."""
         await eventually(lambda: self.status(id) is status, what=f"{id} is {status}, not {self.status(id)}")
         known = self.mirror.census.get(id)
         return known.value if known else None
 
-    async def say(self, id: str, *statuses: Status, **more: object) -> list[str]:
+    async def say(self, id: str, *statuses: InstanceStatus, **more: object) -> list[str]:
         """What the instance's node reports, one after the other; what each came to."""
         known = self.mirror.census.get(id)
         assert known is not None
         reports = [
-            Report(known.value.id, known.value.generation, status, self.clock.now(), **more)
+            InstanceReport(known.value.id, known.value.generation, status, self.clock.now(), **more)
             for status in statuses
         ]
         return [outcome.weight for outcome in await self.instances.reported(known.value.node, reports)]
 
     async def place(self, id: str, node: str) -> None:
         """Be a leader that puts it there."""
-        writer = Writer(self.store, self.events, self.mirror)
+        writer = TransitionWriter(self.store, self.events, self.mirror)
         await writer.change(
             id, lambda known: transitions.bind(known.value, NodeId(node), at=self.clock.now())
         )
@@ -188,24 +189,30 @@ class Server:
             await self.say(order.instance, *deeds(order, self.status(order.instance)))
 
 
-def deeds(order: Order, now: Status | None) -> list[Status]:
+def deeds(order: InstanceOrder, now: InstanceStatus | None) -> list[InstanceStatus]:
     match order.desired, now:
-        case Desired.DESTROYED, _:
-            return [Status.TERMINATED]
-        case Desired.RUNNING, Status.SCHEDULED | Status.STOPPED | Status.CRASHED:
-            return [Status.STARTING, Status.RUNNING]
-        case Desired.RUNNING, Status.STARTING:
-            return [Status.RUNNING]
-        case Desired.STOPPED, Status.RUNNING | Status.STARTING:
-            return [Status.STOPPING, Status.STOPPED]
-        case Desired.STOPPED, Status.SCHEDULED | Status.CRASHED | Status.STOPPING:
-            return [Status.STOPPED]
+        case DesiredStatus.DESTROYED, _:
+            return [InstanceStatus.TERMINATED]
+        case (
+            DesiredStatus.RUNNING,
+            InstanceStatus.SCHEDULED | InstanceStatus.STOPPED | InstanceStatus.CRASHED,
+        ):
+            return [InstanceStatus.STARTING, InstanceStatus.RUNNING]
+        case DesiredStatus.RUNNING, InstanceStatus.STARTING:
+            return [InstanceStatus.RUNNING]
+        case DesiredStatus.STOPPED, InstanceStatus.RUNNING | InstanceStatus.STARTING:
+            return [InstanceStatus.STOPPING, InstanceStatus.STOPPED]
+        case (
+            DesiredStatus.STOPPED,
+            InstanceStatus.SCHEDULED | InstanceStatus.CRASHED | InstanceStatus.STOPPING,
+        ):
+            return [InstanceStatus.STOPPED]
         case _:
             return []
 
 
 @asynccontextmanager
-async def alone(*nodes: Standing, leads: bool = True) -> AsyncIterator[tuple[Server, Standings]]:
+async def alone(*nodes: NodeCondition, leads: bool = True) -> AsyncIterator[tuple[Server, Standings]]:
     """One server on a store of its own."""
     clock = ManualClock()
     store = MemoryStore(clock)

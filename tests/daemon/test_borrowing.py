@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skerry.daemon.runtime import group_root
+from skerry.daemon.node_runtime import group_root
 from tests.support import imagery
+from tests.support.groups import pids_from
 from tests.support.neighbours import Neighbour, Street, neighbours
 from tests.support.waiting import eventually_sync
 
@@ -36,6 +37,7 @@ def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
             "market", "peers", "add", "south", made.south.address,
             "--cloud", made.south.cloud, "--ca", made.south.authority,
         )  # fmt: skip
+        made.south.done("market", "buyers", "add", made.north.cloud, "--note", "north")
         yield made
 
 
@@ -73,11 +75,7 @@ def lent_groups(cloud: Neighbour) -> list[Path]:
     root = Path("/sys/fs/cgroup/memory") / group_root("skerry", cloud.server.data)
     if not root.parent.is_dir():
         root = Path("/sys/fs/cgroup") / root.name
-    return sorted(group for group in root.glob("i-contract-*") if group.is_dir())
-
-
-def processes_in(group: Path) -> set[int]:
-    return {int(pid) for path in group.rglob("cgroup.procs") for pid in path.read_text().split()}
+    return sorted(group for group in root.glob("@i-contract-*") if group.is_dir())
 
 
 def bought(street: Street) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def test_a_cloud_that_is_short_of_room_buys_some_and_runs_there_until_it_is_take
     (group,) = lent_groups(south)
     limit = (group / "memory.limit_in_bytes").read_text()
     assert int(limit) == BOUGHT_MB * 1024 * 1024
-    (inner,) = [each for each in group.iterdir() if each.is_dir() and processes_in(each)]
+    (inner,) = [each for each in group.iterdir() if each.is_dir() and pids_from(each)]
     assert lent_groups(north) == []
 
     # Output and programs come through the provider.
@@ -137,7 +135,7 @@ def test_a_cloud_that_is_short_of_room_buys_some_and_runs_there_until_it_is_take
     south.done("market", "withdraw", contract["flavor"], "--reclaim", "--reason", "we need it ourselves")
     moved = north.until(web, "RUNNING", node_id=own_node(north))
     assert moved["generation"] > running["generation"]
-    eventually_sync(lambda: lent_groups(south) == [], within=30, what="the cell to be freed")
+    eventually_sync(lambda: lent_groups(south) == [], what="the cell to be freed")
     assert not inner.exists()
     north.until_node(node, code="not-found")
     (ended,) = [one for one in north.done("market", "contracts")["contracts"] if one["id"] == contract["id"]]
@@ -166,7 +164,7 @@ def stories(street: Street, image: str) -> list[Seen]:
 
     def look() -> Seen:
         north.until_node(borrowed_node(north), status="ready", liveness="live")
-        return Seen(north.until(web, "RUNNING")["generation"], processes_in(group))
+        return Seen(north.until(web, "RUNNING")["generation"], pids_from(group))
 
     seen = [look()]
     for cloud in (south, north):
@@ -174,7 +172,7 @@ def stories(street: Street, image: str) -> list[Seen]:
         cloud.start_again()
         seen.append(look())
     north.done("market", "release", contract["id"])
-    eventually_sync(lambda: lent_groups(south) == [], within=30, what="the cell to be freed")
+    eventually_sync(lambda: lent_groups(south) == [], what="the cell to be freed")
     north.destroy(web, filler)
     return seen
 
@@ -203,7 +201,7 @@ def test_a_provider_that_is_gone_is_given_up_and_its_work_runs_elsewhere(street:
         street.mend()
     north.until(web, "RUNNING")
     # Nobody pays for what is of no use: it is given back when the other can be told.
-    eventually_sync(lambda: lent_groups(south) == [], within=40, what="the cell to be freed")
+    eventually_sync(lambda: lent_groups(south) == [], what="the cell to be freed")
     (sold,) = [one for one in south.done("market", "contracts")["contracts"] if one["id"] == contract["id"]]
     assert sold["state"] in {"released", "ended"}
     north.destroy(web)

@@ -149,7 +149,7 @@ def test_a_node_that_is_cut_off_is_replaced_and_stops_what_is_stale_when_it_is_b
         cloud.mend(lost)
     cloud.until_ready(lost)
     cloud.until(pinned, "RUNNING", generation=2)
-    eventually_sync(lambda: cloud.copies(moving) == [(moving, there)], within=30)
+    eventually_sync(lambda: cloud.copies(moving) == [(moving, there)])
     assert cloud.copies() == cloud.places(*ids, pinned)
     # Those that were not concerned did not notice.
     for id in ids[1:]:
@@ -187,7 +187,7 @@ def kill(machines: Lan, image: str) -> Kill:
         now = machines.processes().get((crashed, there), set())
         return bool(now) and not now & processes[(crashed, there)]
 
-    eventually_sync(has_restarted, within=20)
+    eventually_sync(has_restarted)
     machines.restart_server()
     machines.until_ready(*machines.nodes)
     return Kill(steady, processes[(steady, here)], crashed, created, destroyed)

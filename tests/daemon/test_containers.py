@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 
 from tests.support import imagery
-from tests.support.etcd import free_port
+from tests.support.folders import paths_below
 from tests.support.pages import get, nobody_listens, served
 from tests.support.registry import Registry
 from tests.support.remains import left_of
+from tests.support.shares import free_port
 from tests.support.skerry import COMMAND, Skerry, environment, running
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
 
@@ -49,9 +52,15 @@ def shown(skerry: Skerry, name: str) -> dict[str, Any]:
     return dict(json.loads(cli(skerry, "container", "inspect", name)))
 
 
+def node_of(skerry: Skerry) -> dict[str, Any]:
+    """The only node, as the server knows it."""
+    (node,) = json.loads(cli(skerry, "node", "list", "-o", "json"))["nodes"]
+    return dict(node)
+
+
 def files_of(skerry: Skerry) -> set[Path]:
     """What is kept for containers, but not their images."""
-    return {*(skerry.data / "containers").rglob("*"), *(skerry.data / "cells").rglob("*")}
+    return {*paths_below(skerry.data / "containers"), *paths_below(skerry.data / "cells")}
 
 
 def test_an_image_from_a_file_is_run_with_its_output_and_exit_code(skerry: Skerry, archive: str) -> None:
@@ -99,6 +108,25 @@ def test_a_published_port_leads_into_the_container_until_it_stops(skerry: Skerry
     assert nobody_listens(port)
 
 
+def test_the_cell_of_a_container_is_no_clients_to_start_stop_or_free(skerry: Skerry, archive: str) -> None:
+    cli(skerry, "container", "run", "-d", "--name", "mine", "--stop-grace", "0", archive, "sleep", "600")
+    for verb in (
+        ("start", "@mine", "x", "-c", "id"),
+        ("stop", "@mine", "main"),
+        ("free", "@mine"),
+        ("allocate", "@mine/inside"),
+        ("allocate", "@other"),
+    ):
+        refused = skerry.cli("cell", *verb)
+        assert (refused.returncode, "begins with '@'" in refused.stderr) == (1, True), refused.stderr
+    assert "@mine" in cli(skerry, "cell", "list")
+    assert "@mine" in cli(skerry, "cell", "list", "@mine")
+    cli(skerry, "cell", "allocate", "mine")  # a cell of a client is in no container's way
+    cli(skerry, "cell", "free", "mine")
+    assert shown(skerry, "mine")["state"] == "running"
+    cli(skerry, "container", "remove", "--force", "mine")
+
+
 def test_exec_passes_input_output_and_exit_code(skerry: Skerry, archive: str) -> None:
     cli(skerry, "container", "run", "-d", "--name", "box", "--stop-grace", "0", archive, "sleep", "600")
     data = os.urandom(200_000)
@@ -108,7 +136,7 @@ def test_exec_passes_input_output_and_exit_code(skerry: Skerry, archive: str) ->
             input=data,
             capture_output=True,
             env=environment(SKERRY_DATA=str(skerry.data)),
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert (done.stdout == data, done.returncode) == (True, code), done.stderr
     assert skerry.cli("container", "exec", "box", "nothing-here").returncode == 127
@@ -148,7 +176,7 @@ def test_ctrl_c_stops_the_container_as_it_likes_to_be_stopped(skerry: Skerry, ar
         assert process.stdout is not None
         assert process.stdout.readline() == b"on\n"
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     assert (output, process.returncode) == (b"bye\n", 5)
 
 
@@ -184,7 +212,7 @@ def test_a_container_goes_on_when_skerry_is_killed_and_nothing_is_left_at_the_en
             stdout=subprocess.PIPE,
         ) as follower:
             cli(second, "container", "exec", "job", "touch", "/go")
-            output, _ = follower.communicate(timeout=30)
+            output, _ = follower.communicate(timeout=PATIENCE_S)
         assert output == b"before\nafter\n"
         assert cli(second, "container", "wait", "job") == "3\n"
         cli(second, "container", "remove", "job")
@@ -192,3 +220,37 @@ def test_a_container_goes_on_when_skerry_is_killed_and_nothing_is_left_at_the_en
         assert nobody_listens(port)
     assert left_of(second) == []
     assert files_of(second) <= files
+
+
+def test_a_node_has_user_namespaces_and_says_which_runtime_it_has(skerry: Skerry, archive: str) -> None:
+    facts = node_of(skerry)["facts"]
+    assert facts["userns"] is True
+    assert facts["runtime"].startswith(("runc ", "crun "))
+    ids = "container", "run", "--rm"
+    owner = ("cat", "/proc/self/uid_map")
+    assert int(cli(skerry, *ids, archive, *owner).split()[1]) > 2**30
+    assert cli(skerry, *ids, "--userns", "host", archive, *owner).split()[:2] == ["0", "0"]
+
+
+def test_a_node_that_cannot_have_user_namespaces_says_so(tmp_path: Path, archive: str) -> None:
+    runtime = tmp_path / "runc"
+    runtime.write_text(
+        "#!/bin/sh\n"
+        'for each in "$@"; do\n'
+        '  if grep -qs uidMappings "$each/config.json"; then\n'
+        "    echo 'runc run failed: this kernel has none' >&2; exit 1\n"
+        "  fi\n"
+        "done\n"
+        f'exec {shutil.which("runc")} "$@"\n'
+    )
+    runtime.chmod(0o755)
+    with running(tmp_path, "--set", f"node.runtime={runtime}") as skerry:
+        told = "containers have no user namespaces, so root in one is root on this node"
+        assert told in cli(skerry, "status")
+        assert "this kernel has none" in cli(skerry, "status")
+        facts = node_of(skerry)["facts"]
+        assert facts["userns"] is False
+        assert any(told in warning for warning in facts["warnings"])
+        uids = cli(skerry, "container", "run", "--rm", archive, "cat", "/proc/self/uid_map")
+        assert uids.split()[:2] == ["0", "0"]
+    assert left_of(skerry) == []

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import functions
 from tests.support.continents import SERVER, WITNESS_PORT, Continent, continent, result_of
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
 
@@ -64,7 +64,7 @@ def answered(land: Continent, calls: list[tuple[str, Future[tuple[int, Any]]]]) 
     """The reports, all good, each of the call that was asked, which ran once."""
     reports = []
     for id, call in calls:
-        status, report = call.result(60)
+        status, report = call.result(PATIENCE_S)
         assert status == 200, report
         assert result_of(report) == id
         assert land.witness.runs[id] == 1
@@ -77,7 +77,8 @@ def test_a_call_runs_wherever_it_arrives_and_the_server_passes_it_on(land: Conti
         status, report = land.invoke(name, "edgecloud", {"id": f"here-{number}"})
         assert (status, report["ExecutionNode"], report["SchedAction"]) == (200, name, ""), report
     status, report = functions.invoke(land.server, "edgecloud", {"id": "passed on"})
-    assert (status, report["SchedAction"]) == (200, "O"), report
+    assert status == 200, report
+    assert report["SchedAction"] == "O"
     assert report["ExecutionNode"] in (*EDGES, *CLOUDS)
     assert report["OffloadLatency"] > 0
 
@@ -94,7 +95,7 @@ def test_a_call_runs_wherever_it_arrives_and_the_server_passes_it_on(land: Conti
 def test_an_edge_that_is_full_has_others_help_as_its_policy_says(
     land: Continent, callers: ThreadPoolExecutor, policy: str, areas: list[set[str]]
 ) -> None:
-    reports = answered(land, crowd(land, callers, "e1", policy, 6, 0.4, "crowd"))
+    reports = answered(land, crowd(land, callers, "e1", policy, 6, 1.0, "crowd"))
     assert {report["ExecutionArea"] for report in reports} in areas
     nodes = {report["ExecutionNode"] for report in reports}
     assert nodes - {"e1"}, "nobody helped"
@@ -105,12 +106,13 @@ def test_an_edge_that_is_full_has_others_help_as_its_policy_says(
 
 
 def test_coordinates_tell_near_from_far(land: Continent) -> None:
-    seen = land.neighbours_of("e1")
-    near = max(seen[name]["RTT"] for name in ("e2", "e3"))
-    far = min(seen[name]["RTT"] for name in CLOUDS)
-    assert near < far
-    assert seen["e2"]["RTT"] >= 4 * DELAYS["edge"] * 0.9
-    assert far >= 2 * (DELAYS["edge"] + DELAYS["cloud"]) * 0.9
+    def seen(*names: str) -> list[float]:
+        """How far they are; a busy machine makes some seem farther for a while, and none nearer."""
+        return [land.neighbours_of("e1")[name]["RTT"] for name in names]
+
+    eventually_sync(lambda: max(seen("e2", "e3")) < min(seen(*CLOUDS)))
+    assert min(seen("e2")) >= 4 * DELAYS["edge"] * 0.9
+    assert min(seen(*CLOUDS)) >= 2 * (DELAYS["edge"] + DELAYS["cloud"]) * 0.9
     coordinates = land.nodes["e1"].call("GET", "/status")[1]["Coordinates"]
     assert coordinates["Vec"] != [0, 0, 0]
     assert coordinates["Error"] < 1.5
@@ -122,11 +124,11 @@ def killed(land: Continent) -> dict[str, Any]:
     found = {}
     with ThreadPoolExecutor(4) as callers:
         for function in ("cloudonly", "again"):
-            ((id, call),) = crowd(land, callers, "e1", function, 1, 3.0, "killed")
+            ((id, call),) = crowd(land, callers, "e1", function, 1, 8.0, "killed")
             eventually_sync(lambda id=id: land.witness.runs[id] == 1)
             busy = eventually_sync(lambda: _busy(land))
             land.nodes[busy].kill()
-            found[function] = (busy, *call.result(60), land.witness.runs[id])
+            found[function] = (busy, *call.result(PATIENCE_S), land.witness.runs[id])
             land.start_again(busy)
             land.until_all_know_each_other()
     return found
@@ -152,12 +154,13 @@ def test_a_call_whose_node_dies_is_not_run_again_unless_it_may_be(killed: dict[s
 
 @pytest.fixture(scope="module")
 def alone(land: Continent) -> dict[str, Any]:
-    """What edges did while the server was gone, for a minute, and what became of their async calls."""
+    """What edges did while the server was gone, for more than twice the time after which a node is lost, and
+    what became of their async calls."""
     land.server.kill()
-    back_at = time.monotonic() + 60
+    back_at = time.monotonic() + 20
     began = {name: functions.begin(land.nodes[name], "cloudonly", {"id": f"async-{name}"}) for name in EDGES}
     with ThreadPoolExecutor(16) as callers:
-        reports = answered(land, crowd(land, callers, "e2", "edgeonly", 6, 0.3, "alone"))
+        reports = answered(land, crowd(land, callers, "e2", "edgeonly", 6, 1.0, "alone"))
     # Asked of anybody, whoever took it in.
     polled = {name: functions.outcome(land.nodes["e3"], id) for name, id in began.items()}
     # One that starts again has only itself, what is on its disk, and its neighbours.
@@ -176,7 +179,7 @@ def alone(land: Continent) -> dict[str, Any]:
             ]
             served += len(answered(land, calls))
     land.start_server_again()
-    eventually_sync(lambda: functions.invoke(land.server, "edgecloud", {"id": "back"})[0] == 200, within=60)
+    eventually_sync(lambda: functions.invoke(land.server, "edgecloud", {"id": "back"})[0] == 200)
     at_server = {name: functions.outcome(land.server, id) for name, id in began.items()}
     return {
         "reports": reports,

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import ssl
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from skerry.daemon import credentials
-from skerry.daemon.credentials import Credentials, server_hosts
+from skerry.daemon import server_certificates
+from skerry.daemon.host_identity import HostIdentity
+from skerry.daemon.server_certificates import ServerCertificates, server_hosts
 from skerry.kit import pki, renewal, tls
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
-from skerry.model.identity import AURAE_NAME, Role
+from skerry.model.callers import NODE_TLS_NAME, Role
 from skerry.model.settings import GrpcSettings, HttpSettings, IdentitySettings, Settings
 from tests.support.clouds import Cloud, cloud_in
 
 SETTINGS = Settings()
+EXPOSED = Settings(http=HttpSettings(listen="0.0.0.0:1323", tls=True))
+EDGE = HostIdentity("edge-1", "edge-1")
 
 
 class Enough(BaseException):
@@ -38,14 +41,18 @@ async def cloud(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Cloud]:
 
 
 def credentials_in(
-    folder: Path, cloud: Cloud, settings: Settings = SETTINGS, sleep: renewal.Sleep = asyncio.sleep
-) -> Credentials:
-    return Credentials(
-        folder, cloud.identity, cloud.authority, settings, cloud.clock, host_name="edge-1", sleep=sleep
+    folder: Path,
+    cloud: Cloud,
+    settings: Settings = SETTINGS,
+    sleep: renewal.Sleep = asyncio.sleep,
+    machine: Callable[[], HostIdentity] = lambda: EDGE,
+) -> ServerCertificates:
+    return ServerCertificates(
+        folder, cloud.identity, cloud.authority, settings, cloud.clock, machine=machine, sleep=sleep
     )
 
 
-def certificate(folder: Path, name: str) -> pki.Issued:
+def certificate(folder: Path, name: str) -> pki.IssuedCertificate:
     return pki.read_certificate((folder / "pki" / f"{name}.crt").read_bytes())
 
 
@@ -107,20 +114,20 @@ async def test_a_certificate_that_does_not_serve_is_replaced(
 async def test_a_broken_key_is_named_and_not_overwritten(tmp_path: Path, cloud: Cloud) -> None:
     key = tmp_path / "pki" / "server.key"
     key.write_bytes(b"torn")
-    with pytest.raises(errors.Refused, match=r"server\.key is not a PEM private key.*remove it"):
+    with pytest.raises(errors.FailedPrecondition, match=r"server\.key is not a PEM private key.*remove it"):
         await credentials_in(tmp_path, cloud).prepare()
     assert key.read_bytes() == b"torn"
 
 
 def test_a_broken_ca_is_refused_in_plain_words(tmp_path: Path, clock: ManualClock) -> None:
-    credentials.open_authority(tmp_path, clock)
+    server_certificates.open_authority(tmp_path, clock)
     (tmp_path / "pki" / "ca.key").unlink()
-    with pytest.raises(errors.Refused, match=r"ca\.key is missing"):
-        credentials.open_authority(tmp_path, clock)
+    with pytest.raises(errors.FailedPrecondition, match=r"ca\.key is missing"):
+        server_certificates.open_authority(tmp_path, clock)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "pki").write_bytes(b"a file where a folder should be")
-    with pytest.raises(errors.Refused, match="cannot be used"):
-        credentials.open_authority(tmp_path / "other", clock)
+    with pytest.raises(errors.FailedPrecondition, match="cannot be used"):
+        server_certificates.open_authority(tmp_path / "other", clock)
 
 
 def test_the_certificate_names_every_way_to_call_the_server() -> None:
@@ -128,7 +135,7 @@ def test_the_certificate_names_every_way_to_call_the_server() -> None:
         http=HttpSettings(listen="192.0.2.7:1323", names=("Cloud.Example.", "2001:DB8::1")),
         grpc=GrpcSettings(listen="[::]:50052"),
     )
-    assert server_hosts(settings, "Edge-1") == {
+    assert server_hosts(settings, HostIdentity("Edge-1", "edge-1.example", ("192.0.2.8",))) == {
         "localhost",
         "127.0.0.1",
         "::1",
@@ -137,29 +144,74 @@ def test_the_certificate_names_every_way_to_call_the_server() -> None:
         "cloud.example",
         "2001:db8::1",
         "edge-1",
+        "edge-1.example",
+        "192.0.2.8",
     }
 
 
+def test_a_server_for_its_own_machine_alone_does_not_name_addresses_that_may_change() -> None:
+    machine = HostIdentity("edge-1", "edge-1.example", ("192.0.2.8",))
+    assert server_hosts(SETTINGS, machine) == {"localhost", "127.0.0.1", "::1", NODE_TLS_NAME, "edge-1"}
+
+
+async def test_a_server_that_others_reach_has_a_certificate_for_its_names_and_addresses(
+    tmp_path: Path, cloud: Cloud
+) -> None:
+    machine = HostIdentity("hub", "hub.example", ("192.0.2.1", "2001:db8::1"))
+    made = credentials_in(tmp_path, cloud, EXPOSED, machine=lambda: machine)
+    await made.prepare()
+    assert made.names == {"hub", "hub.example", "192.0.2.1", "2001:db8::1"}
+    assert certificate(tmp_path, "server").hosts >= made.names
+
+
+async def test_a_new_address_is_noticed_while_running_and_at_the_next_start(
+    tmp_path: Path, cloud: Cloud, clock: ManualClock
+) -> None:
+    addresses = ["192.0.2.1"]
+    waited = 0.0
+
+    async def nap(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+        clock.advance(seconds)
+        if "192.0.2.2" in certificate(tmp_path, "server").hosts:
+            raise Enough
+        addresses[:] = ["192.0.2.2"]
+
+    def machine() -> HostIdentity:
+        return HostIdentity("hub", "hub", tuple(addresses))
+
+    made = credentials_in(tmp_path, cloud, EXPOSED, sleep=nap, machine=machine)
+    await made.prepare()
+    with pytest.raises(Enough):
+        await made.run()
+    assert waited <= 60
+    assert made.names == {"hub", "192.0.2.2"}
+    addresses[:] = ["192.0.2.3"]
+    await credentials_in(tmp_path, cloud, EXPOSED, machine=machine).prepare()
+    assert "192.0.2.3" in certificate(tmp_path, "server").hosts
+
+
 def test_a_name_that_no_certificate_can_hold_is_refused_if_it_was_asked_for() -> None:
-    assert "not a name" not in server_hosts(SETTINGS, "not a name")
+    assert "not a name" not in server_hosts(SETTINGS, HostIdentity("not a name", "not a name"))
     for name in ("not a name", "", "ü.example", "*", "0.0.0.0"):
         with pytest.raises(errors.Invalid, match=r"http\.names"):
-            server_hosts(Settings(http=HttpSettings(names=(name,))), "edge-1")
+            server_hosts(Settings(http=HttpSettings(names=(name,))), EDGE)
 
 
 async def test_both_are_renewed_before_two_thirds_of_their_life_with_the_same_keys(
     tmp_path: Path, cloud: Cloud, clock: ManualClock
 ) -> None:
     life = 86400
-    serials: set[str] = set()
+    ends: dict[str, float] = {}  # by serial
 
     async def nap(seconds: float) -> None:
         clock.advance(seconds)
         for name in ("server", "client"):
             issued = certificate(tmp_path, name)
             assert clock.now() < issued.issued_at + life * 2 / 3
-            serials.add(issued.serial)
-        if len(serials) == 6:
+            ends[issued.serial] = issued.not_after
+        if len(ends) == 6:
             raise Enough
 
     settings = Settings(identity=IdentitySettings(server_certificate_s=life))
@@ -168,7 +220,9 @@ async def test_both_are_renewed_before_two_thirds_of_their_life_with_the_same_ke
     keys = [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
     with pytest.raises(Enough):
         await made.run()
-    assert {record.serial for record in cloud.identity.certificates()} == serials
+    valid = {serial for serial, end in ends.items() if end > clock.now()}
+    assert len(valid) >= 4
+    assert {record.serial for record in cloud.identity.certificates()} == valid
     assert keys == [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
 
 
@@ -190,11 +244,13 @@ async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Non
     writer.close()
 
 
-async def _shown(made: Credentials, port: int) -> str:
+async def _shown(made: ServerCertificates, port: int) -> str:
     """The serial that the listener shows to a client with the local admin's files, called as Aurae does."""
     context = tls.client(made.ca_file.read_bytes())
     tls.load(context, made.client_certificate_file, made.client_key_file)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=AURAE_NAME)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=NODE_TLS_NAME
+    )
     assert await reader.read() == b""
     serial: str = writer.get_extra_info("peercert")["serialNumber"]
     writer.close()

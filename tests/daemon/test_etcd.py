@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.etcd import EtcdServer
 from tests.support.skerry import Skerry, running
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_server_with_another_ca_is_refused_and_told_what_to_copy(tmp_path: Pat
     store = ("--store", f"etcd://{etcd.address}")
     with running(folder(tmp_path, "a"), *store):
         stranger = Skerry(folder(tmp_path, "b"), *store)
-        assert stranger.process.wait(30) == 1
+        assert stranger.process.wait(PATIENCE_S) == 1
         assert "ca.key" in stranger.said()
         assert "Traceback" not in stranger.said()
 
@@ -59,20 +59,48 @@ def test_while_etcd_is_away_it_says_so_and_afterwards_it_goes_on(tmp_path: Path,
     ) as skerry:
         _, made = skerry.call("POST", "/token/", {"role": "viewer"})
         etcd.kill()
-        eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 503, within=30)
+        eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 503)
         status, answer = skerry.call("POST", "/token/", {"role": "viewer"})
         assert (status, answer["code"]) == (503, "unavailable")
         # Who may come in is known from memory, so reading goes on.
         assert skerry.call("GET", "/about")[0] == 200
         etcd.start()
-        eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 200, within=30)
-        eventually_sync(lambda: skerry.call("POST", "/token/", {"role": "viewer"})[0] == 201, within=30)
+        eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 200)
+        eventually_sync(lambda: skerry.call("POST", "/token/", {"role": "viewer"})[0] == 201)
         listed = {token["id"] for token in skerry.call("GET", "/token/")[1]["tokens"]}
         assert made["id"] in listed
 
 
 def test_an_etcd_that_is_not_there_is_told_at_start(tmp_path: Path) -> None:
     skerry = Skerry(folder(tmp_path, "a"), "--store", "etcd://127.0.0.1:1", "--set", "store.timeout_s=1")
-    assert skerry.process.wait(60) == 1
+    assert skerry.process.wait(PATIENCE_S) == 1
     assert "etcd" in skerry.said()
     assert "Traceback" not in skerry.said()
+
+
+def test_a_full_etcd_is_told_by_readyz_and_status_and_is_over_when_its_alarm_is_disarmed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "etcd").mkdir()
+    etcd = EtcdServer(tmp_path / "etcd", quota_bytes=8 << 20)
+    etcd.start()
+    try:
+        with running(folder(tmp_path, "a"), "--store", f"etcd://{etcd.address}") as skerry:
+            assert skerry.call("GET", "/readyz")[0] == 200
+            etcd.fill()
+            status, answer = skerry.call("GET", "/readyz")
+            assert (status, answer["ready"]) == (503, False)
+            assert answer["checks"]["store"].startswith("etcd has used up its space and takes no writes; ")
+            assert skerry.call("POST", "/token/", {"role": "viewer"})[0] == 503
+            shown = skerry.cli("status")
+            assert shown.returncode == 1
+            assert "check store" in shown.stdout
+            assert "etcd has used up its space" in shown.stdout
+            assert skerry.call("GET", "/token/")[0] == 200
+            etcd.make_space()
+            etcd.disarm()
+            eventually_sync(lambda: skerry.call("GET", "/readyz")[0] == 200)
+            assert skerry.call("POST", "/token/", {"role": "viewer"})[0] == 201
+            assert skerry.cli("status").returncode == 0
+    finally:
+        etcd.stop()

@@ -25,7 +25,11 @@ from tests.support.remains import groups_of, left_of
 from tests.support.skerry import Skerry, running
 from tests.support.waiting import eventually, eventually_sync
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"),
+    pytest.mark.root,
+    pytest.mark.timeout(900),  # a minute on a machine that has nothing else to do, and many if it has
+]
 
 CALLS = 10_000
 AT_ONCE = 64
@@ -146,7 +150,8 @@ class Crowd:
                     report = await self._later(one, name, wish)
                 else:
                     status, report = await one.ask("POST", f"/invoke/{name}", wish)
-                    assert status == (200 if report["Success"] else 500), report
+                    in_queue = report["TimedOut"] and report["Duration"] == 0.0
+                    assert status == (200 if report["Success"] else 429 if in_queue else 500), report
                 self._check(name, kind, nonce, oldest, report)
                 self.ended += 1
 
@@ -155,8 +160,8 @@ class Crowd:
         assert status == 200, accepted
         for pause in itertools.count(1):
             status, report = await one.ask("GET", f"/poll/{accepted['ReqId']}")
-            assert status == 200, report
             if report["State"] not in ("queued", "running"):
+                assert status == 200, report
                 return dict(report)
             await asyncio.sleep(0.01 * pause)
         raise AssertionError
@@ -238,7 +243,7 @@ def settled(skerry: Skerry) -> dict[str, int]:
         looks.append(holdings(skerry))
         return len(looks) == looks.maxlen and all(look == looks[0] for look in looks)
 
-    eventually_sync(is_still, within=60)
+    eventually_sync(is_still)
     return looks[0]
 
 

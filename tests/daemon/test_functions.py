@@ -31,7 +31,7 @@ from tests.support.functions import (
 )
 from tests.support.remains import left_of
 from tests.support.skerry import COMMAND, Skerry, environment, running
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="functions need root"), pytest.mark.root]
 
@@ -61,7 +61,7 @@ def skerry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skerry]:
 
 def go(skerry: Skerry, verb: str, path: str, body: dict[str, Any] | None = None) -> bytes:
     """A request as Go's client writes it; the bytes of an answer that serverledge-cli takes for success."""
-    connection = http.client.HTTPConnection(urlsplit(skerry.ready["http"]).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(skerry.ready["http"]).netloc, timeout=PATIENCE_S)
     try:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         connection.request(verb, path, data, GO if body is not None else {"User-Agent": GO["User-Agent"]})
@@ -116,7 +116,10 @@ def test_every_command_of_serverledge_cli_is_answered_with_what_it_can_read(
         Signature=NO_SIGNATURE,
     )
     created = go(skerry, "POST", "/create", made)
-    assert re.fullmatch(rb'{"Created":"cli","Runtime":"Python 3\.\d+\.\d+","Version":1}\n', created)
+    assert re.fullmatch(
+        rb'{"Created":"cli","Runtime":"Python 3\.\d+\.\d+","Version":1,"Copies":1,"CopiesWanted":1}\n',
+        created,
+    )
     updated = go(skerry, "POST", "/update", made)
     assert updated == created.replace(b'"Version":1', b'"Version":2')
     assert b'"cli"' in go(skerry, "GET", "/function")
@@ -134,7 +137,7 @@ def test_every_command_of_serverledge_cli_is_answered_with_what_it_can_read(
         said,
     )
     accepted = go(skerry, "POST", "/invoke/cli", cli_call({"n": "2"}, Async=True))
-    assert re.fullmatch(rb'{"ReqId":"cli-[0-9a-z]{26}"}\n', accepted)
+    assert re.fullmatch(rb'{"ReqId":"cli-[0-9a-z]{26}-[0-9a-z]{6}"}\n', accepted)
     id = json.loads(accepted)["ReqId"]
     assert json.loads(outcome(skerry, id)["Result"]) == {"got": {"n": "2"}}
     assert b'"State":"done"' in go(skerry, "GET", f"/poll/{id}")
@@ -146,13 +149,15 @@ def test_every_command_of_serverledge_cli_is_answered_with_what_it_can_read(
     assert invoke(skerry, "cli", {}) == (404, "Function unknown.")
 
 
-def test_numbers_go_through_unchanged_and_names_are_the_same_in_any_case(skerry: Skerry) -> None:
+def test_numbers_go_through_unchanged_and_names_keep_their_case(skerry: Skerry) -> None:
     create(skerry, "Numbers", ECHO)
     text = '{"params":{"n":9007199254740993,"f":1.0,"big":123456789012345678901234567890}}'
     connection = skerry.connect()
     try:
-        connection.request("POST", "/invoke/NUMBERS", text)
+        connection.request("POST", "/invoke/Numbers", text)
         report = json.loads(connection.getresponse().read())
+        connection.request("POST", "/invoke/numbers", text)
+        assert connection.getresponse().read() == b"Function unknown."
     finally:
         connection.close()
     assert report["Result"] == '{"n": 9007199254740993, "f": 1.0, "big": 123456789012345678901234567890}'
@@ -311,7 +316,7 @@ def test_a_file_is_deployed_called_followed_and_deleted_by_the_command_line(
         for name in (b"later", b"last", b"nobody"):  # now, as they are gone with the function
             assert follower.stdout.readline() == b"asked for %s\n" % name
         assert fn(skerry, "delete", "hello") == "deleted hello\n"
-        output, _ = follower.communicate(timeout=30)  # it ends with the function
+        output, _ = follower.communicate(timeout=PATIENCE_S)  # it ends with the function
     assert (follower.returncode, output) == (0, b"")
     gone = skerry.cli("fn", "invoke", "hello")
     assert gone.returncode == 1

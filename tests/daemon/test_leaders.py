@@ -15,14 +15,15 @@ import pytest
 
 from tests.support import imagery
 from tests.support.clusters import Cluster, sweep
-from tests.support.etcd import EtcdServer, free_port
+from tests.support.etcd import EtcdServer
 from tests.support.remains import left_of
+from tests.support.shares import free_port
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
 
-LEASE_S = 3
+LEASE_S = 5
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def create(cluster: Cluster, image: str) -> list[str]:
 
 def wait_until_placed(cluster: Cluster, ids: list[str]) -> None:
     for id in ids:
-        eventually_sync(lambda id=id: cluster.instance(id)["node_id"], within=30, what=f"{id} placed")
+        eventually_sync(lambda id=id: cluster.instance(id)["node_id"], what=f"{id} placed")
 
 
 def check_all_run_once(cluster: Cluster, ids: list[str]) -> None:
@@ -155,7 +156,7 @@ def test_when_the_leader_is_killed_or_freezes_the_other_takes_over_and_nothing_i
         wait_until_placed(cluster, ids)
     finally:
         second.server.process.send_signal(signal.SIGCONT)
-    eventually_sync(lambda: "leader.lost" in second.server.said(), within=30)
+    eventually_sync(lambda: "leader.lost" in second.server.said())
     cluster.until_ready(*nodes)
     check_all_run_once(cluster, ids)
     assert leaders(cluster) == [
@@ -182,7 +183,7 @@ def test_when_the_server_that_a_node_joined_is_killed_the_node_goes_to_the_other
     assert {name for _, name in before} == set(nodes), "both nodes have something to keep"
 
     first.server.kill()
-    eventually_sync(lambda: is_at(first.node, second.server), within=30)
+    eventually_sync(lambda: is_at(first.node, second.server))
     cluster.until_ready(*nodes)
     ids += create(cluster, image)
     check_all_run_once(cluster, ids)
@@ -194,7 +195,7 @@ def test_when_the_server_that_a_node_joined_is_killed_the_node_goes_to_the_other
     first.node.kill()
     first.restart_node()
     cluster = Cluster(second.server, {site.name: site.node for site in sites})
-    eventually_sync(lambda: is_at(first.node, second.server), within=30)
+    eventually_sync(lambda: is_at(first.node, second.server))
     check_all_run_once(cluster, ids)
     first.start_server()
     cluster.destroy(*ids)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import give_up
-from skerry.market import signing
-from skerry.market.keys import SigningKey
-from skerry.market.ledger import Ledger
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.settings import EventSettings, MarketSettings
-from skerry.store.sqlite import SqliteStore
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.terms import signatures
+from skerry.market.terms.keys import SigningKey
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market_settings import MarketSettings
+from skerry.model.settings import EventSettings
+from skerry.store.sqlite.store import SqliteStore
+from tests.daemon.test_node import join_token
 from tests.support import linearizability
 from tests.support.linearizability import Kind
+from tests.support.played_nodes import played_node
 from tests.support.shopping import CORE_MB, FLAVOR, Buyer, Shop
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually
@@ -39,8 +43,12 @@ FLAGS = ("--set", "market.hold_s=600", "--log-level", "warning")
 async def test_two_hundred_buyers_and_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
     chance = random.Random(11)
     skerry = Skerry(tmp_path, *FLAGS, role="server")
+    node = AsyncExitStack()
     try:
         await asyncio.to_thread(skerry.wait_ready)
+        played = played_node(tmp_path / "node", skerry.ready["http"], join_token(skerry))
+        await node.enter_async_context(played)
+        address = ("--http", skerry.ready["http"].removeprefix("http://"), "--grpc", skerry.ready["grpc"])
         status, offered = skerry.call("POST", "/api/flavors", OFFER)
         assert status == 201, offered
         shop = Shop(CloudId(offered["ProviderID"]), int(skerry.ready["http"].rpartition(":")[2]))
@@ -48,13 +56,16 @@ async def test_two_hundred_buyers_and_a_server_that_is_killed_again_and_again(tm
         buyers = [
             Buyer(shop, number, random.Random(number), has_key=number % 4 == 0) for number in range(BUYERS)
         ]
+        for buyer in buyers[::4]:
+            status, allowed = skerry.call("PUT", f"/market/buyers/{buyer.name}", {})
+            assert status == 200, allowed
         shopping = asyncio.gather(*(buyer.shop() for buyer in buyers))
         try:
             for _ in range(KILLS):
                 await answers(shop, shopping, chance.randint(CROWD // 2, CROWD * 3 // 2))
                 shop.is_open.clear()
                 skerry.kill()
-                skerry = Skerry(tmp_path, *FLAGS, "--http", f"127.0.0.1:{shop.port}", role="server")
+                skerry = Skerry(tmp_path, *FLAGS, *address, role="server")
                 await asyncio.to_thread(skerry.wait_ready)
                 shop.is_open.set()
                 await answers(shop, shopping, CROWD)
@@ -64,15 +75,16 @@ async def test_two_hundred_buyers_and_a_server_that_is_killed_again_and_again(tm
             shop.is_closing = True
             await asyncio.wait_for(shopping, 30)
         finally:
-            await give_up([shopping])
+            await cancel_and_wait([shopping])
         skerry.kill()
-        skerry = Skerry(tmp_path, *FLAGS, "--http", f"127.0.0.1:{shop.port}", role="server")
+        skerry = Skerry(tmp_path, *FLAGS, *address, role="server")
         await asyncio.to_thread(skerry.wait_ready)
         await every_contract_is_there_as_it_was_answered(shop)
         nothing_is_lost_or_sold_twice(shop, skerry)
         history = shop.settled(skerry.call("GET", "/api/reservations")[1]["Items"])
         assert await asyncio.to_thread(skerry.stop) == 0
     finally:
+        await node.aclose()
         if skerry.process.poll() is None:
             skerry.kill()
     linearizability.check(CORES, history)
@@ -100,7 +112,7 @@ def nothing_is_lost_or_sold_twice(shop: Shop, skerry: Skerry) -> None:
     sold = skerry.call("GET", "/api/contracts")[1]["Items"]
     by_contract = {json.loads(contract)["ContractID"] for _, contract in shop.contracts.values()}
     assert {contract["ContractID"] for contract in sold} == by_contract, "each was answered in the end"
-    assert all(signing.verify(contract["Document"].encode()) for contract in sold)
+    assert all(signatures.verify(contract["Document"].encode()) for contract in sold)
     counts = {kind: [one for one in shop.history if one.kind is kind] for kind in Kind}
     assert len(by_contract) == len(counts[Kind.BOUGHT])
     unknown = sum(one.answered is None for one in counts[Kind.RESERVED])
@@ -120,14 +132,14 @@ async def the_books_add_up(path: Path, shop: Shop) -> None:
         MarketSettings(),
         EventLog(store, clock, EventSettings()),
         provider=shop.provider,
-        make_contract=signing.Notary(SigningKey.generate()).sign,
-        owns_deadlines=lambda: False,
+        make_contract=signatures.ContractSigner(SigningKey.generate()).sign,
+        has_leader=True,
     )
     running = asyncio.ensure_future(ledger.run())
     try:
         await ledger.ready()
         assert ledger.audit() == {}
-        assert ledger.flavor(FlavorId(FLAVOR)).capacity.cpu == CORES * 1000
+        assert ledger.flavor(OfferId(FLAVOR)).capacity.cpu == CORES * 1000
     finally:
-        await give_up([running])
+        await cancel_and_wait([running])
         await store.close()

@@ -112,6 +112,25 @@ def test_a_function_is_called_at_a_node_also_while_its_server_is_gone(
     assert node.call("GET", "/function/which")[1]["Version"] == 2
 
 
+def test_a_node_that_its_server_cannot_dial_is_told_by_status_until_it_can(
+    server: Skerry, machine: Machine
+) -> None:
+    def unreachable() -> list[str]:
+        return list(json.loads(server.cli("status", "-o", "json").stdout)["unreachable"])
+
+    assert machine.skerry.stop() == 0
+    machine.start("--name", "edge", "--set", "functions.neighbour_address=127.0.0.1:1")
+    (sentence,) = eventually_sync(unreachable)
+    assert sentence.startswith("edge (127.0.0.1:1) cannot be reached: ")
+    assert "functions.neighbour_address" in sentence
+    shown = server.cli("status")
+    assert shown.returncode == 0
+    assert "unreachable  edge (127.0.0.1:1) cannot be reached" in shown.stdout
+    assert machine.skerry.stop() == 0
+    machine.start()
+    eventually_sync(lambda: unreachable() == [])
+
+
 def test_a_server_passes_calls_on_to_a_node(server: Skerry, machine: Machine) -> None:
     assert server.call("POST", "/invoke/nobody", {})[0] == 404
     until_taken(server, "which", ONE)

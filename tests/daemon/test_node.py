@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from skerry.model.invitations import Invitation
 from tests.support.skerry import Skerry, running
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -29,6 +32,10 @@ def machine(tmp_path: Path) -> Path:
 
 
 def join_token(server: Skerry) -> str:
+    return str(server.call("POST", "/token/", {"role": "node"}, JSON)[1]["token"])
+
+
+def invitation(server: Skerry) -> str:
     done = server.cli("token", "create", "--role", "node")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -54,7 +61,7 @@ def test_a_machine_joins_once_and_renews_its_certificate_while_it_runs(server: S
             serials.update(c["serial"] for c in current)
             return len(serials) >= 3
 
-        eventually_sync(renewed_twice, within=30)
+        eventually_sync(renewed_twice)
     assert token not in node.said(), "the token stands in the log"
 
 
@@ -76,14 +83,14 @@ def test_a_join_token_is_good_for_one_machine(server: Skerry, machine: Path, tmp
     other.mkdir()
     with running(machine, "--join", server.ready["http"], "--token", token, role="node"):
         refused = Skerry(other, "--join", server.ready["http"], "--token", token, role="node")
-        assert refused.process.wait(30) == 1
+        assert refused.process.wait(PATIENCE_S) == 1
         assert "used" in refused.said()
         assert "Traceback" not in refused.said()
 
 
 def test_without_a_token_a_new_machine_is_told_where_to_get_one(server: Skerry, machine: Path) -> None:
     node = Skerry(machine, "--join", server.ready["http"], role="node")
-    assert node.process.wait(30) == 1
+    assert node.process.wait(PATIENCE_S) == 1
     assert "skerry token create --role node" in node.said()
 
 
@@ -92,7 +99,7 @@ def test_a_revoked_node_cannot_renew_and_says_so(server: Skerry, machine: Path) 
     with running(machine, *flags, role="node") as node:
         (certificate,) = node_certificates(server)[:1]
         assert server.cli("certificate", "revoke", certificate["serial"]).returncode == 0
-        eventually_sync(lambda: "revoked" in node.said(), within=30)
+        eventually_sync(lambda: "revoked" in node.said())
 
 
 def test_a_server_of_another_cloud_is_found_out_by_the_pin_in_the_token(
@@ -102,7 +109,7 @@ def test_a_server_of_another_cloud_is_found_out_by_the_pin_in_the_token(
     impostor.mkdir()
     with running(impostor, role="server") as other:
         node = Skerry(machine, "--join", other.ready["http"], "--token", join_token(server), role="node")
-        assert node.process.wait(30) == 1
+        assert node.process.wait(PATIENCE_S) == 1
         assert "CA" in node.said()
         assert "Traceback" not in node.said()
 
@@ -114,3 +121,39 @@ def test_a_node_joins_over_tls(tmp_path: Path, machine: Path) -> None:
         token = join_token(server)
         with running(machine, "--join", server.ready["http"], "--token", token, role="node") as node:
             assert node.ready["node"]
+
+
+def test_a_machine_joins_by_an_invitation_and_again_after_it_was_revoked_and_says_what_it_did(
+    tmp_path: Path, machine: Path
+) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    with running(folder, "--tls", role="server") as server:
+        first = invitation(server)
+        with running(machine, "--join", first, "--name", "edge-1", role="node") as node:
+            was = node.ready["node"]
+            assert node.ready["joined"] == f"joined the cloud at {server.ready['http']} as node {was}"
+        with running(machine, "--join", first, "--name", "edge-1", role="node") as node:
+            assert node.ready["node"] == was
+            assert "kept its name and certificate" in node.ready["joined"]
+        (certificate,) = node_certificates(server)
+        assert server.cli("certificate", "revoke", certificate["serial"]).returncode == 0
+        (tmp_path / "invitation").write_text(invitation(server))
+        flags = ["--join", f"@{tmp_path / 'invitation'}", "--name", "edge-1"]
+        with running(machine, *flags, role="node") as node:
+            assert node.ready["node"] != was
+            assert "was revoked" in node.ready["joined"]
+            assert f"`skerry node remove {was}`" in node.ready["joined"]
+        said = node.said() + server.said()
+    for text in (first, (tmp_path / "invitation").read_text()):
+        token = Invitation.parse(text).token
+        assert text not in said
+        assert token not in said
+
+
+def test_a_malformed_invitation_is_refused_in_plain_words_and_not_repeated(machine: Path) -> None:
+    node = Skerry(machine, "--join", "skerry-join-v1.secret.00000000", role="node")
+    assert node.process.wait(PATIENCE_S) == 1
+    assert "not copied whole" in node.said()
+    assert "secret" not in node.said()
+    assert "Traceback" not in node.said()

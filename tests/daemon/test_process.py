@@ -13,20 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.remains import groups_of
-from tests.support.skerry import COMMAND, Skerry, environment, running
-from tests.support.waiting import eventually_sync
+from tests.support.skerry import COMMAND, NOBODY, Skerry, environment, running, unprivileged
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
-NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-
-
-def unprivileged(*command: str) -> list[str]:
-    """`command` as another user, who may read our Python wherever it is installed, and no more."""
-    privilege = "+dac_read_search"
-    return [
-        "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-        f"--inh-caps={privilege}", f"--ambient-caps={privilege}", *command,
-    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -39,11 +29,15 @@ def test_the_ready_file_tells_where_everything_is_and_all_of_it_serves(folder: P
         ready = skerry.ready
         assert ready["pid"] == skerry.process.pid
         assert skerry.call("GET", "/healthz")[0] == 200
-        assert skerry.call("GET", "/readyz") == (200, {"ready": True, "checks": {"store": "ok"}})
+        assert skerry.call("GET", "/readyz") == (
+            200,
+            {"ready": True, "checks": {"store": "ok", "disk": "ok"}},
+        )
         assert stat.S_ISSOCK(os.stat(ready["socket"]).st_mode)
         context = ssl.create_default_context(cafile=ready["ca"])
         context.load_cert_chain(ready["client_cert"], ready["client_key"])
         assert stat.S_IMODE(os.stat(ready["client_key"]).st_mode) == 0o600
+        assert stat.S_IMODE(skerry.data.stat().st_mode) & 0o077 == 0
         assert json.loads((skerry.data / "ready.json").read_text()) == ready
 
 
@@ -52,7 +46,7 @@ def test_a_clean_stop_takes_its_files_with_it_and_exits_with_0(folder: Path) -> 
         skerry = Skerry(folder)
         ready = skerry.wait_ready()
         skerry.process.send_signal(number)
-        assert skerry.process.wait(20) == 0
+        assert skerry.process.wait(PATIENCE_S) == 0
         left = [
             path
             for path in (skerry.ready_file, skerry.data / "ready.json", Path(ready["socket"]))
@@ -76,7 +70,7 @@ def test_a_clean_stop_does_not_wait_for_an_open_event_stream(folder: Path) -> No
         assert any(b"server.started" in line for line in follower.stdout), "it ended before"
         assert skerry.stop() == 0
         # The server it followed is gone, which it says.
-        assert follower.wait(20) == 3
+        assert follower.wait(PATIENCE_S) == 3
 
 
 def test_a_second_start_on_the_same_folder_is_refused_with_the_pid_that_holds_it(folder: Path) -> None:
@@ -86,7 +80,7 @@ def test_a_second_start_on_the_same_folder_is_refused_with_the_pid_that_holds_it
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
         assert second.returncode == 1
         assert f"in use by process {skerry.process.pid}" in second.stderr
@@ -141,7 +135,7 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left(folder: Path) -> None:
         other = folder / "other"
         other.mkdir()
         second = Skerry(other, "--http", taken)
-        assert second.process.wait(30) == 1
+        assert second.process.wait(PATIENCE_S) == 1
         assert f"--http: {taken} is in use" in second.said()
         assert not (other / "s.sock").exists()
 
@@ -149,7 +143,7 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left(folder: Path) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
 def test_off_loopback_nothing_is_served_without_tls(folder: Path, address: str) -> None:
     skerry = Skerry(folder, "--http", address)
-    assert skerry.process.wait(30) == 1
+    assert skerry.process.wait(PATIENCE_S) == 1
     assert "--tls" in skerry.said()
     assert "Traceback" not in skerry.said()
 
@@ -172,7 +166,7 @@ def test_another_user_of_this_machine_needs_a_token(folder: Path) -> None:
         token = skerry.call("POST", "/token/", {"role": "viewer"})[1]["token"]
         status = [*COMMAND, "status", "--url", skerry.ready["http"]]
         refused = subprocess.run(
-            unprivileged(*status), env=environment(), capture_output=True, text=True, timeout=60
+            unprivileged(*status), env=environment(), capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert refused.returncode == 1
         assert "skerry token create" in refused.stderr
@@ -181,7 +175,7 @@ def test_another_user_of_this_machine_needs_a_token(folder: Path) -> None:
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert let_in.returncode == 0, let_in.stderr
         beyond = subprocess.run(
@@ -189,7 +183,7 @@ def test_another_user_of_this_machine_needs_a_token(folder: Path) -> None:
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert beyond.returncode == 1
         assert "admin" in beyond.stderr
@@ -209,7 +203,7 @@ def test_without_root_it_starts_and_says_what_is_missing(tmp_path_factory: pytes
             stderr=log,
         )
     try:
-        eventually_sync(ready_file.exists, within=30)
+        eventually_sync(ready_file.exists)
         ready = json.loads(ready_file.read_text())
         assert ready["socket"].startswith(str(folder))
         (sentence,) = ready["lacking"]
@@ -219,13 +213,13 @@ def test_without_root_it_starts_and_says_what_is_missing(tmp_path_factory: pytes
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert status.returncode == 0, status.stderr
         assert "lacks" in status.stdout
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_data_folder_that_cannot_be_made_is_told_plainly(folder: Path) -> None:
@@ -235,7 +229,7 @@ def test_a_data_folder_that_cannot_be_made_is_told_plainly(folder: Path) -> None
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1
     assert "cannot be used" in done.stderr
@@ -249,3 +243,19 @@ def test_two_clouds_run_side_by_side(tmp_path: Path) -> None:
         one.call("POST", "/token/", {"role": "viewer", "note": "one"})
         assert [t["note"] for t in one.call("GET", "/token/")[1]["tokens"]] == ["one"]
         assert other.call("GET", "/token/")[1]["tokens"] == []
+
+
+def test_unknown_paths_and_verbs_of_functions_are_told_as_serverledge_tells_them(folder: Path) -> None:
+    with running(folder) as skerry:
+        for verb, path in (("GET", "/workflow/x"), ("POST", "/workflow/create"), ("GET", "/function/f/x")):
+            status, told = skerry.call(verb, path)
+            assert (status, told["message"], told["code"]) == (404, "Not Found", "not-found"), path
+        for verb, path in (
+            ("GET", "/create"),
+            ("DELETE", "/invoke/f"),
+            ("PUT", "/poll/x"),
+            ("POST", "/status"),
+        ):
+            status, told = skerry.call(verb, path)
+            assert (status, told["message"], told["code"]) == (405, "Method Not Allowed", "wrong-verb"), path
+        assert skerry.call("GET", "/nothing")[1].keys() == {"error", "code", "request_id"}, "none of its own"

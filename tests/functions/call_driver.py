@@ -14,9 +14,9 @@ from pathlib import Path
 
 import structlog
 
-from skerry.functions.asynchronous import Asynchronous
+from skerry.functions.asynchronous.runner import AsyncCallRunner
 from skerry.kit.clock import SystemClock
-from skerry.model.calls import Ask, Report
+from skerry.model.calls import CallReport, CallRequest
 from skerry.model.settings import FunctionSettings
 from tests.functions.callers import Begins, answered, ask
 
@@ -29,7 +29,7 @@ class Noting:
     def __init__(self, path: Path) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+    async def invoke(self, ask: CallRequest, *, begins: Begins) -> CallReport:
         await begins()
         os.write(self.file, ask.params + b"\n")
         await asyncio.sleep(0)
@@ -37,7 +37,7 @@ class Noting:
 
 
 async def call_for_ever(folder: Path) -> None:
-    calls = await Asynchronous.open(folder, Noting(folder / "ran"), SystemClock(), FunctionSettings())
+    calls = await AsyncCallRunner.open(folder, Noting(folder / "ran"), SystemClock(), FunctionSettings())
 
     async def call(caller: int) -> None:
         number = 0

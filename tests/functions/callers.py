@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skerry.functions.asynchronous import FILE_NAME, Asynchronous, Invokes
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.asynchronous.runner import FILE_NAME, AsyncCallRunner, CallRunner
 from skerry.kit import tasks
 from skerry.kit.clock import Clock, ManualClock
-from skerry.model.calls import Answer, Ask, Failure, Report
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult
 from skerry.model.ids import FunctionName
 from skerry.model.settings import FunctionSettings
 
@@ -21,25 +21,27 @@ HELLO = FunctionName("hello")
 Begins = Callable[[], Awaitable[None]]
 
 
-def ask(params: bytes = b"null", function: str = HELLO, **fields: Any) -> Ask:
-    return Ask(FunctionName(function), params, **fields)
+def ask(params: bytes = b"null", function: str = HELLO, **fields: Any) -> CallRequest:
+    return CallRequest(FunctionName(function), params, **fields)
 
 
-def answered(result: bytes) -> Report:
-    return Report(Answer(0.5, result=result, output="said"), response_s=0.75, queueing_s=0.25, node="here")
+def answered(result: bytes) -> CallReport:
+    return CallReport(
+        CallResult(0.5, result=result, output="said"), response_s=0.75, queueing_s=0.25, node="here"
+    )
 
 
-def refused(failure: Failure) -> Report:
-    return Report(Answer(0.0, failure=failure, error="because"), response_s=0.1)
+def refused(failure: CallFailure) -> CallReport:
+    return CallReport(CallResult(0.0, failure=failure, error="because"), response_s=0.1)
 
 
 class Echo:
     """Answers every call with what it was asked, at once."""
 
     def __init__(self) -> None:
-        self.asked: list[Ask] = []
+        self.asked: list[CallRequest] = []
 
-    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+    async def invoke(self, ask: CallRequest, *, begins: Begins) -> CallReport:
         await begins()
         self.asked.append(ask)
         return answered(ask.params)
@@ -49,10 +51,10 @@ class Patient:
     """Answers a call when it is told to: `outcomes[params]` is what to return or raise."""
 
     def __init__(self) -> None:
-        self.under_way: dict[bytes, asyncio.Future[Report]] = {}
-        self.asked: list[Ask] = []
+        self.under_way: dict[bytes, asyncio.Future[CallReport]] = {}
+        self.asked: list[CallRequest] = []
 
-    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+    async def invoke(self, ask: CallRequest, *, begins: Begins) -> CallReport:
         await begins()
         self.asked.append(ask)
         future = self.under_way[ask.params] = asyncio.get_running_loop().create_future()
@@ -61,8 +63,8 @@ class Patient:
         finally:
             del self.under_way[ask.params]
 
-    def answer(self, params: bytes, outcome: Report | Exception) -> None:
-        if isinstance(outcome, Report):
+    def answer(self, params: bytes, outcome: CallReport | Exception) -> None:
+        if isinstance(outcome, CallReport):
             self.under_way[params].set_result(outcome)
         else:
             self.under_way[params].set_exception(outcome)
@@ -72,9 +74,9 @@ class Crowded:
     """Has no worker free for anybody, ever."""
 
     def __init__(self) -> None:
-        self.waiting: list[Ask] = []
+        self.waiting: list[CallRequest] = []
 
-    async def invoke(self, ask: Ask, *, begins: Begins) -> Report:
+    async def invoke(self, ask: CallRequest, *, begins: Begins) -> CallReport:
         self.waiting.append(ask)
         return await asyncio.get_running_loop().create_future()
 
@@ -82,23 +84,23 @@ class Crowded:
 @asynccontextmanager
 async def asynchronous(
     folder: Path,
-    invoker: Invokes,
+    invoker: CallRunner,
     clock: Clock | None = None,
     *,
     is_run: bool = True,
     within_s: float = 5.0,
     **settings: Any,
-) -> AsyncIterator[Asynchronous]:
-    calls = await Asynchronous.open(folder, invoker, clock or ManualClock(), FunctionSettings(**settings))
+) -> AsyncIterator[AsyncCallRunner]:
+    calls = await AsyncCallRunner.open(folder, invoker, clock or ManualClock(), FunctionSettings(**settings))
     running = asyncio.create_task(calls.run()) if is_run else None
     try:
         yield calls
     finally:
-        await tasks.give_up([running] if running else [])
+        await tasks.cancel_and_wait([running] if running else [])
         await calls.close(within_s=within_s)
 
 
-async def ended(calls: Asynchronous, id: str) -> Polled | None:
+async def ended(calls: AsyncCallRunner, id: str) -> AsyncCallResult | None:
     """What is told of it, if it has ended."""
     told = await calls.poll(id)
     assert told is not None

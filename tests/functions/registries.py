@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from skerry.functions.continuum.classes import DEFAULT_CLASSES
-from skerry.functions.continuum.policies.choosing import choose
-from skerry.functions.registry import Functions, NewFunction
-from skerry.kit import jsonio, tasks
+from skerry.functions.continuum.policies.loading import load_policy
+from skerry.functions.qos import DEFAULT_CLASSES
+from skerry.functions.registry.registry import FunctionRegistry, NewFunction
+from skerry.kit import json_codec, tasks
 from skerry.kit.clock import Clock, ManualClock
 from skerry.model.ids import Digest
-from skerry.model.room import Megabytes, Millicores, Room
+from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.model.settings import FunctionSettings
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put, Store
 from tests.functions import tarballs
 
@@ -31,7 +31,7 @@ class Events:
 
     def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put:
         self.told.append((kind, subject, actor, data))
-        return Put(f"event/{len(self.told)}", jsonio.encode([kind, subject, actor, data]))
+        return Put(f"event/{len(self.told)}", json_codec.encode([kind, subject, actor, data]))
 
 
 def hello(name: str = "hello", **fields: object) -> NewFunction:
@@ -48,20 +48,20 @@ class Ground:
         self.folder = folder
         self.events = Events()
         self.in_use: set[Digest] = set()
-        self.most = Room(Millicores(2000), Megabytes(1024))
+        self.most = Resources(Millicores(2000), Megabytes(1024))
 
     @asynccontextmanager
     async def registry(
         self, reached: Callable[[str], None] = lambda step: None, **settings: int
-    ) -> AsyncIterator[Functions]:
-        functions = await Functions.open(
+    ) -> AsyncIterator[FunctionRegistry]:
+        functions = await FunctionRegistry.open(
             self.store,
             self.folder,
             self.clock,
             FunctionSettings(**settings),  # type: ignore[arg-type] - only whole numbers are tried
             self.events,
             most=lambda: self.most,
-            check_policy=lambda name: choose(name, DEFAULT_CLASSES),
+            check_policy=lambda name: load_policy(name, DEFAULT_CLASSES),
             reached=reached,
         )
         running = asyncio.create_task(functions.run(lambda: self.in_use))
@@ -69,7 +69,7 @@ class Ground:
         try:
             yield functions
         finally:
-            await tasks.give_up([running])
+            await tasks.cancel_and_wait([running])
 
     def kept(self) -> set[str]:
         """Digests of the code on disk, which has both its archive and its folder."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from skerry.kit.clock import SystemClock
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.functions.registries import OTHER, Ground, hello
 
 

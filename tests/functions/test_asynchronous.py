@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from skerry.functions.asynchronous import FILE_NAME
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.asynchronous.runner import FILE_NAME
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.calls import CallState, Failure, Report
+from skerry.model.calls import CallFailure, CallReport, CallState
 from tests.functions.callers import (
     Echo,
     Patient,
@@ -33,10 +33,10 @@ async def test_a_call_is_told_as_queued_running_and_done(tmp_path: Path) -> None
     async with asynchronous(tmp_path, invoker, is_run=False) as calls:
         id = await calls.accept(ask(b"1", "Hello"))
         assert id.startswith("Hello-")
-        assert await calls.poll(id) == Polled(CallState.QUEUED)
+        assert await calls.poll(id) == AsyncCallResult(CallState.QUEUED)
         running = asyncio.create_task(calls.run())
         await eventually(lambda: b"1" in invoker.under_way)
-        assert await calls.poll(id) == Polled(CallState.RUNNING)
+        assert await calls.poll(id) == AsyncCallResult(CallState.RUNNING)
         invoker.answer(b"1", answered(b'{"n": 9007199254740993}'))
         told = await eventually(lambda: ended(calls, id))
         assert told.state is CallState.DONE
@@ -44,6 +44,20 @@ async def test_a_call_is_told_as_queued_running_and_done(tmp_path: Path) -> None
         assert (told.report.node, told.report.action) == ("here", "")
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_who_polls_may_wait_for_the_end(tmp_path: Path) -> None:
+    invoker = Patient()
+    async with asynchronous(tmp_path, invoker) as calls:
+        id = await calls.accept(ask(b"1"))
+        await eventually(lambda: b"1" in invoker.under_way)
+        assert await calls.poll(id, wait_s=0.01) == AsyncCallResult(CallState.RUNNING)
+        waiting = [asyncio.create_task(calls.poll(id, wait_s=60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        invoker.answer(b"1", answered(b"[1]"))
+        told = await asyncio.gather(*waiting)
+        assert [polled.state for polled in told if polled] == [CallState.DONE] * 2
+        assert await calls.poll("hello-none", wait_s=60) is None
 
 
 async def test_what_was_never_accepted_is_not_known(tmp_path: Path) -> None:
@@ -92,15 +106,15 @@ async def test_a_result_of_the_largest_size_comes_back_whole(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("outcome", "failure", "error"),
     [
-        (refused(Failure.HANDLER), Failure.HANDLER, "because"),
-        (refused(Failure.TIMEOUT), Failure.TIMEOUT, "because"),
-        (errors.NotFound("Function unknown."), Failure.GONE, "deleted"),
-        (errors.TooLarge("it is too large"), Failure.INTERNAL, "it is too large"),
-        (ZeroDivisionError("secret detail"), Failure.INTERNAL, "a fault of this node"),
+        (refused(CallFailure.HANDLER), CallFailure.HANDLER, "because"),
+        (refused(CallFailure.TIMEOUT), CallFailure.TIMEOUT, "because"),
+        (errors.NotFound("Function unknown."), CallFailure.GONE, "deleted"),
+        (errors.TooLarge("it is too large"), CallFailure.INTERNAL, "it is too large"),
+        (ZeroDivisionError("secret detail"), CallFailure.INTERNAL, "a fault of this node"),
     ],
 )
 async def test_a_call_that_fails_is_told_as_failed_with_the_reason(
-    tmp_path: Path, outcome: Exception, failure: Failure, error: str
+    tmp_path: Path, outcome: Exception, failure: CallFailure, error: str
 ) -> None:
     invoker = Patient()
     async with asynchronous(tmp_path, invoker) as calls:
@@ -118,13 +132,13 @@ async def test_a_call_that_fails_is_told_as_failed_with_the_reason(
     [
         errors.Overloaded("full", retry_after_s=0.01),
         errors.Unavailable("no node can be reached"),
-        refused(Failure.NO_ROOM),
+        refused(CallFailure.NO_ROOM),
     ],
 )
 async def test_a_call_that_finds_no_room_waits_and_is_run_later(
     tmp_path: Path, outcome: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.functions.asynchronous._RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("skerry.functions.asynchronous.runner._RETRY_AFTER_S", 0.01)
     invoker = Patient()
     async with asynchronous(tmp_path, invoker) as calls:
         id = await calls.accept(ask(b"1"))
@@ -138,9 +152,9 @@ async def test_a_call_that_finds_no_room_waits_and_is_run_later(
         assert (told.state, len(invoker.asked)) == (CallState.DONE, 4)
 
 
-@pytest.mark.parametrize("outcome", [refused(Failure.NO_ROOM), errors.Unavailable("no node")])
+@pytest.mark.parametrize("outcome", [refused(CallFailure.NO_ROOM), errors.Unavailable("no node")])
 async def test_a_call_for_which_there_is_never_room_fails_in_the_end(
-    tmp_path: Path, outcome: Report | Exception
+    tmp_path: Path, outcome: CallReport | Exception
 ) -> None:
     clock, invoker = ManualClock(), Patient()
     async with asynchronous(tmp_path, invoker, clock, result_ttl_s=60.0) as calls:
@@ -149,7 +163,7 @@ async def test_a_call_for_which_there_is_never_room_fails_in_the_end(
         clock.advance(61)
         invoker.answer(b"1", outcome)
         told = await eventually(lambda: ended(calls, id))
-        assert told.report.answer.failure is Failure.NO_ROOM
+        assert told.report.answer.failure is CallFailure.NO_ROOM
 
 
 async def test_a_response_time_counts_from_acceptance(tmp_path: Path) -> None:
@@ -160,7 +174,7 @@ async def test_a_response_time_counts_from_acceptance(tmp_path: Path) -> None:
         clock.advance(10)
         running = asyncio.create_task(calls.run())
         told = await eventually(lambda: ended(calls, late))
-        assert told.report.answer.failure is Failure.TIMEOUT
+        assert told.report.answer.failure is CallFailure.TIMEOUT
         await eventually(lambda: ended(calls, soon))
         assert [(one.params, one.max_response_s) for one in invoker.asked] == [(b"2", 5.0)]
         running.cancel()
@@ -226,7 +240,7 @@ async def test_a_result_that_cannot_be_kept_is_a_failure_that_says_so(tmp_path: 
         await eventually(lambda: b"1" in invoker.under_way)
         invoker.answer(b"1", answered(b"x" * 60_000))
         told = await eventually(lambda: ended(calls, id))
-        assert (told.state, told.report.answer.failure) == (CallState.FAILED, Failure.RESULT)
+        assert (told.state, told.report.answer.failure) == (CallState.FAILED, CallFailure.RESULT)
         assert "functions.result_bytes" in told.report.answer.error
         assert told.report.answer.duration_s == 0.5
 
@@ -238,10 +252,10 @@ async def test_a_result_expires_and_is_later_forgotten(tmp_path: Path) -> None:
         await eventually(lambda: ended(calls, id))
         clock.advance(99)
         await calls.sweep()
-        assert (await calls.poll(id)) != Polled(CallState.EXPIRED)
+        assert (await calls.poll(id)) != AsyncCallResult(CallState.EXPIRED)
         clock.advance(2)
         await calls.sweep()
-        assert await calls.poll(id) == Polled(CallState.EXPIRED)
+        assert await calls.poll(id) == AsyncCallResult(CallState.EXPIRED)
         clock.advance(101)
         await calls.sweep()
         assert await calls.poll(id) is None
@@ -282,9 +296,9 @@ async def test_at_a_clean_stop_running_calls_end_or_are_interrupted(tmp_path: Pa
         cut = await ended(calls, slow)
         assert cut is not None
         assert cut.report is not None
-        assert cut.report.answer.failure is Failure.INTERRUPTED
+        assert cut.report.answer.failure is CallFailure.INTERRUPTED
         assert "call again" in cut.report.answer.error
-        assert await calls.poll(waiting) == Polled(CallState.QUEUED)
+        assert await calls.poll(waiting) == AsyncCallResult(CallState.QUEUED)
 
 
 async def test_after_a_kill_what_waited_is_run_once_and_what_ran_is_interrupted(tmp_path: Path) -> None:
@@ -324,7 +338,7 @@ async def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
 
 async def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
-    with pytest.raises(errors.Refused, match=r"is damaged.*move it"):
+    with pytest.raises(errors.FailedPrecondition, match=r"is damaged.*move it"):
         async with asynchronous(tmp_path, Echo()):
             pass
 
@@ -339,7 +353,7 @@ async def test_a_full_disk_refuses_new_calls_and_loses_no_result(tmp_path: Path)
                 await calls.accept(ask(b"x" * 100_000))
             invoker.answer(b"1", answered(b"y" * 100_000))
             await eventually(lambda: not invoker.under_way)
-            assert await calls.poll(id) == Polled(CallState.RUNNING)
+            assert await calls.poll(id) == AsyncCallResult(CallState.RUNNING)
         told = await eventually(lambda: ended(calls, id))
         assert told.report.answer.result == b"y" * 100_000
         await calls.accept(ask(b"2"))
@@ -350,14 +364,14 @@ async def test_a_full_disk_refuses_new_calls_and_loses_no_result(tmp_path: Path)
 async def test_a_call_that_cannot_be_marked_as_running_is_not_run_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.functions.asynchronous._RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("skerry.functions.asynchronous.runner._RETRY_AFTER_S", 0.01)
     invoker = Echo()
     async with asynchronous(tmp_path, invoker, is_run=False) as calls:
         id = await calls.accept(ask(b"1" * 100_000))
         with disk_full((tmp_path / f"{FILE_NAME}-wal").stat().st_size):
             running = asyncio.create_task(calls.run())
             await eventually(lambda: calls._pause is not None)
-            assert (invoker.asked, await calls.poll(id)) == ([], Polled(CallState.QUEUED))
+            assert (invoker.asked, await calls.poll(id)) == ([], AsyncCallResult(CallState.QUEUED))
         await eventually(lambda: ended(calls, id))
         assert len(invoker.asked) == 1
         running.cancel()

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 from skerry.kit.clock import SystemClock
-from skerry.model.calls import CallState, Failure
+from skerry.model.calls import CallFailure, CallState
 from tests.functions.call_driver import Noting
 from tests.functions.callers import asynchronous, ended
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 ROUNDS = 25
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ async def test_a_kill_loses_no_accepted_call_and_runs_none_twice(tmp_path: Path)
             accepted |= accept_and_kill(process, chance)
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert len(accepted) > ROUNDS
     invoker = Noting(tmp_path / "ran")
     interrupted = 0
@@ -70,5 +70,5 @@ async def test_a_kill_loses_no_accepted_call_and_runs_none_twice(tmp_path: Path)
             assert (answer.result, ran[params]) == (params, 1)
         else:
             interrupted += 1
-            assert answer.failure is Failure.INTERRUPTED
+            assert answer.failure is CallFailure.INTERRUPTED
     assert interrupted < len(accepted)

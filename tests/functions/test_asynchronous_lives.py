@@ -14,10 +14,10 @@ import hypothesis
 import hypothesis.strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from skerry.functions.asynchronous import Asynchronous
+from skerry.functions.asynchronous.runner import AsyncCallRunner
 from skerry.kit import tasks
 from skerry.kit.clock import ManualClock
-from skerry.model.calls import CallState, Failure
+from skerry.model.calls import CallFailure, CallState
 from skerry.model.settings import FunctionSettings
 from tests.functions.callers import Patient, answered, as_after_a_kill, ask, refused
 from tests.support.waiting import eventually
@@ -33,7 +33,7 @@ class Expected:
 
     params: bytes
     state: CallState | None = CallState.QUEUED
-    failure: Failure | None = None
+    failure: CallFailure | None = None
     at: float = 0.0  # when it ended, or expired
 
 
@@ -55,12 +55,12 @@ class Lives(RuleBasedStateMachine):
         return self.runner.run(steps)
 
     async def open(self) -> None:
-        self.asynchronous = await Asynchronous.open(self.folder, self.invoker, self.clock, SETTINGS)
+        self.asynchronous = await AsyncCallRunner.open(self.folder, self.invoker, self.clock, SETTINGS)
         self.running = asyncio.create_task(self.asynchronous.run())
         await self.settle()
 
     async def close(self) -> None:
-        await tasks.give_up([self.running])
+        await tasks.cancel_and_wait([self.running])
         await self.asynchronous.close(within_s=0)
 
     def of(self, *states: CallState) -> list[Expected]:
@@ -93,8 +93,8 @@ class Lives(RuleBasedStateMachine):
         self.run(self.settle())
 
     @precondition(lambda self: self.invoker.under_way)
-    @rule(which=some.integers(0, 1), failure=some.sampled_from([None, Failure.HANDLER]))
-    def answer(self, which: int, failure: Failure | None) -> None:
+    @rule(which=some.integers(0, 1), failure=some.sampled_from([None, CallFailure.HANDLER]))
+    def answer(self, which: int, failure: CallFailure | None) -> None:
         running = self.of(CallState.RUNNING)
         one = running[which % len(running)]
         self.invoker.answer(one.params, refused(failure) if failure else answered(one.params))
@@ -128,10 +128,10 @@ class Lives(RuleBasedStateMachine):
 
     def interrupt(self) -> None:
         for one in self.of(CallState.RUNNING):
-            self.end(one, Failure.INTERRUPTED)
+            self.end(one, CallFailure.INTERRUPTED)
         self.run(self.open())
 
-    def end(self, one: Expected, failure: Failure | None) -> None:
+    def end(self, one: Expected, failure: CallFailure | None) -> None:
         one.state = CallState.FAILED if failure else CallState.DONE
         one.failure, one.at = failure, self.clock.now()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from skerry.functions.results import Polled
-from skerry.kit.tasks import give_up
-from skerry.model.calls import Ask, CallState, Report
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model.calls import CallReport, CallRequest, CallState
 from skerry.model.ids import FunctionName
 from tests.functions.callers import Begins, Crowded, Echo, as_after_a_kill, ask, asynchronous, ended
 from tests.support.simulated import passes
@@ -19,8 +19,8 @@ from tests.support.workers import Site, function, in_simulated_time
 F = FunctionName("f")
 
 
-def begin(site: Site, begins: Begins) -> asyncio.Task[Report]:
-    return asyncio.ensure_future(site.invoker.invoke(Ask(F), begins=begins))
+def begin(site: Site, begins: Begins) -> asyncio.Task[CallReport]:
+    return asyncio.ensure_future(site.invoker.invoke(CallRequest(F), begins=begins))
 
 
 @in_simulated_time
@@ -57,7 +57,7 @@ async def test_a_call_that_cannot_begin_is_not_run_and_its_worker_serves_the_nex
             await begin(site, fails)
         leaving = begin(site, never_ends)
         await passes(1)
-        await give_up([leaving])
+        await cancel_and_wait([leaving])
         assert [worker.calls for worker in site.host.spawned] == [0]
         assert (await site.call("f")).is_warm
 
@@ -85,7 +85,7 @@ async def test_calls_that_wait_for_a_worker_are_queued_and_run_after_a_kill(tmp_
     async with asynchronous(tmp_path / "first", crowded, within_s=60) as calls:
         ids = [await calls.accept(ask(b"%d" % number)) for number in range(5)]
         await eventually(lambda: len(crowded.waiting) == 5)
-        assert [await calls.poll(id) for id in ids] == [Polled(CallState.QUEUED)] * 5
+        assert [await calls.poll(id) for id in ids] == [AsyncCallResult(CallState.QUEUED)] * 5
         second = as_after_a_kill(tmp_path / "first", tmp_path / "second")
     # A clean stop does not wait for them, and they are kept all the same.
     for folder in (tmp_path / "first", second):

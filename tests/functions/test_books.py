@@ -14,11 +14,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.calls import Failure, Report
+from skerry.model.calls import CallFailure, CallReport
 from skerry.model.functions import Function
-from skerry.sim.times import SimulatedLoop
+from skerry.sim.simulated_time import SimulatedLoop
 from tests.support.simulated import passes
 from tests.support.workers import Site, broken, function, without_room
 
@@ -49,7 +49,7 @@ class Books(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=CheckedLoop)
         self.loop = self.runner.get_loop()
-        self.calls: dict[asyncio.Task[Report], float | None] = {}
+        self.calls: dict[asyncio.Task[CallReport], float | None] = {}
         self.others: list[asyncio.Task[object]] = []
         self.site = self.runner.run(self._open())
         assert isinstance(self.loop, CheckedLoop)
@@ -138,7 +138,7 @@ class Books(RuleBasedStateMachine):
         async def die() -> None:
             workers = sorted(self.site.host.workers, key=lambda one: one.id)
             if workers:  # others had their turn before this one
-                workers[pick % len(workers)].die(Failure.MEMORY)
+                workers[pick % len(workers)].die(CallFailure.MEMORY)
 
         self.runner.run(die())
 
@@ -215,7 +215,7 @@ class Books(RuleBasedStateMachine):
             assert (status.workers, status.free_memory_mb, status.used_cpus) == (0, 600, 0.0)
             assert status.queue_length == 0
         finally:
-            self.runner.run(give_up([*self.calls, *self.others]))
+            self.runner.run(cancel_and_wait([*self.calls, *self.others]))
             self.runner.run(self.site.__aexit__())
             self.runner.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skerry.model import errors
-from skerry.model.calls import Answer, Failure, LoadFailed
+from skerry.model.calls import CallFailure, CallResult, CodeLoadError
 from skerry.model.functions import Function
 from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, broken, function, in_simulated_time
@@ -35,7 +35,7 @@ def after_next_hand_over(site: Site, change: Callable[[], Coroutine[Any, Any, No
         with pytest.raises(StopIteration):  # it ends without waiting for anything
             change().send(None)
 
-    def answer(worker: FakeWorker, params: bytes) -> Answer:
+    def answer(worker: FakeWorker, params: bytes) -> CallResult:
         site.host.reply = reply
         asyncio.get_running_loop().call_soon(make)
         return reply(worker, params)
@@ -101,7 +101,7 @@ async def test_a_call_in_the_moment_of_its_turn_does_not_slip_into_a_deleted_fun
         first, second = site.begin("f"), site.begin("f")
         after_next_hand_over(site, lambda: delete(site, "f"))
         assert (await first).answer.failure is None
-        assert (await second).answer.failure is Failure.GONE
+        assert (await second).answer.failure is CallFailure.GONE
 
 
 @in_simulated_time
@@ -119,7 +119,7 @@ async def test_calls_that_wait_are_told_when_the_new_version_can_never_fit() -> 
         running, waiting = site.begin("f"), site.begin("f")
         await passes(1)
         await update(site, function("f", version=2, memory=500))
-        assert (await waiting).answer.failure is Failure.NO_ROOM
+        assert (await waiting).answer.failure is CallFailure.NO_ROOM
         assert (await running).answer.failure is None
 
 
@@ -133,7 +133,7 @@ async def test_a_deletion_lets_calls_end_and_tells_those_that_wait() -> None:
         running, waiting = site.begin("f"), site.begin("f")
         await passes(1)
         await delete(site, "f")
-        assert (await waiting).answer.failure is Failure.GONE
+        assert (await waiting).answer.failure is CallFailure.GONE
         assert (await running).answer.failure is None
         with pytest.raises(errors.NotFound):
             await site.call("f")
@@ -236,7 +236,7 @@ async def test_prewarming_what_is_unknown_or_broken_says_so() -> None:
         with pytest.raises(errors.NotFound):
             await site.invoker.prewarm("g", 1)
         site.host.fault = broken
-        with pytest.raises(LoadFailed, match="no module named main"):
+        with pytest.raises(CodeLoadError, match="no module named main"):
             await site.invoker.prewarm("f", 1000)
         assert site.host.spawns <= 8
         site.host.fault = lambda _: OSError("secret path")
@@ -273,7 +273,7 @@ async def test_trying_a_function_out_tells_what_runs_and_leaves_nothing() -> Non
 async def test_trying_out_what_cannot_be_loaded_tells_why() -> None:
     async with Site() as site:
         site.host.fault = broken
-        with pytest.raises(LoadFailed, match="no module named main") as failed:
+        with pytest.raises(CodeLoadError, match="no module named main") as failed:
             await site.invoker.validate(function("f"), CODE)
         assert failed.value.output == "Traceback"
 
@@ -289,9 +289,9 @@ async def test_trying_out_waits_for_room_within_bounds() -> None:
         site.host.run_s = 60.0
         running = site.begin("g")
         await passes(1)
-        with pytest.raises(errors.NoRoom):
+        with pytest.raises(errors.ResourcesExhausted):
             await site.invoker.validate(function("f"), CODE)
-        with pytest.raises(errors.NoRoom, match="raise functions"):
+        with pytest.raises(errors.ResourcesExhausted, match="raise functions"):
             await site.invoker.validate(function("f", memory=500), CODE)
         await running
 

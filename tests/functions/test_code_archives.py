@@ -13,7 +13,7 @@ import hypothesis
 import hypothesis.strategies as some
 import pytest
 
-from skerry.functions import archives, tars
+from skerry.functions.registry import code_archives, tar_reader
 from skerry.model import errors
 from tests.functions.tarballs import HELLO, folder, member, symlink, tar
 
@@ -24,7 +24,7 @@ FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 def unpack(data: bytes, tmp_path: Path, max_bytes: int = PLENTY) -> Path:
     place = tmp_path / "outer" / "tree"
     place.mkdir(parents=True)
-    archives.unpack(data, place, max_bytes=max_bytes)
+    code_archives.unpack(data, place, max_bytes=max_bytes)
     return place
 
 
@@ -79,6 +79,13 @@ def test_links_within_the_tree_work(tmp_path: Path) -> None:
     )
     assert (place / "main.py").read_text() == (place / "hard.py").read_text() == HELLO
     assert (place / "lib/again/a.py").read_text() == HELLO
+
+
+def test_a_name_that_leads_up_and_stays_inside_is_normalised(tmp_path: Path) -> None:
+    place = unpack(
+        tar(member("pkg/../a.py", HELLO), member("./pkg/sub/.././b.py", "x"), folder("c/..")), tmp_path
+    )
+    assert sorted(str(path.relative_to(place)) for path in place.rglob("*")) == ["a.py", "pkg", "pkg/b.py"]
 
 
 @pytest.mark.parametrize(
@@ -179,5 +186,5 @@ def test_a_mangled_archive_reads_as_members_or_is_invalid(data: some.DataObject)
             whole[at + 148 : at + 156] = b"%06o\0 " % sum(whole[at : at + 512])
     members = []
     with contextlib.suppress(errors.Invalid):  # and nothing else, nor for ever
-        members += tars.read(bytes(whole))
+        members += tar_reader.read(bytes(whole))
     assert sum(len(one.content) for one in members) <= len(whole)

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from skerry.functions import estimates
-from skerry.functions.estimates import Average, workers_wanted
+from skerry.functions.invocation import estimates
+from skerry.functions.invocation.estimates import MovingAverage, workers_wanted
 
 
 def wanted(waiting: int, workers: int, run_s: float | None, init_s: float, **more: float) -> int:
@@ -82,7 +82,7 @@ def test_never_more_than_a_place_for_each_and_never_none(
 
 
 def test_a_start_is_expected_to_take_what_it_took_or_what_others_took() -> None:
-    own, others = Average(), Average()
+    own, others = MovingAverage(), MovingAverage()
     unknown = estimates.expected_init_s(own, None)
     assert estimates.expected_init_s(own, others) == unknown > 0
     others.add(3.0)
@@ -93,7 +93,7 @@ def test_a_start_is_expected_to_take_what_it_took_or_what_others_took() -> None:
 
 
 def test_one_that_stands_out_moves_the_average_little_and_many_move_it_soon() -> None:
-    run = Average()
+    run = MovingAverage()
     for _ in range(5):
         run.add(0.001)
     run.add(10.0)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from skerry.model import errors
-from skerry.model.calls import Answer, Failure
+from skerry.model.calls import CallFailure, CallResult
 from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, broken, function, in_simulated_time, without_room
 
@@ -113,9 +113,10 @@ async def test_a_call_that_cannot_be_answered_in_its_time_is_ended_and_says_wher
     async with Site(function("f")) as site:
         site.host.init_s, site.host.run_s = 0.2, 5.0
         report = await site.call("f", max_response_s=0.5)
-        assert report.answer.failure is Failure.TIMEOUT
+        assert report.answer.failure is CallFailure.TIMEOUT
         assert report.response_s == pytest.approx(0.5, abs=0.01)
         assert "0.200 s for the start of a worker, 0.300 s running" in report.answer.error
+        assert not report.timed_out_in_queue
 
 
 @in_simulated_time
@@ -125,11 +126,23 @@ async def test_a_call_whose_time_ends_while_it_waits_is_ended_then() -> None:
         first = site.begin("f")
         await passes(0.1)
         late = await site.call("f", max_response_s=0.5)
-        assert late.answer.failure is Failure.TIMEOUT
+        assert late.answer.failure is CallFailure.TIMEOUT
         assert late.response_s == pytest.approx(0.5, abs=0.01)
         assert "all of it in the queue: its 1 workers were busy" in late.answer.error
+        assert late.timed_out_in_queue
         assert (await first).answer.failure is None
         assert site.host.spawned[0].calls == 1
+
+
+@in_simulated_time
+async def test_a_call_whose_time_ends_while_a_worker_starts_has_not_left_the_queue() -> None:
+    async with Site(function("f")) as site:
+        site.host.init_s = 2.0
+        late = await site.call("f", max_response_s=0.5)
+        assert late.answer.failure is CallFailure.TIMEOUT
+        assert late.timed_out_in_queue
+        await passes(2)
+        assert (await site.call("f")).is_warm, "the worker is there for the next call"
 
 
 @in_simulated_time
@@ -137,7 +150,7 @@ async def test_a_function_that_runs_too_long_is_ended_and_its_worker_with_it() -
     async with Site(function("f", timeout_s=1.0)) as site:
         site.host.run_s = 99.0
         report = await site.call("f")
-        assert report.answer.failure is Failure.TIMEOUT
+        assert report.answer.failure is CallFailure.TIMEOUT
         assert report.answer.error.endswith("its function may run 1 s")
         hurried = await site.call("f", max_response_s=0.5)
         assert hurried.answer.error.endswith("its function may run 1 s, its caller waits 0.5 s")
@@ -151,7 +164,7 @@ async def test_a_time_out_in_a_shared_worker_lets_the_other_calls_in_it_end() ->
         site.host.run_s = 2.0
         other = site.begin("f")
         late = await site.call("f", max_response_s=0.5)
-        assert late.answer.failure is Failure.TIMEOUT
+        assert late.answer.failure is CallFailure.TIMEOUT
         assert (await site.call("f")).answer.output.startswith("w2 ")
         assert (await other).answer.output.startswith("w1 ")
         await passes(1)
@@ -165,7 +178,7 @@ async def test_a_call_waits_no_longer_than_the_queue_allows() -> None:
         first = site.begin("f")
         await passes(0.1)
         report = await site.call("f")
-        assert report.answer.failure is Failure.NO_ROOM
+        assert report.answer.failure is CallFailure.NO_ROOM
         assert report.response_s == pytest.approx(3.0, abs=0.01)
         first.cancel()
         await asyncio.wait([first])
@@ -203,7 +216,7 @@ async def test_what_can_never_fit_is_refused_at_once_with_the_numbers() -> None:
     async with Site(function("big", memory=2048), function("wide", cpu=8000)) as site:
         for name in ("big", "wide"):
             report = await site.call(name)
-            assert report.answer.failure is Failure.NO_ROOM
+            assert report.answer.failure is CallFailure.NO_ROOM
             assert report.response_s < 0.1
         assert "needs 128 MB and 8 cores" in report.answer.error
 
@@ -214,9 +227,9 @@ async def test_a_worker_that_dies_fails_the_calls_in_it_with_the_cause_and_is_ne
         site.host.run_s = 60.0
         calls = [site.begin("f"), site.begin("f")]
         await passes(1)
-        site.host.spawned[0].die(Failure.MEMORY, "killed: above 128 MB")
+        site.host.spawned[0].die(CallFailure.MEMORY, "killed: above 128 MB")
         for report in await asyncio.gather(*calls):
-            assert report.answer.failure is Failure.MEMORY
+            assert report.answer.failure is CallFailure.MEMORY
             assert report.answer.error == "killed: above 128 MB"
             assert report.answer.output == "last words"
             assert report.response_s < 1.1
@@ -247,7 +260,7 @@ async def test_a_worker_that_has_just_died_is_not_handed_out() -> None:
         await passes(0.5)
         site.host.of("f")[0].die()
         assert (await site.call("f")).answer.output.startswith("w3 ")
-        assert (await running).answer.failure is Failure.DIED
+        assert (await running).answer.failure is CallFailure.DIED
 
 
 @in_simulated_time
@@ -255,7 +268,7 @@ async def test_a_worker_that_dies_with_its_answer_is_not_handed_to_who_waits() -
     async with Site(function("f"), memory_mb=128) as site:
         reply = site.host.reply
 
-        def answer(worker: FakeWorker, params: bytes) -> Answer:
+        def answer(worker: FakeWorker, params: bytes) -> CallResult:
             site.host.reply = reply
             worker.die()
             return reply(worker, params)
@@ -301,7 +314,7 @@ async def test_a_function_that_cannot_be_loaded_says_so_to_all_who_wait_and_is_t
     async with Site(function("f")) as site:
         site.host.fault = broken
         for report in await asyncio.gather(*(site.call("f") for _ in range(20))):
-            assert report.answer.failure is Failure.LOAD
+            assert report.answer.failure is CallFailure.LOAD
             assert report.answer.error == "no module named main"
             assert report.answer.output == "Traceback"
         assert site.host.spawns == 1
@@ -321,7 +334,7 @@ async def test_a_worker_that_ends_as_soon_as_it_is_ready_is_a_failed_load() -> N
 
         site.host.kind = Stillborn
         report = await site.call("f")
-        assert report.answer.failure is Failure.LOAD
+        assert report.answer.failure is CallFailure.LOAD
         assert site.host.spawns == 1
 
 
@@ -341,7 +354,7 @@ async def test_a_start_that_fails_for_no_fault_of_the_function_is_told_without_i
     async with Site(function("f")) as site:
         site.host.fault = lambda _: OSError("secret path")
         report = await site.call("f")
-        assert report.answer.failure is Failure.INTERNAL
+        assert report.answer.failure is CallFailure.INTERNAL
         assert "secret" not in report.answer.error
 
 
@@ -370,10 +383,10 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_its_place_and_no_wo
         calls[2].cancel()
         done = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(one).__name__ for one in done] == [
-            "Report",
+            "CallReport",
             "CancelledError",
             "CancelledError",
-            "Report",
+            "CallReport",
         ]
         assert site.host.spawns == 1
         assert site.invoker.status().queue_length == 0
@@ -385,10 +398,10 @@ async def test_a_caller_that_goes_away_in_the_moment_of_its_turn_passes_the_work
         site.host.run_s = 1.0
         first, second, third = (site.begin("f") for _ in range(3))
 
-        def answer(*_: object) -> Answer:
+        def answer(*_: object) -> CallResult:
             if not second.done():  # after the hand-over that follows, and before `second` hears of it
                 asyncio.get_running_loop().call_soon(second.cancel)
-            return Answer(0.1, b"1")
+            return CallResult(0.1, b"1")
 
         site.host.reply = answer
         await asyncio.wait([first, second, third])
@@ -403,9 +416,9 @@ async def test_a_worker_goes_to_the_next_if_the_first_in_line_has_just_gone() ->
         site.host.run_s = 1.0
         first, second, third = (site.begin("f") for _ in range(3))
 
-        def answer(*_: object) -> Answer:
+        def answer(*_: object) -> CallResult:
             second.cancel()  # before the hand-over; it has had no chance to leave its place
-            return Answer(0.1, b"1")
+            return CallResult(0.1, b"1")
 
         site.host.reply = answer
         await asyncio.wait([first, second, third])
@@ -415,10 +428,10 @@ async def test_a_worker_goes_to_the_next_if_the_first_in_line_has_just_gone() ->
 @in_simulated_time
 async def test_an_exception_of_the_handler_is_reported_and_the_worker_kept() -> None:
     async with Site(function("f")) as site:
-        site.host.reply = lambda *_: Answer(0.1, b"", "printed", Failure.HANDLER, "ValueError: no")
+        site.host.reply = lambda *_: CallResult(0.1, b"", "printed", CallFailure.HANDLER, "ValueError: no")
         for _ in range(3):
             report = await site.call("f")
-            assert report.answer.failure is Failure.HANDLER
+            assert report.answer.failure is CallFailure.HANDLER
             assert report.answer.error == "ValueError: no"
             assert report.answer.output == "printed"
         assert site.host.spawns == 1
@@ -431,7 +444,15 @@ async def test_calls_during_and_after_the_stop_of_the_node_are_told_of_it() -> N
         running, waiting = site.begin("f"), site.begin("f")
         await passes(1)
         await site.invoker.close()
-        assert (await running).answer.failure is Failure.INTERRUPTED
-        assert (await waiting).answer.failure is Failure.INTERRUPTED
+        assert (await running).answer.failure is CallFailure.INTERRUPTED
+        assert (await waiting).answer.failure is CallFailure.INTERRUPTED
         with pytest.raises(errors.Unavailable):
             await site.call("f")
+
+
+@in_simulated_time
+async def test_where_workers_have_no_memory_prewarming_says_that_functions_run_elsewhere() -> None:
+    async with Site(function("f"), memory_mb=0) as site:
+        for count in (0, 2):
+            with pytest.raises(errors.Unavailable, match="on nodes of this cloud and not here"):
+                await site.invoker.prewarm("f", count)

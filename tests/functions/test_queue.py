@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from skerry.functions.pool import Line
-from skerry.functions.queue import Queue, Waiter
+from skerry.functions.invocation.queue import CallQueue, QueuedCall
+from skerry.functions.invocation.worker_pool import FunctionWorkers
 from skerry.model import errors
 from tests.support.simulated import passes
 from tests.support.workers import Site, function, in_simulated_time
@@ -24,19 +24,23 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def a_line(name: str = "f") -> Line:
-    return Line(function(name), lambda _: None, 1.0)
+def a_line(name: str = "f") -> FunctionWorkers:
+    return FunctionWorkers(function(name), lambda _: None, 1.0)
 
 
 def waiting(
-    loop: asyncio.AbstractEventLoop, queue: Queue, line: Line, qos_class: int, limit: float = 9.0
-) -> Waiter:
-    waiter = Waiter(line, qos_class, 0.0, limit, loop.create_future())
+    loop: asyncio.AbstractEventLoop,
+    queue: CallQueue,
+    line: FunctionWorkers,
+    qos_class: int,
+    limit: float = 9.0,
+) -> QueuedCall:
+    waiter = QueuedCall(line, qos_class, 0.0, limit, loop.create_future())
     queue.add(waiter)
     return waiter
 
 
-def serve(queue: Queue, line: Line) -> Waiter:
+def serve(queue: CallQueue, line: FunctionWorkers) -> QueuedCall:
     waiter = queue.first(line)
     assert waiter is not None
     queue.serve(waiter, 0.0)
@@ -44,7 +48,7 @@ def serve(queue: Queue, line: Line) -> Waiter:
 
 
 def test_classes_share_the_turns_by_their_weights(loop: asyncio.AbstractEventLoop) -> None:
-    queue, line = Queue((1, 4, 16)), a_line()
+    queue, line = CallQueue((1, 4, 16)), a_line()
     for qos_class in (0, 1, 2):
         for _ in range(200):
             waiting(loop, queue, line, qos_class)
@@ -53,7 +57,7 @@ def test_classes_share_the_turns_by_their_weights(loop: asyncio.AbstractEventLoo
 
 
 def test_the_shares_hold_across_functions(loop: asyncio.AbstractEventLoop) -> None:
-    queue, lines = Queue((1, 3)), [a_line("f"), a_line("g")]
+    queue, lines = CallQueue((1, 3)), [a_line("f"), a_line("g")]
     for qos_class, line in enumerate(lines):
         for _ in range(50):
             waiting(loop, queue, line, qos_class)
@@ -62,7 +66,7 @@ def test_the_shares_hold_across_functions(loop: asyncio.AbstractEventLoop) -> No
 
 
 def test_a_class_that_was_away_saves_nothing_up(loop: asyncio.AbstractEventLoop) -> None:
-    queue, line = Queue((1, 1)), a_line()
+    queue, line = CallQueue((1, 1)), a_line()
     for _ in range(300):
         waiting(loop, queue, line, 0)
     for _ in range(100):
@@ -73,21 +77,21 @@ def test_a_class_that_was_away_saves_nothing_up(loop: asyncio.AbstractEventLoop)
 
 
 def test_a_class_without_a_weight_of_its_own_counts_as_the_last(loop: asyncio.AbstractEventLoop) -> None:
-    queue = Queue((1, 2))
+    queue = CallQueue((1, 2))
     assert waiting(loop, queue, a_line(), 200).qos_class == 1
 
 
 @pytest.mark.parametrize("weights", [(), (1, 0), (-1,)])
 def test_weights_that_make_no_shares_are_refused(weights: tuple[int, ...]) -> None:
     with pytest.raises(errors.Invalid, match="weights of classes"):
-        Queue(weights)
+        CallQueue(weights)
 
 
 @given(limits=st.lists(st.integers(0, 5), max_size=20), leaving=st.sets(st.integers(0, 19)))
 def test_within_a_class_the_earliest_deadline_is_first_then_whoever_came_first(
     loop: asyncio.AbstractEventLoop, limits: list[int], leaving: set[int]
 ) -> None:
-    queue, line = Queue((1,)), a_line()
+    queue, line = CallQueue((1,)), a_line()
     waiters = [waiting(loop, queue, line, 0, float(limit)) for limit in limits]
     for number, waiter in enumerate(waiters):
         if number in leaving:

@@ -1,4 +1,4 @@
-"""Functions are registered durably and whole, under names that ignore case, and refused in plain words."""
+"""Functions are registered durably and whole, under names that keep case, and refused in plain words."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from skerry.functions.code import digest_of
-from skerry.functions.registry import Functions
+from skerry.functions.registry.code_store import digest_of
+from skerry.functions.registry.registry import FunctionRegistry
 from skerry.kit import tasks
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.calls import LoadFailed
+from skerry.model.calls import CodeLoadError
 from skerry.model.functions import Function
-from skerry.model.room import NOTHING, Megabytes, Millicores, Room
-from skerry.store.memory import MemoryStore
-from skerry.store.protocol import Expect, Op
+from skerry.model.images import ImageAccess
+from skerry.model.resources import NO_RESOURCES, Megabytes, Millicores, Resources
+from skerry.store.local.memory import MemoryStore
+from skerry.store.protocol import Delete, Expect, Op, Put
 from tests.functions.registries import HELLO, OTHER, Ground, hello
 from tests.functions.tarballs import HELLO as SOURCE
 from tests.functions.tarballs import member, tar
@@ -30,13 +32,13 @@ def ground(tmp_path: Path) -> Ground:
 
 
 @pytest.fixture
-async def functions(ground: Ground) -> AsyncIterator[Functions]:
+async def functions(ground: Ground) -> AsyncIterator[FunctionRegistry]:
     async with ground.registry() as functions:
         yield functions
 
 
 async def test_a_function_is_there_with_its_code_when_create_returns(
-    functions: Functions, ground: Ground
+    functions: FunctionRegistry, ground: Ground
 ) -> None:
     wish = hello(environment=("KEY=v",), cpu=Millicores(500), is_idempotent=True, policy="edgecloud")
     made = await functions.create(wish, actor="ann")
@@ -52,24 +54,46 @@ async def test_a_function_is_there_with_its_code_when_create_returns(
     ]
 
 
-async def test_names_ignore_case_and_are_shown_as_first_written(functions: Functions) -> None:
+async def test_names_that_differ_only_in_case_are_two_functions(functions: FunctionRegistry) -> None:
     await functions.create(hello("Hello"), actor="ann")
-    with pytest.raises(errors.AlreadyExists, match="'HELLO' exists"):
-        await functions.create(hello("HELLO"), actor="ann")
-    assert (await functions.update(hello("hello", code=OTHER), actor="ann")).name == "Hello"
-    await functions.create(hello("alpha"), actor="ann")
-    assert functions.names() == ["alpha", "Hello"]
-    shown = functions.get("hELLO")
+    await functions.create(hello("hello"), actor="ann")
+    with pytest.raises(errors.AlreadyExists, match="'Hello' exists"):
+        await functions.create(hello("Hello"), actor="ann")
+    assert (await functions.update(hello("hello", code=OTHER), actor="ann")).version == 2
+    assert functions.names() == ["Hello", "hello"]
+    shown = functions.get("Hello")
     assert shown is not None
-    assert (shown.name, shown.version) == ("Hello", 2)
-    await functions.delete("heLLo", actor="ann")
-    assert functions.names() == ["alpha"]
+    assert (shown.name, shown.version) == ("Hello", 1)
+    assert functions.get("HELLO") is None
+    await functions.delete("hello", actor="ann")
+    assert functions.names() == ["Hello"]
 
 
-async def test_of_many_that_create_one_name_one_succeeds(functions: Functions) -> None:
+async def test_a_function_of_an_earlier_version_is_known_by_its_own_name(ground: Ground) -> None:
+    async with ground.registry() as functions:
+        made = await functions.create(hello("Hello"), actor="ann")
+    entry = await ground.store.get("function/Hello")
+    assert entry is not None
+    await ground.store.commit([Delete("function/Hello"), Put("function/hello", entry.value)])
+    async with ground.registry() as functions:
+        assert functions.get("Hello") == made
+        assert functions.get("hello") is None
+        assert functions.code_folder(made) is not None
+        assert (await functions.update(hello("Hello", code=OTHER), actor="ann")).version == 2
+        await functions.create(hello("hello"), actor="ann")
+        assert functions.names() == ["Hello", "hello"]
+
+
+async def test_a_signature_is_kept(functions: FunctionRegistry) -> None:
+    declared = '{"Inputs": [{"Name": "n", "Type": "Int"}], "Outputs": []}'
+    made = await functions.create(hello(signature=declared), actor="ann")
+    assert (made.signature, functions.get("hello")) == (declared, made)
+
+
+async def test_of_many_that_create_one_name_one_succeeds(functions: FunctionRegistry) -> None:
     async def create(number: int) -> Function | None:
         try:
-            return await functions.create(hello(("Hello", "hello")[number % 2]), actor="ann")
+            return await functions.create(hello(), actor="ann")
         except errors.AlreadyExists:
             return None
 
@@ -77,7 +101,7 @@ async def test_of_many_that_create_one_name_one_succeeds(functions: Functions) -
     assert [one for one in made if one is not None] == [functions.get("hello")]
 
 
-async def test_updates_at_once_each_get_a_version(functions: Functions, ground: Ground) -> None:
+async def test_updates_at_once_each_get_a_version(functions: FunctionRegistry, ground: Ground) -> None:
     await functions.create(hello(), actor="ann")
     made = await asyncio.gather(
         *(functions.update(hello(code=(HELLO, OTHER)[n % 2]), actor="ann") for n in range(10))
@@ -89,12 +113,12 @@ async def test_updates_at_once_each_get_a_version(functions: Functions, ground: 
     assert ground.kept() == {newest.code}
 
 
-async def test_update_of_what_is_not_there_creates_it(functions: Functions, ground: Ground) -> None:
+async def test_update_of_what_is_not_there_creates_it(functions: FunctionRegistry, ground: Ground) -> None:
     assert (await functions.update(hello(), actor="ann")).version == 1
     assert [kind for kind, *_ in ground.events.told] == ["function.created"]
 
 
-async def test_update_keeps_when_it_was_created(functions: Functions, ground: Ground) -> None:
+async def test_update_keeps_when_it_was_created(functions: FunctionRegistry, ground: Ground) -> None:
     made = await functions.create(hello(), actor="ann")
     assert isinstance(ground.clock, ManualClock)
     ground.clock.advance(60)
@@ -102,7 +126,7 @@ async def test_update_keeps_when_it_was_created(functions: Functions, ground: Gr
     assert (after.created_at, after.updated_at) == (made.created_at, made.created_at + 60)
 
 
-async def test_deleting_what_is_not_there_says_so(functions: Functions) -> None:
+async def test_deleting_what_is_not_there_says_so(functions: FunctionRegistry) -> None:
     for name in ("nothing", "", "x" * 1000, "a/b"):
         with pytest.raises(errors.NotFound, match=r"^Unknown function\.$"):
             await functions.delete(name, actor="ann")
@@ -111,7 +135,7 @@ async def test_deleting_what_is_not_there_says_so(functions: Functions) -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"runtime": "go125"}, errors.NotFound, r"^Invalid runtime\.$"),
+        ({"runtime": "java21"}, errors.NotFound, r"^Invalid runtime\.$"),
         ({"runtime": "", "memory": 0}, errors.NotFound, r"^Invalid runtime\.$"),
         ({"memory": 0}, errors.Unprocessable, "^Invalid memory limit$"),
         ({"memory": -5}, errors.Unprocessable, "^Invalid memory limit$"),
@@ -152,21 +176,21 @@ async def test_what_cannot_be_is_refused_and_leaves_nothing(
 
 
 async def test_what_may_be_asked_for_is_what_the_largest_node_has_at_that_time(ground: Ground) -> None:
-    ground.most = NOTHING
+    ground.most = NO_RESOURCES
     async with ground.registry() as functions:
         with pytest.raises(errors.Unavailable, match="no node of this cloud runs functions"):
             await functions.create(hello(memory=1), actor="ann")
-        ground.most = Room(Millicores(1000), Megabytes(4096))
+        ground.most = Resources(Millicores(1000), Megabytes(4096))
         await functions.create(hello(memory=4096), actor="ann")
 
 
-async def test_that_it_exists_is_told_before_anything_else(functions: Functions) -> None:
+async def test_that_it_exists_is_told_before_anything_else(functions: FunctionRegistry) -> None:
     await functions.create(hello(), actor="ann")
     with pytest.raises(errors.AlreadyExists):
         await functions.create(hello(runtime="nonsense", memory=0), actor="ann")
 
 
-async def test_a_custom_function_needs_no_code_but_may_bring_it(functions: Functions) -> None:
+async def test_a_custom_function_needs_no_code_but_may_bring_it(functions: FunctionRegistry) -> None:
     bare = await functions.create(
         hello("bare", runtime="custom", image="example.org/x", code=b"", handler=""), actor="ann"
     )
@@ -187,7 +211,7 @@ async def test_no_more_functions_than_the_limit_also_at_once(ground: Ground) -> 
 
 
 async def test_a_function_that_fails_its_check_is_not_registered(
-    functions: Functions, ground: Ground
+    functions: FunctionRegistry, ground: Ground
 ) -> None:
     seen = []
 
@@ -197,9 +221,9 @@ async def test_a_function_that_fails_its_check_is_not_registered(
         # While it is looked at, its code may not go, though nothing names it yet.
         await functions.collect(set())
         assert folder.exists()
-        raise LoadFailed("no module named nothing")
+        raise CodeLoadError("no module named nothing")
 
-    with pytest.raises(LoadFailed):
+    with pytest.raises(CodeLoadError):
         await functions.create(hello(), actor="ann", check=check)
     assert seen == [("hello", ["hello.py"])]
     assert functions.get("hello") is None
@@ -213,7 +237,7 @@ async def test_everything_is_there_again_after_a_restart(ground: Ground) -> None
         await functions.update(hello("f1", code=OTHER), actor="ann")
     async with ground.registry() as functions:
         assert functions.names() == ["f0", "f1", "f2"]
-        assert functions.get("F0") == made[0]
+        assert functions.get("f0") == made[0]
         again = functions.get("f1")
         assert again is not None
         assert (again.version, again.code) == (2, digest_of(OTHER))
@@ -250,13 +274,13 @@ async def test_who_listens_hears_of_every_change_and_can_catch_up(ground: Ground
         other = Ground(tmp_path / "other", ground.store, ground.clock)
         async with other.registry() as elsewhere:
             await elsewhere.create(hello("Hello"), actor="ann")
-            made = await elsewhere.update(hello("hello", code=OTHER), actor="ann")
+            made = await elsewhere.update(hello("Hello", code=OTHER), actor="ann")
             await functions.caught_up()
             assert [each.version for each in functions.all()] == [2]
             assert functions.code_folder(made) is None, "code is where it was registered"
-            await elsewhere.delete("HELLO", actor="ann")
+            await elsewhere.delete("Hello", actor="ann")
         await functions.caught_up()
-    assert heard == [("hello", 1), ("hello", 2), ("hello", 0)]
+    assert heard == [("Hello", 1), ("Hello", 2), ("Hello", 0)]
 
 
 async def test_a_function_that_may_have_been_registered_keeps_its_code(tmp_path: Path) -> None:
@@ -284,7 +308,7 @@ async def test_a_caller_who_leaves_in_the_middle_leaves_a_whole_function_or_none
         async with ground.registry(reached) as functions:
             creating.append(asyncio.create_task(functions.create(hello(f"f{number}"), actor="ann")))
             await asyncio.wait(creating)
-            await tasks.give_up(creating)
+            await tasks.cancel_and_wait(creating)
             await functions.collect(set())
             there = functions.get(f"f{number}")
             assert (ground.kept() == set()) == (there is None)
@@ -292,3 +316,23 @@ async def test_a_caller_who_leaves_in_the_middle_leaves_a_whole_function_or_none
                 await functions.delete(there.name, actor="ann")
                 await functions.collect(set())
         assert ground.left_over() == []
+
+
+async def test_a_path_is_an_admins_to_name_and_others_may_leave_it_as_it_is(
+    functions: FunctionRegistry,
+) -> None:
+    path = hello("f", runtime="custom", image="rootfs:/srv", code=b"", handler="")
+    admins = replace(path, giver=ImageAccess.ALL)
+    for register in (functions.create, functions.update):
+        with pytest.raises(errors.Forbidden, match="only an admin"):
+            await register(path, actor="ann")
+    assert functions.names() == []
+    assert (await functions.create(admins, actor="root")).image_access is ImageAccess.ALL
+    louder = replace(path, environment=("LEVEL=1",))
+    assert (await functions.update(louder, actor="ann")).image_access is ImageAccess.ALL
+    with pytest.raises(errors.Forbidden):
+        await functions.update(replace(path, image="rootfs:/etc"), actor="ann")
+    plain = await functions.update(replace(path, image="example.org/x"), actor="ann")
+    assert plain.image_access is ImageAccess.REGISTRIES
+    with pytest.raises(errors.Forbidden):
+        await functions.update(path, actor="ann")

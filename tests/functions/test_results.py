@@ -5,13 +5,13 @@ from __future__ import annotations
 import hypothesis
 import hypothesis.strategies as some
 
-from skerry.functions import results
-from skerry.functions.results import Polled
-from skerry.functions.turns import Turns
-from skerry.model.calls import Answer, Ask, CallState, Failure, Report
+from skerry.functions.asynchronous import results
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.asynchronous.round_robin import RoundRobinQueue
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CallState
 
 ASKS = some.builds(
-    Ask,
+    CallRequest,
     some.text(min_size=1, max_size=20),
     some.binary(max_size=200),
     qos_class=some.integers(0, 255),
@@ -21,13 +21,13 @@ ASKS = some.builds(
 )
 SECONDS = some.floats(0, 1e6)
 REPORTS = some.builds(
-    Report,
+    CallReport,
     some.builds(
-        Answer,
+        CallResult,
         SECONDS,
         some.binary(max_size=300),
         some.text(max_size=50),
-        some.none() | some.sampled_from(Failure),
+        some.none() | some.sampled_from(CallFailure),
         some.text(max_size=50),
     ),
     SECONDS,
@@ -37,24 +37,24 @@ REPORTS = some.builds(
 
 
 @hypothesis.given(ASKS)
-def test_an_ask_reads_back(ask: Ask) -> None:
+def test_an_ask_reads_back(ask: CallRequest) -> None:
     assert results.unpack_ask(results.pack_ask(ask)) == ask
 
 
 @hypothesis.given(REPORTS, some.integers(0, 600))
-def test_a_report_reads_back_or_says_that_it_was_too_large(report: Report, most: int) -> None:
+def test_a_report_reads_back_or_says_that_it_was_too_large(report: CallReport, most: int) -> None:
     state, body = results.fit(report, most)
     told = results.unpack(state, body)
     if len(results.pack_report(report)) <= most:
-        assert told == Polled(CallState.FAILED if report.answer.failure else CallState.DONE, report)
+        assert told == AsyncCallResult(CallState.FAILED if report.answer.failure else CallState.DONE, report)
     else:
         assert told.report is not None
-        assert (told.state, told.report.answer.failure) == (CallState.FAILED, Failure.RESULT)
+        assert (told.state, told.report.answer.failure) == (CallState.FAILED, CallFailure.RESULT)
         assert told.report.answer.result == b""
 
 
 @hypothesis.given(ASKS, SECONDS)
-def test_waiting_shortens_the_time_that_is_left(ask: Ask, waited_s: float) -> None:
+def test_waiting_shortens_the_time_that_is_left(ask: CallRequest, waited_s: float) -> None:
     left = results.hasten(ask, waited_s)
     if ask.max_response_s is None:
         assert left == ask
@@ -67,7 +67,7 @@ def test_waiting_shortens_the_time_that_is_left(ask: Ask, waited_s: float) -> No
 
 @hypothesis.given(some.lists(some.tuples(some.sampled_from("abc"), some.integers())))
 def test_lines_take_turns_and_keep_their_order(items: list[tuple[str, int]]) -> None:
-    turns: Turns[tuple[str, int]] = Turns()
+    turns: RoundRobinQueue[tuple[str, int]] = RoundRobinQueue()
     for line, number in items:
         turns.add(line, (line, number))
     taken = []

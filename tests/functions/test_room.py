@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from skerry.model.calls import Failure
+from skerry.model.calls import CallFailure
 from tests.support.simulated import passes
 from tests.support.workers import FakeWorker, Site, function, in_simulated_time
 
@@ -208,7 +208,7 @@ def test_every_call_is_answered_or_refused_whatever_the_queue(queue_length: int)
                 type(one).__name__ if isinstance(one, Exception) else one.answer.failure  # type: ignore[union-attr]
                 for one in done
             ]
-            assert set(outcomes) <= {None, "Overloaded", Failure.NO_ROOM}
+            assert set(outcomes) <= {None, "Overloaded", CallFailure.NO_ROOM}
             assert outcomes.count(None) >= 3
             assert outcomes.count("Overloaded") >= 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.functions import runtimes
+from skerry.functions.registry import runtimes
 from skerry.model import errors
 
 
@@ -23,13 +23,15 @@ from skerry.model import errors
         ("nodejs22", "nodejs"),
         ("nodejs", "nodejs"),
         ("custom", "custom"),
+        ("go125", "go"),
+        ("go", "go"),
     ],
 )
 def test_a_name_of_the_document_or_the_program_has_its_kind(name: str, kind: str) -> None:
     assert runtimes.find(name).kind == kind
 
 
-@pytest.mark.parametrize("name", ["", "go125", "java21", "python27", "Python310", "python310\n", "customs"])
+@pytest.mark.parametrize("name", ["", "golang", "java21", "python27", "Python310", "python310\n", "customs"])
 def test_an_unknown_name_is_an_invalid_runtime(name: str) -> None:
     with pytest.raises(errors.NotFound, match=r"^Invalid runtime\.$"):
         runtimes.find(name)
@@ -44,6 +46,8 @@ def test_an_unknown_name_is_an_invalid_runtime(name: str) -> None:
         ("nodejs17", "hello.js"),
         ("nodejs17", "lib/hello.main"),
         ("custom", ""),
+        ("go125", ""),
+        ("go125", "main"),
     ],
 )
 def test_a_handler_that_its_runtime_can_find_is_taken(runtime: str, handler: str) -> None:

@@ -49,7 +49,7 @@ def test_a_held_folder_names_the_process_that_holds_it(tmp_path: Path) -> None:
     lock = files.FolderLock(tmp_path)
     lock.acquire()
     try:
-        with pytest.raises(files.FolderHeld) as held:
+        with pytest.raises(files.FolderLocked) as held:
             files.FolderLock(tmp_path).acquire()
         assert held.value.pid == os.getpid()
     finally:
@@ -69,7 +69,7 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(files.FolderHeld) as held:
+        with pytest.raises(files.FolderLocked) as held:
             files.FolderLock(tmp_path).acquire()
         assert held.value.pid == holder.pid
         holder.kill()

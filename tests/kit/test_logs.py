@@ -66,3 +66,18 @@ except ValueError:
         text = "\n".join(logged(script, style=style))
         assert "ValueError" in text
         assert "hunter2" not in text
+
+
+def test_a_line_that_the_disk_refuses_is_counted_and_hurts_nobody() -> None:
+    script = """
+import sys
+from skerry.kit import logs
+logs.setup("info", "json")
+import structlog
+structlog.get_logger().info("one")
+print(logs.LINES_LOST._value.get())
+"""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=full, text=True)
+    # The interpreter itself complains at its end about what is left in the stream.
+    assert float(done.stdout) >= 1

@@ -28,8 +28,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def authority(tmp_path: Path, clock: ManualClock) -> pki.Authority:
-    return pki.Authority.load_or_create(tmp_path / "pki", clock)
+def authority(tmp_path: Path, clock: ManualClock) -> pki.CertificateAuthority:
+    return pki.CertificateAuthority.load_or_create(tmp_path / "pki", clock)
 
 
 def request_with(key: object, subject: str = "") -> bytes:
@@ -39,33 +39,37 @@ def request_with(key: object, subject: str = "") -> bytes:
     return builder.sign(key, algorithm).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
 
 
-def a_request() -> pki.Request:
-    return pki.Request.parse(request_with(ec.generate_private_key(ec.SECP256R1())))
+def a_request() -> pki.SigningRequest:
+    return pki.SigningRequest.parse(request_with(ec.generate_private_key(ec.SECP256R1())))
 
 
-def parsed(issued: pki.Issued) -> x509.Certificate:
+def parsed(issued: pki.IssuedCertificate) -> x509.Certificate:
     return x509.load_pem_x509_certificate(issued.pem)
 
 
 def test_the_authority_is_made_once_and_found_again(tmp_path: Path, clock: ManualClock) -> None:
-    first = pki.Authority.load_or_create(tmp_path / "pki", clock)
-    again = pki.Authority.load_or_create(tmp_path / "pki", clock)
+    first = pki.CertificateAuthority.load_or_create(tmp_path / "pki", clock)
+    again = pki.CertificateAuthority.load_or_create(tmp_path / "pki", clock)
     assert first.fingerprint == again.fingerprint == pki.fingerprint(first.certificate_pem)
 
 
-def test_nobody_else_can_read_the_authoritys_key(tmp_path: Path, authority: pki.Authority) -> None:
+def test_nobody_else_can_read_the_authoritys_key(tmp_path: Path, authority: pki.CertificateAuthority) -> None:
     assert stat.S_IMODE((tmp_path / "pki").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "pki" / "ca.key").stat().st_mode) == 0o600
 
 
-def test_a_key_that_others_could_read_is_closed_to_them(tmp_path: Path, authority: pki.Authority) -> None:
+def test_a_key_that_others_could_read_is_closed_to_them(
+    tmp_path: Path, authority: pki.CertificateAuthority
+) -> None:
     key = tmp_path / "pki" / "ca.key"
     key.chmod(0o644)
-    pki.Authority.load_or_create(tmp_path / "pki", ManualClock())
+    pki.CertificateAuthority.load_or_create(tmp_path / "pki", ManualClock())
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_the_authority_lasts_ten_years_and_signs_no_other_authorities(authority: pki.Authority) -> None:
+def test_the_authority_lasts_ten_years_and_signs_no_other_authorities(
+    authority: pki.CertificateAuthority,
+) -> None:
     certificate = x509.load_pem_x509_certificate(authority.certificate_pem)
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     assert life.days == 3650
@@ -79,12 +83,12 @@ def test_of_several_that_start_together_all_end_with_one_authority(tmp_path: Pat
 
     def make() -> str:
         start.wait()
-        return pki.Authority.load_or_create(tmp_path / "pki", ManualClock()).fingerprint
+        return pki.CertificateAuthority.load_or_create(tmp_path / "pki", ManualClock()).fingerprint
 
     with ThreadPoolExecutor(4) as pool:  # the lock is on the open file: threads race as processes do
         found = [future.result() for future in [pool.submit(make) for _ in range(4)]]
     assert len(set(found)) == 1
-    assert found[0] == pki.Authority.load_or_create(tmp_path / "pki", ManualClock()).fingerprint
+    assert found[0] == pki.CertificateAuthority.load_or_create(tmp_path / "pki", ManualClock()).fingerprint
 
 
 def test_a_start_that_died_between_key_and_certificate_is_gone_on_with(
@@ -92,19 +96,19 @@ def test_a_start_that_died_between_key_and_certificate_is_gone_on_with(
 ) -> None:
     folder = files.private_folder(tmp_path / "pki")
     key = pki.load_or_create_key(folder / "ca.key")
-    authority = pki.Authority.load_or_create(folder, clock)
+    authority = pki.CertificateAuthority.load_or_create(folder, clock)
     assert pki.read_certificate(authority.certificate_pem).key == pki.key_digest(key)
 
 
 def broken(folder: Path, clock: ManualClock) -> str:
-    with pytest.raises(pki.BrokenFiles) as caught:
-        pki.Authority.load_or_create(folder, clock)
+    with pytest.raises(pki.UnusableKeyFiles) as caught:
+        pki.CertificateAuthority.load_or_create(folder, clock)
     return str(caught.value)
 
 
 def test_broken_files_are_named(tmp_path: Path, clock: ManualClock) -> None:
     folder = tmp_path / "pki"
-    pki.Authority.load_or_create(folder, clock)
+    pki.CertificateAuthority.load_or_create(folder, clock)
     certificate, key = (folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes()
 
     (folder / "ca.crt").write_bytes(certificate[:200])
@@ -126,7 +130,7 @@ def test_broken_files_are_named(tmp_path: Path, clock: ManualClock) -> None:
     assert "is no ECDSA key" in broken(folder, clock)
 
     (folder / "ca.key").write_bytes(key)
-    assert pki.Authority.load_or_create(folder, clock).certificate_pem == certificate
+    assert pki.CertificateAuthority.load_or_create(folder, clock).certificate_pem == certificate
 
 
 def _pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
@@ -135,16 +139,18 @@ def _pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
     )
 
 
-def test_an_ordinary_certificate_is_no_authority(tmp_path: Path, authority: pki.Authority) -> None:
+def test_an_ordinary_certificate_is_no_authority(tmp_path: Path, authority: pki.CertificateAuthority) -> None:
     folder = files.private_folder(tmp_path / "other")
     key = pki.load_or_create_key(folder / "ca.key")
-    leaf = authority.issue(pki.Request.parse(pki.make_request(key)), name="a", role="admin", lifetime_s=3600)
+    leaf = authority.issue(
+        pki.SigningRequest.parse(pki.make_request(key)), name="a", role="admin", lifetime_s=3600
+    )
     (folder / "ca.crt").write_bytes(leaf.pem)
     assert "is not the certificate of a CA" in broken(folder, ManualClock())
 
 
 def test_an_expired_authority_is_refused_with_the_day(tmp_path: Path, clock: ManualClock) -> None:
-    pki.Authority.load_or_create(tmp_path / "pki", clock)
+    pki.CertificateAuthority.load_or_create(tmp_path / "pki", clock)
     clock.advance(pki.AUTHORITY_LIFE_S)
     assert "expired on 2033-" in broken(tmp_path / "pki", clock)
 
@@ -154,9 +160,9 @@ def test_no_authority_is_made_by_a_clock_that_was_never_set(tmp_path: Path) -> N
     assert not (tmp_path / "pki" / "ca.crt").exists()
 
 
-def test_names_come_from_us_and_only_the_key_from_the_request(authority: pki.Authority) -> None:
+def test_names_come_from_us_and_only_the_key_from_the_request(authority: pki.CertificateAuthority) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    request = pki.Request.parse(request_with(key, subject="root"))
+    request = pki.SigningRequest.parse(request_with(key, subject="root"))
     issued = authority.issue(request, name="n1", role="node", lifetime_s=3600)
     assert (issued.name, issued.role, issued.hosts) == ("n1", "node", frozenset())
     assert issued.key == pki.key_digest(key.public_key())
@@ -164,7 +170,7 @@ def test_names_come_from_us_and_only_the_key_from_the_request(authority: pki.Aut
 
 
 def test_a_certificate_starts_a_minute_ago_and_ends_when_told(
-    authority: pki.Authority, clock: ManualClock
+    authority: pki.CertificateAuthority, clock: ManualClock
 ) -> None:
     issued = authority.issue(a_request(), name="n1", role="node", lifetime_s=3600)
     assert issued.not_before == clock.now() - 60
@@ -172,14 +178,16 @@ def test_a_certificate_starts_a_minute_ago_and_ends_when_told(
     assert issued.not_after == clock.now() + 3600
 
 
-def test_no_certificate_outlives_the_authority(authority: pki.Authority, clock: ManualClock) -> None:
+def test_no_certificate_outlives_the_authority(
+    authority: pki.CertificateAuthority, clock: ManualClock
+) -> None:
     ends = pki.read_certificate(authority.certificate_pem).not_after
     clock.advance(ends - clock.now() - 100)
     issued = authority.issue(a_request(), name="n1", role="node", lifetime_s=3600)
     assert issued.not_after == ends
 
 
-def test_server_and_client_certificates_serve_one_side_only(authority: pki.Authority) -> None:
+def test_server_and_client_certificates_serve_one_side_only(authority: pki.CertificateAuthority) -> None:
     server = authority.issue(
         a_request(), name="s", role="server", lifetime_s=60, server=True, hosts=["a", "::1"]
     )
@@ -193,7 +201,7 @@ def test_server_and_client_certificates_serve_one_side_only(authority: pki.Autho
     assert server.hosts == {"a", "::1"}
 
 
-def test_serials_are_random_and_of_one_length(authority: pki.Authority) -> None:
+def test_serials_are_random_and_of_one_length(authority: pki.CertificateAuthority) -> None:
     request = a_request()
     serials = {authority.issue(request, name="n", role="node", lifetime_s=60).serial for _ in range(20)}
     assert len(serials) == 20
@@ -210,9 +218,9 @@ def test_serials_are_random_and_of_one_length(authority: pki.Authority) -> None:
     ids=["p384", "ed25519", "rsa2048"],
 )
 def test_strong_keys_of_other_kinds_are_accepted(
-    authority: pki.Authority, new_key: Callable[[], object]
+    authority: pki.CertificateAuthority, new_key: Callable[[], object]
 ) -> None:
-    request = pki.Request.parse(request_with(new_key()))
+    request = pki.SigningRequest.parse(request_with(new_key()))
     issued = authority.issue(request, name="n", role="node", lifetime_s=60)
     assert authority.read(ssl.PEM_cert_to_DER_cert(issued.pem.decode())) == issued
 
@@ -227,8 +235,8 @@ def test_strong_keys_of_other_kinds_are_accepted(
     ids=["p521", "rsa1024", "ed448"],
 )
 def test_weak_and_odd_keys_are_refused_with_a_reason(new_key: Callable[[], object], reason: str) -> None:
-    with pytest.raises(pki.BadRequest, match=reason):
-        pki.Request.parse(request_with(new_key()))
+    with pytest.raises(pki.InvalidSigningRequest, match=reason):
+        pki.SigningRequest.parse(request_with(new_key()))
 
 
 def test_a_request_signed_by_another_key_is_refused() -> None:
@@ -241,33 +249,33 @@ def test_a_request_signed_by_another_key_is_refused() -> None:
     )
     der[-1] ^= 1
     pem = ssl.DER_cert_to_PEM_cert(bytes(der)).replace("CERTIFICATE", "CERTIFICATE REQUEST")
-    with pytest.raises(pki.BadRequest, match="not signed by its own key"):
-        pki.Request.parse(pem.encode())
+    with pytest.raises(pki.InvalidSigningRequest, match="not signed by its own key"):
+        pki.SigningRequest.parse(pem.encode())
 
 
 @given(st.binary(max_size=400))
 def test_nonsense_is_never_more_than_a_bad_request(data: bytes) -> None:
     for pem in (data, b"-----BEGIN CERTIFICATE REQUEST-----\n" + data):
-        with pytest.raises(pki.BadRequest):
-            pki.Request.parse(pem)
-        with pytest.raises(pki.BadCertificate):
+        with pytest.raises(pki.InvalidSigningRequest):
+            pki.SigningRequest.parse(pem)
+        with pytest.raises(pki.InvalidCertificate):
             pki.read_certificate(pem)
 
 
 def test_an_oversize_request_is_refused_before_it_is_read() -> None:
-    with pytest.raises(pki.BadRequest, match="larger than"):
-        pki.Request.parse(b"x" * (pki.MAX_REQUEST_BYTES + 1))
+    with pytest.raises(pki.InvalidSigningRequest, match="larger than"):
+        pki.SigningRequest.parse(b"x" * (pki.MAX_REQUEST_BYTES + 1))
 
 
-def test_an_authority_reads_only_what_it_signed(tmp_path: Path, authority: pki.Authority) -> None:
-    other = pki.Authority.load_or_create(tmp_path / "other", ManualClock())
+def test_an_authority_reads_only_what_it_signed(tmp_path: Path, authority: pki.CertificateAuthority) -> None:
+    other = pki.CertificateAuthority.load_or_create(tmp_path / "other", ManualClock())
     issued = other.issue(a_request(), name="n", role="node", lifetime_s=60)
     der = ssl.PEM_cert_to_DER_cert(issued.pem.decode())
     assert other.read(der) == issued
     assert not pki.is_issued_by(issued.pem, authority.certificate_pem)
-    with pytest.raises(pki.BadCertificate):
+    with pytest.raises(pki.InvalidCertificate):
         authority.read(der)
-    with pytest.raises(pki.BadCertificate):
+    with pytest.raises(pki.InvalidCertificate):
         authority.read(b"nonsense")
 
 
@@ -279,10 +287,10 @@ def test_a_key_file_is_made_once_and_private(tmp_path: Path) -> None:
 
 def test_secrets_of_an_authority_are_the_same_wherever_it_is_and_others_for_each_use(tmp_path: Path) -> None:
     clock = ManualClock()
-    one = pki.Authority.load_or_create(tmp_path / "one", clock)
+    one = pki.CertificateAuthority.load_or_create(tmp_path / "one", clock)
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    copy = pki.Authority.load_or_create(tmp_path / "copy", clock)
-    other = pki.Authority.load_or_create(tmp_path / "other", clock)
+    copy = pki.CertificateAuthority.load_or_create(tmp_path / "copy", clock)
+    other = pki.CertificateAuthority.load_or_create(tmp_path / "other", clock)
     assert one.derive(b"a") == copy.derive(b"a")
     assert len({one.derive(b"a"), one.derive(b"b"), other.derive(b"a")}) == 3
     assert len(one.derive(b"a")) == 32

@@ -14,17 +14,19 @@ from contextlib import aclosing
 
 import pytest
 
-from skerry.kit.gaps import Gap
-from skerry.kit.recent import MAX_LINE, Entry, Recent
+from skerry.kit.log_buffer import MAX_LINE, LogBuffer, LogEntry
+from skerry.kit.sequence_gap import SequenceGap
 
 
-def counting(keep: int = 10) -> Recent:
+def counting(keep: int = 10) -> LogBuffer:
     """A list whose clock counts."""
     ticks = itertools.count(100)
-    return Recent(keep, now_ns=lambda: next(ticks))
+    return LogBuffer(keep, now_ns=lambda: next(ticks))
 
 
-async def take(following: AsyncGenerator[Entry | Gap, None], count: int) -> list[Entry | Gap]:
+async def take(
+    following: AsyncGenerator[LogEntry | SequenceGap, None], count: int
+) -> list[LogEntry | SequenceGap]:
     return [await anext(following) for _ in range(count)]
 
 
@@ -32,12 +34,12 @@ async def test_a_follower_gets_what_is_kept_and_then_what_comes() -> None:
     recent = counting()
     recent.add("info", "one")
     async with aclosing(recent.follow()) as following:
-        assert await take(following, 1) == [Entry(1, 100, "info", "one")]
+        assert await take(following, 1) == [LogEntry(1, 100, "info", "one")]
         waiting = asyncio.ensure_future(anext(following))
         await asyncio.sleep(0)
         assert not waiting.done()
         recent.add("error", "two")
-        assert await waiting == Entry(2, 101, "error", "two")
+        assert await waiting == LogEntry(2, 101, "error", "two")
 
 
 async def test_only_the_newest_are_kept_and_who_names_a_number_learns_what_is_missing() -> None:
@@ -45,15 +47,19 @@ async def test_only_the_newest_are_kept_and_who_names_a_number_learns_what_is_mi
     for number in range(1, 11):
         recent.add("info", str(number))
     async with aclosing(recent.follow()) as following:
-        assert [item.line for item in await take(following, 3) if isinstance(item, Entry)] == ["8", "9", "10"]
+        assert [item.line for item in await take(following, 3) if isinstance(item, LogEntry)] == [
+            "8",
+            "9",
+            "10",
+        ]
     async with aclosing(recent.follow(after=2)) as following:
         gap, entry = await take(following, 2)
-        assert gap == Gap(3, 7)
-        assert isinstance(entry, Entry)
+        assert gap == SequenceGap(3, 7)
+        assert isinstance(entry, LogEntry)
         assert (entry.seq, entry.line) == (8, "8")
     async with aclosing(recent.follow(after=9)) as following:
         (entry,) = await take(following, 1)
-        assert isinstance(entry, Entry)
+        assert isinstance(entry, LogEntry)
         assert entry.seq == 10
 
 
@@ -64,7 +70,7 @@ async def test_who_follows_after_the_last_gets_only_what_is_new() -> None:
         waiting = asyncio.ensure_future(anext(following))
         await asyncio.sleep(0)
         recent.add("info", "new")
-        assert await waiting == Entry(2, 101, "info", "new")
+        assert await waiting == LogEntry(2, 101, "info", "new")
 
 
 async def test_a_slow_follower_gets_a_gap() -> None:
@@ -75,25 +81,25 @@ async def test_a_slow_follower_gets_a_gap() -> None:
         for number in range(2, 11):
             recent.add("info", str(number))
         gap, entry = await take(following, 2)
-        assert gap == Gap(2, 7)
-        assert isinstance(entry, Entry)
+        assert gap == SequenceGap(2, 7)
+        assert isinstance(entry, LogEntry)
         assert entry.seq == 8
 
 
 async def test_threads_log_while_several_follow_and_no_number_is_skipped_silently() -> None:
-    recent = Recent(keep=50)
+    recent = LogBuffer(keep=50)
     total = 4 * 500
 
     def log_lines(name: int) -> None:
         for number in range(500):
             recent.add("info", f"{name}:{number}")
 
-    async def follow() -> list[Entry | Gap]:
+    async def follow() -> list[LogEntry | SequenceGap]:
         items = []
         async with aclosing(recent.follow(after=0)) as following:
             async for item in following:
                 items.append(item)
-                if isinstance(item, Entry) and item.seq == total:
+                if isinstance(item, LogEntry) and item.seq == total:
                     break
         return items
 
@@ -105,7 +111,7 @@ async def test_threads_log_while_several_follow_and_no_number_is_skipped_silentl
     for items in await asyncio.gather(*followers):
         expected = 1
         for item in items:
-            first, last = (item.first, item.last) if isinstance(item, Gap) else (item.seq, item.seq)
+            first, last = (item.first, item.last) if isinstance(item, SequenceGap) else (item.seq, item.seq)
             assert first == expected
             expected = last + 1
     for thread in threads:
@@ -113,7 +119,7 @@ async def test_threads_log_while_several_follow_and_no_number_is_skipped_silentl
 
 
 async def test_a_finalizer_may_log_while_lines_are_looked_at() -> None:
-    recent = Recent()
+    recent = LogBuffer()
 
     class Logs:
         def __init__(self) -> None:
@@ -131,7 +137,7 @@ async def test_a_finalizer_may_log_while_lines_are_looked_at() -> None:
                 Logs()
                 recent.add("info", "plain")
                 item = await anext(following)
-                assert isinstance(item, Entry)
+                assert isinstance(item, LogEntry)
                 assert item.seq == expected
                 expected += 1
     finally:
@@ -140,9 +146,9 @@ async def test_a_finalizer_may_log_while_lines_are_looked_at() -> None:
 
 
 def test_a_follower_whose_loop_was_closed_does_no_harm() -> None:
-    recent = Recent()
+    recent = LogBuffer()
 
-    async def begin() -> AsyncGenerator[Entry | Gap, None]:
+    async def begin() -> AsyncGenerator[LogEntry | SequenceGap, None]:
         following = recent.follow()
         step = asyncio.ensure_future(anext(following))
         await asyncio.sleep(0)
@@ -158,11 +164,11 @@ def test_a_follower_whose_loop_was_closed_does_no_harm() -> None:
 
 
 async def test_a_very_long_line_is_cut() -> None:
-    recent = Recent()
+    recent = LogBuffer()
     recent.add("info", "x" * (MAX_LINE + 1))
     async with aclosing(recent.follow()) as following:
         (entry,) = await take(following, 1)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, LogEntry)
     assert len(entry.line) == MAX_LINE
     assert entry.line.endswith("…")
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.kit import heap, jsonio
+from skerry.kit import json_codec, malloc
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import ManualClock, iso
-from skerry.kit.ids import new_id, new_id_after
+from skerry.kit.ulid import new_id, new_id_after
 
 LATER = st.floats(min_value=0, max_value=2**47 / 1000)
 
@@ -84,25 +84,25 @@ class Shape(msgspec.Struct, forbid_unknown_fields=True):
     ],
 )
 def test_bad_json_is_told_with_its_place(data: bytes, complaint: str) -> None:
-    with pytest.raises(jsonio.Malformed, match=complaint):
-        jsonio.decode(data, Shape)
+    with pytest.raises(json_codec.InvalidJson, match=complaint):
+        json_codec.decode(data, Shape)
 
 
 def test_json_that_is_nested_too_deeply_is_told_and_not_a_crash() -> None:
-    with pytest.raises(jsonio.Malformed, match="nested too deeply"):
-        jsonio.decode(b"[" * 100_000, list)
+    with pytest.raises(json_codec.InvalidJson, match="nested too deeply"):
+        json_codec.decode(b"[" * 100_000, list)
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(min_value=-(2**53), max_value=2**53), max_size=5))
 def test_canonical_json_does_not_depend_on_the_order_of_keys(value: dict[str, int]) -> None:
     turned = dict(reversed(list(value.items())))
-    assert jsonio.encode_canonical(value) == jsonio.encode_canonical(turned)
-    assert jsonio.decode(jsonio.encode_canonical(value), dict) == value
+    assert json_codec.encode_canonical(value) == json_codec.encode_canonical(turned)
+    assert json_codec.decode(json_codec.encode_canonical(value), dict) == value
 
 
 def test_large_pieces_that_are_free_again_are_kept() -> None:
     """Their pages are there the next time, and need not be asked for."""
-    assert heap.keep_freed()
+    assert malloc.raise_malloc_thresholds()
     pieces, size, turns = 4, 800_000, 20
 
     def work() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skerry.kit import sockdiag
+from skerry.kit import socket_owner
 
 OTHER_UID = 65533
 # Nothing is imported after the change of user: the other user may not be able to read the library.
@@ -37,7 +37,7 @@ def listener(family: socket.AddressFamily, host: str) -> Iterator[socket.socket]
 
 
 def owner_of_client(accepted: socket.socket) -> int | None:
-    return sockdiag.owner_of(accepted.getpeername()[:2], accepted.getsockname()[:2])
+    return socket_owner.owner_of(accepted.getpeername()[:2], accepted.getsockname()[:2])
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_a_closed_connection_has_no_owner_though_the_kernel_says_root() -> None:
         accepted = listening.accept()[0]
         ends = accepted.getpeername(), accepted.getsockname()
         client.close()
-        assert sockdiag.owner_of(*ends) is None
+        assert socket_owner.owner_of(*ends) is None
         accepted.close()  # from here on the client's end is only remembered, as user 0
-        assert sockdiag.owner_of(*ends) is None
+        assert socket_owner.owner_of(*ends) is None
 
 
 def test_a_listener_on_the_port_is_not_taken_for_the_connection() -> None:
     with listener(socket.AF_INET, "127.0.0.1") as listening:
-        assert sockdiag.owner_of(listening.getsockname(), ("127.0.0.1", 9)) is None
+        assert socket_owner.owner_of(listening.getsockname(), ("127.0.0.1", 9)) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_listener_on_the_port_is_not_taken_for_the_connection() -> None:
     ],
 )
 def test_every_doubt_is_answered_with_nobody(local: tuple[str, int], remote: tuple[str, int]) -> None:
-    assert sockdiag.owner_of(local, remote) is None
+    assert socket_owner.owner_of(local, remote) is None
 
 
 def test_nobody_owns_it_if_the_kernel_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +124,5 @@ def test_nobody_owns_it_if_the_kernel_cannot_be_asked(monkeypatch: pytest.Monkey
         socket.create_connection(listening.getsockname()),
         listening.accept()[0] as accepted,
     ):
-        monkeypatch.setattr(sockdiag, "_NETLINK_SOCK_DIAG", 31)  # no such netlink family
+        monkeypatch.setattr(socket_owner, "_NETLINK_SOCK_DIAG", 31)  # no such netlink family
         assert owner_of_client(accepted) is None

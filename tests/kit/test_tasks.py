@@ -8,8 +8,8 @@ import pytest
 
 from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
-from skerry.kit.tasks import Keeper, LoopDied, finish, give_up
-from tests.support.waiting import eventually
+from skerry.kit.tasks import CriticalTaskEnded, TaskSupervisor, cancel_and_wait, run_to_completion
+from tests.support.waiting import PATIENCE_S, eventually
 
 AT_ONCE = Backoff(first_s=0.0)
 
@@ -29,7 +29,7 @@ async def test_a_loop_that_raises_is_counted_and_started_again() -> None:
         await asyncio.Event().wait()
 
     before = deaths("test.stumble")
-    async with Keeper("test", backoff=AT_ONCE) as keep:
+    async with TaskSupervisor("test", backoff=AT_ONCE) as keep:
         keep.forever("stumble", stumble)
         await eventually(lambda: runs == 3)
     assert deaths("test.stumble") - before == 2
@@ -44,7 +44,7 @@ async def test_a_loop_that_returns_is_taken_as_dead_too() -> None:
         if runs > 1:
             await asyncio.Event().wait()
 
-    async with Keeper("test", backoff=AT_ONCE) as keep:
+    async with TaskSupervisor("test", backoff=AT_ONCE) as keep:
         keep.forever("leave", leave)
         await eventually(lambda: runs == 2)
 
@@ -53,10 +53,10 @@ async def test_a_critical_loop_that_dies_brings_its_owner_down() -> None:
     async def die() -> None:
         raise RuntimeError("gone")
 
-    async with Keeper("test") as keep:
+    async with TaskSupervisor("test") as keep:
         keep.forever("heart", die, critical=True)
-        with pytest.raises(LoopDied, match=r"test\.heart ended: RuntimeError\('gone'\)"):
-            await asyncio.wait_for(keep.failed(), 5)
+        with pytest.raises(CriticalTaskEnded, match=r"test\.heart ended: RuntimeError\('gone'\)"):
+            await asyncio.wait_for(keep.failed(), PATIENCE_S)
 
 
 async def test_who_waits_for_what_a_dead_loop_would_do_is_told_so_and_not_left_waiting() -> None:
@@ -66,12 +66,12 @@ async def test_who_waits_for_what_a_dead_loop_would_do_is_told_so_and_not_left_w
     async def ready() -> str:
         return "ready"
 
-    async with Keeper("test") as keep:
+    async with TaskSupervisor("test") as keep:
         assert await keep.unless_failed(ready()) == "ready"
         keep.forever("heart", die, critical=True)
         never = asyncio.Event()
-        with pytest.raises(LoopDied, match="unreadable"):
-            await asyncio.wait_for(keep.unless_failed(never.wait()), 5)
+        with pytest.raises(CriticalTaskEnded, match="unreadable"):
+            await asyncio.wait_for(keep.unless_failed(never.wait()), PATIENCE_S)
 
 
 async def test_leaving_the_keeper_cancels_every_loop_and_waits_for_it() -> None:
@@ -84,7 +84,7 @@ async def test_leaving_the_keeper_cancels_every_loop_and_waits_for_it() -> None:
             await asyncio.sleep(0)  # a loop may need a moment to put things away
             ended.append(name)
 
-    async with Keeper("test") as keep:
+    async with TaskSupervisor("test") as keep:
         keep.forever("a", lambda: linger("a"))
         keep.once("b", linger("b"))
         await asyncio.sleep(0)
@@ -96,13 +96,13 @@ async def test_a_background_task_that_fails_is_counted() -> None:
         raise ValueError("no")
 
     before = deaths("test.fail")
-    async with Keeper("test") as keep:
+    async with TaskSupervisor("test") as keep:
         keep.once("fail", fail())
         await eventually(lambda: deaths("test.fail") > before)
 
 
 async def test_an_unharmed_keeper_reports_no_failure() -> None:
-    async with Keeper("test") as keep:
+    async with TaskSupervisor("test") as keep:
         waiting = asyncio.ensure_future(keep.failed())
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -119,7 +119,7 @@ async def test_what_is_given_up_has_ended_whichever_way() -> None:
 
     tasks = [asyncio.ensure_future(fail()), asyncio.ensure_future(asyncio.Event().wait())]
     await asyncio.sleep(0)
-    await give_up(tasks)
+    await cancel_and_wait(tasks)
     assert isinstance(tasks[0].exception(), ValueError)
     assert tasks[1].cancelled()
 
@@ -131,7 +131,7 @@ async def test_what_must_be_finished_is_finished_however_often_we_are_cancelled(
         await go_on.wait()
         ended.append(True)
 
-    task = asyncio.ensure_future(finish(work()))
+    task = asyncio.ensure_future(run_to_completion(work()))
     for _ in range(3):
         await asyncio.sleep(0)
         task.cancel()
@@ -149,6 +149,6 @@ async def test_what_is_finished_in_peace_has_its_result_or_its_error() -> None:
             raise error
         return 7
 
-    assert await finish(work(None)) == 7
+    assert await run_to_completion(work(None)) == 7
     with pytest.raises(ValueError, match="no"):
-        await finish(work(ValueError("no")))
+        await run_to_completion(work(ValueError("no")))

@@ -36,11 +36,11 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = ManualClock(time.time())
-        self.authority = pki.Authority.load_or_create(path, self.clock)
+        self.authority = pki.CertificateAuthority.load_or_create(path, self.clock)
 
     def issue(self, name: str, *, server: bool = False, lifetime_s: float = 3600) -> Pair:
         pair = Pair(self.path / f"{name}.crt", self.path / f"{name}.key")
-        request = pki.Request.parse(pki.make_request(pki.load_or_create_key(pair.key)))
+        request = pki.SigningRequest.parse(pki.make_request(pki.load_or_create_key(pair.key)))
         issued = self.authority.issue(
             request,
             name=name,

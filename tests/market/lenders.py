@@ -10,57 +10,65 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
-from skerry.market import signing
-from skerry.market.accounts import Sale
-from skerry.market.buying import Buyer
-from skerry.market.dealing import Bought, Reserved
-from skerry.market.ledger import Ledger
-from skerry.market.listing import Lister
-from skerry.market.loans import Loans
-from skerry.market.peers import Peers
-from skerry.market.selecting import Offer
-from skerry.market.signing import Notary
-from skerry.market.traders import Desk
-from skerry.market.trading import Borrowed, Peer, Progress, State, Wish
-from skerry.model.ids import ContractId, FlavorId, HoldId
-from skerry.model.room import Room
-from skerry.model.settings import EventSettings, MarketSettings
-from skerry.store.memory import MemoryStore
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer.acquisition import ContractBuyer
+from skerry.market.buyer.contract_table import BorrowedContractTable
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.provider_client import RemoteContract, RemoteHold
+from skerry.market.buyer.quotes import (
+    BorrowedContract,
+    BorrowedContractState,
+    BuyProgress,
+    CapacityRequest,
+    MarketPeer,
+)
+from skerry.market.buyer.search import OfferSearch
+from skerry.market.buyer.service import BuyerService
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.provider.ledger.records import ContractRecord
+from skerry.market.terms import signatures
+from skerry.market.terms.selectors import OfferSnapshot
+from skerry.market.terms.signatures import ContractSigner
+from skerry.model.ids import ContractId, HoldId, OfferId
+from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import Resources
+from skerry.model.settings import EventSettings
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
 from tests.market.markets import flavor, room
-from tests.support.deals import BUYER, key
+from tests.support.deals import BUYER, OPEN, key
 
 SETTINGS = MarketSettings(list_timeout_s=0.2, deal_timeout_s=5.0)
 
 
 class Lender:
-    """A provider that one buyer speaks with: `skerry.market.dealing.Provider` over a ledger."""
+    """A provider that one buyer speaks with: `skerry.market.buyer.provider_client.ProviderClient` over a
+    ledger."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.key = key(name)
         self.ledger = ledger
         self.calls: list[str] = []
         self.before: Callable[[str], Awaitable[None]] | None = None  # may raise, or wait
-        self.forge: Callable[[Sale], bytes] | None = None
+        self.forge: Callable[[ContractRecord], bytes] | None = None
 
     @property
-    def peer(self) -> Peer:
-        return Peer(self.name, f"http://{self.name}.example:1323", self.key.cloud)
+    def peer(self) -> MarketPeer:
+        return MarketPeer(self.name, f"http://{self.name}.example:1323", self.key.cloud)
 
     @property
     def name(self) -> str:
         return next(name for name in NAMES if key(name).cloud == self.key.cloud)
 
     async def sell(self, id: str = "f", **changes: Any) -> None:
-        offer = flavor(id=FlavorId(id), provider=self.key.cloud, **changes)
+        offer = flavor(id=OfferId(id), provider=self.key.cloud, **changes)
         await self.ledger.publish(offer, actor="ed")
 
     def split(self, id: str = "f") -> tuple[int, int, int]:
         """Cores that are free, held and sold."""
-        account = self.ledger.flavor(FlavorId(id))
+        account = self.ledger.flavor(OfferId(id))
         assert self.ledger.audit() == {}
         return account.free.cpu // 1000, account.held.cpu // 1000, account.sold.cpu // 1000
 
@@ -69,24 +77,27 @@ class Lender:
         if self.before is not None:
             await self.before(name)
 
-    async def offers(self, wish: Wish) -> Sequence[Offer]:
+    async def check(self) -> None:
+        await self._called("check")
+
+    async def offers(self, wish: CapacityRequest) -> Sequence[OfferSnapshot]:
         await self._called("offers")
-        return [Offer(account.flavor, account.free) for account in self.ledger.flavors()]
+        return [OfferSnapshot(account.flavor, account.free) for account in self.ledger.flavors()]
 
     async def reserve(
-        self, flavor: FlavorId, room: Room, count: int, duration_s: float | None, *, key: str
-    ) -> Reserved:
+        self, flavor: OfferId, room: Resources, count: int, duration_s: float | None, *, key: str
+    ) -> RemoteHold:
         await self._called("reserve")
         hold = await self.ledger.reserve(
             BUYER.cloud, flavor, room=room, count=count, duration_s=duration_s, idempotency_key=key
         )
-        return Reserved(hold.id, hold.room, hold.count, hold.price)
+        return RemoteHold(hold.id, hold.room, hold.count, hold.price)
 
-    async def purchase(self, hold: HoldId) -> Bought:
+    async def purchase(self, hold: HoldId) -> RemoteContract:
         await self._called("purchase")
         sale = await self.ledger.purchase(hold, BUYER.cloud)
         document = sale.document if self.forge is None else self.forge(sale)
-        return Bought(sale.contract.id, document, f"{sale.contract.id}.secret")
+        return RemoteContract(sale.contract.id, document, f"{sale.contract.id}.secret")
 
     async def cancel(self, hold: HoldId) -> None:
         await self._called("cancel")
@@ -95,7 +106,7 @@ class Lender:
     async def sign(self, contract: ContractId, document: bytes) -> None:
         await self._called("sign")
         over = self.ledger.contract(contract).current
-        signing.check_countersigned(document, over)
+        signatures.check_countersigned(document, over)
         await self.ledger.countersign(contract, BUYER.cloud, document, over=over)
 
     async def release(self, contract: str) -> None:
@@ -117,10 +128,10 @@ async def lender(name: str, clock: ManualClock) -> AsyncIterator[Lender]:
     ledger = Ledger(
         store,
         clock,
-        MarketSettings(),
+        OPEN,
         EventLog(store, clock, EventSettings()),
         provider=key(name).cloud,
-        make_contract=Notary(key(name)).sign,
+        make_contract=ContractSigner(key(name)).sign,
         new_hold=lambda: f"{name}-{next(numbers)}",
     )
     running = asyncio.ensure_future(ledger.run())
@@ -128,7 +139,7 @@ async def lender(name: str, clock: ManualClock) -> AsyncIterator[Lender]:
         await ledger.ready()
         yield Lender(name, ledger)
     finally:
-        await give_up([running])
+        await cancel_and_wait([running])
         await store.close()
 
 
@@ -144,10 +155,10 @@ class Shop:
         self.is_leading = True
         self.opens = True  # contracts are opened as soon as they are there
         by_cloud = {lender.key.cloud: lender for lender in lenders}
-        self.peers = Peers(store, self.events, own=BUYER.cloud)
-        self.loans = Loans(store, self.events)
-        self.own: list[Offer] = []
-        lister = Lister(
+        self.peers = MarketPeerTable(store, self.events, own=BUYER.cloud)
+        self.loans = BorrowedContractTable(store, self.events)
+        self.own: list[OfferSnapshot] = []
+        lister = OfferSearch(
             self.peers,
             lambda peer: by_cloud[peer.cloud],
             clock,
@@ -155,7 +166,7 @@ class Shop:
             own=lambda: self.own,
         )
         numbers = itertools.count(1)
-        self.buyer = Buyer(
+        self.buyer = ContractBuyer(
             self.loans,
             self.peers,
             lister,
@@ -163,10 +174,9 @@ class Shop:
             BUYER,
             clock,
             settings,
-            is_leading=lambda: self.is_leading,
             new_id=lambda: f"deal-{next(numbers)}-of-{id(self)}",
         )
-        self.desk = Desk(
+        self.desk = BuyerService(
             self.loans,
             self.peers,
             lister,
@@ -178,7 +188,7 @@ class Shop:
         )
 
     @asynccontextmanager
-    async def running(self, *known: Peer) -> AsyncIterator[Shop]:
+    async def running(self, *known: MarketPeer) -> AsyncIterator[Shop]:
         loops = [asyncio.ensure_future(part.run()) for part in (self.peers, self.loans)]
         loops.append(asyncio.ensure_future(self._open()))
         try:
@@ -188,26 +198,32 @@ class Shop:
                 await self.desk.set_peer(peer, actor="ed")
             yield self
         finally:
-            await give_up(loops)
+            await cancel_and_wait(loops)
+
+    async def sweep(self) -> None:
+        """What the loops of the buyer do by themselves, once."""
+        await self.buyer.undo_left()
+        if self.is_leading:
+            await self.buyer.undo_overdue()
 
     async def _open(self) -> None:
         """Be whoever keeps contracts alive."""
         while True:
             moved = self.loans.moved
             for loan in self.loans.all():
-                if self.opens and loan.borrowed.state is State.OPENING:
-                    opened = replace(loan, borrowed=replace(loan.borrowed, state=State.OPEN))
+                if self.opens and loan.borrowed.state is BorrowedContractState.OPENING:
+                    opened = replace(loan, borrowed=replace(loan.borrowed, state=BorrowedContractState.OPEN))
                     await self.loans.change(loan.borrowed.id, lambda _, after=opened: after, actor="test")
             await moved.wait()
 
-    async def buy(self, cpu: int = 1, **more: Any) -> Borrowed:
+    async def buy(self, cpu: int = 1, **more: Any) -> BorrowedContract:
         """So many cores, and as many GB of memory."""
         told = await self.steps(cpu, **more)
         assert told[-1].borrowed is not None
         return told[-1].borrowed
 
-    async def steps(self, cpu: int = 1, **more: Any) -> list[Progress]:
-        wish = Wish(room(cpu, cpu * 1000), **more)
+    async def steps(self, cpu: int = 1, **more: Any) -> list[BuyProgress]:
+        wish = CapacityRequest(room(cpu, cpu * 1000), **more)
         return [progress async for progress in self.desk.buy(wish, actor="ann")]
 
     async def kinds(self) -> list[str]:

@@ -11,29 +11,30 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from skerry.control.events import EventLog
-from skerry.kit import jsonio, tasks
+from skerry.control.events.log import EventLog
+from skerry.kit import json_codec, tasks
 from skerry.kit.clock import Clock, ManualClock
-from skerry.market.accounts import Account, Sale
-from skerry.market.ledger import Ledger
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Contract, Flavor, Hold, Partition, Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.model.settings import EventSettings, MarketSettings
-from skerry.store.memory import MemoryStore
-from skerry.store.protocol import Store
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.provider.ledger.records import ContractRecord, OfferRecord
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market import Contract, Hold, Offer, Partition, Price
+from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.settings import EventSettings
+from skerry.store.local.memory import MemoryStore
+from skerry.store.protocol import Expect, Put, Store
 
 PROVIDER = CloudId("north")
 ANN, BOB = CloudId("ann"), CloudId("bob")
-F = FlavorId("f")
+F = OfferId("f")
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
     """Cores, MB and GB."""
-    return Room(Millicores(cpu * 1000), Megabytes(memory), Gigabytes(disk))
+    return Resources(Millicores(cpu * 1000), Megabytes(memory), Gigabytes(disk))
 
 
-def flavor(**changes: Any) -> Flavor:
+def flavor(**changes: Any) -> Offer:
     """Eight cores and 8 GB, in parts of a core and 1 GB."""
     basics: dict[str, Any] = {
         "id": F,
@@ -44,12 +45,12 @@ def flavor(**changes: Any) -> Flavor:
         "created_at": 1.0,
         "partition": Partition(least=room(1, 1000), step=room(1, 1000)),
     }
-    return Flavor(**basics | changes)
+    return Offer(**basics | changes)
 
 
 def document(contract: Contract) -> bytes:
     """Stands for the signed contract: depends on every term, as that does."""
-    return b"signed:" + jsonio.encode(contract)
+    return b"signed:" + json_codec.encode(contract)
 
 
 class Market:
@@ -80,9 +81,9 @@ class Market:
 
     async def stop(self) -> None:
         if self._running is not None:
-            await tasks.give_up([self._running])
+            await tasks.cancel_and_wait([self._running])
 
-    async def publish(self, **changes: Any) -> Account:
+    async def publish(self, **changes: Any) -> OfferRecord:
         return await self.ledger.publish(flavor(**changes), actor="ed")
 
     async def reserve(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> Hold:
@@ -91,7 +92,7 @@ class Market:
             buyer, options.pop("flavor", F), room=room(cpu, cpu * 1000), **options
         )
 
-    async def buy(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> Sale:
+    async def buy(self, buyer: CloudId = ANN, cpu: int = 1, **options: Any) -> ContractRecord:
         return await self.ledger.purchase((await self.reserve(buyer, cpu, **options)).id, buyer)
 
     async def pass_time(self, seconds: float) -> None:
@@ -99,7 +100,7 @@ class Market:
         self.clock.advance(seconds)
         await self.ledger.sweep()
 
-    def split(self, id: FlavorId = F) -> tuple[int, int, int]:
+    def split(self, id: OfferId = F) -> tuple[int, int, int]:
         """Cores that are free, held and sold, which make up all there are."""
         account = self.ledger.flavor(id)
         assert account.free + account.held + account.sold == account.capacity
@@ -118,7 +119,7 @@ async def market(
     """`changes` are settings, or options of the ledger that are no settings."""
     clock = clock or ManualClock()
     ours = store or MemoryStore(clock)
-    names = {"owns_deadlines", "prefix"}
+    names = {"has_leader", "prefix", "is_known"}
     options = {name: changes.pop(name) for name in names & changes.keys()}
     one = Market(ours, clock, replace(MarketSettings(), **changes), **options)
     await one.start()
@@ -128,6 +129,11 @@ async def market(
         await one.stop()
         if store is None:
             await ours.close()
+
+
+async def lead(store: Store) -> Expect:
+    """Be the server that leads from now on, whoever did before: the fence of that."""
+    return Expect("leader", await store.commit([Put("leader", b"here")]))
 
 
 async def outcome(work: Any) -> Any:

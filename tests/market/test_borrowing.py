@@ -9,33 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry.market import borrowing
-from skerry.market.borrowing import Plan, Seen
-from skerry.market.dealing import Standing
-from skerry.market.loans import Loan
-from skerry.market.trading import Borrowed, State
-from skerry.model.ids import ContractId, FlavorId, HoldId, NodeId
+from skerry.market.buyer import node_decisions
+from skerry.market.buyer.contract_table import BorrowedContractRecord
+from skerry.market.buyer.node_decisions import BorrowedNodePlan, ObservedBorrowedNode
+from skerry.market.buyer.provider_client import RemoteContractStatus
+from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
+from skerry.model.ids import ContractId, HoldId, NodeId, OfferId
 from skerry.model.market import Price
-from skerry.model.settings import MarketSettings
+from skerry.model.market_settings import MarketSettings
 from tests.market.markets import room
 
 NOW = 1_700_000_000.0
 END = NOW + 3600.0
 SETTINGS = MarketSettings(drain_s=60.0, peer_silence_s=120.0)
-LOAN = Loan(
-    Borrowed(
+LOAN = BorrowedContractRecord(
+    BorrowedContract(
         id=ContractId("c1"),
         peer="north",
         cloud="key.north",
         node=NodeId("borrowed-c1"),
-        flavor=FlavorId("f"),
+        flavor=OfferId("f"),
         room=room(1, 1000),
         count=1,
         price=Price(Decimal("0.1"), "EUR", "PT1H"),
         total=Decimal("0.1"),
         starts_at=NOW,
         ends_at=END,
-        state=State.OPENING,
+        state=BorrowedContractState.OPENING,
         reclaim_at=None,
         reason="",
         ended_at=None,
@@ -46,110 +46,126 @@ LOAN = Loan(
     signed_until=END,
     open_by=NOW + 20.0,
 )
-HEARD = Seen(is_heard=True, is_registered=True)
+HEARD = ObservedBorrowedNode(is_heard=True, is_registered=True)
 
 
-def in_state(state: State, **changes: Any) -> Loan:
+def in_state(state: BorrowedContractState, **changes: Any) -> BorrowedContractRecord:
     return replace(LOAN, borrowed=replace(LOAN.borrowed, state=state, **changes))
 
 
-def decide(loan: Loan, seen: Seen, now: float = NOW + 1) -> Plan:
-    return borrowing.decide(loan, seen, SETTINGS, now)
+def decide(
+    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float = NOW + 1
+) -> BorrowedNodePlan:
+    return node_decisions.decide(loan, seen, SETTINGS, now)
 
 
 def test_a_new_contract_has_its_door_opened_and_is_open_when_its_node_is_heard() -> None:
-    plan = decide(LOAN, Seen())
-    assert (plan.wants_door, plan.loan.borrowed.state) == (True, State.OPENING)
-    assert decide(LOAN, HEARD).loan.borrowed.state is State.OPEN
+    plan = decide(LOAN, ObservedBorrowedNode())
+    assert (plan.wants_door, plan.loan.borrowed.state) == (True, BorrowedContractState.OPENING)
+    assert decide(LOAN, HEARD).loan.borrowed.state is BorrowedContractState.OPEN
 
 
 def test_one_that_does_not_open_in_time_is_given_back_with_the_providers_reason() -> None:
-    told = Standing(END, cell="scheduling", cell_reason="no node has room")
-    plan = decide(LOAN, Seen(standing=told), NOW + 20)
+    told = RemoteContractStatus(END, cell="scheduling", cell_reason="no node has room")
+    plan = decide(LOAN, ObservedBorrowedNode(standing=told), NOW + 20)
     assert plan.loan.borrowed.reason == "it did not open in time: no node has room"
     assert (plan.wants_door, plan.releases) == (False, True)
-    plan = decide(LOAN, Seen(trouble="peer north: it is being made"), NOW + 20)
+    plan = decide(LOAN, ObservedBorrowedNode(trouble="peer north: it is being made"), NOW + 20)
     assert plan.loan.borrowed.reason == "it did not open in time: peer north: it is being made"
 
 
 def test_a_node_is_drained_before_the_end_and_released_when_it_is_empty() -> None:
-    loan = in_state(State.OPEN)
+    loan = in_state(BorrowedContractState.OPEN)
     assert decide(loan, HEARD, END - 61).drain_by is None
     plan = decide(loan, HEARD, END - 60)
-    assert (plan.drain_by, plan.loan.borrowed.state, plan.wants_door) == (END, State.DRAINING, True)
+    assert (plan.drain_by, plan.loan.borrowed.state, plan.wants_door) == (
+        END,
+        BorrowedContractState.DRAINING,
+        True,
+    )
     over = decide(plan.loan, replace(HEARD, is_drained=True), END - 30)
-    assert (over.loan.borrowed.state, over.loan.borrowed.reason) == (State.ENDED, "its time is over")
+    assert (over.loan.borrowed.state, over.loan.borrowed.reason) == (
+        BorrowedContractState.ENDED,
+        "its time is over",
+    )
     assert (over.unregisters, over.releases, over.wants_door) == (True, True, False)
 
 
 def test_a_short_contract_is_used_for_half_of_it() -> None:
-    short = replace(in_state(State.OPEN, ends_at=NOW + 20), signed_until=NOW + 20)
+    short = replace(in_state(BorrowedContractState.OPEN, ends_at=NOW + 20), signed_until=NOW + 20)
     assert decide(short, HEARD, NOW + 9).drain_by is None
     assert decide(short, HEARD, NOW + 10).drain_by == NOW + 20
 
 
 def test_what_is_taken_back_is_drained_at_once_until_its_notice_is_over() -> None:
-    told = Standing(END, reclaim_at=NOW + 120, reason="repairs")
-    plan = decide(in_state(State.OPEN), replace(HEARD, standing=told))
+    told = RemoteContractStatus(END, reclaim_at=NOW + 120, reason="repairs")
+    plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, standing=told))
     assert (plan.drain_by, plan.loan.borrowed.reclaim_at) == (NOW + 120, NOW + 120)
     over = decide(plan.loan, replace(HEARD, standing=told), NOW + 120)
     assert over.loan.borrowed.reason == "taken back: repairs"
 
 
 def test_what_we_give_back_is_drained_first() -> None:
-    leaving = borrowing.leave(in_state(State.OPEN), NOW + 60)
-    assert leaving.borrowed.state is State.DRAINING
-    assert borrowing.leave(leaving, NOW + 900) == leaving
+    leaving = node_decisions.request_release(in_state(BorrowedContractState.OPEN), NOW + 60)
+    assert leaving.borrowed.state is BorrowedContractState.DRAINING
+    assert node_decisions.request_release(leaving, NOW + 900) == leaving
     assert decide(leaving, HEARD).drain_by == NOW + 60
     assert not decide(leaving, HEARD, NOW + 59).loan.is_over
     assert decide(leaving, HEARD, NOW + 60).loan.is_over  # also if its node is lost, and never drained
     assert decide(leaving, replace(HEARD, is_drained=True)).loan.is_over
-    assert decide(borrowing.leave(LOAN, NOW + 60), Seen()).loan.borrowed.reason == "given back"
+    assert (
+        decide(node_decisions.request_release(LOAN, NOW + 60), ObservedBorrowedNode()).loan.borrowed.reason
+        == "given back"
+    )
 
 
 def test_a_renewed_contract_takes_work_again() -> None:
-    draining = in_state(State.DRAINING)
+    draining = in_state(BorrowedContractState.DRAINING)
     plan = decide(
-        replace(draining, signed_until=END + 3600), replace(HEARD, standing=Standing(END + 3600)), END - 9
+        replace(draining, signed_until=END + 3600),
+        replace(HEARD, standing=RemoteContractStatus(END + 3600)),
+        END - 9,
     )
-    assert (plan.is_reopened, plan.loan.borrowed.state) == (True, State.OPEN)
+    assert (plan.is_reopened, plan.loan.borrowed.state) == (True, BorrowedContractState.OPEN)
     assert plan.loan.borrowed.ends_at == END + 3600
 
 
 def test_a_provider_can_shorten_what_it_signed_and_not_lengthen_it() -> None:
-    loan = in_state(State.OPEN)
-    assert decide(loan, replace(HEARD, standing=Standing(END + 900))).loan.borrowed.ends_at == END
-    assert decide(loan, replace(HEARD, standing=Standing(NOW + 9))).loan.borrowed.ends_at == NOW + 9
+    loan = in_state(BorrowedContractState.OPEN)
+    assert decide(loan, replace(HEARD, standing=RemoteContractStatus(END + 900))).loan.borrowed.ends_at == END
+    assert (
+        decide(loan, replace(HEARD, standing=RemoteContractStatus(NOW + 9))).loan.borrowed.ends_at == NOW + 9
+    )
 
 
 def test_a_silent_provider_is_given_up_and_told_until_the_end_of_the_contract() -> None:
-    loan = in_state(State.OPEN)
-    assert not decide(loan, Seen(is_registered=True, silent_s=119)).loan.is_over
-    plan = decide(loan, Seen(is_registered=True, silent_s=120))
+    loan = in_state(BorrowedContractState.OPEN)
+    assert not decide(loan, ObservedBorrowedNode(is_registered=True, silent_s=119)).loan.is_over
+    plan = decide(loan, ObservedBorrowedNode(is_registered=True, silent_s=120))
     assert plan.loan.borrowed.reason == "nothing was heard of its provider for 120 s"
     assert (plan.unregisters, plan.releases) == (True, True)
-    assert decide(plan.loan, Seen(), END - 1).releases
-    late = decide(plan.loan, Seen(), END)
+    assert decide(plan.loan, ObservedBorrowedNode(), END - 1).releases
+    late = decide(plan.loan, ObservedBorrowedNode(), END)
     assert (late.releases, late.loan.is_done) == (False, True)
 
 
 def test_who_was_told_of_the_end_by_the_provider_need_not_tell_it() -> None:
-    told = Standing(END, ended="withdrawn", reason="repairs")
-    plan = decide(in_state(State.OPEN), replace(HEARD, standing=told))
+    told = RemoteContractStatus(END, ended="withdrawn", reason="repairs")
+    plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, standing=told))
     assert (plan.loan.is_done, plan.releases, plan.unregisters) == (True, False, True)
     assert plan.loan.borrowed.reason == "taken back: repairs"
 
 
 moments = st.floats(NOW - 100, END + 7200)
 standings = st.none() | st.builds(
-    Standing,
+    RemoteContractStatus,
     moments,
     st.none() | moments,
     st.sampled_from(["", "repairs"]),
     st.sampled_from(["", "", "", "expired", "released", "withdrawn"]),
 )
 sights = st.builds(
-    Seen,
+    ObservedBorrowedNode,
     st.booleans(),
     st.booleans(),
     st.booleans(),
@@ -161,9 +177,9 @@ loans = st.builds(
         in_state(state, ends_at=ends_at, reclaim_at=reclaim_at),
         signed_until=max(ends_at, END),
         leave_by=leave_by,
-        is_told=is_told and state is State.ENDED,
+        is_told=is_told and state is BorrowedContractState.ENDED,
     ),
-    st.sampled_from(State),
+    st.sampled_from(BorrowedContractState),
     moments,
     st.none() | moments,
     st.none() | moments,
@@ -173,7 +189,7 @@ loans = st.builds(
 
 @given(loan=loans, seen=sights, now=moments)
 def test_whatever_was_seen_the_plan_is_safe_and_asking_again_changes_nothing(
-    loan: Loan, seen: Seen, now: float
+    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float
 ) -> None:
     plan = decide(loan, seen, now)
     after = plan.loan
@@ -192,7 +208,7 @@ def test_whatever_was_seen_the_plan_is_safe_and_asking_again_changes_nothing(
     assert not loan.is_over or after.is_over
     if plan.drain_by is not None:
         assert plan.drain_by <= after.borrowed.due_at
-        assert after.borrowed.state is State.DRAINING
+        assert after.borrowed.state is BorrowedContractState.DRAINING
     assert after.borrowed.ends_at <= max(after.signed_until, loan.borrowed.ends_at)
     again = decide(after, seen, now)
     assert again.loan == after
@@ -206,7 +222,7 @@ def test_whatever_was_seen_the_plan_is_safe_and_asking_again_changes_nothing(
 
 @given(loan=loans, seen=sights, now=moments, later=st.floats(0, 10_000))
 def test_every_contract_ends_by_its_end_and_is_done_with(
-    loan: Loan, seen: Seen, now: float, later: float
+    loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float, later: float
 ) -> None:
     plan = decide(loan, seen, now)
     last = decide(plan.loan, seen, max(now, plan.loan.signed_until) + later)

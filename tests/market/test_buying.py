@@ -13,17 +13,16 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from skerry.kit.clock import ManualClock
-from skerry.market import signing
-from skerry.market.accounts import Sale
-from skerry.market.selecting import Offer
-from skerry.market.signing import Notary
-from skerry.market.trading import Peer, State, Wish
+from skerry.market.buyer.quotes import BorrowedContractState, CapacityRequest
+from skerry.market.provider.ledger.records import ContractRecord
+from skerry.market.terms import signatures
+from skerry.market.terms.signatures import ContractSigner
 from skerry.model import errors
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.market import Partition, Price
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
 from tests.market.lenders import SETTINGS, Lender, Shop, lender, shop
-from tests.market.markets import flavor, room
+from tests.market.markets import room
 from tests.market.test_crashes import Fuse
 from tests.support.deals import BUYER, STRANGER, forged, key
 from tests.support.waiting import eventually
@@ -39,12 +38,16 @@ async def test_the_cheapest_offer_is_held_bought_signed_and_kept() -> None:
         steps = [progress.step for progress in told]
         assert steps == ["listing", "listing", "reserving", "buying", "signing", "opening", "done"]
         borrowed = told[-1].borrowed
-        assert (borrowed.peer, borrowed.cloud, borrowed.state) == ("south", south.key.cloud, State.OPEN)
+        assert (borrowed.peer, borrowed.cloud, borrowed.state) == (
+            "south",
+            south.key.cloud,
+            BorrowedContractState.OPEN,
+        )
         assert borrowed.node == f"borrowed-{borrowed.id}"
         assert (borrowed.taken, borrowed.price.amount) == (room(2, 2000), Decimal("0.1"))
         assert borrowed.ends_at - borrowed.starts_at == 600.0
         assert (south.split(), north.split()) == ((6, 0, 2), (8, 0, 0))
-        both = signing.verify(borrowed.document.encode(), seller=south.key.cloud, buyer=BUYER.cloud)
+        both = signatures.verify(borrowed.document.encode(), seller=south.key.cloud, buyer=BUYER.cloud)
         assert both.buyer is not None
         assert south.ledger.contract(borrowed.id).countersigned == borrowed.document.encode()
         assert mine.loans.deals() == []
@@ -57,7 +60,7 @@ async def test_the_price_of_an_hour_counts_whatever_the_period() -> None:
         await north.sell(price=Price(Decimal("0.001"), "EUR", "PT1S"))
         await south.sell(price=Price(Decimal(10), "EUR", "P1D"))
         assert (await mine.buy()).peer == "south"
-        with pytest.raises(errors.NoRoom, match="no peer offers"):
+        with pytest.raises(errors.ResourcesExhausted, match="no peer offers"):
             await mine.buy(max_price=Decimal("0.05"))
         assert (await mine.buy(max_price=Decimal("0.06"))).peer == "south"
 
@@ -72,7 +75,7 @@ async def test_only_one_currency_is_compared_and_that_is_said() -> None:
             told[1].message == "2 offers in EUR, the best of north; not compared with 1 in other currencies"
         )
         assert (await mine.buy(currency="NOK")).peer == "south"
-        with pytest.raises(errors.NoRoom):
+        with pytest.raises(errors.ResourcesExhausted):
             await mine.buy(currency="USD")
 
 
@@ -81,13 +84,13 @@ async def test_a_wish_is_for_at_least_so_much_in_steps_or_whole() -> None:
         await north.sell("parts")
         borrowed = (await mine.steps(1, currency="EUR"))[-1].borrowed
         assert borrowed.room == room(1, 1000)
-        wish = Wish(replace(room(1, 1500), cpu=1500))
+        wish = CapacityRequest(replace(room(1, 1500), cpu=1500))
         (found,) = (await mine.desk.offers(wish)).found
         assert found.room == room(2, 2000)
         await north.sell("whole", partition=None, price=Price(Decimal("0.01"), "EUR", "PT1H"))
         best, other = (await mine.desk.offers(wish)).found
         assert (best.flavor.id, best.room, other.flavor.id) == ("whole", room(8, 8000), "parts")
-        (all_left,) = (await mine.desk.offers(Wish(room(7, 6500), count=1))).found[1:]
+        (all_left,) = (await mine.desk.offers(CapacityRequest(room(7, 6500), count=1))).found[1:]
         assert all_left.room == room(7, 7000)
 
 
@@ -98,7 +101,7 @@ async def test_nothing_is_bought_that_nothing_could_run_on() -> None:
         )
         await north.sell("parts", partition=Partition(room(0, 0), room(1, 500)))
         for wished, had in ((room(1, 0), room(1, 500)), (room(0, 700), room(1, 1000))):
-            (found,) = (await mine.desk.offers(Wish(wished))).found
+            (found,) = (await mine.desk.offers(CapacityRequest(wished))).found
             assert (found.flavor.id, found.room) == ("parts", had)
 
 
@@ -110,10 +113,10 @@ async def test_a_peer_that_hangs_is_named_and_holds_nobody_up() -> None:
             await asyncio.Event().wait()
 
         north.before = hang
-        listing = await mine.desk.offers(Wish())
+        listing = await mine.desk.offers(CapacityRequest())
         assert [found.peer for found in listing.found] == ["south"]
         assert [failure.peer for failure in listing.failures] == ["north"]
-        only = await mine.desk.offers(Wish(peer="south"))
+        only = await mine.desk.offers(CapacityRequest(peer="south"))
         assert ([found.peer for found in only.found], only.failures) == (["south"], [])
         told = await mine.steps()
         assert "no answer of north" in told[1].message
@@ -135,7 +138,7 @@ async def test_a_peer_that_hangs_in_the_middle_is_left_for_the_next_and_undone_w
         assert (await mine.buy()).peer == "south"
         assert north.split() == (7, 1, 0)
         is_back.set()
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
 
 
@@ -182,7 +185,7 @@ async def test_of_a_peer_without_room_every_offer_is_tried_and_the_last_word_tol
 
         async def refuse(call: str) -> None:
             if call == "reserve":
-                raise errors.NoRoom("peer north: it is sold")
+                raise errors.ResourcesExhausted("peer north: it is sold")
 
         north.before = refuse
         with pytest.raises(errors.Unavailable, match=r"^nothing could be bought; peer north: it is sold$"):
@@ -192,7 +195,7 @@ async def test_of_a_peer_without_room_every_offer_is_tried_and_the_last_word_tol
 
 async def test_who_has_no_peers_learns_how_to_name_one() -> None:
     async with shop() as (mine,):
-        with pytest.raises(errors.NoRoom, match="skerry market peers add"):
+        with pytest.raises(errors.ResourcesExhausted, match="skerry market peers add"):
             await mine.buy()
 
 
@@ -203,22 +206,24 @@ async def test_a_peer_that_is_full_by_then_falls_to_the_next() -> None:
 
         async def be_quicker(call: str) -> None:
             if call == "reserve" and north.split()[0]:
-                await north.ledger.reserve(CloudId("bob"), (await north.offers(Wish()))[0].flavor.id)
+                await north.ledger.reserve(
+                    CloudId("bob"), (await north.offers(CapacityRequest()))[0].flavor.id
+                )
 
         north.before = be_quicker
         assert (await mine.buy()).peer == "south"
         assert (north.split(), mine.loans.deals()) == ((0, 8, 0), [])
 
 
-def resigned(sale: Sale, signer: str = "north", **changes: Any) -> bytes:
+def resigned(sale: ContractRecord, signer: str = "north", **changes: Any) -> bytes:
     """The contract with other terms, signed for what it says."""
-    return Notary(key(signer)).sign(replace(sale.contract, **changes))
+    return ContractSigner(key(signer)).sign(replace(sale.contract, **changes))
 
 
-LIES: dict[str, Callable[[Sale], bytes]] = {
+LIES: dict[str, Callable[[ContractRecord], bytes]] = {
     "signed by another": lambda sale: resigned(sale, "east", seller=key("east").cloud),
     "signed by a stranger in the seller's name": lambda sale: forged(
-        "stranger", signing.Signer(STRANGER, signing.CONTRACT)._start[:-1], b"{}"
+        "stranger", signatures.PayloadSigner(STRANGER, signatures.CONTRACT)._start[:-1], b"{}"
     ),
     "not signed": lambda sale: b"eyJhbGciOiJub25lIn0." + sale.document.split(b".")[1] + b".",
     "for another buyer": lambda sale: resigned(sale, buyer=STRANGER.cloud),
@@ -233,7 +238,7 @@ LIES: dict[str, Callable[[Sale], bytes]] = {
     "longer, and dearer": lambda sale: resigned(
         sale, ends_at=sale.contract.starts_at + 6000.0, total=sale.contract.total * 10
     ),
-    "another offer": lambda sale: resigned(sale, flavor=replace(sale.contract.flavor, id=FlavorId("other"))),
+    "another offer": lambda sale: resigned(sale, flavor=replace(sale.contract.flavor, id=OfferId("other"))),
     "elsewhere": lambda sale: resigned(sale, flavor=replace(sale.contract.flavor, location="moon")),
     "of another kind of machine": lambda sale: resigned(
         sale, flavor=replace(sale.contract.flavor, architecture="s390x")
@@ -293,24 +298,24 @@ async def test_who_hangs_up_before_it_is_bought_has_nothing() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
         for last in ("reserving", "buying", "signing"):
-            async with aclosing(mine.desk.buy(Wish(room(1, 1000)), actor="ann")) as told:
+            async with aclosing(mine.desk.buy(CapacityRequest(room(1, 1000)), actor="ann")) as told:
                 async for progress in told:
                     if progress.step == last:
                         break
-            await mine.buyer.sweep()
+            await mine.sweep()
             assert (north.split(), mine.loans.deals(), mine.desk.borrowed()) == ((8, 0, 0), [], [])
 
 
 async def test_who_hangs_up_afterwards_keeps_it() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
-        async with aclosing(mine.desk.buy(Wish(room(1, 1000)), actor="ann")) as told:
+        async with aclosing(mine.desk.buy(CapacityRequest(room(1, 1000)), actor="ann")) as told:
             async for progress in told:
                 if progress.step == "opening":
                     break
         (kept,) = mine.desk.borrowed()
-        await mine.buyer.sweep()
-        await eventually(lambda: mine.desk.get(kept.id).state is State.OPEN)
+        await mine.sweep()
+        await eventually(lambda: mine.desk.get(kept.id).state is BorrowedContractState.OPEN)
         assert north.split() == (7, 0, 1)
 
 
@@ -320,7 +325,9 @@ async def test_a_contract_that_does_not_open_fails_with_its_reason() -> None:
         mine.opens = False
         buying = asyncio.ensure_future(mine.buy())
         loan = await eventually(lambda: next(iter(mine.loans.all()), None))
-        over = replace(loan.borrowed, state=State.ENDED, reason="it did not open in time: no room")
+        over = replace(
+            loan.borrowed, state=BorrowedContractState.ENDED, reason="it did not open in time: no room"
+        )
         await mine.loans.change(loan.borrowed.id, lambda now: replace(now, borrowed=over), actor="test")
         with pytest.raises(errors.Unavailable, match="did not open in time: no room"):
             await buying
@@ -329,24 +336,26 @@ async def test_a_contract_that_does_not_open_fails_with_its_reason() -> None:
 async def test_deals_of_others_are_undone_by_who_leads_when_they_are_overdue() -> None:
     async with shop("north") as (mine, north):
         await north.sell()
-        deal = mine.buyer._deal((await mine.desk.offers(Wish(room(1, 1000)))).found[0], Wish(room(1, 1000)))
+        deal = mine.buyer._deal(
+            (await mine.desk.offers(CapacityRequest(room(1, 1000)))).found[0], CapacityRequest(room(1, 1000))
+        )
         await mine.loans.begin(deal)
         held = await north.reserve(deal.flavor, deal.room, 1, None, key=deal.id)
         await mine.loans.note(replace(deal, hold=held.id))
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert north.split() == (7, 1, 0)
         mine.clock.advance(SETTINGS.deal_timeout_s + 5)
         mine.is_leading = False
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert north.split() == (7, 1, 0)
         mine.is_leading = True
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
 
 
 async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undone() -> None:
     async with shop("north", "south", deal_timeout_s=40.0) as (mine, north, south):
-        wish = Wish(room(1, 1000))
+        wish = CapacityRequest(room(1, 1000))
         for one in (north, south):
             await one.sell()
         for found in (await mine.desk.offers(wish)).found:
@@ -362,7 +371,7 @@ async def test_what_a_peer_that_hangs_holds_keeps_nobody_else_s_from_being_undon
 
         north.before = hang
         mine.clock.advance(45)
-        sweeping = asyncio.ensure_future(mine.buyer.sweep())
+        sweeping = asyncio.ensure_future(mine.sweep())
         await eventually(lambda: south.split() == (8, 0, 0))
         assert north.split() == (7, 1, 0)
         is_back.set()
@@ -384,15 +393,15 @@ async def test_a_peer_that_is_gone_is_asked_less_and_less_often_and_once_more_wh
         north.calls.clear()
         with capture_logs() as logs:
             for _ in range(600):
-                await mine.buyer.sweep()
+                await mine.sweep()
                 mine.clock.advance(2)
         assert 8 <= len(north.calls) <= 16
         assert [line["log_level"] for line in logs] == ["warning"] * len(north.calls)
         north.before = None
         mine.clock.advance(400)
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert mine.loans.deals() == []
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert mine.buyer._failed == {}
 
 
@@ -407,7 +416,7 @@ async def count_writes() -> int:
 
 
 async def buy_until_kept(mine: Shop) -> None:
-    async with aclosing(mine.desk.buy(Wish(room(1, 1000)), actor="ann")) as told:
+    async with aclosing(mine.desk.buy(CapacityRequest(room(1, 1000)), actor="ann")) as told:
         async for progress in told:
             if progress.step == "opening":
                 return
@@ -431,11 +440,11 @@ async def test_a_crash_at_any_write_leaves_a_contract_that_is_kept_or_nothing(is
                     await buy_until_kept(broken)
             clock.advance(SETTINGS.deal_timeout_s + 5)
             async with Shop(store, clock, [north], SETTINGS).running() as after:
-                await after.buyer.sweep()
+                await after.sweep()
                 assert after.loans.deals() == []
                 live = [loan for loan in after.loans.all() if not loan.is_over]
                 assert north.split() == ((7, 0, 1) if live else (8, 0, 0))
-                assert (await after.buy()).state is State.OPEN
+                assert (await after.buy()).state is BorrowedContractState.OPEN
         await store.close()
 
 
@@ -454,142 +463,5 @@ async def test_an_answer_that_is_lost_is_found_again_and_undone(lost: str) -> No
             await mine.buy()
         delattr(north, lost)
         assert north.split() != (8, 0, 0)
-        await mine.buyer.sweep()
+        await mine.sweep()
         assert (north.split(), mine.loans.deals()) == ((8, 0, 0), [])
-
-
-async def test_a_contract_is_renewed_and_given_back() -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        borrowed = await mine.buy(duration_s=600.0)
-        longer = await mine.desk.renew(borrowed.id, 300.0, actor="ann")
-        assert longer.ends_at == borrowed.ends_at + 300.0
-        assert north.ledger.contract(borrowed.id).countersigned == longer.document.encode()
-        dear = Price(Decimal(50), "EUR", "PT1H")
-        await north.ledger.update(borrowed.flavor, lambda flavor: replace(flavor, price=dear), actor="ed")
-        with pytest.raises(errors.Refused, match=r"now asks for 6\.25 EUR"):
-            await mine.desk.renew(borrowed.id, 300.0, actor="ann")
-        assert mine.desk.get(borrowed.id) == longer
-        leaving = await mine.desk.release(borrowed.id, actor="ann")
-        assert leaving.state is State.DRAINING
-        assert mine.loans.get(borrowed.id).leave_by == mine.clock.now() + SETTINGS.drain_s
-        with pytest.raises(errors.Refused, match="ends: given back"):
-            await mine.desk.renew(borrowed.id, 300.0, actor="ann")
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        {"room": room(1, 500)},
-        {"notice_s": 0.0},
-        {"starts_at": 1.0},
-        {"hold": HoldId("other")},
-        {"total": Decimal(1000)},
-        {"count": 2},
-        {"longer_s": 86400.0},
-        {"longer_s": -200.0},
-    ],
-    ids=str,
-)
-async def test_a_renewal_that_changes_more_than_was_asked_for_is_not_signed(lie: dict[str, Any]) -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        borrowed = await mine.buy(duration_s=600.0)
-        honest, signed = north.renew, north.calls.count("sign")
-
-        async def renew(contract: ContractId, until: float) -> bytes:
-            await honest(contract, until)
-            sale = north.ledger.contract(contract)
-            later = {"ends_at": sale.contract.ends_at + lie["longer_s"]} if "longer_s" in lie else lie
-            return resigned(sale, **later)
-
-        north.renew = renew  # type: ignore[method-assign] # a provider that lies
-        with pytest.raises(errors.Refused):
-            await mine.desk.renew(borrowed.id, 300.0, actor="ann")
-        assert (mine.desk.get(borrowed.id), north.calls.count("sign")) == (borrowed, signed)
-
-
-async def test_a_renewal_whose_answer_was_lost_is_asked_for_again_and_added_once() -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        borrowed = await mine.buy(duration_s=600.0)
-        honest = north.renew
-
-        async def renew(contract: ContractId, until: float) -> bytes:
-            await honest(contract, until)
-            raise errors.TimedOut("peer north did not answer")
-
-        north.renew = renew  # type: ignore[method-assign] # a connection that breaks
-        with pytest.raises(errors.TimedOut):
-            await mine.desk.renew(borrowed.id, 300.0, actor="ann")
-        north.renew = honest  # type: ignore[method-assign]
-        longer = await mine.desk.renew(borrowed.id, 300.0, actor="ann")
-        assert longer.ends_at == borrowed.ends_at + 300.0
-        assert north.ledger.contract(borrowed.id).contract.ends_at == longer.ends_at
-
-
-async def test_a_peer_with_live_contracts_is_neither_removed_nor_made_another() -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        await mine.buy()
-        with pytest.raises(errors.Conflict, match=r"contract \w+ of peer north is live; release"):
-            await mine.desk.remove_peer("north", actor="ed")
-        with pytest.raises(errors.Conflict):
-            await mine.desk.set_peer(replace(north.peer, cloud=STRANGER.cloud), actor="ed")
-        await mine.desk.set_peer(replace(north.peer, url="https://elsewhere.example"), actor="ed")
-        assert mine.desk.peers()[0].peer.url == "https://elsewhere.example"
-
-
-async def test_own_offers_are_shown_beside_those_of_peers_and_never_bought() -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        cheap = flavor(id=FlavorId("mine"), provider=BUYER.cloud, price=CHEAP)
-        mine.own = [Offer(cheap, cheap.room)]
-        listing = await mine.desk.offers(Wish(room(1, 1000)), own=True)
-        assert [(found.peer, found.flavor.id) for found in listing.found] == [("", "mine"), ("north", "f")]
-        assert [found.peer for found in (await mine.desk.offers(Wish())).found] == ["north"]
-        assert (await mine.buy()).peer == "north"
-
-
-async def test_a_wish_for_an_unknown_peer_says_so() -> None:
-    async with shop("north") as (mine, _):
-        with pytest.raises(errors.NotFound, match="no peer 'west'"):
-            await mine.buy(peer="west")
-        with pytest.raises(errors.NotFound):
-            mine.desk.get("none")
-        with pytest.raises(errors.Invalid, match="no peer of its own"):
-            await mine.desk.set_peer(Peer("me", "http://me.example", BUYER.cloud), actor="ed")
-
-
-async def test_contracts_that_are_done_with_are_forgotten_beyond_a_number_the_oldest_first() -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        bought = [await mine.buy() for _ in range(4)]
-        for number, borrowed in enumerate(bought[:3]):
-            over = replace(borrowed, state=State.ENDED, ended_at=float(3 - number))
-            await mine.loans.change(
-                borrowed.id,
-                lambda loan, over=over: replace(loan, borrowed=over, is_told=over.ended_at != 3.0),
-                actor="test",
-            )
-        await mine.loans.trim(4)
-        assert len(mine.desk.borrowed()) == 4
-        await mine.loans.trim(0)
-        await eventually(lambda: len(mine.desk.borrowed()) == 2)
-        assert {one.id for one in mine.desk.borrowed()} == {bought[0].id, bought[3].id}
-        with pytest.raises(errors.NotFound, match="list them"):
-            await mine.loans.change(bought[1].id, lambda loan: loan, actor="test")
-
-
-async def test_of_two_purchases_at_once_with_one_id_the_first_is_kept() -> None:
-    async with shop("north") as (mine, north):
-        await north.sell()
-        first = await mine.buy()
-        kept = mine.loans.get(first.id)
-        wish = Wish(room(1, 1000))
-        deal = mine.buyer._deal((await mine.desk.offers(wish)).found[0], wish)
-        await mine.loans.begin(deal)
-        with pytest.raises(errors.Conflict):
-            await mine.loans.keep(deal, replace(kept, hold=HoldId("other")))
-        assert mine.loans.get(first.id) == kept
-        assert mine.loans.deals() == [deal]

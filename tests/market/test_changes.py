@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from skerry.market.changes import Changes, Follower
-from skerry.market.mirrors import Mirror
+from skerry.market.provider.ledger.cache import LedgerCache
+from skerry.market.provider.ledger.changelog import OfferChangeLog, OfferWatcher
 from skerry.model import errors
-from skerry.model.ids import FlavorId
+from skerry.model.ids import OfferId
 from tests.market.markets import F, market
 
 
@@ -63,7 +63,7 @@ async def test_who_comes_back_gets_all_that_it_missed_and_nothing_twice() -> Non
         await m.reserve()
         seen = m.ledger.changes.revision
         assert [revision for revision, _ in follower.take() or []] == [seen]
-        await m.publish(id=FlavorId("g"))
+        await m.publish(id=OfferId("g"))
         assert versions(m.ledger.changes.resume(place).take()) == [(F, 3), ("g", seen + 1)]
         assert versions(m.ledger.changes.resume(seen).take()) == [("g", seen + 1)]
         assert m.ledger.changes.resume(m.ledger.changes.revision).take() == []
@@ -99,9 +99,9 @@ async def test_after_a_restart_a_place_is_good_if_nothing_was_missed() -> None:
 
 
 async def test_a_new_start_tells_every_follower() -> None:
-    changes = Changes(4, list)
+    changes = OfferChangeLog(4, list)
     changes.start(7)
-    followers: list[Follower] = [changes.snapshot()[1], changes.resume(7)]
+    followers: list[OfferWatcher] = [changes.snapshot()[1], changes.resume(7)]
     changes.start(9)
     for follower in followers:
         await follower.wait()
@@ -111,11 +111,11 @@ async def test_a_new_start_tells_every_follower() -> None:
 async def test_changes_that_are_learnt_together_have_a_place_each() -> None:
     """Else who was told some of them, and resumes, would never hear of the others."""
     async with market() as m:
-        changes = Changes(4, list)
-        mirror = Mirror(m.store, m.events, changes, lambda touched: None)
+        changes = OfferChangeLog(4, list)
+        mirror = LedgerCache(m.store, m.events, changes, lambda touched: None)
         await mirror._view._refresh()
         _, follower = changes.snapshot()
-        await m.publish(id=FlavorId("g"))
+        await m.publish(id=OfferId("g"))
         await m.publish()
         await mirror._view._refresh()  # as after an interruption of its watch
         told = follower.take()

@@ -12,10 +12,10 @@ import pytest
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import ContractId, HoldId
-from skerry.model.market import Ending
-from skerry.store.memory import MemoryStore
+from skerry.model.market import EndReason
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Expect, Op
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.market.markets import ANN, BOB, F, Market, flavor, market, outcome
 from tests.support.waiting import eventually
 
@@ -109,7 +109,7 @@ async def test_a_crash_at_any_write_leaves_books_that_add_up_and_a_deal_that_can
             assert m.split() == (3, 4, 1)
             assert len(m.ledger.holds()) == 4
             assert len(m.ledger.contracts()) == 2
-            assert {hold.ending for hold in m.ledger.holds()} == {None, Ending.BOUGHT, Ending.CANCELLED}
+            assert {hold.ending for hold in m.ledger.holds()} == {None, EndReason.BOUGHT, EndReason.CANCELLED}
             await m.pass_time(5000)
             assert m.split() == (8, 0, 0)
         await store.close()
@@ -128,7 +128,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_ledger_nor_its_deadline
             m.clock.advance(1)
             await broken.ledger.sweep()
             assert broken.ledger.flavor(F).held.cpu == 0
-            assert broken.ledger.hold(hold.id).ending is Ending.EXPIRED
+            assert broken.ledger.hold(hold.id).ending is EndReason.EXPIRED
             assert fuse.writes == 3
             await broken.reserve()
 
@@ -146,7 +146,7 @@ async def test_what_was_answered_is_on_the_disk(tmp_path: Path) -> None:
         assert (await m.ledger.purchase(sale.contract.hold, ANN)).document == sale.document
         clock.advance(60)
         await m.ledger.sweep()
-        await eventually(lambda: m.ledger.hold(held.id).ending is Ending.EXPIRED)
+        await eventually(lambda: m.ledger.hold(held.id).ending is EndReason.EXPIRED)
         assert m.split() == (5, 0, 3)
     await store.close()
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.market import credentials
-from skerry.market.credentials import Credentials
-from skerry.market.keys import SigningKey
+from skerry.market.terms import contract_credentials
+from skerry.market.terms.contract_credentials import ContractCredentials
+from skerry.market.terms.keys import SigningKey
 from skerry.model import errors
 from skerry.model.ids import ContractId
 
 KEY = SigningKey.generate()
-OURS = Credentials(KEY)
+OURS = ContractCredentials(KEY)
 ID = ContractId("01hf7yat00c0ntract")
 
 
 def test_a_contract_has_one_credential_whoever_makes_it_out() -> None:
     text = OURS.of(ID)
-    assert text == Credentials(KEY).of(ID)
+    assert text == ContractCredentials(KEY).of(ID)
     assert text.startswith(f"{ID}.")
     assert OURS.check(text) == ID
 
@@ -33,7 +33,7 @@ def test_an_id_with_dots_is_no_matter() -> None:
 
 def test_the_credential_of_another_cloud_is_refused() -> None:
     with pytest.raises(errors.Unauthenticated, match="not the credential of a contract with this cloud"):
-        OURS.check(Credentials(SigningKey.generate()).of(ID))
+        OURS.check(ContractCredentials(SigningKey.generate()).of(ID))
 
 
 def test_the_code_of_one_contract_does_not_open_another() -> None:
@@ -79,6 +79,6 @@ def test_secrets_of_different_uses_have_nothing_in_common() -> None:
 
 
 def test_a_header_of_another_scheme_is_told_which_is_needed() -> None:
-    assert credentials.shown(f"skerry-contract  {OURS.of(ID)}") == OURS.of(ID)
+    assert contract_credentials.parse_authorization(f"skerry-contract  {OURS.of(ID)}") == OURS.of(ID)
     with pytest.raises(errors.Unauthenticated, match="Authorization: Skerry-Contract"):
-        credentials.shown("Bearer skerry_x")
+        contract_credentials.parse_authorization("Bearer skerry_x")

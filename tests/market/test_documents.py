@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.market import canonical, documents
+from skerry.market.terms import canonical_json, contract_document
 from skerry.model import errors
-from skerry.model.ids import ContractId, FlavorId, HoldId
-from skerry.model.market import Aggregation, Contract, Flavor, Partition, Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.ids import ContractId, HoldId, OfferId
+from skerry.model.market import Aggregation, Contract, Offer, Partition, Price
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from tests.support import deals
 
 AMOUNTS = st.integers(0, 10**6)
-ROOMS = st.builds(Room, AMOUNTS.map(Millicores), AMOUNTS.map(Megabytes), AMOUNTS.map(Gigabytes))
+ROOMS = st.builds(Resources, AMOUNTS.map(Millicores), AMOUNTS.map(Megabytes), AMOUNTS.map(Gigabytes))
 IDS = st.from_regex(r"[a-z0-9]([a-zA-Z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
 MONEY = st.decimals(0, 10**6, places=6) | st.just(Decimal("1E+3")) | st.just(Decimal("0E-9"))
 PRICES = st.builds(Price, MONEY, st.sampled_from(["EUR", "USD"]), st.sampled_from(["PT1H", "P1M"]))
 TIMES = st.floats(0, 4e9)
 FLAVORS = st.builds(
-    Flavor,
-    id=IDS.map(FlavorId),
+    Offer,
+    id=IDS.map(OfferId),
     provider=st.just(deals.SELLER.cloud),
     kind=IDS,
     room=ROOMS,
@@ -67,9 +67,9 @@ def contracts(draw: st.DrawFn) -> Contract:
 @settings(max_examples=40)
 @given(contracts())
 def test_what_is_written_reads_as_a_contract_with_the_same_bytes(contract: Contract) -> None:
-    data = documents.write(contract)
-    found = documents.read(data)
-    assert documents.write(found) == data
+    data = contract_document.write(contract)
+    found = contract_document.read(data)
+    assert contract_document.write(found) == data
     assert (found.id, found.room, found.count, found.price, found.total) == (
         contract.id,
         contract.room,
@@ -82,7 +82,7 @@ def test_what_is_written_reads_as_a_contract_with_the_same_bytes(contract: Contr
 
 
 def test_a_contract_of_whole_moments_is_read_as_it_was() -> None:
-    assert documents.read(documents.write(deals.CONTRACT)) == deals.CONTRACT
+    assert contract_document.read(contract_document.write(deals.CONTRACT)) == deals.CONTRACT
 
 
 def names(of: type[msgspec.Struct]) -> set[str]:
@@ -91,17 +91,17 @@ def names(of: type[msgspec.Struct]) -> set[str]:
 
 def test_every_term_is_in_the_document() -> None:
     """Whoever adds a term to a contract or a flavor finds here that both sides should sign it."""
-    plain = documents.as_plain(deals.CONTRACT)
+    plain = contract_document.as_plain(deals.CONTRACT)
     renamed = {"starts_at": "starts", "ends_at": "ends", "created_at": "created", "expires_at": "expires"}
     renamed["persistent"] = "persistent_gb"
-    afterwards = {"ended_at", "ending", "reclaim_at", "reason"}
-    assert {renamed.get(name, name) for name in names(Contract) - afterwards} == plain.keys() - {"document"}
-    assert {renamed.get(name, name) for name in names(Flavor)} == plain["flavor"].keys()
+    no_terms = {"ended_at", "ending", "reclaim_at", "reason", "is_unknown"}
+    assert {renamed.get(name, name) for name in names(Contract) - no_terms} == plain.keys() - {"document"}
+    assert {renamed.get(name, name) for name in names(Offer)} == plain["flavor"].keys()
 
 
 def edited(**members: Any) -> bytes:
     """The document with members changed; `flavor.x` is one of the flavor, `...` takes one away."""
-    plain = documents.as_plain(deals.CONTRACT)
+    plain = contract_document.as_plain(deals.CONTRACT)
     for path, value in members.items():
         *folders, name = path.split("__")
         target = plain
@@ -111,7 +111,7 @@ def edited(**members: Any) -> bytes:
             del target[name]
         else:
             target[name] = value
-    return canonical.encode(plain)
+    return canonical_json.encode(plain)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def edited(**members: Any) -> bytes:
 )
 def test_terms_that_are_no_contract_are_refused(members: dict[str, Any], reason: str) -> None:
     with pytest.raises(errors.Invalid, match=reason):
-        documents.read(edited(**members))
+        contract_document.read(edited(**members))
 
 
 def test_terms_in_another_spelling_are_refused() -> None:
-    spaced = json.dumps(documents.as_plain(deals.CONTRACT), indent=1).encode()
+    spaced = json.dumps(contract_document.as_plain(deals.CONTRACT), indent=1).encode()
     with pytest.raises(errors.Invalid, match="canonical form"):
-        documents.read(spaced)
+        contract_document.read(spaced)

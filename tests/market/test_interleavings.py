@@ -11,14 +11,15 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from skerry.kit import tasks
 from skerry.kit.clock import ManualClock
-from skerry.market.accounts import Sale
+from skerry.market.provider.ledger.records import ContractRecord
 from skerry.model import errors
 from skerry.model.ids import CloudId
-from skerry.model.market import Ending, Hold
-from skerry.store.memory import MemoryStore
+from skerry.model.market import EndReason, Hold
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Expect, Op
-from tests.market.markets import ANN, Market, market, outcome
+from tests.market.markets import ANN, Market, lead, market, outcome
 from tests.support.waiting import eventually
 
 SIZE = 8
@@ -87,12 +88,12 @@ async def run_deals(asked: list[tuple[int, bool, int, int]], turns: list[int]) -
                 for n, (cpu, buys, late, server) in enumerate(asked)
             )
         )
-        sales = [one for one in found if isinstance(one, Sale)]
+        sales = [one for one in found if isinstance(one, ContractRecord)]
         sold = sum(sale.contract.room.cpu for sale in sales) // 1000
         assert sold <= SIZE
         assert len({sale.contract.id for sale in sales}) == len(sales)
         refused = [one for one in found if isinstance(one, type)]
-        assert set(refused) <= {errors.NoRoom}
+        assert set(refused) <= {errors.ResourcesExhausted}
         # Somebody got something: the first to be decided is never refused.
         assert len(refused) < len(asked)
         for server in servers:
@@ -111,8 +112,8 @@ async def test_many_buyers_at_three_servers_sell_the_last_core_once() -> None:
         ]
         await servers[0].publish()
         found = await asyncio.gather(*(outcome(servers[n % 3].buy(CloudId(f"b{n}"))) for n in range(60)))
-        assert sum(isinstance(one, Sale) for one in found) == SIZE
-        assert found.count(errors.NoRoom) == 60 - SIZE
+        assert sum(isinstance(one, ContractRecord) for one in found) == SIZE
+        assert found.count(errors.ResourcesExhausted) == 60 - SIZE
     await store.close()
 
 
@@ -145,12 +146,13 @@ async def test_who_waits_at_one_server_gets_what_was_given_up_at_another() -> No
         assert (await waiter).buyer == "bob"
 
 
-async def test_deadlines_are_minded_by_the_server_that_owns_them() -> None:
-    async with market(owns_deadlines=lambda: False) as m:
+async def test_deadlines_are_minded_by_the_server_that_leads() -> None:
+    async with market(has_leader=True) as m:
         await m.publish()
         hold = await m.reserve()
         await m.pass_time(60)
         assert m.ledger._books.holds[hold.id].ending is None
         assert m.split() == (8, 0, 0)  # over all the same
-        async with market(store=m.store, clock=m.clock, prefix="owner"):
-            await eventually(lambda: m.ledger._books.holds[hold.id].ending is Ending.EXPIRED)
+        leading = asyncio.create_task(m.ledger.lead(await lead(m.store)))
+        await eventually(lambda: m.ledger._books.holds[hold.id].ending is EndReason.EXPIRED)
+        await tasks.cancel_and_wait([leading])

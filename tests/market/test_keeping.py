@@ -9,9 +9,9 @@ import pytest
 
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
-from skerry.model.ids import FlavorId
-from skerry.model.market import Ending
-from skerry.store.memory import MemoryStore
+from skerry.model.ids import OfferId
+from skerry.model.market import EndReason
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Delete
 from tests.market.markets import ANN, BOB, F, market, outcome, room
 from tests.support.waiting import eventually
@@ -28,7 +28,7 @@ async def test_what_is_over_is_kept_for_a_while_and_then_forgotten_the_oldest_fi
             last = await m.reserve()
             await m.ledger.cancel(last.id, ANN)
         await m.pass_time(0)
-        assert m.ledger.hold(last.id).ending is Ending.CANCELLED
+        assert m.ledger.hold(last.id).ending is EndReason.CANCELLED
         assert len(m.ledger.holds()) <= 2 + 64
         with pytest.raises(errors.NotFound):
             await m.ledger.purchase(holds[0].id, ANN)
@@ -48,16 +48,16 @@ async def test_what_is_over_is_kept_for_a_while_and_then_forgotten_the_oldest_fi
 async def test_flavors_that_are_over_are_forgotten_but_not_one_that_is_offered_again_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = [FlavorId(name) for name in ("z", "a", "f")]
+    names = [OfferId(name) for name in ("z", "a", "f")]
     async with market() as m, market(store=m.store, clock=m.clock, prefix="b") as other:
         for id in names:
             await m.publish(id=id)
             await m.ledger.withdraw(id, actor="ed")
             await m.pass_time(1)
         async with market(store=m.store, clock=m.clock, prefix="c") as again:
-            await again.ledger._mirror.trim(keep=2)  # the oldest goes also after a restart
+            await again.ledger._mirror.trim(keep=2, now=m.clock.now())  # the oldest goes also after a restart
             with pytest.raises(errors.NotFound):
-                again.ledger.flavor(FlavorId("z"))
+                again.ledger.flavor(OfferId("z"))
         commit = m.store.commit
 
         async def late(ops: Any, expect: Any = ()) -> int:
@@ -67,13 +67,13 @@ async def test_flavors_that_are_over_are_forgotten_but_not_one_that_is_offered_a
             return await commit(ops, expect)
 
         monkeypatch.setattr(m.store, "commit", late)
-        await m.ledger._mirror.trim(keep=0)
+        await m.ledger._mirror.trim(keep=0, now=m.clock.now())
         await m.reserve()
         assert m.split() == (7, 1, 0)
-        await m.ledger._mirror.trim(keep=0)
+        await m.ledger._mirror.trim(keep=0, now=m.clock.now())
         assert m.split() == (7, 1, 0)
         with pytest.raises(errors.NotFound):
-            m.ledger.flavor(FlavorId("a"))
+            m.ledger.flavor(OfferId("a"))
 
 
 async def test_a_flavor_that_was_forgotten_is_offered_again_with_a_higher_version_at_every_server() -> None:
@@ -83,7 +83,7 @@ async def test_a_flavor_that_was_forgotten_is_offered_again_with_a_higher_versio
             offered = await server.publish()
             assert offered.flavor.version > version
             version = (await server.ledger.withdraw(F, actor="ed")).flavor.version
-            await server.ledger._mirror.trim(keep=0)
+            await server.ledger._mirror.trim(keep=0, now=m.clock.now())
         async with market(store=m.store, clock=m.clock, prefix="c") as again:
             assert (await again.publish()).flavor.version > version
 
@@ -103,7 +103,7 @@ async def test_before_it_runs_and_after_it_ended_a_ledger_takes_no_requests() ->
 async def test_deadlines_are_kept_by_themselves() -> None:
     async with market(clock=SystemClock(), hold_s=0.05) as m:
         await m.publish()
-        await m.publish(id=FlavorId("g"), expires_at=m.clock.now() + 0.1)
+        await m.publish(id=OfferId("g"), expires_at=m.clock.now() + 0.1)
         await m.reserve()
         waiter = asyncio.create_task(m.reserve(BOB, cpu=8, wait_s=10))
         sale = await m.ledger.purchase((await waiter).id, BOB)
@@ -138,7 +138,7 @@ async def test_a_deadline_that_cannot_be_written_is_tried_again_but_not_all_the_
         assert m.split() == (8, 0, 0)  # as whoever reads sees it
         monkeypatch.undo()
         await m.pass_time(1)
-        assert m.ledger.holds()[0].ending is Ending.EXPIRED
+        assert m.ledger.holds()[0].ending is EndReason.EXPIRED
         assert m.ledger._books.flavors[F].account == m.ledger.flavor(F)  # and now it is written
 
 
@@ -155,7 +155,7 @@ async def test_everything_is_as_it_was_after_a_restart() -> None:
             assert again.split() == m.split()
             assert (await again.ledger.purchase(bought.contract.hold, ANN)).document == bought.document
             await again.pass_time(60)
-            assert again.ledger.hold(held.id).ending is Ending.EXPIRED
+            assert again.ledger.hold(held.id).ending is EndReason.EXPIRED
 
 
 async def test_a_deadline_that_came_while_nobody_was_there_is_kept_at_the_start() -> None:

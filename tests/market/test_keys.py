@@ -11,11 +11,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from skerry.kit.clock import ManualClock
-from skerry.market import keys, provider
-from skerry.market.keys import PublicKey, SigningKey
+from skerry.market.provider import cloud_key
+from skerry.market.terms import keys
+from skerry.market.terms.keys import PublicKey, SigningKey
 from skerry.model import errors
 from skerry.model.market import check_cloud
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
 from tests.support import deals
 
 
@@ -120,37 +121,37 @@ def secret(use: bytes) -> bytes:
 
 
 def test_the_key_of_a_cloud_follows_from_its_ca_and_a_key_that_is_there_from_nothing(tmp_path: Path) -> None:
-    one, other = (provider.load_or_create(tmp_path / name, secret) for name in ("one", "other"))
+    one, other = (cloud_key.load_or_create(tmp_path / name, secret) for name in ("one", "other"))
     assert one.cloud == other.cloud
-    stranger = provider.load_or_create(tmp_path / "stranger", lambda use: secret(use + b"another CA"))
+    stranger = cloud_key.load_or_create(tmp_path / "stranger", lambda use: secret(use + b"another CA"))
     assert stranger.cloud != one.cloud
-    again = provider.load_or_create(tmp_path / "stranger", secret)
+    again = cloud_key.load_or_create(tmp_path / "stranger", secret)
     assert again.cloud == stranger.cloud
 
 
 def test_the_key_of_a_cloud_is_made_once_and_for_this_user_only(tmp_path: Path) -> None:
     folder = tmp_path / "pki"
-    made = provider.load_or_create(folder, secret)
-    path = folder / provider.FILE
+    made = cloud_key.load_or_create(folder, secret)
+    path = folder / cloud_key.FILE
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
-    assert provider.load_or_create(folder, secret).cloud == made.cloud
+    assert cloud_key.load_or_create(folder, secret).cloud == made.cloud
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"no key", foreign()], ids=["empty", "text", "public"])
 def test_a_key_that_cannot_be_read_is_never_replaced(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / provider.FILE
+    path = tmp_path / cloud_key.FILE
     path.write_bytes(content)
     with pytest.raises(errors.Invalid, match="backup"):
-        provider.load_or_create(tmp_path, secret)
+        cloud_key.load_or_create(tmp_path, secret)
     assert path.read_bytes() == content
 
 
 async def test_a_store_belongs_to_one_key() -> None:
     store = MemoryStore(ManualClock())
-    await provider.claim(store, deals.SELLER)
-    await provider.claim(store, deals.SELLER)
-    with pytest.raises(errors.Refused, match=deals.SELLER.cloud):
-        await provider.claim(store, deals.STRANGER)
+    await cloud_key.claim(store, deals.SELLER)
+    await cloud_key.claim(store, deals.SELLER)
+    with pytest.raises(errors.FailedPrecondition, match=deals.SELLER.cloud):
+        await cloud_key.claim(store, deals.STRANGER)
     await store.close()

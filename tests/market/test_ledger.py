@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.model import errors
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Aggregation, Ending, Price
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.market import Aggregation, EndReason, Price
 from tests.market.markets import ANN, BOB, F, document, flavor, market, outcome, room
 from tests.support.waiting import eventually
 
@@ -39,7 +39,7 @@ async def test_two_buyers_get_two_parts_or_one_of_them_nothing() -> None:
     async with market() as m:
         await m.publish()
         await m.reserve(ANN, cpu=5)
-        with pytest.raises(errors.NoRoom, match="lacks 1 core of cpu"):
+        with pytest.raises(errors.ResourcesExhausted, match="lacks 1 core of cpu"):
             await m.reserve(BOB, cpu=4)
         await m.reserve(BOB, cpu=3)
         assert m.split() == (0, 8, 0)
@@ -66,7 +66,7 @@ async def test_a_hold_can_be_bought_until_its_deadline_and_not_at_it() -> None:
         with pytest.raises(errors.Expired, match="not bought in time"):
             await m.ledger.purchase(lost.id, ANN)
         assert m.split() == (7, 0, 1)
-        assert m.ledger.hold(lost.id).ending is Ending.EXPIRED
+        assert m.ledger.hold(lost.id).ending is EndReason.EXPIRED
 
 
 async def test_room_of_a_hold_that_is_over_can_be_had_before_anybody_swept() -> None:
@@ -113,7 +113,7 @@ async def test_a_cancelled_hold_gives_its_room_back_once() -> None:
         await m.publish()
         hold = await m.reserve(cpu=2)
         cancelled = await m.ledger.cancel(hold.id, ANN)
-        assert cancelled.ending is Ending.CANCELLED
+        assert cancelled.ending is EndReason.CANCELLED
         assert await m.ledger.cancel(hold.id, ANN) == cancelled
         with pytest.raises(errors.Expired, match="was cancelled"):
             await m.ledger.purchase(hold.id, ANN)
@@ -126,12 +126,12 @@ async def test_a_cancelled_hold_gives_its_room_back_once() -> None:
 async def test_what_is_not_known_is_not_found() -> None:
     async with market() as m:
         for attempt in (
-            m.reserve(flavor=FlavorId("none")),
+            m.reserve(flavor=OfferId("none")),
             m.ledger.purchase(HoldId("none"), ANN),
             m.ledger.purchase(HoldId("../flavor/f"), ANN),
             m.ledger.cancel(HoldId("x" * 5000), ANN),
             m.ledger.release(ContractId("none"), ANN),
-            m.ledger.withdraw(FlavorId("none"), actor="ed"),
+            m.ledger.withdraw(OfferId("none"), actor="ed"),
         ):
             with pytest.raises(errors.NotFound):
                 await attempt
@@ -145,12 +145,12 @@ async def test_a_contract_ends_at_its_time_or_when_its_buyer_gives_it_back() -> 
         await m.publish()
         first, second = await m.buy(cpu=2), await m.buy(cpu=3)
         released = await m.ledger.release(first.contract.id, ANN)
-        assert released.contract.ending is Ending.RELEASED
+        assert released.contract.ending is EndReason.RELEASED
         assert await m.ledger.release(first.contract.id, ANN) == released
         assert m.split() == (5, 0, 3)
         await m.pass_time(100)
         ended = m.ledger.contract(second.contract.id).contract
-        assert (ended.ending, ended.ended_at) == (Ending.EXPIRED, second.contract.ends_at)
+        assert (ended.ending, ended.ended_at) == (EndReason.EXPIRED, second.contract.ends_at)
         assert m.split() == (8, 0, 0)
 
 
@@ -227,13 +227,13 @@ async def test_contracts_of_a_reclaimed_flavor_end_after_their_notice_and_not_be
         await m.pass_time(30)
         late = await m.ledger.purchase(hold.id, ANN)  # its notice begins when it does
         await m.pass_time(89.999)
-        assert m.ledger.contract(short.contract.id).contract.ending is Ending.EXPIRED
+        assert m.ledger.contract(short.contract.id).contract.ending is EndReason.EXPIRED
         assert m.split() == (6, 0, 2)
         await m.pass_time(0.001)
-        assert m.ledger.contract(sale.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.ledger.contract(sale.contract.id).contract.ending is EndReason.WITHDRAWN
         assert m.split() == (7, 0, 1)
         await m.pass_time(30)
-        assert m.ledger.contract(late.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.ledger.contract(late.contract.id).contract.ending is EndReason.WITHDRAWN
         assert m.split() == (8, 0, 0)
 
 
@@ -246,7 +246,7 @@ async def test_more_contracts_are_taken_back_than_one_transaction_holds() -> Non
         notice = {m.clock.now() + 120}
         await eventually(lambda: {sale.contract.reclaim_at for sale in m.ledger.contracts()} == notice)
         await m.pass_time(120)
-        assert m.split() == (200, 0, 0)
+        await eventually(lambda: m.split() == (200, 0, 0))  # the last look may be under way still
 
 
 async def test_one_contract_is_taken_back() -> None:
@@ -258,7 +258,7 @@ async def test_one_contract_is_taken_back() -> None:
         with pytest.raises(errors.Expired, match="takes this contract back"):
             await m.ledger.renew(sale.contract.id, ANN, sale.contract.ends_at + 1)
         await m.pass_time(10)
-        assert m.ledger.contract(sale.contract.id).contract.ending is Ending.WITHDRAWN
+        assert m.ledger.contract(sale.contract.id).contract.ending is EndReason.WITHDRAWN
         assert m.ledger.contract(other.contract.id).contract.ending is None
 
 
@@ -273,19 +273,19 @@ async def test_a_contract_is_taken_back_at_once_from_a_buyer_that_is_gone() -> N
         assert m.split() == (8, 0, 0)
         after = m.ledger.contract(sale.contract.id).contract
         assert (after.ending, after.ended_at, after.reason) == (
-            Ending.WITHDRAWN,
+            EndReason.WITHDRAWN,
             m.clock.now(),
             "nobody came",
         )
-        assert m.ledger.contract(told.contract.id).contract.ending is Ending.WITHDRAWN
-        assert m.ledger.contract(ended.contract.id).contract.ending is Ending.RELEASED
+        assert m.ledger.contract(told.contract.id).contract.ending is EndReason.WITHDRAWN
+        assert m.ledger.contract(ended.contract.id).contract.ending is EndReason.RELEASED
 
 
 async def test_only_buyers_that_are_named_may_hold_if_any_are() -> None:
     async with market(buyers=("ann",)) as m:
         await m.publish()
         await m.buy(ANN)
-        with pytest.raises(errors.Forbidden, match=r"bob is none of them; ask .* market\.buyers"):
+        with pytest.raises(errors.Forbidden, match=r"closed to .*; ask the provider .* buyers add bob`"):
             await m.reserve(BOB)
         assert m.split() == (7, 0, 1)
 
@@ -300,7 +300,7 @@ async def test_who_listens_hears_of_holds_and_contracts_before_their_buyer_does(
         sale = await m.ledger.purchase(hold.id, ANN)
         assert heard[1:] == [("f", (7, 0, 1))]
         assert [one.id for one in m.ledger.live_contracts()] == [sale.contract.id]
-        assert m.ledger.live_contracts(FlavorId("other")) == []
+        assert m.ledger.live_contracts(OfferId("other")) == []
         stop()
         await m.ledger.release(sale.contract.id, ANN)
         assert len(heard) == 2
@@ -432,7 +432,7 @@ async def test_several_equal_parts_are_taken_together() -> None:
         await m.publish(aggregation=Aggregation(1, 4))
         hold = await m.reserve(cpu=2, count=3)
         assert (hold.taken, hold.price.amount) == (room(6, 6000), Decimal("0.6"))
-        with pytest.raises(errors.NoRoom):
+        with pytest.raises(errors.ResourcesExhausted):
             await m.reserve(cpu=1, count=3)
         assert m.split() == (2, 6, 0)
 
@@ -443,7 +443,7 @@ async def test_whole_ones_are_taken_while_there_are_enough() -> None:
         hold = await m.ledger.reserve(ANN, F, count=3)
         assert (hold.room, hold.taken, hold.price.amount) == (room(8, 8000), room(24, 24_000), Decimal("2.4"))
         assert m.ledger.flavor(F).free == room(16, 16_000)
-        with pytest.raises(errors.NoRoom):
+        with pytest.raises(errors.ResourcesExhausted):
             await m.ledger.reserve(BOB, F, count=3)
 
 
@@ -453,21 +453,22 @@ async def test_who_names_no_part_takes_all_that_is_free() -> None:
         await m.reserve(ANN, cpu=3)
         hold = await m.ledger.reserve(BOB, F)
         assert (hold.room, hold.price.amount) == (room(5, 5000), Decimal("0.5"))
-        with pytest.raises(errors.NoRoom):
+        with pytest.raises(errors.ResourcesExhausted):
             await m.ledger.reserve(BOB, F)
 
 
 async def test_who_names_no_part_of_what_is_too_little_to_sell_is_told_that_there_is_no_room() -> None:
-    """Disk that nobody bought is left, without the cores that it could be sold with."""
+    """There is less of it than there was, and memory is left without the cores that it is sold with."""
     async with market() as m:
         await m.publish(room=room(8, 8000, 100))
-        held = await m.reserve(ANN, cpu=8)
-        with pytest.raises(errors.NoRoom, match="lacks 8 cores of cpu"):
+        held = await m.reserve(ANN, cpu=7)
+        await m.ledger.update(F, lambda flavor: flavor, actor="ed", capacity=room(7, 8000, 100))
+        with pytest.raises(errors.ResourcesExhausted, match="lacks 8 cores of cpu"):
             await m.ledger.reserve(BOB, F)
         waiter = asyncio.create_task(m.ledger.reserve(BOB, F, wait_s=10))
         await asyncio.sleep(0)
         await m.ledger.cancel(held.id, ANN)
-        assert (await waiter).room == room(8, 8000, 100)
+        assert (await waiter).room == room(7, 8000, 100)
 
 
 async def test_a_request_with_a_key_is_done_once() -> None:
@@ -487,9 +488,9 @@ async def test_a_request_with_a_key_is_done_once() -> None:
 async def test_a_buyer_that_has_enough_holds_must_buy_or_cancel_first() -> None:
     async with market(max_holds=2) as m:
         await m.publish()
-        await m.publish(id=FlavorId("g"))
+        await m.publish(id=OfferId("g"))
         hold = await m.reserve()
-        await m.reserve(flavor=FlavorId("g"))
+        await m.reserve(flavor=OfferId("g"))
         with pytest.raises(errors.Overloaded, match="2 holds, the most at once"):
             await m.reserve()
         await m.reserve(BOB)
@@ -499,7 +500,7 @@ async def test_a_buyer_that_has_enough_holds_must_buy_or_cancel_first() -> None:
 
 async def test_holds_that_are_asked_for_at_once_count_before_they_are_written() -> None:
     async with market(max_holds=2) as m:
-        flavors = [FlavorId(f"f{number}") for number in range(5)]
+        flavors = [OfferId(f"f{number}") for number in range(5)]
         for id in flavors:
             await m.publish(id=id)
         found = await asyncio.gather(*(outcome(m.reserve(flavor=id)) for id in flavors))
@@ -522,7 +523,7 @@ async def test_a_buyer_that_lets_holds_expire_gets_no_more_for_a_while() -> None
         assert (len(buyers.lapsed(ANN, m.clock.now())), len(buyers.lapsed(BOB, m.clock.now()))) == (0, 1)
         await m.pass_time(7200)
         await m.reserve(CloudId("cat"))
-        assert not {ANN, BOB} & buyers._lapsed.keys()  # who never comes back is not remembered
+        assert not {ANN, BOB} & buyers._lapsed._of.keys()  # who never comes back is not remembered
 
 
 async def test_who_let_too_many_expire_is_told_when_to_come_back_and_may_then() -> None:
@@ -561,6 +562,6 @@ async def test_only_offers_of_this_provider_are_published_and_not_more_than_allo
         first = await m.publish()
         assert await m.publish() == first
         with pytest.raises(errors.TooLarge):
-            await m.publish(id=FlavorId("g"))
+            await m.publish(id=OfferId("g"))
         await m.ledger.withdraw(F, actor="ed")
-        await m.ledger.publish(flavor(id=FlavorId("g")), actor="ed")
+        await m.ledger.publish(flavor(id=OfferId("g")), actor="ed")

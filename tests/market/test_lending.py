@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skerry.kit import tasks
-from skerry.market.lending import Lender, plan
+from skerry.market.provider.contract_cell_controller import ContractCellController
+from skerry.market.provider.contract_cells import plan
 from skerry.model import errors
 from skerry.model.ids import ContractId
-from skerry.model.market import Contract, Ending
-from tests.market.markets import ANN, Market, market
+from skerry.model.market import Contract, EndReason
+from skerry.store.protocol import Expect
+from tests.market.markets import ANN, Market, lead, market
 from tests.support.waiting import eventually
 from tests.wire.rear.nouns import CONTRACT, START
 
@@ -29,7 +31,7 @@ def contract(id: str, **changes: Any) -> Contract:
 
 
 def test_what_is_sold_is_lent_and_what_has_ended_is_taken_back() -> None:
-    sold = [contract("new"), contract("lent"), contract("over", ended_at=NOW, ending=Ending.RELEASED)]
+    sold = [contract("new"), contract("lent"), contract("over", ended_at=NOW, ending=EndReason.RELEASED)]
     sold.append(contract("broken"))
     lent = {"lent": True, "over": True, "unknown": False, "broken": False}
     todo = plan(sold, {ContractId(id): is_sound for id, is_sound in lent.items()}, NOW)
@@ -61,19 +63,23 @@ class Cells:
     def __init__(self) -> None:
         self.there: dict[ContractId, Contract] = {}
         self.refusals = 0
+        self.adopted: set[ContractId] = set()
         self._listeners: list[Callable[[], None]] = []
 
     def lent(self) -> Mapping[ContractId, bool]:
         return dict.fromkeys(self.there, True)
 
-    async def lend(self, contract: Contract) -> None:
+    async def lend(self, contract: Contract, fence: Expect | None) -> None:
         if self.refusals:
             self.refusals -= 1
             raise errors.Unavailable("the store is away")
         self.there[contract.id] = contract
 
-    async def take_back(self, id: ContractId) -> None:
+    async def take_back(self, id: ContractId, fence: Expect | None) -> None:
         self.there.pop(id)
+
+    def is_adopted(self, id: ContractId) -> bool:
+        return id in self.adopted
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._listeners.append(changed)
@@ -85,15 +91,28 @@ class Cells:
             changed()
 
 
+async def test_a_cell_that_was_adopted_stays_though_the_ledger_has_forgotten_its_contract() -> None:
+    cells, sold, stray = Cells(), contract("sold"), contract("stray")
+    cells.there = {sold.id: sold, stray.id: stray}
+    cells.adopted = {sold.id}
+    async with market() as m:
+        lender = ContractCellController(m.ledger, cells)
+        with structlog.testing.capture_logs() as logs:
+            while not await lender.turn():
+                pass
+        assert set(cells.there) == {sold.id}
+        (entry,) = [entry for entry in logs if entry["event"] == "contract.unknown"]
+        assert (entry["contract"], entry["log_level"]) == (sold.id, "warning")
+
+
 @asynccontextmanager
-async def lending(
-    m: Market, cells: Cells, *, leads: Callable[[], bool] = lambda: True
-) -> AsyncIterator[None]:
-    running = asyncio.ensure_future(Lender(m.ledger, cells, is_leading=leads).run())
+async def lending(m: Market, cells: Cells) -> AsyncIterator[None]:
+    fence = await lead(m.store)
+    running = asyncio.ensure_future(ContractCellController(m.ledger, cells).run(fence))
     try:
         yield
     finally:
-        await tasks.give_up([running])
+        await tasks.cancel_and_wait([running])
 
 
 async def test_a_contract_has_its_cell_from_its_purchase_to_its_end() -> None:
@@ -125,7 +144,7 @@ async def test_what_did_not_work_is_tried_again_and_does_not_hold_up_others() ->
         await m.publish()
         for _ in range(2):
             await m.buy()
-        lender = Lender(m.ledger, cells, is_leading=lambda: True)
+        lender = ContractCellController(m.ledger, cells)
         cells.refusals = 1
         with structlog.testing.capture_logs() as logs:
             assert not await lender.turn()
@@ -143,17 +162,14 @@ async def test_a_cell_whose_contract_is_only_not_known_yet_is_left_alone() -> No
         cells.there[sale.contract.id] = sale.contract
         books = other.ledger._books  # as if what was sold had not come by yet
         books.live_sales.pop(sale.contract.id, None)
-        await Lender(other.ledger, cells, is_leading=lambda: True).turn()
+        await ContractCellController(other.ledger, cells).turn()
         assert sale.contract.id in cells.there
 
 
-async def test_a_server_that_does_not_lead_lends_nothing_until_it_does() -> None:
-    cells, leads = Cells(), [False]
-    async with market() as m, lending(m, cells, leads=lambda: leads[0]):
+async def test_a_server_that_begins_to_lead_lends_what_was_sold_before() -> None:
+    cells = Cells()
+    async with market() as m:
         await m.publish()
         sale = await m.buy()
-        await asyncio.sleep(0)
-        assert not cells.there
-        leads[0] = True
-        await m.ledger.release((await m.buy()).contract.id, ANN)  # anything that moves
-        await eventually(lambda: cells.there.keys() == {sale.contract.id})
+        async with lending(m, cells):
+            await eventually(lambda: cells.there.keys() == {sale.contract.id})

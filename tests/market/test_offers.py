@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -11,29 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry.market import offers
-from skerry.market.offers import Supply
+from skerry.market.provider import node_offers, offer_controller
+from skerry.market.provider.ledger.change import UnplacedDemand
+from skerry.market.provider.ledger.records import OfferRecord
+from skerry.market.provider.node_offers import NodeSupply
 from skerry.model import errors
-from skerry.model.ids import FlavorId, NodeId
-from skerry.model.market import Price
-from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
-from skerry.model.settings import MarketSettings
-from tests.market.markets import ANN, BOB, PROVIDER, Market, market, outcome, room
+from skerry.model.ids import NodeId, OfferId
+from skerry.model.market import Offer, Price
+from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from tests.market.markets import ANN, BOB, PROVIDER, Market, flavor, market, outcome, room
 
 SETTINGS = MarketSettings(
     sell_percent=50, sell_price="0.02", sell_memory_min=1000, sell_memory_step=500, location="harbour"
 )
 ROOM = room(8, 16_000, 100)
-NODE = Supply(NodeId("n1"), ROOM, ROOM, architecture="amd64", labels={"zone": "a"})
-ID = FlavorId("node-n1")
+NODE = NodeSupply(NodeId("n1"), ROOM, ROOM, architecture="amd64", labels={"zone": "a"})
+ID = OfferId("node-n1")
 
 
-def wanted(*supplies: Supply, **changes: Any) -> list[offers.Wanted]:
-    return offers.wanted(supplies, replace(SETTINGS, **changes), provider=PROVIDER, now=1.0)
+def wanted(*supplies: NodeSupply, **changes: Any) -> list[node_offers.DesiredOffer]:
+    return node_offers.desired_offers(supplies, replace(SETTINGS, **changes), provider=PROVIDER, now=1.0)
 
 
-async def follow(m: Market, *supplies: Supply) -> None:
-    await offers.follow(m.ledger, wanted(*supplies))
+async def follow(m: Market, *supplies: NodeSupply) -> None:
+    await offer_controller.apply_plan(m.ledger, wanted(*supplies))
 
 
 def test_a_share_of_a_node_is_offered_at_the_price_of_its_cores() -> None:
@@ -53,14 +56,14 @@ def test_nothing_is_for_sale_unless_it_is_said() -> None:
 
 def test_a_node_without_a_place_for_more_offers_nothing_but_keeps_its_flavor() -> None:
     (offer,) = wanted(replace(NODE, takes_work=False))
-    assert offer.capacity == NOTHING
+    assert offer.capacity == NO_RESOURCES
     (offer,) = wanted(replace(NODE, used=room(6, 14_300, 0)))
     assert offer.capacity == room(2, 1500, 50)
     assert offer.flavor == wanted(NODE)[0].flavor
 
 
 def test_the_share_is_one_of_the_machine_and_what_there_is_of_it_leaves_the_reserve_alone() -> None:
-    small = replace(NODE, machine=room(2, 16_000, 100), room=Room(Millicores(1900), Megabytes(15_200)))
+    small = replace(NODE, machine=room(2, 16_000, 100), room=Resources(Millicores(1900), Megabytes(15_200)))
     (offer,) = wanted(small)
     assert offer.flavor.room == room(1, 8000, 50)
     assert offer.capacity == room(1, 8000)
@@ -76,7 +79,7 @@ def test_a_price_that_is_no_number_or_no_money_is_said_plainly() -> None:
 
 
 sizes = st.builds(
-    lambda c, m, d: Room(Millicores(c), Megabytes(m), Gigabytes(d)),
+    lambda c, m, d: Resources(Millicores(c), Megabytes(m), Gigabytes(d)),
     st.integers(0, 64_000),
     st.integers(0, 10**6),
     st.integers(0, 5000),
@@ -85,9 +88,9 @@ sizes = st.builds(
 
 @given(room=sizes, used=sizes, percent=st.integers(0, 100), takes_work=st.booleans())
 def test_what_is_offered_is_there_and_within_the_share(
-    room: Room, used: Room, percent: int, takes_work: bool
+    room: Resources, used: Resources, percent: int, takes_work: bool
 ) -> None:
-    for offer in wanted(Supply(NodeId("n"), room, room, used, takes_work), sell_percent=percent):
+    for offer in wanted(NodeSupply(NodeId("n"), room, room, used, takes_work), sell_percent=percent):
         assert offer.flavor.room.fits(offer.capacity)
         assert room.fits(offer.flavor.room)
         assert offer.flavor.room.cpu * 100 <= room.cpu * percent
@@ -115,14 +118,14 @@ async def test_what_ends_on_a_node_that_drains_is_not_offered_again() -> None:
     """Not even to who waits for it, or until the offers are looked at again."""
     async with market() as m:
         await follow(m, NODE)
-        held, sale = await m.reserve(ANN, cpu=2, flavor=ID), await m.buy(ANN, cpu=2, flavor=ID)
-        waiter = asyncio.create_task(outcome(m.reserve(BOB, cpu=1, flavor=ID, wait_s=10)))
+        held, sale = await m.reserve(ANN, cpu=2, flavor=ID), await m.buy(ANN, cpu=1, flavor=ID)
+        waiter = asyncio.create_task(outcome(m.reserve(BOB, cpu=2, flavor=ID, wait_s=10)))
         await asyncio.sleep(0)
         await follow(m, replace(NODE, takes_work=False))
-        assert m.split(ID) == (0, 2, 2)
-        assert await waiter is errors.NoRoom
+        assert m.split(ID) == (0, 2, 1)
+        assert await waiter is errors.ResourcesExhausted
         await m.ledger.cancel(held.id, ANN)
-        assert m.split(ID) == (0, 0, 2)
+        assert m.split(ID) == (0, 0, 1)
         await m.ledger.release(sale.contract.id, ANN)
         assert m.split(ID) == (0, 0, 0)
         await follow(m, NODE)
@@ -152,6 +155,111 @@ async def test_a_node_that_is_gone_takes_its_contracts_back_after_their_notice()
 
 async def test_one_offer_that_cannot_be_made_does_not_keep_others_from_being() -> None:
     async with market() as m:
-        await m.publish(id=FlavorId("node-n0"))
+        await m.publish(id=OfferId("node-n0"))
         await follow(m, replace(NODE, node=NodeId("n0")), NODE)
         assert [account.flavor.worker for account in m.ledger.flavors()] == ["", "n1"]
+
+
+def test_what_no_node_that_takes_work_has_free_cannot_be_placed() -> None:
+    busy = replace(NODE, used=room(7, 13_000, 0))
+    away = replace(NODE, takes_work=False)
+    assert node_offers.can_place([busy], room(1, 3000))
+    assert not node_offers.can_place([busy, away], room(2, 1000))
+    assert not node_offers.can_place([busy], room(1, 3001))
+    assert not node_offers.can_place([away], room(2, 1000))
+    assert not node_offers.can_place([], room(2, 1000))
+
+
+@pytest.mark.parametrize(
+    ("asked", "others", "has_place"),
+    [
+        (4, [6, 6], False),  # two nodes with two cores each would be left
+        (2, [6, 6], True),
+        (8, [4, 4], True),
+        (8, [4, 4, 1], False),
+        (5, [3, 5, 3], True),
+        (1, [8] * 2, False),
+        (1, [], True),
+    ],
+)
+def test_what_others_hold_and_wait_for_is_given_out_too(
+    asked: int, others: list[int], has_place: bool
+) -> None:
+    nodes = [NODE, replace(NODE, node=NodeId("n2"))]
+    demand = UnplacedDemand([room(cores, 1) for cores in others])
+    assert node_offers.can_place(nodes, room(asked, 1), demand) is has_place
+
+
+def test_of_very_many_others_the_sum_is_looked_at() -> None:
+    small = Resources(Millicores(1), Megabytes(1))
+    assert node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 1000))
+    assert not node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 1001))
+    assert node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 10, (990, 990, 0)))
+    assert not node_offers.can_place([NODE], room(7, 1), UnplacedDemand([small] * 10, (991, 990, 0)))
+
+
+async def test_what_is_held_and_sold_and_on_no_node_yet_is_told_to_who_knows_the_nodes() -> None:
+    seen: list[list[int]] = []
+
+    def check(offer: Offer, asked: Resources, unplaced: Callable[[], UnplacedDemand]) -> None:
+        seen.append(sorted(one.cpu for one in unplaced().parts))
+
+    async with market() as m:
+        await m.publish()
+        await m.publish(id=OfferId("g"))
+        m.ledger.follow_nodes(check)
+        await m.reserve(ANN, cpu=2)
+        sale = await m.buy(BOB, cpu=3, flavor=OfferId("g"))
+        await m.reserve(ANN, cpu=1)
+        m.ledger.set_placed(sale.contract.id, is_placed=True)
+        await m.reserve(ANN, cpu=1)
+        m.ledger.set_placed(sale.contract.id, is_placed=False)
+        await m.pass_time(60)
+        await m.reserve(ANN, cpu=1)
+        # The purchase asks nobody: its hold is honoured, whatever has become of the nodes.
+        assert seen == [[], [2000], [2000, 3000], [1000, 2000], [3000]]
+        both = await asyncio.gather(
+            m.reserve(ANN, cpu=1), m.reserve(BOB, cpu=2, flavor=OfferId("g")), m.reserve(ANN, cpu=1)
+        )
+        assert len(both) == 3
+        assert sorted(len(parts) for parts in seen[-3:]) == [2, 3, 4], "also what is not durable yet"
+        await m.ledger.release(sale.contract.id, BOB)
+        await m.reserve(ANN, cpu=1)
+        assert 3000 not in seen[-1]
+
+
+async def test_of_very_many_contracts_on_no_node_yet_the_sum_is_told() -> None:
+    seen: list[UnplacedDemand] = []
+    async with market(max_holds=1000) as m:
+        await m.publish(room=room(600, 600_000))
+        m.ledger.follow_nodes(lambda offer, asked, unplaced: seen.append(unplaced()))
+        sales = [await m.buy(ANN, cpu=1) for _ in range(501)]
+        await m.reserve(ANN, cpu=2)
+        assert seen[-1] == UnplacedDemand([], (501_000, 501_000, 0))
+        m.ledger.set_placed(sales[0].contract.id, is_placed=True)
+        await m.reserve(ANN, cpu=1)
+        assert (len(seen[-1].parts), seen[-1].more) == (501, (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error", "why"),
+    [
+        ([], errors.ResourcesExhausted, "no node of this provider has 1 core of cpu free now, as it has no"),
+        ([replace(NODE, takes_work=False)], errors.ResourcesExhausted, "as none of its nodes takes work"),
+        ([replace(NODE, takes_work=False, is_silent=True)], errors.Unavailable, "silent; try again in a mom"),
+        ([replace(NODE, used=ROOM)], errors.ResourcesExhausted, "though it offers that; ask for less"),
+    ],
+)
+def test_a_buyer_is_told_why_no_node_can_take_it(
+    nodes: list[NodeSupply], error: type[errors.SkerryError], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        node_offers.check_placement(nodes, Resources(Millicores(1000)), UnplacedDemand(()))
+
+
+def test_offers_and_nodes_that_are_too_large_to_add_up_are_no_fault() -> None:
+    most = Resources(Millicores(MAX_AMOUNT), Megabytes(MAX_AMOUNT))
+    offer = flavor(room=most)
+    accounts = [OfferRecord(flavor=replace(offer, id=OfferId(id)), capacity=most) for id in "ab"]
+    assert node_offers.shortage(accounts, offer, [most, most]) == ""
+    assert "all nodes together lack" in node_offers.shortage(accounts, offer, [most])

@@ -7,19 +7,20 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
-from skerry.market import peers
-from skerry.market.peers import Peers
-from skerry.market.trading import Peer
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer import peers
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.quotes import MarketPeer
 from skerry.model import errors
 from skerry.model.settings import EventSettings
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
+from tests.market.lenders import shop
 from tests.support.certificates import TestAuthority
 from tests.support.deals import BUYER, SELLER
 
-NORTH = Peer("north", "https://north.example:1323", SELLER.cloud)
+NORTH = MarketPeer("north", "https://north.example:1323", SELLER.cloud)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ async def test_peers_are_kept_changed_and_forgotten_with_events() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     events = EventLog(store, clock, EventSettings())
-    known = Peers(store, events, own=BUYER.cloud)
+    known = MarketPeerTable(store, events, own=BUYER.cloud)
     running = asyncio.ensure_future(known.run())
     try:
         await known.ready()
@@ -77,16 +78,34 @@ async def test_peers_are_kept_changed_and_forgotten_with_events() -> None:
         await known.put(NORTH, actor="ann")
         await known.put(replace(NORTH, name="alps"), actor="ann")
         assert [peer.name for peer in known.all()] == ["alps", "north"]
-        again = Peers(store, events, own=BUYER.cloud)
+        again = MarketPeerTable(store, events, own=BUYER.cloud)
         reading = asyncio.ensure_future(again.run())
         await again.ready()
         assert again.get("north") == NORTH
-        await give_up([reading])
+        await cancel_and_wait([reading])
         await known.remove("north", actor="bob")
         with pytest.raises(errors.NotFound):
             known.get("north")
         told = [(one.event.kind, one.event.actor) for one in await events.kept("0")]
         assert told == [("peer.set", "ann"), ("peer.set", "ann"), ("peer.removed", "bob")]
     finally:
-        await give_up([running])
+        await cancel_and_wait([running])
         await store.close()
+
+
+async def test_a_peer_that_is_not_who_it_should_be_is_refused_and_one_that_is_away_is_not() -> None:
+    async with shop("north") as (mine, north):
+        troubles: list[errors.SkerryError] = [errors.FailedPrecondition("peer north is not trusted")]
+
+        async def answer(name: str) -> None:
+            raise troubles[-1]
+
+        north.before = answer
+        elsewhere = replace(north.peer, url="https://elsewhere.example")
+        with pytest.raises(errors.FailedPrecondition, match="not trusted"):
+            await mine.desk.set_peer(elsewhere, actor="ed")
+        assert mine.desk.peers()[0].peer == north.peer
+        for away in (errors.Unavailable("it is away"), errors.TimedOut("it is slow")):
+            troubles.append(away)
+            await mine.desk.set_peer(elsewhere, actor="ed")
+            assert mine.desk.peers()[0].peer == elsewhere

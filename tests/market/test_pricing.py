@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.market import pricing
+from skerry.market.terms import pricing
 from skerry.model import errors
 from skerry.model.market import Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from tests.market.markets import ANN, flavor, market, room
 
 amounts = st.decimals(0, 10_000, places=4)
@@ -39,11 +39,12 @@ def test_resources_count_the_same_and_those_that_the_whole_has_not_do_not() -> N
 def test_parts_never_cost_more_than_the_whole_nor_less_by_more_than_rounding(
     amount: Decimal, cuts: list[int]
 ) -> None:
-    whole = Room(Millicores(1000), Megabytes(3000), Gigabytes(0))
+    whole = Resources(Millicores(1000), Megabytes(3000), Gigabytes(0))
     one = flavor(room=whole, partition=None, price=Price(amount, "EUR", "PT1H"))
     edges = [0, *sorted(cuts), 1000]
     parts = [
-        Room(Millicores(b - a), Megabytes(3 * (b - a)), Gigabytes(0)) for a, b in itertools.pairwise(edges)
+        Resources(Millicores(b - a), Megabytes(3 * (b - a)), Gigabytes(0))
+        for a, b in itertools.pairwise(edges)
     ]
     together = sum((pricing.prorate(one, part).amount for part in parts), Decimal(0))
     assert amount - len(parts) * Decimal("1e-9") <= together <= amount

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.kit.clock import ManualClock
-from skerry.market import canonical, proofs, signing
-from skerry.market.proofs import Proofs, Prover
+from skerry.market.terms import canonical_json, request_proofs, signatures
+from skerry.market.terms.request_proofs import ProofVerifier, RequestSigner
 from skerry.model import errors
-from skerry.store.memory import MemoryStore
-from skerry.store.sqlite import SqliteStore
+from skerry.store.local.memory import MemoryStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.support import deals
 from tests.support.deals import BUYER, NOW, SELLER, STRANGER
 
@@ -39,21 +39,23 @@ async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
 
 
 def proof(clock: ManualClock) -> str:
-    return Prover(BUYER, clock).header(SELLER.cloud, "POST", TARGET, BODY)
+    return RequestSigner(BUYER, clock).header(SELLER.cloud, "POST", TARGET, BODY)
 
 
-async def check(checker: Proofs, text: str, *, is_read: bool = False) -> str:
+async def check(checker: ProofVerifier, text: str, *, is_read: bool = False) -> str:
     return await checker.check(text, method="POST", target=TARGET, body=BODY, is_read=is_read)
 
 
-def judge(text: str, now: float = NOW) -> proofs.Claims:
-    return proofs.judge(text, audience=SELLER.cloud, method="POST", target=TARGET, body=BODY, now=now)
+def judge(text: str, now: float = NOW) -> request_proofs.ProofClaims:
+    return request_proofs.verify_proof(
+        text, audience=SELLER.cloud, method="POST", target=TARGET, body=BODY, now=now
+    )
 
 
 async def test_a_signed_request_says_who_sends_it(store: MemoryStore, clock: ManualClock) -> None:
-    assert await check(Proofs(store, clock, SELLER.cloud), proof(clock)) == BUYER.cloud
-    assert proofs.is_proof(proof(clock))
-    assert not proofs.is_proof("Bearer skerry_1_2")
+    assert await check(ProofVerifier(store, clock, SELLER.cloud), proof(clock)) == BUYER.cloud
+    assert request_proofs.is_proof(proof(clock))
+    assert not request_proofs.is_proof("Bearer skerry_1_2")
 
 
 def claims(**members: Any) -> dict[str, Any]:
@@ -70,13 +72,13 @@ def claims(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if value is not None}
 
 
-def signed(typ: str = proofs.TYPE, key: Any = BUYER, **members: Any) -> str:
-    text = signing.Signer(key, typ).sign(canonical.encode(claims(**members)))
+def signed(typ: str = request_proofs.TYPE, key: Any = BUYER, **members: Any) -> str:
+    text = signatures.PayloadSigner(key, typ).sign(canonical_json.encode(claims(**members)))
     return f"Skerry-Proof {text.decode()}"
 
 
 def test_claims_need_not_be_in_canonical_form() -> None:
-    header = {"alg": "Ed25519", "jwk": BUYER.public.as_jwk(), "typ": proofs.TYPE}
+    header = {"alg": "Ed25519", "jwk": BUYER.public.as_jwk(), "typ": request_proofs.TYPE}
     text = deals.forged("buyer", json.dumps(header).encode(), json.dumps(claims(), indent=1).encode())
     assert judge(f"skerry-proof {text.decode()}").iss == BUYER.cloud
 
@@ -89,7 +91,7 @@ def test_claims_need_not_be_in_canonical_form() -> None:
         ("Skerry-Proof é.é.é", "cannot be read"),
         ("Skerry-Proof " + "A" * 5000, "longer than"),
         (signed()[:-2], "not good"),
-        (signed(typ=signing.CONTRACT), "signed as a contract"),
+        (signed(typ=signatures.CONTRACT), "signed as a contract"),
         (signed(key=STRANGER), f"but {STRANGER.cloud} signed it"),
         (signed(iss=STRANGER.cloud), f"but {BUYER.cloud} signed it"),
         (signed(aud=STRANGER.cloud), f"this provider is {SELLER.cloud}"),
@@ -121,7 +123,7 @@ def test_whatever_is_sent_as_a_proof_it_is_refused_plainly(text: str) -> None:
         judge(f"Skerry-Proof {text}")
 
 
-@pytest.mark.parametrize("ahead", [-proofs.LEEWAY_S, 0, proofs.LEEWAY_S])
+@pytest.mark.parametrize("ahead", [-request_proofs.LEEWAY_S, 0, request_proofs.LEEWAY_S])
 def test_clocks_may_differ_a_little(ahead: int) -> None:
     made = int(NOW) + ahead
     assert judge(signed(iat=made, exp=made + 60)).iat == made
@@ -131,8 +133,8 @@ def test_clocks_may_differ_a_little(ahead: int) -> None:
 async def test_a_proof_is_good_once_for_as_long_as_it_lives(
     store: MemoryStore, clock: ManualClock, is_read: bool
 ) -> None:
-    ahead = ManualClock(NOW + proofs.LEEWAY_S)
-    checker, text = Proofs(store, clock, SELLER.cloud), proof(ahead)
+    ahead = ManualClock(NOW + request_proofs.LEEWAY_S)
+    checker, text = ProofVerifier(store, clock, SELLER.cloud), proof(ahead)
     await check(checker, text, is_read=is_read)
     for _ in range(80):
         with pytest.raises(errors.Unauthenticated, match="used before"):
@@ -145,7 +147,7 @@ async def test_a_proof_is_good_once_for_as_long_as_it_lives(
 
 async def test_a_proof_that_one_server_took_is_used_for_all(store: MemoryStore, clock: ManualClock) -> None:
     text = proof(clock)
-    servers = [Proofs(store, clock, SELLER.cloud) for _ in range(4)]
+    servers = [ProofVerifier(store, clock, SELLER.cloud) for _ in range(4)]
     answers = await asyncio.gather(*(check(one, text) for one in servers), return_exceptions=True)
     assert [answer for answer in answers if answer == BUYER.cloud] == [BUYER.cloud]
     refused = [answer for answer in answers if isinstance(answer, errors.Unauthenticated)]
@@ -155,40 +157,40 @@ async def test_a_proof_that_one_server_took_is_used_for_all(store: MemoryStore, 
 async def test_a_proof_that_was_used_is_used_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
     text = proof(clock)
     store = await SqliteStore.open(tmp_path / "store.db", clock)
-    await check(Proofs(store, clock, SELLER.cloud), text)
+    await check(ProofVerifier(store, clock, SELLER.cloud), text)
     await store.close()
     store = await SqliteStore.open(tmp_path / "store.db", clock)
     with pytest.raises(errors.Unauthenticated, match="used before"):
-        await check(Proofs(store, clock, SELLER.cloud), text)
+        await check(ProofVerifier(store, clock, SELLER.cloud), text)
     await store.close()
 
 
 async def test_the_store_forgets_proofs_that_are_over(store: MemoryStore, clock: ManualClock) -> None:
-    checker = Proofs(store, clock, SELLER.cloud)
+    checker = ProofVerifier(store, clock, SELLER.cloud)
     for _ in range(30):
         await check(checker, proof(clock))
         clock.advance(10)
         await store.expire()
-    kept = (await store.range(proofs.PREFIX)).entries
+    kept = (await store.range(request_proofs.PREFIX)).entries
     assert 8 <= len(kept) <= 20, "those of the last 80 seconds, and those that share a lease with them"
 
 
 async def test_reading_writes_nothing(store: MemoryStore, clock: ManualClock) -> None:
     before = await store.revision()
-    await check(Proofs(store, clock, SELLER.cloud), proof(clock), is_read=True)
+    await check(ProofVerifier(store, clock, SELLER.cloud), proof(clock), is_read=True)
     assert await store.revision() == before
 
 
 async def test_a_lease_that_ended_too_early_is_replaced(store: MemoryStore, clock: ManualClock) -> None:
-    checker = Proofs(store, clock, SELLER.cloud)
+    checker = ProofVerifier(store, clock, SELLER.cloud)
     await check(checker, proof(clock))
-    (entry,) = (await store.range(proofs.PREFIX)).entries
+    (entry,) = (await store.range(request_proofs.PREFIX)).entries
     await store.drop(entry.lease)
     assert await check(checker, proof(clock)) == BUYER.cloud
 
 
 async def test_the_memory_of_proofs_is_bounded(store: MemoryStore, clock: ManualClock) -> None:
-    checker = Proofs(store, clock, SELLER.cloud, most=3)
+    checker = ProofVerifier(store, clock, SELLER.cloud, most=3)
     texts = [proof(clock) for _ in range(4)]
     for text in texts[:3]:
         await check(checker, text)

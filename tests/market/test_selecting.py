@@ -10,29 +10,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.market import columns, index
-from skerry.market.orders import Order
-from skerry.market.selecting import EVERYTHING, Catalogue, Offer, Page, Place, Selector, Sort, matches
+from skerry.market.provider.catalog import column_index, columns
+from skerry.market.provider.catalog.offer_index import OfferIndex
+from skerry.market.provider.catalog.sorted_rows import SortedRows
+from skerry.market.terms.selectors import (
+    EVERYTHING,
+    OfferCursor,
+    OfferPage,
+    OfferSelector,
+    OfferSnapshot,
+    OfferSort,
+    matches,
+)
 from skerry.model import errors
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Aggregation, Flavor, Partition, Price
-from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market import Aggregation, Offer, Partition, Price
+from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
 
 PRICE = Price(Decimal("0.10"), "EUR", "PT1H")
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
-    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
 PARTS = Partition(room(1000, 512), room(1000, 512))
 WHOLE = room(8000, 16384, 100)
 
 
-def offer(id: str = "f-1", free: Room | None = None, **changes: Any) -> Offer:
-    flavor = Flavor(
+def offer(id: str = "f-1", free: Resources | None = None, **changes: Any) -> OfferSnapshot:
+    flavor = Offer(
         **{
-            "id": FlavorId(id),
+            "id": OfferId(id),
             "provider": CloudId("north"),
             "kind": "k8slice",
             "room": WHOLE,
@@ -43,10 +52,10 @@ def offer(id: str = "f-1", free: Room | None = None, **changes: Any) -> Offer:
             **changes,
         }
     )
-    return Offer(flavor, flavor.whole if free is None else free)
+    return OfferSnapshot(flavor, flavor.whole if free is None else free)
 
 
-def ids(page: Page) -> list[str]:
+def ids(page: OfferPage) -> list[str]:
     return [found.flavor.id for found in page.offers]
 
 
@@ -72,7 +81,7 @@ def ids(page: Page) -> list[str]:
         ({"part": room(9000, 1024)}, False),  # too large
         ({"part": room(2000, 16384 - 256)}, False),  # what stays is too small
         ({"part": WHOLE}, True),
-        ({"part": NOTHING}, False),
+        ({"part": NO_RESOURCES}, False),
         ({"part": room(2000, 1024), "count": 2}, False),  # one at a time
         ({"count": 1}, True),
         ({"most_price": PRICE}, True),
@@ -85,23 +94,23 @@ def ids(page: Page) -> list[str]:
     ],
 )
 def test_what_a_selector_means(wanted: dict[str, Any], is_meant: bool) -> None:
-    selector = Selector(**wanted)
+    selector = OfferSelector(**wanted)
     assert matches(offer(), selector) is is_meant
     for many in (0, 100):
-        assert ids(Catalogue([offer()], many=many).find(selector)) == (["f-1"] if is_meant else [])
+        assert ids(OfferIndex([offer()], many=many).find(selector)) == (["f-1"] if is_meant else [])
 
 
 def test_what_is_free_counts_and_not_what_there_was() -> None:
     left = offer(free=room(2000, 1024))
-    assert matches(left, Selector(cpu=2000))
-    assert not matches(left, Selector(cpu=8000))
-    assert not matches(left, Selector(part=room(3000, 512)))
+    assert matches(left, OfferSelector(cpu=2000))
+    assert not matches(left, OfferSelector(cpu=8000))
+    assert not matches(left, OfferSelector(part=room(3000, 512)))
 
 
 @pytest.mark.parametrize(
     ("some", "is_available"),
     [
-        (offer(free=NOTHING), False),
+        (offer(free=NO_RESOURCES), False),
         (offer(free=room(500, 16384)), False),  # less than the least part
         (offer(free=room(1000, 512)), True),
         (offer(partition=None), True),
@@ -111,26 +120,28 @@ def test_what_is_free_counts_and_not_what_there_was() -> None:
         (offer(partition=None, stock=3, aggregation=Aggregation(2, 3), free=WHOLE * 2), True),
     ],
 )
-def test_an_offer_of_which_nothing_may_be_taken_is_never_found(some: Offer, is_available: bool) -> None:
+def test_an_offer_of_which_nothing_may_be_taken_is_never_found(
+    some: OfferSnapshot, is_available: bool
+) -> None:
     assert some.is_available is is_available
     for many in (0, 100):
-        assert len(Catalogue([some], many=many).find(EVERYTHING).offers) == is_available
+        assert len(OfferIndex([some], many=many).find(EVERYTHING).offers) == is_available
 
 
 def test_whole_ones_are_shown_one_by_one_with_their_count() -> None:
     three = offer(partition=None, stock=3, aggregation=Aggregation(1, 2))
     assert (three.shown, three.count) == (WHOLE, 3)
-    assert matches(three, Selector(cpu=8000, count=2))
-    assert not matches(three, Selector(count=3))  # against its policy
+    assert matches(three, OfferSelector(cpu=8000, count=2))
+    assert not matches(three, OfferSelector(count=3))  # against its policy
     assert not matches(
-        offer(partition=None, stock=3, aggregation=Aggregation(1, 3), free=WHOLE), Selector(count=2)
+        offer(partition=None, stock=3, aggregation=Aggregation(1, 3), free=WHOLE), OfferSelector(count=2)
     )
 
 
 @pytest.mark.parametrize("many", [0, 100])
 def test_the_cheapest_is_first_then_the_id_and_currencies_are_apart(many: int) -> None:
     dear, cheap = Price(Decimal(1), "EUR", "PT1H"), Price(Decimal("0.5"), "EUR", "PT30M")
-    catalogue = Catalogue(
+    catalogue = OfferIndex(
         [
             offer("f-3", price=dear),
             offer("f-2", price=cheap),  # the same for an hour
@@ -140,40 +151,40 @@ def test_the_cheapest_is_first_then_the_id_and_currencies_are_apart(many: int) -
         many=many,
     )
     assert ids(catalogue.find(EVERYTHING)) == ["f-4", "f-2", "f-3", "f-1"]
-    assert ids(catalogue.find(Selector(is_descending=True))) == ["f-2", "f-3", "f-4", "f-1"]
+    assert ids(catalogue.find(OfferSelector(is_descending=True))) == ["f-2", "f-3", "f-4", "f-1"]
 
 
 def test_no_order_is_kept_for_a_currency_that_nobody_sells_in() -> None:
     """Or who asks in many would have every change of an offer noted in as many orders."""
-    found = index.Index([offer()])
+    found = column_index.OfferColumnIndex([offer()])
     for currency in ("EUR", "AAA", "AAB", "AAC"):
         for part in (None, room(1000, 512)):
             most = Price(Decimal(1), currency, "PT1H")
-            assert bool(found.find(Selector(most_price=most, part=part), 1, None)) is (currency == "EUR")
+            assert bool(found.find(OfferSelector(most_price=most, part=part), 1, None)) is (currency == "EUR")
     assert {group for _, group in found._orders} == {"EUR"}
 
 
 @pytest.mark.parametrize("many", [0, 100])
 def test_a_part_of_something_large_may_be_cheaper_than_something_small(many: int) -> None:
-    catalogue = Catalogue([offer("small", room=room(2000, 4096)), offer("large")], many=many)
+    catalogue = OfferIndex([offer("small", room=room(2000, 4096)), offer("large")], many=many)
     assert ids(catalogue.find(EVERYTHING)) == ["large", "small"]  # they cost the same
-    assert ids(catalogue.find(Selector(part=room(2000, 4096)))) == ["large", "small"]
-    assert ids(catalogue.find(Selector(sort=Sort.CPU))) == ["small", "large"]
+    assert ids(catalogue.find(OfferSelector(part=room(2000, 4096)))) == ["large", "small"]
+    assert ids(catalogue.find(OfferSelector(sort=OfferSort.CPU))) == ["small", "large"]
 
 
 def test_a_token_that_is_none_is_refused() -> None:
     for token in ("?", "AAAA", "e30", "WyJhIl0", "é"):
         with pytest.raises(errors.Invalid, match="begin again"):
-            Catalogue().find(EVERYTHING, after=token)
+            OfferIndex().find(EVERYTHING, after=token)
 
 
 @pytest.mark.parametrize("many", [0, 100])
 def test_pages_go_on_behind_an_offer_that_is_gone(many: int) -> None:
-    catalogue = Catalogue([offer(f"f-{number}") for number in range(5)], many=many)
+    catalogue = OfferIndex([offer(f"f-{number}") for number in range(5)], many=many)
     first = catalogue.find(EVERYTHING, limit=2)
     assert ids(first) == ["f-0", "f-1"]
-    catalogue.drop(FlavorId("f-1"))
-    catalogue.drop(FlavorId("f-1"))
+    catalogue.drop(OfferId("f-1"))
+    catalogue.drop(OfferId("f-1"))
     catalogue.put(offer("f-00"))
     second = catalogue.find(EVERYTHING, limit=2, after=first.following)
     assert ids(second) == ["f-2", "f-3"]
@@ -196,13 +207,13 @@ PRICES = st.builds(
 
 
 @st.composite
-def offers(draw: st.DrawFn) -> Offer:
+def offers(draw: st.DrawFn) -> OfferSnapshot:
     of_one = draw(ROOMS)
     is_divisible = draw(st.booleans())
     stock = 1 if is_divisible else draw(st.integers(1, 3))
     least = draw(st.integers(1, 3))
-    flavor = Flavor(
-        id=FlavorId(f"f-{draw(st.integers(0, 30)):02}"),
+    flavor = Offer(
+        id=OfferId(f"f-{draw(st.integers(0, 30)):02}"),
         provider=CloudId("north"),
         kind=draw(st.sampled_from(["k8slice", "vm"])),
         room=of_one,
@@ -216,10 +227,10 @@ def offers(draw: st.DrawFn) -> Offer:
     )
     if is_divisible:
         taken = draw(ROOMS)
-        free = flavor.whole.lack(NOTHING) if not flavor.whole.fits(taken) else flavor.whole - taken
+        free = flavor.whole.lack(NO_RESOURCES) if not flavor.whole.fits(taken) else flavor.whole - taken
     else:
         free = of_one * draw(st.integers(0, stock))
-    return Offer(flavor, free)
+    return OfferSnapshot(flavor, free)
 
 
 # Of these a part can almost always be had, and at another price a part.
@@ -241,7 +252,7 @@ PLAIN = st.builds(
 
 AMOUNTS = st.none() | st.sampled_from([-1, 0, 1, 2, 256, 500, 512, 1000, 2**31 - 1, 2**31, 2**70])
 SELECTORS = st.builds(
-    Selector,
+    OfferSelector,
     kind=st.sampled_from(["", "", "vm", "other"]),
     architecture=st.sampled_from(["", "", "arm64"]),
     location=st.sampled_from(["", "", "Oslo"]),
@@ -252,24 +263,24 @@ SELECTORS = st.builds(
     most_price=st.none() | PRICES | st.just(Price(Decimal(1), "GBP", "PT1H")),
     part=st.none() | ROOMS,
     count=st.none() | st.integers(1, 4) | st.sampled_from([0, 2**31, 2**70]),
-    sort=st.sampled_from(Sort),
+    sort=st.sampled_from(OfferSort),
     is_descending=st.booleans(),
 )
 # Most buyers narrow little down, and only then pages are full.
 BROAD = st.builds(
-    Selector,
+    OfferSelector,
     part=st.sampled_from(
         [None, room(500, 256), room(500, 256), room(1000, 256), room(500, 512, 1), room(500)]
     ),
-    sort=st.sampled_from([Sort.PRICE, Sort.PRICE, Sort.CPU]),
+    sort=st.sampled_from([OfferSort.PRICE, OfferSort.PRICE, OfferSort.CPU]),
     is_descending=st.sampled_from([False, False, True]),
 )
-IDS = st.integers(0, 30).map(lambda number: FlavorId(f"f-{number:02}"))
+IDS = st.integers(0, 30).map(lambda number: OfferId(f"f-{number:02}"))
 PLACES = st.builds(
-    Place,
+    OfferCursor,
     st.sampled_from(["", "EUR", "FOO", "USD", "ZZZ"]),
     st.sampled_from([-1000.0, -0.0, 0.0, 1e-5, 1000.0]),
-    IDS | st.just(FlavorId("")),
+    IDS | st.just(OfferId("")),
 )
 
 
@@ -283,24 +294,24 @@ PLACES = st.builds(
     st.data(),
 )
 def test_an_index_finds_what_is_found_one_by_one(
-    before: list[Offer],
-    steps: list[Offer | FlavorId],
-    selectors: list[Selector],
-    anywhere: Place,
+    before: list[OfferSnapshot],
+    steps: list[OfferSnapshot | OfferId],
+    selectors: list[OfferSelector],
+    anywhere: OfferCursor,
     limit: int,
     data: st.DataObject,
 ) -> None:
     """Also if few are taken for many, and while offers come, change and go between searches."""
     with pytest.MonkeyPatch.context() as patch:
         for name, numbers in {"_FEW": [0, 128], "_GLANCE": [1, 8, 1024], "_SAMPLE": [2, 64]}.items():
-            patch.setattr(index, name, data.draw(st.sampled_from(numbers), name))
-        patch.setattr(index, "_MARGIN", 0)
+            patch.setattr(column_index, name, data.draw(st.sampled_from(numbers), name))
+        patch.setattr(column_index, "_MARGIN", 0)
         patch.setattr(columns, "_SPARSE", data.draw(st.sampled_from([0, 8, 1000]), "_SPARSE"))
-        small, large = Catalogue(before, many=1000), Catalogue(before, many=0)
+        small, large = OfferIndex(before, many=1000), OfferIndex(before, many=0)
         compare(small, large, selectors, limit, anywhere)
         for step in steps:
             for catalogue in (small, large):
-                if isinstance(step, Offer):
+                if isinstance(step, OfferSnapshot):
                     catalogue.put(step)
                 else:
                     catalogue.drop(step)
@@ -310,7 +321,7 @@ def test_an_index_finds_what_is_found_one_by_one(
 
 
 def compare(
-    small: Catalogue, large: Catalogue, selectors: list[Selector], limit: int, anywhere: Place
+    small: OfferIndex, large: OfferIndex, selectors: list[OfferSelector], limit: int, anywhere: OfferCursor
 ) -> None:
     for selector in selectors:
         assert large.find(selector, limit=limit) == small.find(selector, limit=limit)
@@ -319,11 +330,11 @@ def compare(
         assert behind[0] == behind[1]
 
 
-def compare_pages(small: Catalogue, large: Catalogue, selector: Selector, limit: int) -> None:
+def compare_pages(small: OfferIndex, large: OfferIndex, selector: OfferSelector, limit: int) -> None:
     everything = small.find(selector)
     assert large.find(selector) == everything
     assert len(everything.offers) == sum(matches(some, selector) for some in small)
-    paged: list[Offer] = []
+    paged: list[OfferSnapshot] = []
     token = ""
     for _ in range(len(small) + 1):
         pages = [catalogue.find(selector, limit=limit, after=token) for catalogue in (small, large)]
@@ -334,9 +345,11 @@ def compare_pages(small: Catalogue, large: Catalogue, selector: Selector, limit:
     assert paged == list(everything.offers)
 
 
-@pytest.mark.parametrize("sort", list(Sort))
+@pytest.mark.parametrize("sort", list(OfferSort))
 @pytest.mark.parametrize("is_descending", [False, True])
-def test_the_first_of_thousands_are_found_without_sorting_them_all(sort: Sort, is_descending: bool) -> None:
+def test_the_first_of_thousands_are_found_without_sorting_them_all(
+    sort: OfferSort, is_descending: bool
+) -> None:
     some = [
         offer(
             f"f-{number * 7919 % 3001:04}",
@@ -345,11 +358,11 @@ def test_the_first_of_thousands_are_found_without_sorting_them_all(sort: Sort, i
         )
         for number in range(3000)
     ]
-    small, large = Catalogue(some, many=10_000), Catalogue(some, many=0)
+    small, large = OfferIndex(some, many=10_000), OfferIndex(some, many=0)
     for selector in (
-        Selector(sort=sort, is_descending=is_descending),
-        Selector(sort=sort, is_descending=is_descending, part=room(1000, 1024)),
-        Selector(sort=sort, is_descending=is_descending, least_cpu=16000, most_memory=4000),
+        OfferSelector(sort=sort, is_descending=is_descending),
+        OfferSelector(sort=sort, is_descending=is_descending, part=room(1000, 1024)),
+        OfferSelector(sort=sort, is_descending=is_descending, least_cpu=16000, most_memory=4000),
     ):
         first = small.find(selector, limit=5)
         assert large.find(selector, limit=5) == first
@@ -368,14 +381,14 @@ def test_an_order_is_kept_while_rows_come_move_and_go(
 ) -> None:
     rows: dict[int, int] = dict(enumerate(values))
 
-    def id_of(row: int) -> FlavorId:
-        return FlavorId(f"f-{row * 37 % 101:03}")
+    def id_of(row: int) -> OfferId:
+        return OfferId(f"f-{row * 37 % 101:03}")
 
     def expected() -> list[int]:
         return sorted(rows, key=lambda row: (rows[row], id_of(row)))
 
     by_id = np.array(sorted(rows, key=id_of), np.intp)
-    order = Order(by_id, np.array([rows[row] for row in by_id.tolist()], np.float64))
+    order = SortedRows(by_id, np.array([rows[row] for row in by_id.tolist()], np.float64))
     for step in steps:
         for row, value in step:
             rows.pop(row, None)
@@ -394,9 +407,9 @@ def test_more_words_than_a_narrow_column_holds_are_told_apart() -> None:
     """One code is for what is not known: there a column becomes wide."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "_NARROW", 4)
-        catalogue = Catalogue(
+        catalogue = OfferIndex(
             [offer(f"f-{number}", location=f"place {number}") for number in range(9)], many=0
         )
         for number in range(9):
-            assert ids(catalogue.find(Selector(location=f"place {number}"))) == [f"f-{number}"]
-        assert ids(catalogue.find(Selector(location="nowhere"))) == []
+            assert ids(catalogue.find(OfferSelector(location=f"place {number}"))) == [f"f-{number}"]
+        assert ids(catalogue.find(OfferSelector(location="nowhere"))) == []

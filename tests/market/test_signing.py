@@ -11,35 +11,35 @@ from hypothesis import strategies as st
 from joserfc import jws
 from joserfc.jwk import OKPKey, RSAKey
 
-from skerry.market import canonical, documents, signing
-from skerry.market.signing import Notary
+from skerry.market.terms import canonical_json, contract_document, signatures
+from skerry.market.terms.signatures import ContractSigner
 from skerry.model import errors
 from skerry.model.ids import CloudId
 from tests.support import deals
 from tests.support.deals import BUYER, CONTRACT, NOW, SELLER, STRANGER
 
-SOLD = Notary(SELLER).sign(CONTRACT)
-BOTH = signing.countersign(BUYER, SOLD)
+SOLD = ContractSigner(SELLER).sign(CONTRACT)
+BOTH = signatures.countersign(BUYER, SOLD)
 
 
 def header(signer: str = "seller", **members: Any) -> bytes:
     """The header of a contract that `signer` signs, with some of its members another or (None) not there."""
-    plain = {"alg": "Ed25519", "jwk": deals.key(signer).public.as_jwk(), "typ": signing.CONTRACT} | members
+    plain = {"alg": "Ed25519", "jwk": deals.key(signer).public.as_jwk(), "typ": signatures.CONTRACT} | members
     return json.dumps({name: value for name, value in plain.items() if value is not None}).encode()
 
 
 def test_a_contract_is_verified_with_nothing_but_its_text() -> None:
-    verified = signing.verify(SOLD, seller=SELLER.cloud, buyer=BUYER.cloud, now=NOW + 1)
+    verified = signatures.verify(SOLD, seller=SELLER.cloud, buyer=BUYER.cloud, now=NOW + 1)
     assert verified.contract == CONTRACT
     assert (verified.seller, verified.buyer) == (SELLER.public, None)
-    verified = signing.verify(BOTH, seller=SELLER.cloud, buyer=BUYER.cloud, now=NOW + 1)
+    verified = signatures.verify(BOTH, seller=SELLER.cloud, buyer=BUYER.cloud, now=NOW + 1)
     assert (verified.seller, verified.buyer) == (SELLER.public, BUYER.public)
     assert verified.by_seller == SOLD
 
 
 def test_the_same_contract_is_signed_with_the_same_bytes() -> None:
-    assert Notary(SELLER).sign(CONTRACT) == SOLD
-    assert signing.countersign(BUYER, SOLD) == signing.countersign(BUYER, BOTH) == BOTH
+    assert ContractSigner(SELLER).sign(CONTRACT) == SOLD
+    assert signatures.countersign(BUYER, SOLD) == signatures.countersign(BUYER, BOTH) == BOTH
 
 
 def test_a_program_that_knows_only_jws_can_read_it() -> None:
@@ -51,31 +51,31 @@ def test_a_program_that_knows_only_jws_can_read_it() -> None:
 
 
 def test_the_end_of_a_line_is_no_part_of_a_contract() -> None:
-    assert signing.verify(SOLD + b"\n").by_seller == SOLD
+    assert signatures.verify(SOLD + b"\n").by_seller == SOLD
 
 
 def test_a_cloud_signs_only_as_itself() -> None:
-    with pytest.raises(errors.Refused, match="cannot sign as the seller"):
-        Notary(STRANGER).sign(CONTRACT)
+    with pytest.raises(errors.FailedPrecondition, match="cannot sign as the seller"):
+        ContractSigner(STRANGER).sign(CONTRACT)
     with pytest.raises(errors.Forbidden, match="only its buyer"):
-        signing.countersign(STRANGER, SOLD)
+        signatures.countersign(STRANGER, SOLD)
 
 
 def resigned(**changes: Any) -> bytes:
     """The contract with other terms, under the seller's old signature."""
     start, _, end = SOLD.split(b".")
-    return b".".join([start, deals.encoded(documents.write(deals.changed(**changes))), end])
+    return b".".join([start, deals.encoded(contract_document.write(deals.changed(**changes))), end])
 
 
 def by_key_of_rsa() -> bytes:
     key = RSAKey.generate_key(2048, auto_kid=False)
-    members = {"alg": "RS256", "typ": signing.CONTRACT, "jwk": key.as_dict(private=False)}
+    members = {"alg": "RS256", "typ": signatures.CONTRACT, "jwk": key.as_dict(private=False)}
     registry = jws.JWSRegistry(algorithms=["RS256"])
     registry.max_header_length = 4096
-    return jws.serialize_compact(members, documents.write(CONTRACT), key, registry=registry).encode()
+    return jws.serialize_compact(members, contract_document.write(CONTRACT), key, registry=registry).encode()
 
 
-TERMS = documents.write(CONTRACT)
+TERMS = contract_document.write(CONTRACT)
 TWICE = TERMS.replace(b'"count":2', b'"count":2,"count":4')
 UNSIGNED = deals.encoded(header(alg="none")) + b"." + deals.encoded(TERMS) + b"."
 
@@ -94,7 +94,7 @@ UNSIGNED = deals.encoded(header(alg="none")) + b"." + deals.encoded(TERMS) + b".
         (deals.with_header(SOLD, jwk=STRANGER.public.as_jwk()), "not good"),
         (deals.with_header(SOLD, jwk=None), "Ed25519 key"),
         (deals.with_header(SOLD, typ="JWT"), "signed as 'JWT', not as a contract"),
-        (deals.with_header(SOLD, typ=signing.COUNTERSIGNED), "not good"),
+        (deals.with_header(SOLD, typ=signatures.COUNTERSIGNED), "not good"),
         (deals.forged("seller", header(crit=["exp"], exp=1), TERMS), "crit"),
         (deals.forged("seller", header(kid="a", jku="https://elsewhere"), TERMS), "'jku'"),
         (deals.forged("seller", header(b64=False, crit=["b64"]), TERMS), "crit"),
@@ -116,18 +116,21 @@ UNSIGNED = deals.encoded(header(alg="none")) + b"." + deals.encoded(TERMS) + b".
         (SOLD + b".", "cut off"),
         (SOLD + b"=", "not good"),
         (SOLD.replace(b".", b"\n.", 1), "header of the contract cannot be read"),
-        (b"A" * (signing.MAX_BYTES + 1), "longer than"),
+        (b"A" * (signatures.MAX_BYTES + 1), "longer than"),
         (
-            deals.forged("stranger", header("stranger", typ=signing.COUNTERSIGNED), SOLD),
+            deals.forged("stranger", header("stranger", typ=signatures.COUNTERSIGNED), SOLD),
             "signed as the buyer",
         ),
-        (deals.forged("buyer", header("buyer", typ=signing.COUNTERSIGNED), TERMS), "cut off"),
-        (signing.Signer(BUYER, signing.COUNTERSIGNED).sign(BOTH), "signed by both sides, not as a contract"),
+        (deals.forged("buyer", header("buyer", typ=signatures.COUNTERSIGNED), TERMS), "cut off"),
+        (
+            signatures.PayloadSigner(BUYER, signatures.COUNTERSIGNED).sign(BOTH),
+            "signed by both sides, not as a contract",
+        ),
     ],
 )
 def test_a_contract_that_is_not_good_is_refused_with_the_reason(text: bytes, reason: str) -> None:
     with pytest.raises(errors.Invalid, match=reason) as caught:
-        signing.verify(text)
+        signatures.verify(text)
     assert len(caught.value.message) < 400
 
 
@@ -136,48 +139,50 @@ def test_no_bit_of_a_contract_can_be_changed(bit: int) -> None:
     spoilt = bytearray(BOTH)
     spoilt[bit // 8] ^= 1 << bit % 8
     with pytest.raises(errors.Invalid):
-        signing.verify(bytes(spoilt))
+        signatures.verify(bytes(spoilt))
 
 
 @given(st.binary(max_size=200) | st.text(st.sampled_from("eyJ.AB{}"), max_size=40).map(str.encode))
 def test_whatever_is_sent_it_is_refused_plainly(text: bytes) -> None:
     with pytest.raises(errors.Invalid):
-        signing.verify(text)
+        signatures.verify(text)
 
 
 def test_a_contract_is_for_its_own_parties_and_its_own_time() -> None:
     with pytest.raises(errors.Invalid, match=f"the seller is {SELLER.cloud}, not"):
-        signing.verify(BOTH, seller=STRANGER.cloud)
+        signatures.verify(BOTH, seller=STRANGER.cloud)
     with pytest.raises(errors.Invalid, match=f"for the buyer {BUYER.cloud}, not for"):
-        signing.verify(BOTH, buyer=STRANGER.cloud)
+        signatures.verify(BOTH, buyer=STRANGER.cloud)
     with pytest.raises(errors.Invalid, match=r"begins only at 2023-11-14T22:13:20.000Z"):
-        signing.verify(BOTH, now=NOW - 0.001)
-    assert signing.verify(BOTH, now=CONTRACT.ends_at - 0.001).contract == CONTRACT
+        signatures.verify(BOTH, now=NOW - 0.001)
+    assert signatures.verify(BOTH, now=CONTRACT.ends_at - 0.001).contract == CONTRACT
     with pytest.raises(errors.Invalid, match=r"ended at 2023-11-15T00:13:20.000Z"):
-        signing.verify(BOTH, now=CONTRACT.ends_at)
+        signatures.verify(BOTH, now=CONTRACT.ends_at)
 
 
 def test_the_seller_keeps_only_what_it_signed_itself() -> None:
-    assert signing.check_countersigned(BOTH, SOLD).buyer == BUYER.public
+    assert signatures.check_countersigned(BOTH, SOLD).buyer == BUYER.public
     with pytest.raises(errors.Invalid, match="lacks the buyer's signature"):
-        signing.check_countersigned(SOLD, SOLD)
-    other = Notary(SELLER).sign(deals.changed(count=4))
+        signatures.check_countersigned(SOLD, SOLD)
+    other = ContractSigner(SELLER).sign(deals.changed(count=4))
     with pytest.raises(errors.Invalid, match="other terms"):
-        signing.check_countersigned(signing.countersign(BUYER, other), SOLD)
+        signatures.check_countersigned(signatures.countersign(BUYER, other), SOLD)
 
 
 def test_a_buyer_without_a_key_has_the_sellers_signature_only() -> None:
     account = CloudId("uid-1000")
-    sold = Notary(SELLER).sign(deals.changed(buyer=account))
-    assert signing.verify(sold, buyer=account).buyer is None
-    with pytest.raises(errors.Refused, match="buy with a key"):
-        signing.check_countersigned(sold, sold)
-    forged = signing.Signer(BUYER, signing.COUNTERSIGNED).sign(sold)
+    sold = ContractSigner(SELLER).sign(deals.changed(buyer=account))
+    assert signatures.verify(sold, buyer=account).buyer is None
+    with pytest.raises(errors.FailedPrecondition, match="buy with a key"):
+        signatures.check_countersigned(sold, sold)
+    forged = signatures.PayloadSigner(BUYER, signatures.COUNTERSIGNED).sign(sold)
     with pytest.raises(errors.Invalid, match="names the buyer uid-1000"):
-        signing.check_countersigned(forged, sold)
+        signatures.check_countersigned(forged, sold)
 
 
 def test_a_text_signed_for_another_use_is_no_contract() -> None:
-    proof = signing.Signer(SELLER, "vnd.skerry.proof+jws").sign(canonical.encode(json.loads(TERMS)))
+    proof = signatures.PayloadSigner(SELLER, "vnd.skerry.proof+jws").sign(
+        canonical_json.encode(json.loads(TERMS))
+    )
     with pytest.raises(errors.Invalid, match="not as a contract"):
-        signing.verify(proof)
+        signatures.verify(proof)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from skerry.market.visits import PREFIX, Visits
+from msgspec.structs import replace
+
+from skerry.market.provider.heartbeats import PREFIX, BuyerHeartbeats
 from skerry.model.ids import ContractId
-from skerry.model.market import Ending
+from skerry.model.market import EndReason
 from tests.market.markets import ANN, Market, market
 
 
-def visits_of(m: Market) -> Visits:
-    return Visits(m.store, m.ledger, silence_s=100.0, is_leading=lambda: True)
+def visits_of(m: Market) -> BuyerHeartbeats:
+    return BuyerHeartbeats(m.store, m.ledger, replace(m.settings, buyer_silence_s=100.0))
 
 
 async def noted(m: Market) -> list[str]:
     return [entry.key.removeprefix(PREFIX) for entry in (await m.store.range(PREFIX)).entries]
 
 
-def ending(m: Market, id: ContractId) -> Ending | None:
+def ending(m: Market, id: ContractId) -> EndReason | None:
     return m.ledger.contract(id).contract.ending
 
 
@@ -34,7 +36,7 @@ async def test_a_contract_whose_buyer_left_and_did_not_come_back_is_taken_back()
             assert ending(m, left) is None
             m.clock.advance(1)
             await visits.look()
-        assert ending(m, left) is Ending.WITHDRAWN
+        assert ending(m, left) is EndReason.WITHDRAWN
         assert m.ledger.contract(left).contract.reason == "its buyer was not at its door for 100 s"
         assert (ending(m, there), ending(m, never)) == (None, None)
         assert m.split() == (6, 0, 2)
@@ -54,7 +56,7 @@ async def test_silence_counts_from_when_somebody_began_to_look() -> None:
         assert ending(m, id) is None
         m.clock.advance(100)
         await later.look()
-        assert ending(m, id) is Ending.WITHDRAWN
+        assert ending(m, id) is EndReason.WITHDRAWN
 
 
 async def test_what_is_over_is_forgotten() -> None:

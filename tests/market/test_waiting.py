@@ -47,7 +47,7 @@ async def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> Non
         held = await m.reserve(ANN, cpu=6)
         large = waiting(m, BOB, 8)
         await settle()
-        with pytest.raises(errors.NoRoom, match="others wait"):
+        with pytest.raises(errors.ResourcesExhausted, match="others wait"):
             await m.reserve(CAT, cpu=1)
         small = waiting(m, CAT, 1)
         await settle()
@@ -77,7 +77,7 @@ async def test_who_waited_long_enough_is_told_so() -> None:
         await m.pass_time(4.9)
         assert not waiter.done()
         await m.pass_time(0.1)
-        with pytest.raises(errors.NoRoom, match="nobody gave it up"):
+        with pytest.raises(errors.ResourcesExhausted, match="nobody gave it up"):
             await waiter
 
 
@@ -88,13 +88,13 @@ async def test_nobody_waits_for_what_is_sold() -> None:
         waiter = waiting(m, BOB, 8)
         await settle()
         await m.ledger.purchase(held.id, ANN)
-        assert await waiter is errors.NoRoom
-        with pytest.raises(errors.NoRoom, match="nothing to wait for"):
+        assert await waiter is errors.ResourcesExhausted
+        with pytest.raises(errors.ResourcesExhausted, match="nothing to wait for"):
             await m.reserve(BOB, cpu=5, wait_s=10)
         last = waiting(m, BOB, 4)
         await settle()
         await m.ledger.purchase(other.id, ANN)
-        assert await last is errors.NoRoom
+        assert await last is errors.ResourcesExhausted
 
 
 async def test_the_line_is_bounded() -> None:
@@ -138,7 +138,7 @@ async def test_who_waited_long_enough_is_told_so_also_behind_one_that_waits_long
         first, second, third = waiting(m, BOB, 8, 20.0), waiting(m, CAT, 1, 2.0), waiting(m, CAT, 2, 20.0)
         await settle()
         await m.pass_time(2)
-        assert await second is errors.NoRoom
+        assert await second is errors.ResourcesExhausted
         assert [waiter.done() for waiter in (first, third)] == [False, False]
         for waiter in (first, third):
             waiter.cancel()
@@ -152,7 +152,7 @@ async def test_nobody_waits_for_what_is_sold_also_behind_others() -> None:
         first, second = waiting(m, BOB, 4), waiting(m, CAT, 5)
         await settle()
         await m.ledger.purchase(held.id, ANN)
-        assert await second is errors.NoRoom
+        assert await second is errors.ResourcesExhausted
         assert not first.done()
         first.cancel()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import cells, errors
-from skerry.model.cells import Cell, Executable, Limits
+from skerry.model.cells import Cell, CellLimits, Executable
 from skerry.model.ids import CellName, ExecutableName
 
 GOOD = ["a", "ae-1", "A-b", "0", "a/b", "a/b/c", "x" * 63, "a--b", "9/8/7"]
@@ -80,7 +80,7 @@ def test_cells_nest_by_name() -> None:
 
 @pytest.mark.parametrize("cpus", ["", "0", "1,2", "1-3", "1,2-5,6", "12-15"])
 def test_lists_of_cpus_as_the_kernel_writes_them(cpus: str) -> None:
-    assert Limits(cpus=cpus, mems=cpus).cpus == cpus
+    assert CellLimits(cpus=cpus, mems=cpus).cpus == cpus
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_lists_of_cpus_as_the_kernel_writes_them(cpus: str) -> None:
 @pytest.mark.parametrize("field", ["cpus", "mems"])
 def test_other_lists_are_refused(field: str, cpus: str) -> None:
     with pytest.raises(errors.Invalid, match=field):
-        Limits(**{field: cpus})  # type: ignore[arg-type]
+        CellLimits(**{field: cpus})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -107,18 +107,18 @@ def test_other_lists_are_refused(field: str, cpus: str) -> None:
 )
 def test_limits_out_of_range_are_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(errors.Invalid, match=field):
-        Limits(**{field: value})  # type: ignore[arg-type]
+        CellLimits(**{field: value})  # type: ignore[arg-type]
 
 
 def test_limits_at_their_bounds_are_taken() -> None:
-    assert Limits(cpu_weight=1).cpu_weight == 1
-    assert Limits(cpu_weight=10_000, pids=1).pids == 1
+    assert CellLimits(cpu_weight=1).cpu_weight == 1
+    assert CellLimits(cpu_weight=10_000, pids=1).pids == 1
 
 
 def test_a_share_of_the_cpu_is_given_in_one_unit() -> None:
-    assert Limits(cpu_shares=2).cpu_shares == 2
+    assert CellLimits(cpu_shares=2).cpu_shares == 2
     with pytest.raises(errors.Invalid, match="not both"):
-        Limits(cpu_weight=100, cpu_shares=1024)
+        CellLimits(cpu_weight=100, cpu_shares=1024)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\n", "a\0b", "x" * 129])

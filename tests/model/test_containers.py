@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.containers import ContainerSpec
 from skerry.model.ports import PortMapping
@@ -13,14 +13,14 @@ from skerry.model.ports import PortMapping
 def test_a_spec_that_was_written_before_there_were_containers_apart_is_not_apart() -> None:
     old = b'{"name": "web", "image": "example.org/web:1"}'
 
-    assert jsonio.decode(old, ContainerSpec) == ContainerSpec(name="web", image="example.org/web:1")
-    assert jsonio.decode(old, ContainerSpec).is_apart is False
+    assert json_codec.decode(old, ContainerSpec) == ContainerSpec(name="web", image="example.org/web:1")
+    assert json_codec.decode(old, ContainerSpec).is_apart is False
 
 
 def test_a_spec_that_is_apart_stays_so_on_disk() -> None:
     spec = ContainerSpec(name="web", image="example.org/web:1", is_apart=True)
 
-    assert jsonio.decode(jsonio.encode(spec), ContainerSpec) == spec
+    assert json_codec.decode(json_codec.encode(spec), ContainerSpec) == spec
 
 
 def test_nothing_that_is_kept_apart_publishes_ports() -> None:

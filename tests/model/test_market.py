@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Aggregation, Contract, Ending, Flavor, Hold, Partition, Price
-from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.market import Aggregation, Contract, EndReason, Hold, Offer, Partition, Price
+from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
 
 PRICE = Price(Decimal("0.05"), "EUR", "PT1H")
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
-    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
-def flavor(**changes: Any) -> Flavor:
+def flavor(**changes: Any) -> Offer:
     basics: dict[str, Any] = {
-        "id": FlavorId("f-1"),
+        "id": OfferId("f-1"),
         "provider": CloudId("north"),
         "kind": "k8slice",
         "room": room(8000, 8000, 100),
         "price": PRICE,
         "created_at": 1.0,
     }
-    return Flavor(**basics | changes)
+    return Offer(**basics | changes)
 
 
 def hold(**changes: Any) -> Hold:
@@ -66,7 +66,7 @@ def test_deals_survive_being_stored_to_the_last_digit() -> None:
     exact = Price(Decimal("0.100000000000000001"), "EUR", "P1M")
     partition = Partition(least=room(500, 512), step=room(250, 256))
     for noun in (flavor(price=exact, partition=partition), hold(price=exact), contract(price=exact)):
-        assert jsonio.decode(jsonio.encode(noun), type(noun)) == noun
+        assert json_codec.decode(json_codec.encode(noun), type(noun)) == noun
 
 
 @pytest.mark.parametrize(
@@ -105,25 +105,46 @@ SMALL = st.integers(0, 12)
     free=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL),
 )
 def test_a_part_is_taken_exactly_if_it_fits_is_in_steps_and_leaves_enough_or_nothing(
-    asked: Room, free: Room
+    asked: Resources, free: Resources
 ) -> None:
     def is_good(ask: int, have: int, least: int, step: int) -> bool:
-        rest = have - ask
-        return least <= ask <= have and (ask - least) % step == 0 and (rest == 0 or rest >= least)
+        return least <= ask <= have and (ask - least) % step == 0
 
-    expected = is_good(asked.cpu, free.cpu, 1000, 500) and is_good(asked.memory, free.memory, 1024, 512)
+    cpu, memory = free.cpu - asked.cpu, free.memory - asked.memory
+    is_left_enough = (cpu >= 1000 and memory >= 1024) or (cpu < 500 and memory < 512)
+    expected = (
+        is_good(asked.cpu, free.cpu, 1000, 500)
+        and is_good(asked.memory, free.memory, 1024, 512)
+        and is_left_enough
+    )
     try:
         PARTITION.check(asked, free)
-    except (errors.NoRoom, errors.Unprocessable):
+    except (errors.ResourcesExhausted, errors.Unprocessable):
         assert not expected
     else:
         assert expected
 
 
+def test_whoever_takes_all_of_one_resource_takes_all_of_the_others() -> None:
+    """What is left of them could be sold to nobody."""
+    for ask in (room(8000, 1024), room(1000, 8192)):
+        with pytest.raises(errors.Unprocessable, match="too little to sell"):
+            PARTITION.check(ask, room(8000, 8192))
+    PARTITION.check(room(8000, 8192), room(8000, 8192))
+    PARTITION.check(room(7000, 7168), room(8000, 8192))
+
+
+@given(free=st.builds(lambda c, m: room(c * 250, m * 256), SMALL, SMALL))
+def test_of_whatever_is_left_that_is_enough_the_largest_part_may_be_taken(free: Resources) -> None:
+    """Also where capacity was changed to what is no whole number of steps."""
+    if free.fits(PARTITION.least):
+        PARTITION.check(PARTITION.largest(free), free)
+
+
 @pytest.mark.parametrize(
     ("ask", "kind", "says"),
     [
-        (room(9000, 1024), errors.NoRoom, "lacks 1 core of cpu now; ask for less"),
+        (room(9000, 1024), errors.ResourcesExhausted, "lacks 1 core of cpu now; ask for less"),
         (room(500, 1024), errors.Unprocessable, "at least 1 core of cpu, 1024 MB of memory"),
         (
             room(1250, 1024),
@@ -133,12 +154,13 @@ def test_a_part_is_taken_exactly_if_it_fits_is_in_steps_and_leaves_enough_or_not
         (
             room(7500, 1024),
             errors.Unprocessable,
-            "0.5 cores of cpu would be left, .* take all 8 cores, or at most 7 cores",
+            r"0.5 cores of cpu, 7168 MB of memory would be left, .* take all \(8 cores of cpu, 8192 MB of "
+            "memory\\), or leave at least 1 core of cpu, 1024 MB of memory",
         ),
     ],
 )
 def test_a_part_that_cannot_be_had_is_refused_with_what_can(
-    ask: Room, kind: type[errors.SkerryError], says: str
+    ask: Resources, kind: type[errors.SkerryError], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
         flavor(partition=PARTITION).check_part(ask, room(8000, 8192))
@@ -149,13 +171,13 @@ def test_an_offer_without_a_partition_is_sold_whole() -> None:
     whole.check_part(whole.room, whole.room)
     with pytest.raises(errors.Unprocessable, match="sold whole"):
         whole.check_part(room(1000, 1000), whole.room)
-    with pytest.raises(errors.NoRoom):
-        whole.check_part(whole.room, NOTHING)
+    with pytest.raises(errors.ResourcesExhausted):
+        whole.check_part(whole.room, NO_RESOURCES)
 
 
 def test_nothing_cannot_be_bought() -> None:
     with pytest.raises(errors.Invalid, match="nothing was asked for"):
-        flavor().check_part(NOTHING, flavor().room)
+        flavor().check_part(NO_RESOURCES, flavor().room)
 
 
 def test_an_aggregation_holds_to_its_counts() -> None:
@@ -183,10 +205,10 @@ def test_a_contract_lives_between_its_ends(now: float, live: bool) -> None:
 
 def test_a_hold_and_a_contract_say_how_they_stand_before_anybody_wrote_it() -> None:
     assert [hold().state(now) for now in (29.9, 30.0)] == ["held", "expired"]
-    assert hold(ending=Ending.CANCELLED).state(29.9) == "cancelled"
+    assert hold(ending=EndReason.CANCELLED).state(29.9) == "cancelled"
     assert [contract().state(now) for now in (99.9, 100.0)] == ["live", "expired"]
     assert [contract(reclaim_at=50.0).state(now) for now in (49.9, 50.0)] == ["reclaimed", "withdrawn"]
-    assert contract(ending=Ending.RELEASED).state(30.0) == "released"
+    assert contract(ending=EndReason.RELEASED).state(30.0) == "released"
 
 
 def test_what_ends_before_it_begins_is_refused() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors, ids
 from skerry.model.functions import CUSTOM, Function
 from skerry.model.ids import Digest, FunctionName, NodeId
-from skerry.model.nodes import Facts, Liveness, Node
-from skerry.model.room import Megabytes, Millicores
+from skerry.model.nodes import Liveness, Node, NodeFacts
+from skerry.model.resources import Megabytes, Millicores
 from skerry.model.statuses import NodeStatus
 
 CODE = Digest("sha256:" + "0a" * 32)
@@ -61,8 +61,8 @@ def test_a_digest_is_sha256_in_lower_case_hex(text: str) -> None:
 
 
 def test_a_node_survives_being_stored() -> None:
-    one = node(labels={"zone": "north", "example.org-rack": ""}, facts=Facts(architecture="arm64"))
-    assert jsonio.decode(jsonio.encode(one), Node) == one
+    one = node(labels={"zone": "north", "example.org-rack": ""}, facts=NodeFacts(architecture="arm64"))
+    assert json_codec.decode(json_codec.encode(one), Node) == one
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_silence_is_judged_by_its_length(now: float, expected: Liveness) -> None
 
 def test_a_function_survives_being_stored() -> None:
     one = function(cpu=Millicores(500), max_concurrency=4, environment=("A=b",))
-    assert jsonio.decode(jsonio.encode(one), Function) == one
+    assert json_codec.decode(json_codec.encode(one), Function) == one
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from skerry.model import errors, statuses
-from skerry.model.statuses import NodeStatus, Status
+from skerry.model.statuses import InstanceStatus, NodeStatus
 
 # The machine of the Kudo contract: one word per arrow.
 CONTRACT = """
@@ -54,44 +54,48 @@ ALLOWED = arrows(CONTRACT) | arrows(BEYOND)
 def test_the_names_are_the_union_of_both_documents() -> None:
     older = "RUNNING STARTING STOPPED STOPPING DESTROYING TERMINATED CRASHED FAILED SCHEDULING SCHEDULED"
     newer = "RUNNING STARTING STOPPED STOPPING DESTROYING TERMINATED FAILED SCHEDULING SCHEDULED"
-    assert {status.value for status in Status} == set(older.split()) | set(newer.split())
+    assert {status.value for status in InstanceStatus} == set(older.split()) | set(newer.split())
 
 
-@pytest.mark.parametrize(("now", "then"), list(itertools.product(Status, Status)))
-def test_every_pair_is_as_the_table_says(now: Status, then: Status) -> None:
+@pytest.mark.parametrize(("now", "then"), list(itertools.product(InstanceStatus, InstanceStatus)))
+def test_every_pair_is_as_the_table_says(now: InstanceStatus, then: InstanceStatus) -> None:
     expected = now is then or (now.value, then.value) in ALLOWED
     assert statuses.may_become(now, then) is expected
     if expected:
         statuses.check(now, then)
     else:
-        with pytest.raises(errors.Refused, match=now.value):
+        with pytest.raises(errors.FailedPrecondition, match=now.value):
             statuses.check(now, then)
 
 
 def test_final_is_final_and_nothing_else_is() -> None:
-    assert {Status.TERMINATED, Status.FAILED} == statuses.FINAL
-    assert {status for status in Status if not statuses.ALLOWED[status]} == statuses.FINAL
+    assert {InstanceStatus.TERMINATED, InstanceStatus.FAILED} == statuses.TERMINAL
+    assert {status for status in InstanceStatus if not statuses.TRANSITIONS[status]} == statuses.TERMINAL
 
 
 def test_everything_that_is_not_final_can_be_destroyed() -> None:
-    for status in set(Status) - statuses.FINAL - {Status.DESTROYING}:
-        assert statuses.may_become(status, Status.DESTROYING)
+    for status in set(InstanceStatus) - statuses.TERMINAL - {InstanceStatus.DESTROYING}:
+        assert statuses.may_become(status, InstanceStatus.DESTROYING)
 
 
 def test_running_is_reached_only_from_starting() -> None:
-    assert [one for one in Status if Status.RUNNING in statuses.ALLOWED[one]] == [Status.STARTING]
+    assert [one for one in InstanceStatus if InstanceStatus.RUNNING in statuses.TRANSITIONS[one]] == [
+        InstanceStatus.STARTING
+    ]
 
 
 def test_an_instance_without_room_keeps_waiting_and_cannot_fail() -> None:
-    assert statuses.may_become(Status.SCHEDULING, Status.SCHEDULING)
-    assert not statuses.may_become(Status.SCHEDULING, Status.FAILED)
+    assert statuses.may_become(InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULING)
+    assert not statuses.may_become(InstanceStatus.SCHEDULING, InstanceStatus.FAILED)
 
 
 def test_a_refusal_says_what_is_possible() -> None:
-    with pytest.raises(errors.Refused, match=r"is STOPPING and cannot become RUNNING.*DESTROYING, STOPPED"):
-        statuses.check(Status.STOPPING, Status.RUNNING)
-    with pytest.raises(errors.Refused, match="final; create a new instance"):
-        statuses.check(Status.TERMINATED, Status.RUNNING)
+    with pytest.raises(
+        errors.FailedPrecondition, match=r"is STOPPING and cannot become RUNNING.*DESTROYING, STOPPED"
+    ):
+        statuses.check(InstanceStatus.STOPPING, InstanceStatus.RUNNING)
+    with pytest.raises(errors.FailedPrecondition, match="final; create a new instance"):
+        statuses.check(InstanceStatus.TERMINATED, InstanceStatus.RUNNING)
 
 
 def test_a_node_is_told_in_the_words_that_mean_something_of_nodes() -> None:
@@ -104,24 +108,33 @@ def test_a_node_is_told_in_the_words_that_mean_something_of_nodes() -> None:
         "FAILED": NodeStatus.LOST,
         "CRASHED": NodeStatus.LOST,
     }
-    assert {name: statuses.of_node(Status(name)) for name in expected} == expected
+    assert {name: statuses.of_node(InstanceStatus(name)) for name in expected} == expected
 
 
-@pytest.mark.parametrize("status", [Status.SCHEDULING, Status.SCHEDULED, Status.DESTROYING])
-def test_the_other_words_are_refused_of_nodes(status: Status) -> None:
+@pytest.mark.parametrize(
+    "status", [InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULED, InstanceStatus.DESTROYING]
+)
+def test_the_other_words_are_refused_of_nodes(status: InstanceStatus) -> None:
     with pytest.raises(errors.Invalid, match=f"a node cannot be {status}"):
         statuses.of_node(status)
 
 
 def test_a_way_goes_by_what_may_follow_on_a_node_and_is_the_shortest() -> None:
-    assert statuses.way(Status.RUNNING, Status.CRASHED) == (Status.CRASHED,)
-    assert statuses.way(Status.RUNNING, Status.RUNNING) == (Status.RUNNING,)
-    assert statuses.way(Status.RUNNING, Status.STOPPED) == (Status.STOPPING, Status.STOPPED)
-    assert statuses.way(Status.STOPPING, Status.RUNNING) == (Status.STOPPED, Status.STARTING, Status.RUNNING)
+    assert statuses.shortest_path(InstanceStatus.RUNNING, InstanceStatus.CRASHED) == (InstanceStatus.CRASHED,)
+    assert statuses.shortest_path(InstanceStatus.RUNNING, InstanceStatus.RUNNING) == (InstanceStatus.RUNNING,)
+    assert statuses.shortest_path(InstanceStatus.RUNNING, InstanceStatus.STOPPED) == (
+        InstanceStatus.STOPPING,
+        InstanceStatus.STOPPED,
+    )
+    assert statuses.shortest_path(InstanceStatus.STOPPING, InstanceStatus.RUNNING) == (
+        InstanceStatus.STOPPED,
+        InstanceStatus.STARTING,
+        InstanceStatus.RUNNING,
+    )
 
 
 def test_there_is_no_way_back_from_the_end_nor_from_what_is_to_go() -> None:
-    with pytest.raises(errors.Refused, match="final"):
-        statuses.way(Status.FAILED, Status.STARTING)
-    with pytest.raises(errors.Refused, match="cannot become"):
-        statuses.way(Status.DESTROYING, Status.RUNNING)
+    with pytest.raises(errors.FailedPrecondition, match="final"):
+        statuses.shortest_path(InstanceStatus.FAILED, InstanceStatus.STARTING)
+    with pytest.raises(errors.FailedPrecondition, match="cannot become"):
+        statuses.shortest_path(InstanceStatus.DESTROYING, InstanceStatus.RUNNING)

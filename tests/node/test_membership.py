@@ -6,26 +6,31 @@ import asyncio
 import json
 import ssl
 import stat
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import structlog
 
-from skerry.kit import pki, tls
+from skerry.kit import pki
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.identity import Role
+from skerry.model.callers import Role
 from skerry.model.settings import IdentitySettings
-from skerry.node import enrolment
-from skerry.node.membership import Membership
+from skerry.node.agent import join
+from skerry.node.agent.node_identity import NodeIdentity
 from tests.support.clouds import Cloud, cloud_in, new_request
-
-GRPC = "127.0.0.1:50052"
+from tests.support.joining import (
+    GRPC,
+    certificate_in,
+    http_server,
+    https_context,
+    joined_in,
+    joining,
+    new_token,
+)
 
 
 class Enough(BaseException):
@@ -43,109 +48,12 @@ async def cloud(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Cloud]:
         yield made
 
 
-Answer = Callable[[str, bytes], tuple[int, bytes]]
-
-
-@contextmanager
-def http_server(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """A small server whose answers come from `answer(path, body)`; its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._reply(b"")
-
-        def do_POST(self) -> None:
-            self._reply(self.rfile.read(int(self.headers["Content-Length"])))
-
-        def _reply(self, body: bytes) -> None:
-            status, said = answer(self.path, body)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = False
-
-        def handle_error(self, *_: object) -> None:
-            pass  # refused handshakes: the client's view is what the tests look at
-
-        def get_request(self) -> tuple[object, object]:
-            sock, address = super().get_request()
-            return (context.wrap_socket(sock, server_side=True) if context else sock), address
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        scheme = "https" if context else "http"
-        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def joining(cloud: Cloud) -> Answer:
-    """What Skerry's own routes answer."""
-    loop = asyncio.get_running_loop()
-
-    def answer(path: str, body: bytes) -> tuple[int, bytes]:
-        if path == "/ca.pem":
-            return 200, cloud.authority.certificate_pem
-        asked = json.loads(body)
-        work = cloud.identity.join(asked["token"], asked["csr"].encode(), asked["name"])
-        try:
-            joined = asyncio.run_coroutine_threadsafe(work, loop).result(10)
-        except errors.SkerryError as error:
-            return 401, json.dumps({"error": error.message, "code": error.slug}).encode()
-        said = {
-            "node": joined.node,
-            "certificate": joined.certificate_pem.decode(),
-            "ca": joined.ca_pem.decode(),
-            "grpc": GRPC,
-        }
-        return 200, json.dumps(said).encode()
-
-    return answer
-
-
-def https_context(cloud: Cloud, folder: Path, hosts: tuple[str, ...] = ("127.0.0.1",)) -> ssl.SSLContext:
-    key = folder / "https.key"
-    request = pki.Request.parse(pki.make_request(pki.load_or_create_key(key)))
-    issued = cloud.authority.issue(
-        request, name="s", role="server", lifetime_s=30 * 86400, server=True, hosts=hosts
-    )
-    (folder / "https.crt").write_bytes(issued.pem)
-    context = tls.https_server(cloud.authority.certificate_pem)
-    tls.load(context, folder / "https.crt", key)
-    return context
-
-
-async def new_token(cloud: Cloud, role: Role = Role.NODE) -> str:
-    return (await cloud.identity.create_token(role, ttl_s=None, note="", actor="test"))[1]
-
-
-async def joined_in(folder: Path, cloud: Cloud, **more: object) -> tuple[Membership, str]:
-    membership = Membership(folder, cloud.clock, **more)  # type: ignore[arg-type]
-    with http_server(joining(cloud)) as url:
-        place = await membership.join(url, await new_token(cloud), "edge-1")
-    return membership, place.node
-
-
-def certificate_in(folder: Path) -> pki.Issued:
-    return pki.read_certificate((folder / "node.crt").read_bytes())
-
-
 async def test_a_machine_joins_over_https_with_nothing_but_url_and_token(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
     folder = tmp_path / "node"
     with http_server(joining(cloud), https_context(cloud, tmp_path)) as url:
-        place = await Membership(folder, clock).join(url, await new_token(cloud), "edge-1")
+        place = await NodeIdentity(folder, clock).join(url, await new_token(cloud), "edge-1")
     assert (place.name, place.url, place.grpc) == ("edge-1", url, GRPC)
     assert certificate_in(folder).name == place.node
     assert (folder / "ca.crt").read_bytes() == cloud.authority.certificate_pem
@@ -156,7 +64,7 @@ async def test_a_machine_joins_over_https_with_nothing_but_url_and_token(
 async def test_the_token_and_the_key_stay_out_of_log_and_files(cloud: Cloud, tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs, http_server(joining(cloud)) as url:
         token = await new_token(cloud)
-        await Membership(tmp_path / "node", cloud.clock).join(url, token, "edge-1")
+        await NodeIdentity(tmp_path / "node", cloud.clock).join(url, token, "edge-1")
     secret = token.split("_")[2]
     assert secret not in repr(logs)
     assert "PRIVATE KEY" not in repr(logs)
@@ -167,7 +75,7 @@ async def test_a_joined_machine_stays_the_same_node_and_needs_no_server_or_token
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
     first, node = await joined_in(tmp_path / "node", cloud)
-    again = Membership(tmp_path / "node", clock)
+    again = NodeIdentity(tmp_path / "node", clock)
     assert (await again.join("http://127.0.0.1:1", "", "edge-1")).node == node
     assert again.context is not first.context
 
@@ -175,19 +83,19 @@ async def test_a_joined_machine_stays_the_same_node_and_needs_no_server_or_token
 async def test_of_several_servers_the_first_that_answers_is_joined(tmp_path: Path, cloud: Cloud) -> None:
     token = await new_token(cloud)
     with http_server(joining(cloud)) as url:
-        place = await Membership(tmp_path / "node", cloud.clock).join(
+        place = await NodeIdentity(tmp_path / "node", cloud.clock).join(
             f"http://127.0.0.1:1, {url}", token, "edge-1"
         )
     assert place.url == url
     with pytest.raises(errors.Unavailable, match=r"127\.0\.0\.1:2"):
-        await Membership(tmp_path / "other", cloud.clock).join(
+        await NodeIdentity(tmp_path / "other", cloud.clock).join(
             "http://127.0.0.1:1,http://127.0.0.1:2", token, "edge-2"
         )
 
 
 async def test_a_refusal_is_the_word_of_all_servers(tmp_path: Path, cloud: Cloud) -> None:
     with http_server(joining(cloud)) as url, pytest.raises(errors.Unauthenticated):
-        await Membership(tmp_path / "node", cloud.clock).join(
+        await NodeIdentity(tmp_path / "node", cloud.clock).join(
             f"{url},http://127.0.0.1:1", (await new_token(cloud))[:-1], "edge-1"
         )
 
@@ -198,19 +106,22 @@ async def test_a_token_of_another_cloud_does_not_move_a_joined_machine(
     await joined_in(tmp_path / "node", cloud)
     async with cloud_in(tmp_path / "other", clock) as other:
         token = await new_token(other)
-    with pytest.raises(errors.Refused, match="the token is of another cloud"):
-        await Membership(tmp_path / "node", clock).join("http://127.0.0.1:1", token, "edge-1")
+    with pytest.raises(errors.FailedPrecondition, match="the token is of another cloud"):
+        await NodeIdentity(tmp_path / "node", clock).join("http://127.0.0.1:1", token, "edge-1")
 
 
-async def test_a_machine_whose_certificate_expired_joins_anew(
+async def test_a_machine_whose_certificate_expired_needs_a_token_and_is_the_same_node_again(
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
     _, node = await joined_in(tmp_path / "node", cloud)
     clock.advance(24 * 3600)
-    with pytest.raises(errors.Unauthenticated, match="give it a join token"):
-        await Membership(tmp_path / "node", clock).join("http://127.0.0.1:1", "", "edge-1")
-    _, other = await joined_in(tmp_path / "node", cloud)
-    assert other != node
+    with pytest.raises(errors.Unauthenticated, match="give it an invitation"):
+        await NodeIdentity(tmp_path / "node", clock).join("http://127.0.0.1:1", "", "edge-1")
+    membership, again = await joined_in(tmp_path / "node", cloud)
+    assert again == node
+    assert "had expired" in membership.outcome
+    assert "joined again as the same node" in membership.outcome
+    assert certificate_in(tmp_path / "node").not_after > clock.now()
 
 
 async def test_a_lost_answer_is_asked_for_again_with_the_same_token(cloud: Cloud, tmp_path: Path) -> None:
@@ -224,7 +135,7 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_token(cloud: Cloud
             return 502, b"the proxy lost it"
         return status, said
 
-    membership = Membership(tmp_path / "node", cloud.clock)
+    membership = NodeIdentity(tmp_path / "node", cloud.clock)
     with http_server(lose_the_first) as url:
         token = await new_token(cloud)
         with pytest.raises(errors.Unavailable, match="answered 502"):
@@ -254,9 +165,9 @@ async def test_a_ca_that_the_token_does_not_name_never_sees_the_token(
 
         with (
             http_server(watch, https_context(impostor, tmp_path)) as url,
-            pytest.raises(errors.Refused, match="not the one that this token was made for"),
+            pytest.raises(errors.FailedPrecondition, match="not the one that this token was made for"),
         ):
-            await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+            await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
     assert paths == ["/ca.pem"]
 
 
@@ -274,7 +185,7 @@ async def test_an_impostor_that_shows_the_right_ca_never_sees_the_token(
             http_server(watch, https_context(impostor, tmp_path)) as url,
             pytest.raises(errors.Unavailable, match="issued by another CA"),
         ):
-            await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+            await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
     assert paths == ["/ca.pem"]
 
 
@@ -286,7 +197,7 @@ async def test_a_server_called_by_a_name_it_does_not_have_says_what_to_do(
         http_server(joining(cloud), context) as url,
         pytest.raises(errors.Unavailable, match=r"does not name the address.*http\.names"),
     ):
-        await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
 
 
 async def test_the_servers_reason_is_what_the_machine_reports(
@@ -295,7 +206,7 @@ async def test_the_servers_reason_is_what_the_machine_reports(
     token = await new_token(cloud)
     await cloud.identity.join(token, new_request(tmp_path), "quicker")
     with http_server(joining(cloud)) as url, pytest.raises(errors.Unauthenticated, match="was used at"):
-        await Membership(tmp_path / "node", clock).join(url, token, "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join(url, token, "edge-1")
 
 
 async def test_a_server_cannot_write_to_the_terminal_in_its_reason(
@@ -307,7 +218,7 @@ async def test_a_server_cannot_write_to_the_terminal_in_its_reason(
         return 403, json.dumps({"error": "\x1b[2Jno" + "!" * 9999, "code": "forbidden"}).encode()
 
     with http_server(answer) as url, pytest.raises(errors.Forbidden) as caught:
-        await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
     assert caught.value.message.isprintable()
     assert len(caught.value.message) <= 500
 
@@ -329,7 +240,7 @@ async def test_a_strange_answer_is_an_error_and_leaves_the_machine_unjoined(
         return 200, cloud.authority.certificate_pem if path == "/ca.pem" else said
 
     with http_server(answer) as url, pytest.raises(errors.SkerryError, match=reason):
-        await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
     assert not (tmp_path / "node" / "join.json").exists()
 
 
@@ -344,23 +255,23 @@ async def test_somebody_elses_certificate_is_not_taken(
         said = {"node": other.node, "certificate": other.certificate_pem.decode(), "ca": "", "grpc": GRPC}
         return 200, json.dumps(said).encode()
 
-    with http_server(answer) as url, pytest.raises(errors.Refused, match="for another key"):
-        await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+    with http_server(answer) as url, pytest.raises(errors.FailedPrecondition, match="for another key"):
+        await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
 
 
 async def test_a_url_that_is_no_ca_says_so(cloud: Cloud, clock: ManualClock, tmp_path: Path) -> None:
     with (
         http_server(lambda *_: (200, b"<html>")) as url,
-        pytest.raises(errors.Refused, match="is this a Skerry server"),
+        pytest.raises(errors.FailedPrecondition, match="is this a Skerry server"),
     ):
-        await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
 
 
 async def test_a_server_that_is_away_is_named(cloud: Cloud, clock: ManualClock, tmp_path: Path) -> None:
     with http_server(joining(cloud)) as url:
         pass
     with pytest.raises(errors.Unavailable, match="cannot be reached"):
-        await Membership(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join(url, await new_token(cloud), "edge-1")
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "admin"])
@@ -369,7 +280,7 @@ async def test_without_a_join_token_nothing_is_sent(
 ) -> None:
     text = await new_token(cloud, Role.ADMIN) if token == "admin" else token
     with pytest.raises(errors.Unauthenticated, match="token"):
-        await Membership(tmp_path / "node", clock).join("http://127.0.0.1:1", text, "edge-1")
+        await NodeIdentity(tmp_path / "node", clock).join("http://127.0.0.1:1", text, "edge-1")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +298,7 @@ async def test_without_a_join_token_nothing_is_sent(
 )
 def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(errors.Invalid, match="given as a URL"):
-        enrolment.Server.parse(url)
+        join.JoinServer.parse(url)
 
 
 @pytest.mark.parametrize(
@@ -395,13 +306,13 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 )
 def test_plain_http_is_for_loopback_only(url: str) -> None:
     with pytest.raises(errors.Invalid, match="use https"):
-        enrolment.Server.parse(url)
+        join.JoinServer.parse(url)
 
 
 def test_loopback_may_be_called_over_plain_http_and_a_path_is_kept() -> None:
-    assert enrolment.Server.parse("http://[::1]:1323").host == "::1"
-    assert enrolment.Server.parse("http://localhost").port == 80
-    server = enrolment.Server.parse("https://server.example/cloud/")
+    assert join.JoinServer.parse("http://[::1]:1323").host == "::1"
+    assert join.JoinServer.parse("http://localhost").port == 80
+    server = join.JoinServer.parse("https://server.example/cloud/")
     assert (server.port, server.path) == (443, "/cloud")
 
 
@@ -422,7 +333,7 @@ async def test_a_node_renews_before_two_thirds_of_its_life_into_the_same_context
     cloud: Cloud, clock: ManualClock, tmp_path: Path
 ) -> None:
     folder = tmp_path / "node"
-    seen: dict[str, pki.Issued] = {}
+    seen: dict[str, pki.IssuedCertificate] = {}
 
     async def nap(seconds: float) -> None:
         clock.advance(seconds)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,73 +16,80 @@ from msgspec.structs import replace
 
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
+from skerry.model.callers import RevokedCertificate
 from skerry.model.ids import InstanceId
-from skerry.model.sessions import (
-    Acknowledged,
-    Down,
-    Functions,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Members,
-    OpenTunnel,
-    Orders,
-    Reports,
-    Servers,
-    Welcome,
+from skerry.model.node_messages import (
+    ClaimBatch,
+    FunctionUpdate,
+    MemberList,
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    ServerList,
+    ServerMessage,
+    SessionClose,
+    SessionConfig,
+    SessionHeartbeat,
+    TunnelRequest,
 )
+from skerry.model.nodes import NodeFacts
 from skerry.model.settings import FleetSettings
-from skerry.model.statuses import Desired
-from skerry.model.tunnels import LogsAsk
+from skerry.model.statuses import DesiredStatus
+from skerry.model.streams import LogStreamRequest
 from skerry.node import host
-from skerry.node.instances.tunnels import Tunnels
-from skerry.node.servers import KnownServers
-from skerry.node.session import BACKOFF, Session, introduce
+from skerry.node.agent.agent import BACKOFF, NodeAgent, introduce
+from skerry.node.agent.instances.tunnel_handler import TunnelHandler
+from skerry.node.agent.server_addresses import ServerAddressCache
 from tests.node.instances.far_ends import FakeTunnel
 from tests.node.instances.ground import Ground
 from tests.node.instances.worlds import ID, TERMS, order
 from tests.support.waiting import eventually
 
-HELLO = Hello("edge-1", subnet="10.64.7.0/24")
+HELLO = NodeHello("edge-1", subnet="10.64.7.0/24")
 WELCOME = replace(TERMS, report_s=0.02, subnet="10.64.7.0/24")
 
 
 class FakeConnection:
     """A control plane of which the test says what it says."""
 
-    def __init__(self, welcome: Welcome = WELCOME) -> None:
+    def __init__(self, welcome: SessionConfig = WELCOME) -> None:
         self._welcome = welcome
-        self._down: asyncio.Queue[Down | errors.SkerryError | None] = asyncio.Queue()
-        self.hellos: list[Hello] = []
-        self.batches: list[Reports] = []
+        self._down: asyncio.Queue[ServerMessage | errors.SkerryError | None] = asyncio.Queue()
+        self.hellos: list[NodeHello] = []
+        self.batches: list[ReportBatch] = []
+        self.claims: list[ClaimBatch] = []
         self.heartbeats = 0
         self.tunnels: dict[str, FakeTunnel] = {}
         self.is_closed = False
 
-    def say(self, *messages: Down | errors.SkerryError | None) -> None:
+    def say(self, *messages: ServerMessage | errors.SkerryError | None) -> None:
         for message in messages:
             self._down.put_nowait(message)
 
     def told(self) -> list[tuple[str, str]]:
         return [(each.instance, str(each.status)) for batch in self.batches for each in batch.reports]
 
-    async def hello(self, hello: Hello) -> Welcome:
+    async def hello(self, hello: NodeHello) -> SessionConfig:
         self.hellos.append(hello)
         return self._welcome
 
-    async def changed(self, hello: Hello) -> None:
+    async def changed(self, hello: NodeHello) -> None:
         self.hellos.append(hello)
 
-    async def messages(self) -> AsyncIterator[Down]:
+    async def messages(self) -> AsyncIterator[ServerMessage]:
         while (message := await self._down.get()) is not None:
             if isinstance(message, errors.SkerryError):
                 raise message
             yield message
 
-    async def report(self, batch: Reports) -> None:
+    async def report(self, batch: ReportBatch) -> None:
         self.batches.append(batch)
+
+    async def claim(self, claims: ClaimBatch) -> None:
+        self.claims.append(claims)
 
     async def heartbeat(self) -> None:
         self.heartbeats += 1
@@ -137,33 +146,38 @@ class Talk:
         self._file = folder / "servers.json"
         self.hello = HELLO
         self.slept: list[float] = []
+        self.assigned: list[str] = []
         self._tasks: list[asyncio.Future[None]] = []
 
     @property
-    def servers(self) -> KnownServers:
+    def servers(self) -> ServerAddressCache:
         """As a node that is started reads them."""
-        return KnownServers("joined:1", self._file)
+        return ServerAddressCache("joined:1", self._file)
 
-    def begin(self, **more: Any) -> Session:
-        session = Session(
+    def begin(self, **more: Any) -> NodeAgent:
+        session = NodeAgent(
             self.servers,
             {"joined:1": self.dialler, "other:2": self.other}.__getitem__,
             self.ground.instances,
-            Tunnels(self.ground.instances, self.ground.containers),
+            TunnelHandler(self.ground.instances, self.ground.containers),
             lambda: self.hello,
             SystemClock(),
+            assign=self._assign,
             backoff=Backoff(first_s=1.0, cap_s=8.0, jitter=0.0),
             **({"sleep": self._sleep} | more),
         )
         self._tasks.append(asyncio.ensure_future(session.run()))
         return session
 
+    async def _assign(self, subnet: str) -> None:
+        self.assigned.append(subnet)
+
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         await asyncio.sleep(0)
 
     async def end(self) -> None:
-        await give_up(self._tasks)
+        await cancel_and_wait(self._tasks)
 
 
 @pytest.fixture
@@ -176,8 +190,8 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
     await ground.leave()
 
 
-def whole(*orders: Any, sequence: int = 1) -> Orders:
-    return Orders(sequence, is_whole=True, orders=orders)
+def whole(*orders: Any, sequence: int = 1) -> OrderUpdate:
+    return OrderUpdate(sequence, is_whole=True, orders=orders)
 
 
 class TestASession:
@@ -195,7 +209,7 @@ class TestASession:
         await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
         assert list(dict.fromkeys(status for _, status in connection.told())) == ["STARTING", "RUNNING"]
         assert [batch.sequence for batch in connection.batches] == list(range(1, len(connection.batches) + 1))
-        connection.say(Orders(2, is_whole=False, gone=(InstanceId(ID),)))
+        connection.say(OrderUpdate(2, is_whole=False, gone=(InstanceId(ID),)))
         await talk.ground.until_gone()
 
     async def test_forgets_what_is_acknowledged_and_nothing_else(self, talk: Talk) -> None:
@@ -207,9 +221,9 @@ class TestASession:
         starting = connection.batches[-1]
         gate.set()
         await eventually(lambda: connection.told()[-1:] == [(ID, "RUNNING")])
-        connection.say(Acknowledged(starting.sequence))
+        connection.say(ReportAck(starting.sequence))
         await eventually(lambda: talk.ground.statuses() == ["RUNNING"])
-        connection.say(Acknowledged(connection.batches[-1].sequence))
+        connection.say(ReportAck(connection.batches[-1].sequence))
         await eventually(lambda: talk.ground.statuses() == [])
 
     async def test_tells_again_what_was_not_acknowledged_when_it_is_back(self, talk: Talk) -> None:
@@ -255,7 +269,7 @@ class TestASession:
     async def test_ends_with_a_server_that_acknowledges_nothing(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("skerry.node.attendance._MOST_BATCHES", 3)
+        monkeypatch.setattr("skerry.node.agent.session._MOST_BATCHES", 3)
         talk.begin()
         connection = await talk.dialler.connection()
         for generation in range(1, 5):  # each is told of by itself
@@ -276,13 +290,38 @@ class TestASession:
     async def test_says_hello_again_when_the_machine_has_changed(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("skerry.node.attendance._DESCRIBE_S", 0.0)
+        monkeypatch.setattr("skerry.node.agent.session._DESCRIBE_S", 0.0)
         talk.begin()
         connection = await talk.dialler.connection()
         await eventually(lambda: connection.heartbeats > 1)
         assert connection.hellos == [HELLO]
         talk.hello = replace(HELLO, labels={"zone": "edge"})
         await eventually(lambda: connection.hellos[1:] == [talk.hello])
+
+    async def test_says_at_once_what_condition_the_machine_is_in(self, talk: Talk) -> None:
+        condition = ""
+        talk.begin(condition=lambda: condition)
+        connection = await talk.dialler.connection()
+        await eventually(lambda: connection.heartbeats > 1)
+        condition = "the disk takes no writes"
+        talk.hello = replace(HELLO, facts=NodeFacts(disk_pressure=condition))
+        await eventually(lambda: connection.hellos == [HELLO, talk.hello])
+
+    async def test_goes_on_without_a_disk_and_holds_to_what_it_is_told(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        monkeypatch.setattr("skerry.kit.files._write_atomically", refuse)
+        talk.dialler.welcome = replace(WELCOME, restart_cap_s=77.0)
+        session = talk.begin()
+        connection = await talk.dialler.connection()
+        connection.say(ServerList(("joined:1", "other:2")))
+        await eventually(lambda: connection.heartbeats > 1)
+        assert session.is_connected
+        assert talk.ground.instances.terms.restart_cap_s == 77.0
+        assert len(talk.dialler.connections) == 1
 
     async def test_that_ends_leaves_the_instances_running(self, talk: Talk) -> None:
         talk.begin()
@@ -308,55 +347,55 @@ class TestDiallingAgain:
         talk.begin()
         connection = await talk.other.connection()
         assert talk.slept == [1, 1, 2]
-        connection.say(Goodbye("this server stops"))
+        connection.say(SessionClose("this server stops"))
         await talk.dialler.connection()
         assert connection.is_closed
 
     async def test_hands_members_and_functions_to_whoever_takes_calls(self, talk: Talk) -> None:
-        heard: list[Members | Functions] = []
+        heard: list[MemberList | FunctionUpdate] = []
 
         class Member:
-            async def hear_members(self, told: Members) -> None:
+            async def hear_members(self, told: MemberList) -> None:
                 heard.append(told)
 
-            async def hear_functions(self, told: Functions) -> None:
+            async def hear_functions(self, told: FunctionUpdate) -> None:
                 heard.append(told)
 
         talk.begin(member=Member())
         connection = await talk.dialler.connection()
-        told = [Members(()), Functions(is_whole=True), Members(())]
+        told = [MemberList(()), FunctionUpdate(is_whole=True), MemberList(())]
         connection.say(*told)
         await eventually(lambda: heard == told)
 
     async def test_passes_over_members_and_functions_if_nobody_takes_calls(self, talk: Talk) -> None:
         talk.begin()
         connection = await talk.dialler.connection()
-        connection.say(Members(()), Functions(is_whole=True), whole(order()))
+        connection.say(MemberList(()), FunctionUpdate(is_whole=True), whole(order()))
         await talk.ground.until("RUNNING")
         assert talk.dialler.dialled == 1
 
     async def test_goes_on_with_the_servers_that_it_was_told_of(self, talk: Talk) -> None:
         talk.begin()
         first = await talk.dialler.connection()
-        first.say(Servers(("joined:1", "other:2")))
+        first.say(ServerList(("joined:1", "other:2")))
         await eventually(lambda: talk.servers.addresses == ("joined:1", "other:2"))
         talk.dialler.refusals = [errors.Unavailable("no server")] * 10
         first.say(errors.Unavailable("the server is gone"))
         second = await talk.other.connection()
         # One that is gone for good is not asked any more, but the one that was joined always is.
-        second.say(Servers(("other:2",)))
+        second.say(ServerList(("other:2",)))
         await eventually(lambda: second.heartbeats)
         assert talk.servers.addresses == ("joined:1", "other:2")
 
     async def test_does_not_begin_with_the_one_that_was_lost(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("skerry.node.session._HEALTHY_S", 0.0)
+        monkeypatch.setattr("skerry.node.agent.agent._HEALTHY_S", 0.0)
         await talk.servers.learn(["other:2"])
         talk.begin()
         for number in (1, 2):
             for dialler in (talk.dialler, talk.other):
-                (await dialler.connection(number)).say(Goodbye("this server stops"))
+                (await dialler.connection(number)).say(SessionClose("this server stops"))
         await talk.dialler.connection(3)
         assert talk.slept == [1, 1, 1, 1], "after a good connection it is the first pause again"
 
@@ -376,7 +415,7 @@ class TestDiallingAgain:
         talk.dialler.welcome = replace(WELCOME, silence_s=3.0)
         talk.begin()
         connection = await talk.dialler.connection()
-        connection.say(Heartbeat(), Heartbeat(), whole(order()))
+        connection.say(SessionHeartbeat(), SessionHeartbeat(), whole(order()))
         await talk.ground.until("RUNNING")
         assert not connection.is_closed
 
@@ -418,15 +457,75 @@ class TestDiallingAgain:
         with structlog.testing.capture_logs() as logs:
             talk.begin()
             await eventually(lambda: any(entry["event"] == "session.other_subnet" for entry in logs))
+        assert talk.assigned == ["10.64.7.0/24"]
+
+
+class TestClaims:
+    """Of what the control plane may have forgotten, since its store was restored."""
+
+    WELCOME = replace(WELCOME, takes_claims=True)
+
+    async def begin(self, talk: Talk, welcome: SessionConfig = WELCOME, **more: Any) -> FakeConnection:
+        talk.dialler.welcome = welcome
+        talk.begin(**more)
+        return await talk.dialler.quiet_connection()
+
+    async def run_one(self, talk: Talk, **more: Any) -> None:
+        await talk.ground.instances.apply([replace(order(), **more)], is_whole=True)
+        await eventually(lambda: talk.ground.statuses()[-1:] == ["RUNNING"])
+
+    async def test_what_is_not_ordered_is_claimed_and_goes_on_until_it_is_said_to_be_gone(
+        self, talk: Talk
+    ) -> None:
+        await self.run_one(talk, receipt=b"given")
+        before = talk.ground.instances.copy(ID).history
+        connection = await self.begin(talk)
+        assert connection.claims == []
+        connection.say(whole())
+        await eventually(lambda: connection.claims)
+        (claim,) = connection.claims[0].claims
+        assert (claim.receipt, claim.report.instance, claim.report.status) == (b"given", ID, "RUNNING")
+        connection.say(OrderUpdate(2, is_whole=False, orders=(replace(order(), receipt=b"other"),)))
+        connection.say(whole(order(), sequence=3))
+        await eventually(lambda: connection.heartbeats > 5)
+        assert talk.ground.instances.copy(ID).history == before
+        assert talk.ground.instances.copy(ID).order.receipt == b"given", "nothing is written for that"
+        connection.say(OrderUpdate(4, is_whole=False, gone=(InstanceId(ID),)))
+        await talk.ground.until_gone()
+
+    @pytest.mark.parametrize(
+        ("receipt", "takes_claims"), [(b"", True), (b"given", False)], ids=["no receipt", "an older server"]
+    )
+    async def test_what_cannot_be_claimed_is_removed(
+        self, talk: Talk, receipt: bytes, takes_claims: bool
+    ) -> None:
+        await self.run_one(talk, receipt=receipt)
+        connection = await self.begin(talk, replace(WELCOME, takes_claims=takes_claims))
+        connection.say(whole())
+        await talk.ground.until_gone()
+        assert connection.claims == []
+
+    async def test_a_control_plane_whose_store_was_restored_is_told_everything_first(
+        self, talk: Talk
+    ) -> None:
+        await self.run_one(talk, receipt=b"given")
+        connection = await self.begin(talk, replace(self.WELCOME, wants_claims=True))
+        assert [claim.receipt for claim in connection.claims[0].claims] == [b"given"]
+
+    async def test_revoked_certificates_are_told_to_who_may_have_forgotten_them(self, talk: Talk) -> None:
+        proven = RevokedCertificate("a" * 32, 9e9, b"proof")
+        known = (proven, RevokedCertificate("b" * 32, 9e9))
+        connection = await self.begin(talk, revoked=lambda: known)
+        assert connection.claims == [ClaimBatch(revoked=(proven,))]
 
 
 class TestTunnels:
     async def ask(self, talk: Talk, id: str = "t1", instance: str = ID) -> FakeConnection:
         talk.begin()
         connection = await talk.dialler.connection()
-        connection.say(whole(order(Desired.STOPPED)))
+        connection.say(whole(order(DesiredStatus.STOPPED)))
         await talk.ground.until("STOPPED")
-        connection.say(OpenTunnel(id, InstanceId(instance), LogsAsk()))
+        connection.say(TunnelRequest(id, InstanceId(instance), LogStreamRequest()))
         return connection
 
     async def test_are_dialled_when_they_are_asked_for(self, talk: Talk) -> None:
@@ -460,6 +559,12 @@ class TestTunnels:
 def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> None:
     longest = max(BACKOFF.delay(failures, lambda: 1.0) for failures in range(100))
     assert longest < FleetSettings().suspect_after_s < FleetSettings().lost_after_s
+
+
+async def test_a_machine_that_can_hold_nobody_to_a_disk_offers_none(tmp_path: Path, talk: Talk) -> None:
+    hello = introduce("edge-1", tmp_path, talk.ground.instances, subnet="", labels={}, lends_disk=False)
+    assert hello.room.disk == 0
+    assert hello.room.cpu >= 1000
 
 
 async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:

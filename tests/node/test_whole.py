@@ -9,21 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.nodes import Facts
-from skerry.model.room import Gigabytes, Room
-from skerry.model.sessions import Hello
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
+from skerry.model.network import Egress
+from skerry.model.node_messages import NodeHello
+from skerry.model.nodes import NodeFacts
+from skerry.model.resources import Gigabytes, Resources
 from skerry.model.settings import EventSettings
-from skerry.model.tunnels import Channel, Frame, LogsAsk
-from skerry.model.workloads import Instance, Restart, RestartPolicy, Spec
-from skerry.node.instances.tunnels import Tunnels
-from skerry.node.servers import KnownServers
-from skerry.node.session import Session
-from skerry.store.memory import MemoryStore
+from skerry.model.streams import LogStreamRequest, TunnelChannel, TunnelFrame
+from skerry.model.workloads import Instance, InstanceSpec, RestartMode, RestartPolicy
+from skerry.node.agent.agent import NodeAgent
+from skerry.node.agent.instances.container_specs import container_name
+from skerry.node.agent.instances.tunnel_handler import TunnelHandler
+from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.store.local.memory import MemoryStore
 from tests.node.instances.ground import Ground
 from tests.node.logs.keeping import Ring
 from tests.support.controls import ROOM, Control, control_on
@@ -32,7 +35,7 @@ from tests.wire.nodes.conftest import Listening, authority
 
 __all__ = ["authority"]
 
-WEB = Spec(name="web", uri="web:1")
+WEB = InstanceSpec(name="web", uri="web:1")
 
 
 class Cloud:
@@ -51,25 +54,29 @@ class Cloud:
         await self._listening.start()
 
     def connect(self) -> None:
-        session = Session(
-            KnownServers("joined:1", self._file),
+        session = NodeAgent(
+            ServerAddressCache("joined:1", self._file),
             lambda _: self._listening.dialler("n1"),
             self.ground.instances,
-            Tunnels(self.ground.instances, self.ground.containers),
-            lambda: Hello("edge", Facts("amd64", "linux"), ROOM),
+            TunnelHandler(self.ground.instances, self.ground.containers),
+            lambda: NodeHello("edge", NodeFacts("amd64", "linux"), ROOM),
             SystemClock(),
+            assign=self._assign,
             backoff=Backoff(first_s=0.01, cap_s=0.05),
         )
         self._session = asyncio.ensure_future(session.run())
 
+    async def _assign(self, subnet: str) -> None:
+        """Containers here have no addresses."""
+
     async def disconnect(self) -> None:
-        await give_up([self._session])
+        await cancel_and_wait([self._session])
 
     async def close(self) -> None:
         await self.disconnect()
         await self._listening.stop()
 
-    async def create(self, spec: Spec = WEB) -> str:
+    async def create(self, spec: InstanceSpec = WEB) -> str:
         instance, _ = await self.control.instances.create(spec, actor="test")
         return instance.id
 
@@ -90,7 +97,8 @@ async def cloud(tmp_path: Path, authority: object) -> AsyncIterator[Cloud]:
     store = MemoryStore(clock)
     ground = Ground(tmp_path)
     await ground.open()
-    async with control_on(store, EventLog(store, clock, EventSettings()), clock, leads=True) as control:
+    events = EventLog(store, clock, EventSettings())
+    async with control_on(store, events, clock, leads=True, egress=("shop=internet",)) as control:
         cloud = Cloud(control, ground, authority, tmp_path)
         await cloud.serve()
         cloud.connect()
@@ -106,6 +114,16 @@ async def test_a_wish_becomes_a_container_and_its_address_is_known(cloud: Cloud)
     view = cloud.ground.view(id)
     assert view is not None
     assert (seen.ip, seen.node) == (view.address, "n1")
+
+
+async def test_the_egress_of_a_namespace_is_that_of_its_containers_and_of_no_others(cloud: Cloud) -> None:
+    held = {}
+    for namespace in (DEFAULT_NAMESPACE, Namespace("shop")):
+        instance, _ = await cloud.control.instances.create(WEB, namespace=namespace, actor="test")
+        await cloud.until(instance.id, "RUNNING")
+        name = container_name(instance.id)
+        held[namespace] = cloud.ground.machine.attached[name].policy.egress
+    assert held == {"default": Egress.ALL, "shop": Egress.INTERNET}
 
 
 async def test_stopped_started_and_destroyed_it_leaves_nothing(cloud: Cloud) -> None:
@@ -124,7 +142,9 @@ async def test_stopped_started_and_destroyed_it_leaves_nothing(cloud: Cloud) -> 
 
 
 async def test_crashes_and_ends_are_known_for_what_they_are(cloud: Cloud) -> None:
-    id = await cloud.create(Spec(name="job", uri="web:1", restart=RestartPolicy(Restart.ON_FAILURE)))
+    id = await cloud.create(
+        InstanceSpec(name="job", uri="web:1", restart=RestartPolicy(RestartMode.ON_FAILURE))
+    )
     await cloud.until(id, "RUNNING")
     cloud.ground.process(id).exit(signal=9, oom=True)
     await eventually(lambda: cloud.seen(id).restarts == 1)
@@ -136,7 +156,7 @@ async def test_crashes_and_ends_are_known_for_what_they_are(cloud: Cloud) -> Non
 
 
 async def test_what_happened_while_the_server_was_away_is_told_in_order_when_it_is_back(cloud: Cloud) -> None:
-    id = await cloud.create(Spec(name="web", uri="web:1", restart=RestartPolicy(budget=1)))
+    id = await cloud.create(InstanceSpec(name="web", uri="web:1", restart=RestartPolicy(budget=1)))
     await cloud.until(id, "RUNNING")
     await cloud.disconnect()
     cloud.ground.process(id).exit(code=3)
@@ -161,7 +181,7 @@ async def test_an_agent_that_was_killed_goes_on_where_it_was(cloud: Cloud) -> No
     await cloud.ground.leave()
     await cloud.ground.open()
     cloud.connect()
-    other = await cloud.create(Spec(name="other", uri="web:1", room=Room(disk=Gigabytes(1))))
+    other = await cloud.create(InstanceSpec(name="other", uri="web:1", room=Resources(disk=Gigabytes(1))))
     await cloud.until(other, "RUNNING")
     assert cloud.ground.process(id).state.pid == pid
     assert cloud.seen(id).observed.status == "RUNNING"
@@ -178,9 +198,9 @@ async def test_output_comes_through_a_tunnel_to_its_last_byte(cloud: Cloud) -> N
             ring.write(text[at : at + 10_000], 1 + at)
     got = b""
     assert seen.node is not None
-    async with cloud.control.sessions.open_tunnel(seen.node, seen.id, LogsAsk()) as tunnel:
+    async with cloud.control.sessions.open_tunnel(seen.node, seen.id, LogStreamRequest()) as tunnel:
         while (packed := await tunnel.receive()) is not None:
-            frame = Frame.unpack(packed)
-            assert frame.channel is Channel.OUTPUT
+            frame = TunnelFrame.unpack(packed)
+            assert frame.channel is TunnelChannel.OUTPUT
             got += frame.data
     assert got == text

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from skerry.model import ports
-from skerry.model.ids import InstanceId, NodeId
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.schedule.answers import Placement
-from skerry.schedule.asks import ADDRESSES, Ask, NodeView, Policy
-from skerry.schedule.fleet import Fleet
+from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.schedule.requests import ADDRESSES_PER_NODE, NodeView, PlacementPolicy, PlacementRequest
+from skerry.schedule.results import Placement
+from skerry.schedule.scheduler import Scheduler
 
 
-def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Room:
-    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+def room(cpu: int = 0, memory: int = 0, disk: int = 0) -> Resources:
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
 def node(
@@ -22,7 +22,7 @@ def node(
     *,
     architecture: str = "amd64",
     why_not: str = "",
-    addresses: int = ADDRESSES,
+    addresses: int = ADDRESSES_PER_NODE,
     **labels: str,
 ) -> NodeView:
     """A node that takes work unless `why_not` says otherwise."""
@@ -38,20 +38,28 @@ def ask(
     *constraints: str,
     published: str = "",
     architecture: str = "",
-) -> Ask:
+    workload: str | None = None,
+) -> PlacementRequest:
     """An ask that publishes the ports in `published`, separated by blanks."""
     mappings = tuple(ports.parse(text) for text in published.split())
-    return Ask(InstanceId(name), room(cpu, memory, disk), mappings, architecture, constraints)
+    return PlacementRequest(
+        InstanceId(name),
+        room(cpu, memory, disk),
+        mappings,
+        architecture,
+        constraints,
+        workload=None if workload is None else WorkloadId(workload),
+    )
 
 
-def fleet_of(*nodes: NodeView, searched_by_columns: bool = False) -> Fleet:
-    fleet = Fleet(many=1, few=0) if searched_by_columns else Fleet(many=1_000_000)
+def fleet_of(*nodes: NodeView, searched_by_columns: bool = False) -> Scheduler:
+    fleet = Scheduler(many=1, few=0) if searched_by_columns else Scheduler(many=1_000_000)
     for view in nodes:
         fleet.set_node(view)
     return fleet
 
 
-def put(fleet: Fleet, wanted: Ask, policy: Policy = Policy.BINPACK) -> str:
+def put(fleet: Scheduler, wanted: PlacementRequest, policy: PlacementPolicy = PlacementPolicy.BINPACK) -> str:
     """Place and bind; the node it went to."""
     placement = fleet.place(wanted, policy)
     assert isinstance(placement, Placement), placement

@@ -7,21 +7,21 @@ import pytest
 
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import Protocol
-from skerry.schedule import explaining
-from skerry.schedule.answers import (
-    LacksRoom,
-    NoAddress,
-    NotOwn,
-    PortTaken,
-    Reason,
-    Refusal,
-    TakesNothing,
-    Unplaced,
-    Verdict,
-    WrongArchitecture,
-    WrongLabel,
+from skerry.schedule import explanations
+from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
+from skerry.schedule.results import (
+    AddressesExhausted,
+    ArchitectureMismatch,
+    ConstraintMismatch,
+    InsufficientResources,
+    NodeFeasibility,
+    OwnNodeRequired,
+    PlacementFailure,
+    PortConflict,
+    Rejection,
+    RejectionCount,
+    Unschedulable,
 )
-from skerry.schedule.asks import Ask, NodeView, Policy
 from tests.schedule.making import ask, fleet_of, node, room
 
 
@@ -31,79 +31,81 @@ from tests.schedule.making import ask, fleet_of, node, room
         (
             node("a", 500, 64, 0),
             ask("web", 1000, 128, 0),
-            LacksRoom(room(500, 64, 0), room(500, 64, 0)),
+            InsufficientResources(room(500, 64, 0), room(500, 64, 0)),
             "lacks 500 milli-cores of cpu, 64 MB of memory (free: 500 milli-cores of cpu, 64 MB of memory)",
         ),
         (
             node("a", 0, 0, 0),
             ask("web", 0, 0, 3),
-            LacksRoom(room(0, 0, 3), room()),
+            InsufficientResources(room(0, 0, 3), room()),
             "lacks 3 GB of disk (free: nothing)",
         ),
         (
             node("a", architecture="arm64"),
             ask("web", architecture="amd64"),
-            WrongArchitecture("arm64", "amd64"),
+            ArchitectureMismatch("arm64", "amd64"),
             "architecture is arm64, amd64 is wanted",
         ),
         (
             node("a", architecture=""),
             ask("web", architecture="amd64"),
-            WrongArchitecture("", "amd64"),
+            ArchitectureMismatch("", "amd64"),
             "architecture is unknown, amd64 is wanted",
         ),
         (
             msgspec.structs.replace(node("a"), is_borrowed=True),
             ask("web", published="8080:80"),
-            NotOwn(),
+            OwnNodeRequired(),
             "is borrowed, and takes nothing that publishes ports or is lent on",
         ),
         (
             node("a", zone="cloud"),
             ask("web", 0, 0, 0, "zone=edge"),
-            WrongLabel("zone", "cloud", "edge", is_equal=True),
+            ConstraintMismatch("zone", "cloud", "edge", is_equal=True),
             'label zone is "cloud", "edge" is wanted',
         ),
         (
             node("a"),
             ask("web", 0, 0, 0, "zone=edge"),
-            WrongLabel("zone", "", "edge", is_equal=True),
+            ConstraintMismatch("zone", "", "edge", is_equal=True),
             'label zone is not set, "edge" is wanted',
         ),
         (
             node("a", speed="slow"),
             ask("web", 0, 0, 0, "speed!=slow"),
-            WrongLabel("speed", "slow", "slow", is_equal=False),
+            ConstraintMismatch("speed", "slow", "slow", is_equal=False),
             'label speed is "slow", which is not wanted',
         ),
         (
             node("a", zone="cloud"),
             ask("web", 0, 0, 0, "zone="),
-            WrongLabel("zone", "cloud", "", is_equal=True),
+            ConstraintMismatch("zone", "cloud", "", is_equal=True),
             'label zone is "cloud", none is wanted',
         ),
-        (node("a", why_not="is cordoned"), ask("web"), TakesNothing("is cordoned"), "is cordoned"),
-        (node("a", addresses=0), ask("web"), NoAddress(0), "has no address left (all 0 are taken)"),
+        (node("a", why_not="is cordoned"), ask("web"), Unschedulable("is cordoned"), "is cordoned"),
+        (node("a", addresses=0), ask("web"), AddressesExhausted(0), "has no address left (all 0 are taken)"),
     ],
 )
-def test_a_filter_that_says_no_says_why(view: NodeView, wanted: Ask, refusal: Refusal, words: str) -> None:
+def test_a_filter_that_says_no_says_why(
+    view: NodeView, wanted: PlacementRequest, refusal: Rejection, words: str
+) -> None:
     [verdict] = fleet_of(view).explain(wanted)
     assert verdict.refusals == (refusal,)
-    assert explaining.words(refusal) == explaining.describe(verdict) == words
+    assert explanations.describe_rejection(refusal) == explanations.describe_feasibility(verdict) == words
 
 
 def test_a_port_that_is_taken_names_the_holder() -> None:
     fleet = fleet_of(node("a"))
     fleet.bind(NodeId("a"), ask("x", published="8080:80"))
     [verdict] = fleet.explain(ask("web", published="9000 8080:8081 8080:53/udp"))
-    assert verdict.refusals == (PortTaken(8080, Protocol.TCP, InstanceId("x")),)
-    assert explaining.describe(verdict) == "port 8080/tcp is taken by instance x"
+    assert verdict.refusals == (PortConflict(8080, Protocol.TCP, InstanceId("x")),)
+    assert explanations.describe_feasibility(verdict) == "port 8080/tcp is taken by instance x"
 
 
 def test_a_node_that_can_take_it_says_so() -> None:
     [verdict] = fleet_of(node("a", 100, 200, 3)).explain(ask("web", 100))
     assert verdict.fits
-    assert explaining.describe(verdict) == (
+    assert explanations.describe_feasibility(verdict) == (
         "can take it (free: 100 milli-cores of cpu, 200 MB of memory, 3 GB of disk)"
     )
 
@@ -114,7 +116,7 @@ def test_a_node_says_every_no_in_the_order_of_the_filters() -> None:
     fleet.bind(NodeId("a"), ask("x", 10, published="80"))
     wanted = ask("web", 100, 0, 0, "zone=edge", "rack=1", published="80", architecture="amd64")
     [verdict] = fleet.explain(wanted)
-    assert explaining.describe(verdict) == (
+    assert explanations.describe_feasibility(verdict) == (
         'architecture is arm64, amd64 is wanted; label zone is "cloud", "edge" is wanted; '
         'label rack is not set, "1" is wanted; is draining; has no address left (all 1 are taken); '
         "lacks 100 milli-cores of cpu (free: 10 MB of memory, 1 GB of disk); "
@@ -145,19 +147,21 @@ def test_the_count_puts_together_what_differs_only_by_degree(columns: bool) -> N
     fleet.bind(NodeId("g"), ask("y", published="80 81"))
     fleet.bind(NodeId("h"), ask("z"))
     fleet.bind(NodeId("h"), ask("zz"))
-    unplaced = fleet.place(ask("web", 1000, 1000, published="81 80", architecture="amd64"), Policy.BINPACK)
-    assert isinstance(unplaced, Unplaced)
+    unplaced = fleet.place(
+        ask("web", 1000, 1000, published="81 80", architecture="amd64"), PlacementPolicy.BINPACK
+    )
+    assert isinstance(unplaced, PlacementFailure)
     assert unplaced.nodes == 8
     assert unplaced.reasons == (
-        Reason(2, LacksRoom(room(500), room(500, 4096, 100))),
-        Reason(1, WrongArchitecture("arm64", "amd64")),
-        Reason(1, TakesNothing("is cordoned")),
-        Reason(1, NoAddress(2)),
-        Reason(1, LacksRoom(room(600, 990), room(400, 10, 100))),
-        Reason(1, PortTaken(80, Protocol.TCP, None)),
-        Reason(1, PortTaken(81, Protocol.TCP, None)),
+        RejectionCount(2, InsufficientResources(room(500), room(500, 4096, 100))),
+        RejectionCount(1, ArchitectureMismatch("arm64", "amd64")),
+        RejectionCount(1, Unschedulable("is cordoned")),
+        RejectionCount(1, AddressesExhausted(2)),
+        RejectionCount(1, InsufficientResources(room(600, 990), room(400, 10, 100))),
+        RejectionCount(1, PortConflict(80, Protocol.TCP, None)),
+        RejectionCount(1, PortConflict(81, Protocol.TCP, None)),
     )
-    assert explaining.summary(unplaced) == (
+    assert explanations.describe_failure(unplaced) == (
         "2 nodes: lacks at least 500 milli-cores of cpu; 1 node: architecture is arm64, amd64 is wanted; "
         "1 node: is cordoned; 1 node: has no address left (all 2 are taken); "
         "1 node: lacks 600 milli-cores of cpu, 990 MB of memory; "
@@ -166,15 +170,15 @@ def test_the_count_puts_together_what_differs_only_by_degree(columns: bool) -> N
 
 
 def test_a_fleet_without_nodes_says_so() -> None:
-    unplaced = fleet_of().place(ask("web"), Policy.SPREAD)
-    assert unplaced == Unplaced(0, ())
-    assert explaining.summary(unplaced) == "there are no nodes"
+    unplaced = fleet_of().place(ask("web"), PlacementPolicy.SPREAD)
+    assert unplaced == PlacementFailure(0, ())
+    assert explanations.describe_failure(unplaced) == "there are no nodes"
 
 
 def test_a_node_that_gives_no_reason_still_gets_a_sentence() -> None:
     view = NodeView(NodeId("a"), room(1), takes_work=False)
     [verdict] = fleet_of(view).explain(ask("web"))
-    assert explaining.describe(verdict) == "takes nothing new"
+    assert explanations.describe_feasibility(verdict) == "takes nothing new"
 
 
 def test_a_verdict_goes_through_json_with_the_name_of_its_filter() -> None:
@@ -189,4 +193,4 @@ def test_a_verdict_goes_through_json_with_the_name_of_its_filter() -> None:
         "room",
         "port",
     ]
-    assert msgspec.json.decode(encoded, type=Verdict) == verdict
+    assert msgspec.json.decode(encoded, type=NodeFeasibility) == verdict

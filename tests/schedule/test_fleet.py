@@ -6,11 +6,11 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.room import NOTHING
-from skerry.model.workloads import Spec
-from skerry.schedule.answers import Placement, PortTaken, Unplaced
-from skerry.schedule.asks import Ask, Policy
-from skerry.schedule.fleet import Fleet
+from skerry.model.resources import NO_RESOURCES
+from skerry.model.workloads import InstanceSpec
+from skerry.schedule.requests import PlacementPolicy, PlacementRequest
+from skerry.schedule.results import Placement, PlacementFailure, PortConflict
+from skerry.schedule.scheduler import Scheduler
 from tests.schedule.making import ask, fleet_of, node, put, room
 
 A, B = NodeId("a"), NodeId("b")
@@ -29,7 +29,7 @@ def test_a_binding_takes_its_room_and_an_unbinding_gives_it_back() -> None:
 
 def test_placing_binds_nothing() -> None:
     fleet = fleet_of(node("a"))
-    assert isinstance(fleet.place(ask("web", 1000), Policy.BINPACK), Placement)
+    assert isinstance(fleet.place(ask("web", 1000), PlacementPolicy.BINPACK), Placement)
     assert fleet.bound(WEB) is None
     assert fleet.free(A) == room(4000, 4096, 100)
 
@@ -84,7 +84,7 @@ def test_a_node_that_shrinks_under_what_it_has_gives_nothing_and_owes_nothing() 
     fleet.bind(A, ask("web", 3000, 100, 1))
     fleet.set_node(node("a", 2000, 4096, 100))
     assert fleet.free(A) == room(0, 3996, 99)
-    assert isinstance(fleet.place(ask("one", 1), Policy.BINPACK), Unplaced)
+    assert isinstance(fleet.place(ask("one", 1), PlacementPolicy.BINPACK), PlacementFailure)
     assert put(fleet, ask("two", 0, 100)) == A
     fleet.set_node(node("a", 4000, 4096, 100))
     assert fleet.free(A).cpu == 1000
@@ -108,10 +108,10 @@ def test_a_port_that_two_hold_is_free_when_both_are_gone() -> None:
     assert put(fleet, ask("web", published="80")) == A
 
 
-def holders(fleet: Fleet, wanted: Ask) -> list[str | None]:
+def holders(fleet: Scheduler, wanted: PlacementRequest) -> list[str | None]:
     """Who has the ports that are wanted, on the only node."""
     [verdict] = fleet.explain(wanted)
-    return [no.by for no in verdict.refusals if isinstance(no, PortTaken)]
+    return [no.by for no in verdict.refusals if isinstance(no, PortConflict)]
 
 
 def test_the_same_port_of_another_protocol_is_another_port() -> None:
@@ -124,19 +124,19 @@ def test_an_instance_does_not_stand_in_its_own_way() -> None:
     fleet = fleet_of(node("a", 1000))
     mine = ask("web", 800, published="80")
     fleet.bind(A, mine)
-    assert isinstance(fleet.place(mine, Policy.BINPACK), Placement)
+    assert isinstance(fleet.place(mine, PlacementPolicy.BINPACK), Placement)
     assert [verdict.fits for verdict in fleet.explain(mine)] == [True]
     assert fleet.bound(WEB) == A
     assert fleet.free(A).cpu == 200
 
 
 def test_an_ask_is_what_the_spec_wants() -> None:
-    spec = Spec(
+    spec = InstanceSpec(
         name="web", uri="example.org/web", room=room(100), architecture="arm64", constraints=("zone=edge",)
     )
-    made = Ask.of(WEB, spec)
+    made = PlacementRequest.of(WEB, spec)
     assert (made.room, made.architecture, made.constraints) == (room(100), "arm64", ("zone=edge",))
-    assert made.shape == Ask.of(InstanceId("other"), spec).shape
+    assert made.shape == PlacementRequest.of(InstanceId("other"), spec).shape
     assert made.shape != ask("web", 101).shape
 
 
@@ -149,6 +149,6 @@ def test_many_bindings_given_back_leave_not_a_trace() -> None:
         fleet.unbind(name)
     assert fleet.free(A) == room(4000, 4096, 100)
     fleet.remove_node(A)
-    assert isinstance(fleet.place(ask("web"), Policy.SPREAD), Unplaced)
+    assert isinstance(fleet.place(ask("web"), PlacementPolicy.SPREAD), PlacementFailure)
     assert fleet.explain(ask("web", 0)) == []
-    assert ask("web").room == NOTHING
+    assert ask("web").room == NO_RESOURCES

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.model.ids import InstanceId, NodeId
-from skerry.schedule.answers import Placement, Unplaced
-from skerry.schedule.asks import Ask, NodeView, Policy
-from skerry.schedule.fleet import FEW, MANY, Fleet
+from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
+from skerry.schedule.results import Placement, PlacementFailure
+from skerry.schedule.scheduler import COLUMNAR_FROM, LINEAR_BELOW, Scheduler
 from tests.schedule.making import ask, node
 
 ZONES = ("edge", "cloud")
@@ -30,7 +30,7 @@ def random_view(chance: random.Random, number: int) -> NodeView:
     )
 
 
-def random_ask(chance: random.Random, number: int) -> Ask:
+def random_ask(chance: random.Random, number: int) -> PlacementRequest:
     return ask(
         f"i{number}",
         chance.choice([0, 100, 1000, 5000, 9000]),
@@ -42,7 +42,7 @@ def random_ask(chance: random.Random, number: int) -> Ask:
     )
 
 
-def changes(chance: random.Random, size: int) -> Iterator[NodeView | NodeId | Ask | InstanceId]:
+def changes(chance: random.Random, size: int) -> Iterator[NodeView | NodeId | PlacementRequest | InstanceId]:
     """A fleet of `size` nodes comes, fills up, and half of it leaves again with what it has."""
     for number in range(size):
         yield random_view(chance, number)
@@ -59,29 +59,29 @@ def changes(chance: random.Random, size: int) -> Iterator[NodeView | NodeId | As
 
 
 @settings(max_examples=6, deadline=None)
-@given(seed=st.integers(0, 2**32), size=st.integers(MANY - 2, MANY + 60))
+@given(seed=st.integers(0, 2**32), size=st.integers(COLUMNAR_FROM - 2, COLUMNAR_FROM + 60))
 def test_a_large_fleet_answers_as_a_plain_one_while_it_grows_fills_and_shrinks(seed: int, size: int) -> None:
     chance = random.Random(seed)
-    plain, shipped = Fleet(many=1_000_000), Fleet()
+    plain, shipped = Scheduler(many=1_000_000), Scheduler()
     kinds = set()
     for change in changes(chance, size):
         for fleet in (plain, shipped):
             apply(fleet, change)
-        if isinstance(change, Ask):
-            policy = chance.choice(list(Policy))
+        if isinstance(change, PlacementRequest):
+            policy = chance.choice(list(PlacementPolicy))
             answer = plain.place(change, policy)
             assert shipped.place(change, policy) == answer
             kinds.add((type(answer), shipped.has_columns))
             if isinstance(answer, Placement):
                 for fleet in (plain, shipped):
                     fleet.bind(answer.node, change)
-    assert {(Placement, False), (Unplaced, False)} <= kinds
-    if size >= MANY:
-        assert {(Placement, True), (Unplaced, True)} <= kinds
+    assert {(Placement, False), (PlacementFailure, False)} <= kinds
+    if size >= COLUMNAR_FROM:
+        assert {(Placement, True), (PlacementFailure, True)} <= kinds
     assert not plain.has_columns
 
 
-def apply(fleet: Fleet, change: NodeView | NodeId | Ask | InstanceId) -> None:
+def apply(fleet: Scheduler, change: NodeView | NodeId | PlacementRequest | InstanceId) -> None:
     match change:
         case NodeView():
             fleet.set_node(change)
@@ -92,15 +92,15 @@ def apply(fleet: Fleet, change: NodeView | NodeId | Ask | InstanceId) -> None:
 
 
 def test_the_sizes_at_which_the_search_changes_lie_apart() -> None:
-    assert FEW < MANY
-    fleet = Fleet()
-    for number in range(MANY):
+    assert LINEAR_BELOW < COLUMNAR_FROM
+    fleet = Scheduler()
+    for number in range(COLUMNAR_FROM):
         fleet.set_node(node(f"n{number}"))
     assert fleet.has_columns
     for _ in range(3):
         fleet.remove_node(NodeId("n0"))
         assert fleet.has_columns
         fleet.set_node(node("n0"))
-    for number in range(MANY - FEW):
+    for number in range(COLUMNAR_FROM - LINEAR_BELOW):
         fleet.remove_node(NodeId(f"n{number}"))
     assert not fleet.has_columns

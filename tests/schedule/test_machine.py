@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from skerry.model import ports
-from skerry.model.ids import InstanceId, NodeId
-from skerry.model.room import NOTHING, Room
+from skerry.model.ids import InstanceId, NodeId, WorkloadId
+from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.workloads import Constraint
-from skerry.schedule.answers import FILTERS, LacksRoom, Placement, PortTaken, Refusal, Unplaced
-from skerry.schedule.asks import Ask, Door, NodeView, Policy
-from skerry.schedule.fleet import Fleet
+from skerry.schedule.requests import HostPort, NodeView, PlacementPolicy, PlacementRequest
+from skerry.schedule.results import (
+    FILTERS,
+    InsufficientResources,
+    Placement,
+    PlacementFailure,
+    PortConflict,
+    Rejection,
+)
+from skerry.schedule.scheduler import Scheduler
 from tests.schedule.making import room
 
 NODES = [NodeId(f"n{number}") for number in range(12)]
@@ -45,7 +52,7 @@ views = st.builds(
     is_borrowed=st.booleans(),
 )
 asks = st.builds(
-    Ask,
+    PlacementRequest,
     st.sampled_from(INSTANCES),
     rooms_of_asks,
     ports=st.lists(st.sampled_from(["80", "443", "53/udp"]).map(ports.parse), unique=True, max_size=2).map(
@@ -54,8 +61,9 @@ asks = st.builds(
     architecture=st.sampled_from(["", "", "", "amd64"]),
     constraints=st.sampled_from([(), (), (), ("zone=a",), ("zone!=a", "rack=b")]),
     is_lent=st.sampled_from([False, False, False, True]),
+    workload=st.sampled_from([None, WorkloadId("shop"), WorkloadId("shop"), WorkloadId("desk")]),
 )
-policies = st.sampled_from(Policy)
+policies = st.sampled_from(PlacementPolicy)
 
 
 class Model:
@@ -63,14 +71,14 @@ class Model:
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, NodeView] = {}
-        self.bound: dict[InstanceId, tuple[NodeId, Ask]] = {}
+        self.bound: dict[InstanceId, tuple[NodeId, PlacementRequest]] = {}
 
-    def on(self, node: NodeId, asking: Ask | None = None) -> list[Ask]:
+    def on(self, node: NodeId, asking: PlacementRequest | None = None) -> list[PlacementRequest]:
         """What is bound to a node, without the one that asks."""
         mine = None if asking is None else asking.instance
         return [ask for where, ask in self.bound.values() if where == node and ask.instance != mine]
 
-    def free(self, node: NodeId, asking: Ask | None = None) -> Room:
+    def free(self, node: NodeId, asking: PlacementRequest | None = None) -> Resources:
         used = [ask.room for ask in self.on(node, asking)]  # more than a room can say, perhaps
         has = self.nodes[node].room
         return room(
@@ -79,9 +87,9 @@ class Model:
             max(0, has.disk - sum(taken.disk for taken in used)),
         )
 
-    def fits(self, node: NodeId, ask: Ask) -> bool:
+    def fits(self, node: NodeId, ask: PlacementRequest) -> bool:
         view, others = self.nodes[node], self.on(node, ask)
-        taken: set[Door] = {door for other in others for door in other.doors}
+        taken: set[HostPort] = {door for other in others for door in other.doors}
         return (
             view.takes_work
             and len(others) < view.addresses
@@ -92,7 +100,7 @@ class Model:
             and not (view.is_borrowed and (ask.ports or ask.is_lent))
         )
 
-    def emptiness(self, node: NodeId, ask: Ask) -> int:
+    def emptiness(self, node: NodeId, ask: PlacementRequest) -> int:
         """The product of the free shares, as the docs have it."""
         view, free = self.nodes[node], self.free(node, ask)
         left = view.addresses - len(self.on(node, ask))
@@ -104,10 +112,20 @@ class Model:
             product *= 1 + (have * 2**15 // all_ if all_ else 2**15)
         return product
 
-    def place(self, ask: Ask, policy: Policy) -> NodeId | None:
-        sign = 1 if policy is Policy.BINPACK and ask.room != NOTHING else -1
+    def place(self, ask: PlacementRequest, policy: PlacementPolicy) -> NodeId | None:
+        sign = 1 if policy is PlacementPolicy.BINPACK and ask.room != NO_RESOURCES else -1
         fitting = [node for node in self.nodes if self.fits(node, ask)]
-        return min(fitting, key=lambda node: (sign * self.emptiness(node, ask), node), default=None)
+        return min(
+            fitting,
+            key=lambda node: (self.copies(node, ask), sign * self.emptiness(node, ask), node),
+            default=None,
+        )
+
+    def copies(self, node: NodeId, ask: PlacementRequest) -> int:
+        """How many others of its workload are on a node."""
+        return sum(
+            ask.workload is not None and other.workload == ask.workload for other in self.on(node, ask)
+        )
 
 
 class Searches(RuleBasedStateMachine):
@@ -116,7 +134,7 @@ class Searches(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
-        self.fleets = (Fleet(many=1_000_000), Fleet(many=1, few=0), Fleet(many=6, few=3))
+        self.fleets = (Scheduler(many=1_000_000), Scheduler(many=1, few=0), Scheduler(many=6, few=3))
 
     @rule(view=views)
     def a_node_comes_or_changes(self, view: NodeView) -> None:
@@ -131,13 +149,13 @@ class Searches(RuleBasedStateMachine):
             fleet.remove_node(node)
 
     @rule(ask=asks, policy=policies)
-    def an_instance_is_placed(self, ask: Ask, policy: Policy) -> None:
+    def an_instance_is_placed(self, ask: PlacementRequest, policy: PlacementPolicy) -> None:
         answer = self.asked(ask, policy)
         if isinstance(answer, Placement):
             self.an_instance_is_bound(answer.node, ask)
 
     @rule(node=st.sampled_from(NODES), ask=asks)
-    def an_instance_is_bound(self, node: NodeId, ask: Ask) -> None:
+    def an_instance_is_bound(self, node: NodeId, ask: PlacementRequest) -> None:
         """Anywhere: a fleet records what others decided, be it wise or not."""
         self.model.bound[ask.instance] = (node, ask)
         for fleet in self.fleets:
@@ -150,10 +168,10 @@ class Searches(RuleBasedStateMachine):
             fleet.unbind(instance)
 
     @rule(ask=asks, policy=policies)
-    def a_question_is_asked(self, ask: Ask, policy: Policy) -> None:
+    def a_question_is_asked(self, ask: PlacementRequest, policy: PlacementPolicy) -> None:
         self.asked(ask, policy)
 
-    def asked(self, ask: Ask, policy: Policy) -> Placement | Unplaced:
+    def asked(self, ask: PlacementRequest, policy: PlacementPolicy) -> Placement | PlacementFailure:
         """The answer of all, which must be one, and what the explanation of each node says."""
         plain, *others = [(fleet.place(ask, policy), fleet.explain(ask)) for fleet in self.fleets]
         assert all(other == plain for other in others)
@@ -184,18 +202,18 @@ class Searches(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """A fleet that learns of all this at once, and in another order, answers the same."""
-        fresh = Fleet(many=6, few=3)
+        fresh = Scheduler(many=6, few=3)
         for node, ask in reversed(self.model.bound.values()):
             fresh.bind(node, ask)
         for view in reversed(self.model.nodes.values()):
             fresh.set_node(view)
-        for policy in Policy:
-            ask = Ask(InstanceId("last"), room(500, 512))
+        for policy in PlacementPolicy:
+            ask = PlacementRequest(InstanceId("last"), room(500, 512))
             assert fresh.place(ask, policy) == self.fleets[0].place(ask, policy)
             assert fresh.explain(ask) == self.fleets[0].explain(ask)
 
 
-def check_counts(unplaced: Unplaced, firsts: list[Refusal]) -> None:
+def check_counts(unplaced: PlacementFailure, firsts: list[Rejection]) -> None:
     """Every node is counted once, under its first refusal, and the commonest come first."""
     assert unplaced.nodes == len(firsts) == sum(reason.nodes for reason in unplaced.reasons)
     counts = [reason.nodes for reason in unplaced.reasons]
@@ -207,8 +225,8 @@ def check_counts(unplaced: Unplaced, firsts: list[Refusal]) -> None:
         for reason in reasons:
             same = [first for first in of_kind if is_like(first, reason.refusal)]
             assert len(same) == reason.nodes
-            if isinstance(reason.refusal, LacksRoom):
-                lacks = [first.lack for first in same if isinstance(first, LacksRoom)]
+            if isinstance(reason.refusal, InsufficientResources):
+                lacks = [first.lack for first in same if isinstance(first, InsufficientResources)]
                 assert reason.refusal.lack == room(
                     min(lack.cpu for lack in lacks),
                     min(lack.memory for lack in lacks),
@@ -216,12 +234,12 @@ def check_counts(unplaced: Unplaced, firsts: list[Refusal]) -> None:
                 )
 
 
-def is_like(one: Refusal, other: Refusal) -> bool:
+def is_like(one: Rejection, other: Rejection) -> bool:
     """True if two refusals differ at most by degree."""
-    if isinstance(one, LacksRoom) and isinstance(other, LacksRoom):
+    if isinstance(one, InsufficientResources) and isinstance(other, InsufficientResources):
         parts = zip(one.lack.parts(), other.lack.parts(), strict=True)
         return all((mine > 0) == (yours > 0) for (_, _, mine), (_, _, yours) in parts)
-    if isinstance(one, PortTaken) and isinstance(other, PortTaken):
+    if isinstance(one, PortConflict) and isinstance(other, PortConflict):
         return (one.port, one.protocol) == (other.port, other.protocol)
     return one == other
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from skerry.model.ids import NodeId
-from skerry.schedule.accounts import Account
-from skerry.schedule.masks import KEPT, Masks
+from skerry.schedule.allocations import NodeAllocation
+from skerry.schedule.mask_cache import MAX_MASKS, MaskCache
 
 
 class Asked:
@@ -13,22 +13,22 @@ class Asked:
     def __init__(self) -> None:
         self.times = 0
 
-    def __call__(self, question: str, account: Account) -> bool:
+    def __call__(self, question: str, account: NodeAllocation) -> bool:
         self.times += 1
         return account.node.startswith(question)
 
 
-def accounts(*names: str) -> list[Account]:
-    return [Account(NodeId(name)) for name in names]
+def accounts(*names: str) -> list[NodeAllocation]:
+    return [NodeAllocation(NodeId(name)) for name in names]
 
 
 def test_a_question_is_answered_once_per_row_until_a_row_changes() -> None:
     asked, rows = Asked(), accounts("a1", "a2", "b1")
-    masks = Masks(rows, asked)
+    masks = MaskCache(rows, asked)
     for _ in range(3):
         assert masks.get("a").tolist() == [True, True, False]
     assert asked.times == 3
-    rows[1] = Account(NodeId("c1"))
+    rows[1] = NodeAllocation(NodeId("c1"))
     masks.update(1)
     assert masks.get("a").tolist() == [True, False, False]
     assert asked.times == 4
@@ -36,9 +36,9 @@ def test_a_question_is_answered_once_per_row_until_a_row_changes() -> None:
 
 def test_rows_that_come_and_go_keep_the_answers_in_place() -> None:
     rows = accounts("a1", "b1")
-    masks = Masks(rows, Asked())
+    masks = MaskCache(rows, Asked())
     masks.get("a")
-    rows.insert(1, Account(NodeId("a2")))
+    rows.insert(1, NodeAllocation(NodeId("a2")))
     masks.insert(1)
     assert masks.get("a").tolist() == [True, True, False]
     del rows[0]
@@ -48,14 +48,14 @@ def test_rows_that_come_and_go_keep_the_answers_in_place() -> None:
 
 def test_only_the_questions_asked_last_are_kept() -> None:
     asked, rows = Asked(), accounts("a1")
-    masks = Masks(rows, asked)
+    masks = MaskCache(rows, asked)
     masks.get("oldest")
-    for number in range(KEPT - 1):
+    for number in range(MAX_MASKS - 1):
         masks.get(f"q{number}")
     masks.get("oldest")
-    assert asked.times == KEPT
+    assert asked.times == MAX_MASKS
     masks.get("one more")
     masks.get("oldest")
-    assert asked.times == KEPT + 1
+    assert asked.times == MAX_MASKS + 1
     masks.get("q0")
-    assert asked.times == KEPT + 2
+    assert asked.times == MAX_MASKS + 2

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from skerry.model.ids import InstanceId, NodeId
-from skerry.schedule.answers import Placement, Unplaced
-from skerry.schedule.asks import NodeView, Policy
-from skerry.schedule.fleet import Fleet
+from skerry.schedule.requests import NodeView, PlacementPolicy
+from skerry.schedule.results import Placement, PlacementFailure
+from skerry.schedule.scheduler import Scheduler
 from tests.schedule.making import ask, fleet_of, node, put
 
-BINPACK, SPREAD = Policy.BINPACK, Policy.SPREAD
+BINPACK, SPREAD = PlacementPolicy.BINPACK, PlacementPolicy.SPREAD
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "columns"], name="columns")
@@ -44,7 +44,7 @@ def test_a_node_short_of_one_part_counts_as_full_however_much_it_has_of_the_othe
 
 @pytest.mark.parametrize("policy", [BINPACK, SPREAD])
 def test_of_equals_the_first_by_id_is_taken_whatever_the_order_of_coming(
-    columns: bool, policy: Policy
+    columns: bool, policy: PlacementPolicy
 ) -> None:
     for order in ("abc", "cba", "bac"):
         fleet = fleet_of(*(node(name) for name in order), searched_by_columns=columns)
@@ -55,7 +55,7 @@ def test_a_node_that_has_exactly_enough_is_taken_and_then_full(columns: bool) ->
     fleet = fleet_of(node("a", 1000, 1000, 10), searched_by_columns=columns)
     assert put(fleet, ask("web", 1000, 1000, 10)) == "a"
     for more in (ask("x", 1), ask("x", 0, 1), ask("x", 0, 0, 1)):
-        assert isinstance(fleet.place(more, BINPACK), Unplaced)
+        assert isinstance(fleet.place(more, BINPACK), PlacementFailure)
     assert put(fleet, ask("nothing")) == "a"
 
 
@@ -66,21 +66,61 @@ def test_a_node_without_a_disk_is_taken_by_what_wants_none(columns: bool) -> Non
     assert put(fleet, ask("web", 500)) == "b"
     fleet.remove_node(NodeId("b"))
     assert put(fleet, ask("other", 500)) == "a"
-    assert isinstance(fleet.place(ask("third", 0, 0, 1), BINPACK), Unplaced)
+    assert isinstance(fleet.place(ask("third", 0, 0, 1), BINPACK), PlacementFailure)
 
 
 @pytest.mark.parametrize("policy", [BINPACK, SPREAD])
-def test_instances_that_ask_for_nothing_are_spread(columns: bool, policy: Policy) -> None:
+def test_instances_that_ask_for_nothing_are_spread(columns: bool, policy: PlacementPolicy) -> None:
     fleet = fleet_of(*(node(name) for name in "abc"), searched_by_columns=columns)
     taken = Counter(put(fleet, ask(f"i{number}"), policy) for number in range(12))
     assert taken == {"a": 4, "b": 4, "c": 4}
+
+
+@pytest.mark.parametrize("policy", PlacementPolicy)
+def test_copies_of_a_workload_go_to_nodes_with_the_fewest_of_them_first(
+    columns: bool, policy: PlacementPolicy
+) -> None:
+    fleet = fleet_of(node("a", 4000), node("b", 8000), node("c", 1000), searched_by_columns=columns)
+    where = [put(fleet, ask(f"copy{n}", 300, workload="shop"), policy) for n in range(9)]
+    assert [sorted(where[at : at + 3]) for at in (0, 3, 6)] == [["a", "b", "c"]] * 3
+    # `c` is full: among the others there are no fewer copies than three, so the policy decides.
+    assert put(fleet, ask("tenth", 300, workload="shop"), policy) == (
+        "a" if policy is PlacementPolicy.BINPACK else "b"
+    )
+
+
+def test_copies_of_another_workload_or_of_none_do_not_count(columns: bool) -> None:
+    fleet = fleet_of(node("a"), node("b"), searched_by_columns=columns)
+    assert put(fleet, ask("one", 100, workload="shop")) == "a"
+    assert put(fleet, ask("two", 100, workload="desk")) == "a"
+    assert put(fleet, ask("three", 100)) == "a"
+    assert put(fleet, ask("four", 100, workload="shop")) == "b"
+
+
+def test_a_copy_that_left_counts_no_more(columns: bool) -> None:
+    fleet = fleet_of(node("a"), node("b"), searched_by_columns=columns)
+    for name in ("one", "two"):
+        put(fleet, ask(name, 100, workload="shop"))
+    fleet.unbind(InstanceId("one"))
+    assert put(fleet, ask("three", 100, workload="shop")) == "a"
+    fleet.remove_node(NodeId("a"))
+    assert put(fleet, ask("four", 100, workload="shop")) == "b"
+    fleet.set_node(node("a"))
+    assert put(fleet, ask("five", 100, workload="shop")) == "a"
+
+
+def test_a_port_that_is_taken_sends_a_copy_to_a_node_with_more_of_them(columns: bool) -> None:
+    fleet = fleet_of(node("a"), node("b"), searched_by_columns=columns)
+    fleet.bind(NodeId("b"), ask("web", published="80"))
+    fleet.bind(NodeId("a"), ask("first", workload="shop"))
+    assert put(fleet, ask("second", 100, published="80", workload="shop")) == "a"
 
 
 def test_a_node_takes_no_more_instances_than_it_has_addresses(columns: bool) -> None:
     fleet = fleet_of(node("a", addresses=2), searched_by_columns=columns)
     put(fleet, ask("one"))
     put(fleet, ask("two"))
-    assert isinstance(fleet.place(ask("three"), SPREAD), Unplaced)
+    assert isinstance(fleet.place(ask("three"), SPREAD), PlacementFailure)
     fleet.unbind(InstanceId("one"))
     assert put(fleet, ask("three")) == "a"
 
@@ -120,7 +160,7 @@ def test_a_popular_port_is_found_free_wherever_it_is(columns: bool) -> None:
     fleet = fleet_of(*(node(name) for name in names), searched_by_columns=columns)
     took = [put(fleet, ask(f"i{number}", 10, published="8080 8443")) for number in range(40)]
     assert sorted(took) == names
-    assert isinstance(fleet.place(ask("late", 10, published="8080"), BINPACK), Unplaced)
+    assert isinstance(fleet.place(ask("late", 10, published="8080"), BINPACK), PlacementFailure)
     fleet.unbind(InstanceId("i33"))
     assert put(fleet, ask("late", 10, published="8443")) == took[33]
     fleet.set_node(node("n99"))
@@ -167,7 +207,7 @@ def test_a_fleet_never_goes_over_room_while_it_fills_up(columns: bool) -> None:
 
 
 def test_columns_are_taken_up_when_there_are_many_nodes_and_left_when_there_are_few() -> None:
-    fleet = Fleet(many=6, few=3)
+    fleet = Scheduler(many=6, few=3)
     searches = []
     for number in range(8):
         fleet.set_node(node(f"n{number}"))

@@ -10,14 +10,14 @@ import pytest
 GROW = """
 import sys
 from skerry.model.ids import NodeId
-from skerry.model.room import Room
-from skerry.schedule import explaining
-from skerry.schedule.asks import Ask, NodeView, Policy
-from skerry.schedule.fleet import MANY, Fleet
-fleet = Fleet()
-for number in range(MANY - 1 + {more}):
-    fleet.set_node(NodeView(NodeId(str(number)), Room(1000, 1000, 10)))
-fleet.place(Ask("web"), Policy.SPREAD)
+from skerry.model.resources import Resources
+from skerry.schedule import explanations
+from skerry.schedule.requests import NodeView, PlacementPolicy, PlacementRequest
+from skerry.schedule.scheduler import COLUMNAR_FROM, Scheduler
+fleet = Scheduler()
+for number in range(COLUMNAR_FROM - 1 + {more}):
+    fleet.set_node(NodeView(NodeId(str(number)), Resources(1000, 1000, 10)))
+fleet.place(PlacementRequest("web"), PlacementPolicy.SPREAD)
 sys.stdout.write(str("numpy" in sys.modules))
 """
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
-from skerry.model.statuses import Desired, Status
-from skerry.sim import times
-from skerry.sim.clouds import Cloud
-from skerry.sim.fates import Fate
-from skerry.sim.weather import Weather
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.sim import simulated_time
+from skerry.sim.cluster.cloud import SimulatedCloud
+from skerry.sim.cluster.fault_plan import FaultPlan
+from skerry.sim.cluster.fault_schedule import FaultSchedule
 from tests.sim.making import cloud_of, settled, spec
 from tests.support.simulated import passes
 
@@ -33,12 +33,12 @@ class Slowest(random.Random):
 def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
-        times.run(test())
+        simulated_time.run(test())
 
     return run
 
 
-def node_of(cloud: Cloud, id: str = "one") -> NodeId:
+def node_of(cloud: SimulatedCloud, id: str = "one") -> NodeId:
     node = cloud.witness.instances[InstanceId(id)].node
     assert node is not None
     return node
@@ -50,7 +50,7 @@ async def test_instances_are_placed_and_run_and_then_nothing_happens_any_more() 
         for number in range(20):
             await cloud.create(f"i{number}", spec(100))
         await settled(cloud)
-        assert cloud.witness.counts[Status.RUNNING] == 20
+        assert cloud.witness.counts[InstanceStatus.RUNNING] == 20
 
 
 @simulated
@@ -60,8 +60,8 @@ async def test_who_finds_no_room_waits_and_runs_when_there_is_some() -> None:
         await passes(5)
         await cloud.create("two", spec(100))
         await settled(cloud)
-        assert cloud.witness.instances[InstanceId("two")].observed.status is Status.SCHEDULING
-        await cloud.wish(ONE, Desired.DESTROYED)
+        assert cloud.witness.instances[InstanceId("two")].observed.status is InstanceStatus.SCHEDULING
+        await cloud.wish(ONE, DesiredStatus.DESTROYED)
         await settled(cloud)
         assert node_of(cloud, "two")
 
@@ -73,7 +73,7 @@ async def test_a_lost_node_is_replaced_and_its_stale_copy_is_stopped_when_it_ret
         await settled(cloud)
         lost, generation = node_of(cloud), cloud.witness.instances[ONE].generation
         cloud.links.cut(lost, in_silence=True)
-        await passes(20)
+        await passes(10)
         assert node_of(cloud) == lost, "it is only suspected"
         await passes(40)
         assert node_of(cloud) != lost
@@ -88,15 +88,15 @@ async def test_a_lost_node_is_replaced_and_its_stale_copy_is_stopped_when_it_ret
 
 @simulated
 async def test_a_node_that_returns_in_time_keeps_what_it_has_and_tells_what_happened() -> None:
-    def once_badly(run: object) -> Fate:
-        return Fate(runs_s=10.0, exit_code=1) if run.number == 1 else Fate()  # type: ignore[attr-defined] # a `Run`
+    def once_badly(run: object) -> FaultPlan:
+        return FaultPlan(runs_s=10.0, exit_code=1) if run.number == 1 else FaultPlan()  # type: ignore[attr-defined] # a `Run`
 
     async with cloud_of(1000, 1000, become=once_badly) as cloud:
         await cloud.create("one", spec())
         await passes(5)
         before = cloud.witness.instances[ONE]
         cloud.links.cut(node_of(cloud), in_silence=True)
-        await passes(15)
+        await passes(12)
         cloud.links.mend(node_of(cloud))
         await settled(cloud)
         one = cloud.witness.instances[ONE]
@@ -145,10 +145,10 @@ async def test_a_wish_at_a_server_that_is_behind_is_not_taken_for_granted() -> N
         await cloud.create("one", spec())
         await settled(cloud)
         one, other = cloud.servers
-        cloud.lines[other].weather = Weather(Slowest(), store_delay_s=5.0)
+        cloud.lines[other].weather = FaultSchedule(Slowest(), store_delay_s=5.0)
         await one.serve(one.instances.stop(ONE, actor="me"))
         await other.serve(other.instances.start(ONE, actor="me"))
-        assert cloud.witness.instances[ONE].desired is Desired.RUNNING
+        assert cloud.witness.instances[ONE].desired is DesiredStatus.RUNNING
         await one.serve(one.nodes.cordon("n00000", actor="me"))
         await other.serve(other.nodes.uncordon("n00000", actor="me"))
         assert not cloud.witness.nodes[NodeId("n00000")].is_cordoned
@@ -162,7 +162,7 @@ async def test_a_node_that_goes_to_a_server_that_is_behind_keeps_what_was_given_
         assert link.connection is not None
         near = link.connection.server
         [behind] = [server for server in cloud.servers if server is not near]
-        cloud.lines[behind].weather = Weather(Slowest(), store_delay_s=20.0)
+        cloud.lines[behind].weather = FaultSchedule(Slowest(), store_delay_s=20.0)
         await near.serve(near.instances.create(spec(), id="one", actor="me"))
         while not list(link.machine.running()):
             await passes(0.1)
@@ -183,10 +183,10 @@ async def test_a_report_that_arrives_after_the_node_has_gone_elsewhere_changes_n
         late = link.machine.inventory()
         cloud.links.cut(link.machine.id, in_silence=True)
         cloud.links.mend(link.machine.id)
-        await cloud.wish(ONE, Desired.STOPPED)
+        await cloud.wish(ONE, DesiredStatus.STOPPED)
         await settled(cloud)
         await old.server.instances.reported(link.machine.id, late)
-        assert cloud.witness.instances[ONE].observed.status is Status.STOPPED
+        assert cloud.witness.instances[ONE].observed.status is InstanceStatus.STOPPED
 
 
 @simulated
@@ -198,10 +198,10 @@ async def test_a_machine_that_was_set_up_anew_is_brought_to_what_is_wished() -> 
         machine = cloud.links[node_of(cloud)].machine
         cloud.links.cut(machine.id, in_silence=True)
         machine.wipe()
-        await cloud.wish(ONE, Desired.STOPPED)
+        await cloud.wish(ONE, DesiredStatus.STOPPED)
         cloud.links.mend(machine.id)
         await settled(cloud)
-        assert cloud.witness.instances[ONE].observed.status is Status.STOPPED
+        assert cloud.witness.instances[ONE].observed.status is InstanceStatus.STOPPED
         assert [order.instance for order in machine.running()] == ["two"]
 
 
@@ -216,7 +216,7 @@ async def test_an_id_that_is_used_again_is_not_taken_for_what_a_lost_node_still_
             await settled(cloud)
         cloud.links.cut(node, in_silence=True)
         await passes(60)
-        await cloud.wish(ONE, Desired.DESTROYED)
+        await cloud.wish(ONE, DesiredStatus.DESTROYED)
         await passes(5)
         assert cloud.witness.instances == {}, "a lost node is not asked"
         await cloud.create("one", spec(400))

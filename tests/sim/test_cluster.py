@@ -27,9 +27,9 @@ from msgspec.structs import replace
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.ports import parse
-from skerry.model.statuses import Desired
-from skerry.sim.fates import Mixed
-from skerry.sim.times import SimulatedLoop
+from skerry.model.statuses import DesiredStatus
+from skerry.sim.cluster.fault_plan import RandomFaultPlanner
+from skerry.sim.simulated_time import SimulatedLoop
 from tests.sim.making import cloud_of, settled, spec
 from tests.support.simulated import passes
 
@@ -37,7 +37,7 @@ NODES = [NodeId(f"n{number:05}") for number in range(4)]
 INSTANCES = [InstanceId(f"i{number}") for number in range(8)]
 MOST_SERVERS = 3
 
-DESIRED = {"start": Desired.RUNNING, "stop": Desired.STOPPED, "destroy": Desired.DESTROYED}
+DESIRED = {"start": DesiredStatus.RUNNING, "stop": DesiredStatus.STOPPED, "destroy": DesiredStatus.DESTROYED}
 
 nodes = st.sampled_from(NODES)
 sizes = st.sampled_from([0, 100, 300, 600, 900])
@@ -70,7 +70,7 @@ class Cluster(RuleBasedStateMachine):
         self.loop = SimulatedLoop()
         asyncio.set_event_loop(self.loop)
         self.stack = AsyncExitStack()
-        self.fates = Mixed(seed, refused=0.05, crashed=0.2, ended=0.1)
+        self.fates = RandomFaultPlanner(seed, refused=0.05, crashed=0.2, ended=0.1)
         self.cloud = self.loop.run_until_complete(
             self.stack.enter_async_context(cloud_of(*rooms, seed=seed, servers=2, become=self.fates))
         )

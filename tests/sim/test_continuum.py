@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from skerry.sim import callers
-from skerry.sim.continuum import Outcome, compare
-from skerry.sim.sites import Area, Continuum
+from skerry.sim.continuum import call_generator
+from skerry.sim.continuum.comparison import PolicyResult, compare
+from skerry.sim.continuum.sites import Area, ContinuumTopology
 
-SMALL = Continuum(
+SMALL = ContinuumTopology(
     (
         Area("harbour", 2, cpus=2, memory_mb=1024, remote="cloud", share=0.6),
         Area("market", 2, cpus=2, memory_mb=1024, remote="cloud", share=0.4),
@@ -19,7 +19,7 @@ SMALL = Continuum(
 )
 
 
-def outcomes(*policies: str, load: float, seed: int = 1, for_s: float = 5.0) -> dict[str, Outcome]:
+def outcomes(*policies: str, load: float, seed: int = 1, for_s: float = 5.0) -> dict[str, PolicyResult]:
     tried = compare(policies, SMALL, load=load, for_s=for_s, seed=seed)
     return {outcome.policy: outcome for outcome in tried}
 
@@ -61,7 +61,7 @@ def test_a_day_without_calls_is_a_good_one() -> None:
 def test_calls_come_as_often_as_the_load_says_and_most_to_the_crowded_node() -> None:
     harbour, market, _ = SMALL.areas
     shares = [*harbour.shares(), *market.shares()]
-    calls = callers.draw_calls(shares, 8, load=1.5, for_s=1000, chance=random.Random(3))
+    calls = call_generator.draw_calls(shares, 8, load=1.5, for_s=1000, chance=random.Random(3))
     work = sum(call.run_s * (call.program.function.cpu or 0) / 1000 for call in calls)
     assert work / 1000 / 8 == pytest.approx(1.5, rel=0.15)
     crowd = sum(call.node == "harbour-0" for call in calls) / len(calls)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.sim.coordinates import Coordinates, Plan, Round
+from skerry.sim.coordinates.simulation import CoordinateRound, CoordinateScenario, CoordinateSimulation
 
 
-def rounds(count: int, **plan: float) -> list[Round]:
-    return list(Coordinates(Plan(**plan)).rounds(count))  # type: ignore[arg-type]  # whole where they must be
+def rounds(count: int, **plan: float) -> list[CoordinateRound]:
+    return list(CoordinateSimulation(CoordinateScenario(**plan)).rounds(count))  # type: ignore[arg-type]  # whole where they must be
 
 
 def test_a_thousand_nodes_predict_round_trips_although_triangles_are_violated() -> None:
-    simulation = Coordinates(Plan(nodes=1000, violated=0.2, jitter=0.2))
+    simulation = CoordinateSimulation(CoordinateScenario(nodes=1000, violated=0.2, jitter=0.2))
     assert simulation.latencies.violated == pytest.approx(0.2, abs=0.005)
     first, *_, last = simulation.rounds(60)
     assert first.median > 0.5
@@ -21,19 +21,19 @@ def test_a_thousand_nodes_predict_round_trips_although_triangles_are_violated() 
 
 
 @pytest.fixture(scope="module")
-def calm() -> list[Round]:
+def calm() -> list[CoordinateRound]:
     return rounds(80, nodes=150)
 
 
-def test_at_rest_nodes_hardly_move(calm: list[Round]) -> None:
-    usual_s = Coordinates(Plan(nodes=150)).usual_rtt_s
+def test_at_rest_nodes_hardly_move(calm: list[CoordinateRound]) -> None:
+    usual_s = CoordinateSimulation(CoordinateScenario(nodes=150)).usual_rtt_s
     for one in calm[-20:]:
         assert one.median < 0.2
         assert one.moved_s < 0.03 * usual_s
     assert calm[-1].moved_s < calm[0].moved_s / 5
 
 
-def test_with_nodes_that_come_and_go_the_others_stay_where_they_are(calm: list[Round]) -> None:
+def test_with_nodes_that_come_and_go_the_others_stay_where_they_are(calm: list[CoordinateRound]) -> None:
     """Two of a hundred each round: after these 80 rounds hardly any is as old as the simulation."""
     for one, without in list(zip(rounds(80, nodes=150, churn=0.02), calm, strict=True))[-20:]:
         assert one.median < 0.25

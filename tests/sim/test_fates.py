@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from skerry.model.ids import InstanceId
-from skerry.sim.fates import Mixed, Run, well
+from skerry.sim.cluster.fault_plan import RandomFaultPlanner, RunKey, healthy_runs
 
 
-def runs(count: int) -> list[Run]:
-    return [Run(InstanceId(f"i{number}"), 1, 1) for number in range(count)]
+def runs(count: int) -> list[RunKey]:
+    return [RunKey(InstanceId(f"i{number}"), 1, 1) for number in range(count)]
 
 
 def test_a_run_has_the_same_fate_again_and_other_runs_have_others() -> None:
-    one, again, other = Mixed(1), Mixed(1), Mixed(2)
+    one, again, other = RandomFaultPlanner(1), RandomFaultPlanner(1), RandomFaultPlanner(2)
     assert [one(run) for run in runs(50)] == [again(run) for run in runs(50)]
     assert [one(run) for run in runs(50)] != [other(run) for run in runs(50)]
 
 
 def test_shares_are_about_what_they_are_said_to_be() -> None:
-    fates = [Mixed(3, refused=0.1, crashed=0.2, ended=0.3)(run) for run in runs(4000)]
+    fates = [RandomFaultPlanner(3, refused=0.1, crashed=0.2, ended=0.3)(run) for run in runs(4000)]
     refused = sum(bool(fate.refusal) for fate in fates)
     crashed = sum(fate.runs_s is not None and fate.exit_code != 0 for fate in fates)
     ended = sum(fate.runs_s is not None and fate.exit_code == 0 for fate in fates)
@@ -25,10 +25,10 @@ def test_shares_are_about_what_they_are_said_to_be() -> None:
 
 
 def test_in_calm_everything_starts_and_runs_for_ever() -> None:
-    calm = Mixed(3, refused=0.5, crashed=0.5, is_calm=True)
+    calm = RandomFaultPlanner(3, refused=0.5, crashed=0.5, is_calm=True)
     for fate in map(calm, runs(100)):
         assert (fate.refusal, fate.runs_s) == ("", None)
 
 
 def test_well_takes_the_time_it_is_given() -> None:
-    assert well(3.0)(runs(1)[0]).start_s == 3.0
+    assert healthy_runs(3.0)(runs(1)[0]).start_s == 3.0

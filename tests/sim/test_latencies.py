@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skerry.sim.latencies import Latencies
+from skerry.sim.coordinates.latency_model import LatencyModel
 
 
-def drawn(*, nodes: int = 200, areas: int = 6, violated: float = 0.2, seed: int = 1) -> Latencies:
-    return Latencies(nodes, areas, violated, np.random.default_rng(seed))
+def drawn(*, nodes: int = 200, areas: int = 6, violated: float = 0.2, seed: int = 1) -> LatencyModel:
+    return LatencyModel(nodes, areas, violated, np.random.default_rng(seed))
 
 
 def test_the_way_back_is_as_long_and_nobody_is_nowhere() -> None:

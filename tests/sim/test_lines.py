@@ -8,22 +8,22 @@ from contextlib import suppress
 
 import pytest
 
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.sim import times
-from skerry.sim.lines import Line
-from skerry.sim.weather import Weather
-from skerry.store.memory import MemoryStore
+from skerry.sim import simulated_time
+from skerry.sim.cluster.fault_schedule import FaultSchedule
+from skerry.sim.cluster.faulty_store import FaultyStore
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import ABSENT, Expect, Put
 
 
 def store() -> MemoryStore:
-    return MemoryStore(times.LoopClock(asyncio.get_running_loop()))
+    return MemoryStore(simulated_time.LoopClock(asyncio.get_running_loop()))
 
 
 def test_in_good_weather_a_line_is_the_store() -> None:
     async def use() -> None:
-        line = Line(store(), Weather(random.Random(1)))
+        line = FaultyStore(store(), FaultSchedule(random.Random(1)))
         revision = await line.commit([Put("a", b"1")])
         assert (await line.get("a")).value == b"1"  # type: ignore[union-attr] # it was just put
         assert [entry.key for entry in (await line.range("")).entries] == ["a"]
@@ -35,29 +35,29 @@ def test_in_good_weather_a_line_is_the_store() -> None:
             assert (await anext(batches)).revision == revision
         await line.compact(revision)
 
-    times.run(use())
+    simulated_time.run(use())
 
 
 def test_of_transactions_that_fail_some_happened_and_some_did_not() -> None:
     async def use() -> tuple[int, int]:
-        weather = Weather(random.Random(1), store_errors=1.0)
+        weather = FaultSchedule(random.Random(1), store_errors=1.0)
         inner = store()
-        line, happened = Line(inner, weather), 0
+        line, happened = FaultyStore(inner, weather), 0
         for number in range(200):
             with suppress(errors.Unavailable):
                 await line.commit([Put(f"k{number}", b"")])
                 happened += 1
         return len((await inner.range("")).entries), happened
 
-    there, acknowledged = times.run(use())
+    there, acknowledged = simulated_time.run(use())
     assert acknowledged < there < 200
 
 
 def test_what_was_acknowledged_is_there() -> None:
     async def use() -> None:
-        weather = Weather(random.Random(2), store_errors=0.5, store_delay_s=0.1)
+        weather = FaultSchedule(random.Random(2), store_errors=0.5, store_delay_s=0.1)
         inner = store()
-        line = Line(inner, weather)
+        line = FaultyStore(inner, weather)
         for number in range(100):
             try:
                 await line.commit([Put(f"k{number}", b"")])
@@ -65,34 +65,34 @@ def test_what_was_acknowledged_is_there() -> None:
                 continue
             assert await inner.get(f"k{number}") is not None
 
-    times.run(use())
+    simulated_time.run(use())
 
 
 def test_a_dead_server_gets_nothing_through() -> None:
     async def use() -> None:
-        line = Line(store(), Weather(random.Random(1)))
+        line = FaultyStore(store(), FaultSchedule(random.Random(1)))
         line.cut()
         with pytest.raises(errors.Unavailable):
             await line.commit([Put("a", b"")])
         with pytest.raises(errors.Unavailable):
             await line.get("a")
 
-    times.run(use())
+    simulated_time.run(use())
 
 
 def test_what_a_dead_server_had_sent_may_arrive_late_and_is_held_to_its_fence() -> None:
     async def use(seed: int, *, is_replaced: bool) -> bool:
         inner = store()
-        line = Line(inner, Weather(random.Random(seed), store_delay_s=1.0))
+        line = FaultyStore(inner, FaultSchedule(random.Random(seed), store_delay_s=1.0))
         sending = asyncio.ensure_future(line.commit([Put("late", b"")], [Expect("leader", ABSENT)]))
         await asyncio.sleep(0)
-        await give_up([sending])
+        await cancel_and_wait([sending])
         line.cut()
         if is_replaced:
             await inner.commit([Put("leader", b"another")])
         await line.close()
         return await inner.get("late") is not None
 
-    arrived = [times.run(use(seed, is_replaced=False)) for seed in range(20)]
+    arrived = [simulated_time.run(use(seed, is_replaced=False)) for seed in range(20)]
     assert set(arrived) == {True, False}
-    assert not any(times.run(use(seed, is_replaced=True)) for seed in range(20))
+    assert not any(simulated_time.run(use(seed, is_replaced=True)) for seed in range(20))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from skerry.model.ids import InstanceId
-from skerry.model.orders import Order
-from skerry.model.statuses import Desired, Status
-from skerry.sim.fates import Fate, Fates, Run
-from skerry.sim.machines import Machine
+from skerry.model.orders import InstanceOrder
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.sim.cluster.fault_plan import FaultPlan, FaultPlanner, RunKey
+from skerry.sim.cluster.node import SimulatedNode
 from tests.sim.making import machine, order
 
 ONE = InstanceId("one")
@@ -17,15 +17,15 @@ ONE = InstanceId("one")
 class Life:
     """A machine, the time, and what it has told."""
 
-    def __init__(self, become: Fates | None = None) -> None:
+    def __init__(self, become: FaultPlanner | None = None) -> None:
         self.runs_begun = 0
         self.removed: list[str] = []
-        self.machine: Machine = machine(become, observer=self)
+        self.machine: SimulatedNode = machine(become, observer=self)
         self.now = 100.0
         self.told: list[str] = []
         self._sent = 0
 
-    def order(self, *orders: Order, gone: Collection[InstanceId] = ()) -> Life:
+    def order(self, *orders: InstanceOrder, gone: Collection[InstanceId] = ()) -> Life:
         self.machine.take(orders, self.now, is_whole=False, gone=gone)
         return self.go_on()
 
@@ -44,48 +44,48 @@ class Life:
         self.told += [told.report.status for told in news]
         self._sent = news[-1].number if news else self._sent
 
-    def began(self, machine: Machine, order: Order) -> None:
+    def began(self, machine: SimulatedNode, order: InstanceOrder) -> None:
         self.runs_begun += 1
 
-    def disowned(self, machine: Machine, order: Order) -> None:
+    def disowned(self, machine: SimulatedNode, order: InstanceOrder) -> None:
         self.removed.append(order.instance)
 
     def runs(self) -> bool:
         return any(True for _ in self.machine.running())
 
 
-def always(fate: Fate) -> Fates:
+def always(fate: FaultPlan) -> FaultPlanner:
     return lambda run: fate
 
 
-def by_turns(*fates: Fate) -> Fates:
-    def fate(run: Run) -> Fate:
+def by_turns(*fates: FaultPlan) -> FaultPlanner:
+    def fate(run: RunKey) -> FaultPlan:
         return fates[min(run.number, len(fates)) - 1]
 
     return fate
 
 
 def test_an_order_is_started_after_its_time_and_runs() -> None:
-    life = Life(always(Fate(start_s=2.0))).order(order())
-    assert life.told == [Status.STARTING]
+    life = Life(always(FaultPlan(start_s=2.0))).order(order())
+    assert life.told == [InstanceStatus.STARTING]
     assert not life.go_on(1.9).runs()
     assert life.go_on(0.2).runs()
-    assert life.told == [Status.STARTING, Status.RUNNING]
+    assert life.told == [InstanceStatus.STARTING, InstanceStatus.RUNNING]
 
 
 def test_a_stop_a_start_and_an_end_are_told_in_their_order() -> None:
     life = Life().order(order()).go_on(1)
-    life.order(order(desired=Desired.STOPPED)).go_on(1)
+    life.order(order(desired=DesiredStatus.STOPPED)).go_on(1)
     assert not life.runs()
     life.order(order()).go_on(1)
     assert life.runs()
-    life.order(order(desired=Desired.DESTROYED)).go_on(1)
+    life.order(order(desired=DesiredStatus.DESTROYED)).go_on(1)
     assert not life.runs()
     assert life.told == [
-        *(Status.STARTING, Status.RUNNING),
-        *(Status.STOPPING, Status.STOPPED),
-        *(Status.STARTING, Status.RUNNING),
-        Status.TERMINATED,
+        *(InstanceStatus.STARTING, InstanceStatus.RUNNING),
+        *(InstanceStatus.STOPPING, InstanceStatus.STOPPED),
+        *(InstanceStatus.STARTING, InstanceStatus.RUNNING),
+        InstanceStatus.TERMINATED,
     ]
     assert ONE in life.machine.residents, "what is not acknowledged is not forgotten"
     life.machine.acknowledge(10**6, life.now)
@@ -94,30 +94,30 @@ def test_a_stop_a_start_and_an_end_are_told_in_their_order() -> None:
 
 
 def test_what_crashes_is_restarted_until_its_budget_is_spent() -> None:
-    life = Life(always(Fate(start_s=0.1, runs_s=0.5, exit_code=1))).order(order()).go_on(60)
-    runs = [Status.STARTING, Status.RUNNING, Status.CRASHED]
-    assert life.told == [*runs, *runs, *runs, Status.FAILED]
+    life = Life(always(FaultPlan(start_s=0.1, runs_s=0.5, exit_code=1))).order(order()).go_on(60)
+    runs = [InstanceStatus.STARTING, InstanceStatus.RUNNING, InstanceStatus.CRASHED]
+    assert life.told == [*runs, *runs, *runs, InstanceStatus.FAILED]
 
 
 def test_a_crash_is_told_with_its_code_and_what_follows_may_go_well() -> None:
-    life = Life(by_turns(Fate(runs_s=1.0, exit_code=3), Fate())).order(order()).go_on(60)
+    life = Life(by_turns(FaultPlan(runs_s=1.0, exit_code=3), FaultPlan())).order(order()).go_on(60)
     reports = [told.report for told in life.machine.news(0, 100)]
     assert [(report.status, report.exit_code) for report in reports if report.exit_code] == [
-        (Status.CRASHED, 3),
-        (Status.STARTING, 3),
+        (InstanceStatus.CRASHED, 3),
+        (InstanceStatus.STARTING, 3),
     ]
     assert life.runs()
 
 
 def test_what_cannot_be_started_fails_and_says_why() -> None:
-    life = Life(always(Fate(refusal="there is no such image"))).order(order()).go_on(60)
-    assert life.told[-1] == Status.FAILED
+    life = Life(always(FaultPlan(refusal="there is no such image"))).order(order()).go_on(60)
+    assert life.told[-1] == InstanceStatus.FAILED
     assert "there is no such image" in life.machine.inventory()[0].reason
 
 
 def test_an_order_of_an_earlier_copy_is_refused() -> None:
     life = Life().order(order(generation=3)).go_on(1)
-    life.order(order(generation=2, desired=Desired.DESTROYED)).go_on(1)
+    life.order(order(generation=2, desired=DesiredStatus.DESTROYED)).go_on(1)
     assert life.runs()
     assert life.machine.residents[ONE].copy.order.generation == 3
 
@@ -144,7 +144,7 @@ def test_a_reboot_ends_what_runs_and_starts_it_again() -> None:
     assert not life.runs()
     life.go_on(10)
     assert life.runs()
-    assert life.told[-3:] == [Status.CRASHED, Status.STARTING, Status.RUNNING]
+    assert life.told[-3:] == [InstanceStatus.CRASHED, InstanceStatus.STARTING, InstanceStatus.RUNNING]
 
 
 def test_a_machine_that_is_set_up_anew_knows_nothing() -> None:
@@ -156,9 +156,9 @@ def test_a_machine_that_is_set_up_anew_knows_nothing() -> None:
 
 
 def test_a_start_is_given_up_when_something_else_is_ordered() -> None:
-    life = Life(always(Fate(start_s=50.0))).order(order()).go_on(1)
-    life.order(order(desired=Desired.STOPPED)).go_on(1)
-    assert life.told == [Status.STARTING, Status.STOPPING, Status.STOPPED]
+    life = Life(always(FaultPlan(start_s=50.0))).order(order()).go_on(1)
+    life.order(order(desired=DesiredStatus.STOPPED)).go_on(1)
+    assert life.told == [InstanceStatus.STARTING, InstanceStatus.STOPPING, InstanceStatus.STOPPED]
     life.go_on(100)
     assert not life.runs()
 
@@ -173,5 +173,5 @@ def test_another_spec_is_made_anew() -> None:
 
 
 def test_every_run_that_begins_is_told_to_who_wants_to_know() -> None:
-    life = Life(always(Fate(runs_s=1.0, exit_code=1))).order(order()).go_on(60)
+    life = Life(always(FaultPlan(runs_s=1.0, exit_code=1))).order(order()).go_on(60)
     assert life.runs_begun == 3

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from skerry.sim import runs
-from skerry.sim.runs import Day, Progress
+from skerry.sim import scenarios
+from skerry.sim.scenarios import Scenario, ScenarioProgress
 from tests.test_repo import ROOT
 
 
 async def test_a_good_day_ends_with_everything_running(tmp_path: Path) -> None:
-    shown: list[Progress] = []
-    outcome = await runs.good_day(Day(5, 40, seed=1), tmp_path, shown.append)
+    shown: list[ScenarioProgress] = []
+    outcome = await scenarios.run_healthy(Scenario(5, 40, seed=1), tmp_path, shown.append)
     assert outcome.wrong == []
     assert dict(outcome.figures)["instances"] == "40 RUNNING"
     assert shown[-1].counts == {"RUNNING": 40}
@@ -25,7 +25,7 @@ async def test_a_good_day_ends_with_everything_running(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_bad_day_ends_well(seed: int) -> None:
-    outcome = runs.bad_day(Day(5, 20, seed), 200.0, lambda progress: None)
+    outcome = scenarios.run_faulty(Scenario(5, 20, seed), 200.0, lambda progress: None)
     assert outcome.wrong == []
     figures = dict(outcome.figures)
     assert any(name.startswith("times: ") for name in figures)
@@ -33,7 +33,7 @@ def test_a_bad_day_ends_well(seed: int) -> None:
 
 
 def figures(seed: int) -> list[tuple[str, str]]:
-    outcome = runs.bad_day(Day(4, 10, seed), 100.0, lambda progress: None)
+    outcome = scenarios.run_faulty(Scenario(4, 10, seed), 100.0, lambda progress: None)
     return [figure for figure in outcome.figures if figure[0] != "simulated"]  # that tells real time
 
 

@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.control.records import INSTANCES
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Node
 from skerry.model.ports import parse
-from skerry.model.statuses import Desired, NodeStatus, Status
-from skerry.model.workloads import Instance, Observed
-from skerry.sim.machines import Machine
-from skerry.sim.witnesses import Witness
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import DesiredStatus, InstanceStatus, NodeStatus
+from skerry.model.workloads import Instance, ObservedState
+from skerry.sim.cluster.invariants import InvariantChecker
+from skerry.sim.cluster.node import SimulatedNode
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Batch, Change, Entry
 from tests.sim.making import machine, order, room, spec
 
@@ -28,8 +28,8 @@ class Court:
     """A witness that is told what happened, one thing at a time."""
 
     def __init__(self) -> None:
-        self.machines: dict[NodeId, Machine] = {}
-        self.witness = Witness(MemoryStore(ManualClock()), self.machines.get, reserve_percent=10)
+        self.machines: dict[NodeId, SimulatedNode] = {}
+        self.witness = InvariantChecker(MemoryStore(ManualClock()), self.machines.get, reserve_percent=10)
         self._revisions = count(1)
         for name in ("a", "b"):
             self.machines[NodeId(name)] = machine(name=name, observer=self.witness)
@@ -37,7 +37,7 @@ class Court:
 
     def write(self, key: str, value: object | None) -> None:
         revision = next(self._revisions)
-        entry = None if value is None else Entry(key, jsonio.encode(value), revision, revision)
+        entry = None if value is None else Entry(key, json_codec.encode(value), revision, revision)
         self.witness.see(Batch(revision, (Change(key, entry),)))
 
     def put(self, instance: Instance) -> Instance:
@@ -65,9 +65,9 @@ def court() -> Court:
 
 
 def bound(id: str = "one", node: str | None = "a", cpu: int = 100, **more: object) -> Instance:
-    status = more.pop("status", Status.RUNNING if node else Status.SCHEDULING)
+    status = more.pop("status", InstanceStatus.RUNNING if node else InstanceStatus.SCHEDULING)
     actor = more.pop("actor", "skerry")
-    observed = Observed(status, 0.0, actor=actor)  # type: ignore[arg-type] # tests say what they mean
+    observed = ObservedState(status, 0.0, actor=actor)  # type: ignore[arg-type] # tests say what they mean
     where = None if node is None else NodeId(node)
     return Instance(InstanceId(id), spec(cpu), 0.0, observed, node=where, **more)  # type: ignore[arg-type] # the same
 
@@ -81,7 +81,7 @@ def test_a_node_that_is_full_is_no_offence_and_one_that_is_over_its_room_is(cour
 
 
 def test_what_is_over_takes_no_room_and_what_leaves_takes_what_it_had(court: Court) -> None:
-    court.put(bound("one", cpu=900, status=Status.FAILED))
+    court.put(bound("one", cpu=900, status=InstanceStatus.FAILED))
     court.put(bound("two", cpu=800, leaving=spec(500)))
     court.put(bound("three", cpu=400))
     assert court.objections == ""
@@ -107,8 +107,8 @@ def test_to_go_from_node_to_node_at_once_is_an_offence(court: Court) -> None:
 
 
 def test_who_is_called_back_is_an_offence(court: Court) -> None:
-    court.put(bound(desired=Desired.DESTROYED))
-    court.put(bound(desired=Desired.RUNNING))
+    court.put(bound(desired=DesiredStatus.DESTROYED))
+    court.put(bound(desired=DesiredStatus.RUNNING))
     assert "was called back" in court.objections
 
 
@@ -158,7 +158,7 @@ def test_to_remove_what_is_bound_is_an_offence_and_to_remove_what_is_stale_is_no
 def test_an_instance_that_is_gone_without_a_wish_is_an_offence_and_with_one_it_is_not(court: Court) -> None:
     court.put(bound("one"))
     court.put(bound("two"))
-    court.witness.asked(InstanceId("two"), Desired.DESTROYED)
+    court.witness.asked(InstanceId("two"), DesiredStatus.DESTROYED)
     court.remove("two")
     assert court.objections == ""
     court.remove("one")
@@ -166,28 +166,28 @@ def test_an_instance_that_is_gone_without_a_wish_is_an_offence_and_with_one_it_i
 
 
 def test_a_wish_that_was_acknowledged_must_stand(court: Court) -> None:
-    court.put(bound(desired=Desired.RUNNING))
-    court.witness.asked(ONE, Desired.STOPPED)
-    court.witness.acknowledged(ONE, Desired.STOPPED)
+    court.put(bound(desired=DesiredStatus.RUNNING))
+    court.witness.asked(ONE, DesiredStatus.STOPPED)
+    court.witness.acknowledged(ONE, DesiredStatus.STOPPED)
     assert list(court.witness.unfulfilled()) == ["one is to be STOPPED, and is RUNNING"]
-    court.put(bound(desired=Desired.STOPPED))
+    court.put(bound(desired=DesiredStatus.STOPPED))
     assert list(court.witness.unfulfilled()) == []
 
 
 def test_a_wish_of_which_nobody_knows_may_come_true_later(court: Court) -> None:
     court.put(bound())
-    court.witness.asked(ONE, Desired.DESTROYED)
-    court.witness.asked(ONE, Desired.RUNNING)
-    court.witness.acknowledged(ONE, Desired.RUNNING)
+    court.witness.asked(ONE, DesiredStatus.DESTROYED)
+    court.witness.asked(ONE, DesiredStatus.RUNNING)
+    court.witness.acknowledged(ONE, DesiredStatus.RUNNING)
     court.remove("one")
     assert list(court.witness.unfulfilled()) == []
 
 
 def test_a_wish_that_was_refused_may_not(court: Court) -> None:
     court.put(bound())
-    court.witness.asked(ONE, Desired.RUNNING)
-    court.witness.acknowledged(ONE, Desired.RUNNING)
-    take_back = court.witness.asked(ONE, Desired.DESTROYED)
+    court.witness.asked(ONE, DesiredStatus.RUNNING)
+    court.witness.acknowledged(ONE, DesiredStatus.RUNNING)
+    take_back = court.witness.asked(ONE, DesiredStatus.DESTROYED)
     take_back()
     court.remove("one")
     assert list(court.witness.unfulfilled()) == ["one is to be RUNNING, and is not there"]

@@ -12,10 +12,10 @@ import uvloop
 
 from skerry.kit.clock import ManualClock
 from skerry.model.settings import StoreSettings
-from skerry.store.etcd import EtcdStore
-from skerry.store.memory import MemoryStore
+from skerry.store.etcd.store import EtcdStore
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.support.etcd import EtcdServer
 
 _numbers = itertools.count()
@@ -29,10 +29,21 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
     server.stop()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who asks for etcd gets it first, before what a test may leave is counted; others do not start it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and uses_etcd(item):
+            item.fixturenames = ["etcd_server", *item.fixturenames]
+
+
+def uses_etcd(item: pytest.Function) -> bool:
+    return hasattr(item, "callspec") and item.callspec.params.get("backend") == "etcd"
+
+
 class Backend:
     """One kind of store. Every `open` after the first finds what was there, except in memory."""
 
-    def __init__(self, name: str, folder: Path, server: EtcdServer) -> None:
+    def __init__(self, name: str, folder: Path, server: EtcdServer | None) -> None:
         self.name = name
         self.clock = ManualClock()
         self._path = folder / "store.db"
@@ -48,6 +59,7 @@ class Backend:
             store = await SqliteStore.open(self._path, self.clock, history=history)
         else:
             settings = StoreSettings(etcd_prefix=self._prefix, timeout_s=20.0)
+            assert self._server is not None
             store = await EtcdStore.open([self._server.address], settings, tls=False)
         self._opened.append(store)
         return store
@@ -58,10 +70,9 @@ class Backend:
 
 
 @pytest.fixture(params=["memory", "sqlite", "etcd"])
-async def backend(
-    request: pytest.FixtureRequest, tmp_path: Path, etcd_server: EtcdServer
-) -> AsyncIterator[Backend]:
-    made = Backend(request.param, tmp_path, etcd_server)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    server = request.getfixturevalue("etcd_server") if request.param == "etcd" else None
+    made = Backend(request.param, tmp_path, server)
     yield made
     await made.close()
 

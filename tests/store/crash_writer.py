@@ -14,7 +14,7 @@ from pathlib import Path
 
 from skerry.kit.clock import SystemClock
 from skerry.store.protocol import Delete, Op, Put
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 
 WRITERS = 8
 KEPT = 3  # entries of each writer's log

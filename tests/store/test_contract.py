@@ -22,11 +22,11 @@ from skerry.store.protocol import (
     Store,
 )
 from tests.store.conftest import Backend
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 async def take(batches: AsyncIterator[Batch], count: int) -> list[Batch]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         return [await anext(batches) for _ in range(count)]
 
 
@@ -286,6 +286,7 @@ async def test_after_closing_every_call_says_that_the_store_is_closed(store: Sto
         store.commit([Put("a", b"")]),
         store.grant(10),
         store.revision(),
+        store.check_writes(),
         store.compact(1),
     ):
         with pytest.raises(errors.Unavailable, match="closed"):
@@ -430,7 +431,7 @@ async def test_an_open_watch_that_keeps_up_does_not_mind_a_compaction(store: Sto
             last = await store.commit([Put("b", b"")])
         await store.compact(last)
         wanted = await store.commit([Put("a", b"2")])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).revision == wanted
 
 
@@ -450,7 +451,7 @@ async def test_closing_the_store_ends_its_watches(store: Store) -> None:
         await asyncio.sleep(0)
         await store.close()
         with pytest.raises(errors.Unavailable, match="closed"):
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_dropping_a_lease_removes_its_keys_in_one_revision(store: Store) -> None:

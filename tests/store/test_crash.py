@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from skerry.kit.clock import ManualClock
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.store.crash_writer import HISTORY, KEPT, WRITERS
+from tests.support.waiting import PATIENCE_S
 
 ROUNDS = 300
 
@@ -26,7 +27,7 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 class Acknowledged:
@@ -85,7 +86,7 @@ async def check(path: Path, acknowledged: Acknowledged) -> None:
     assert revision >= acknowledged.revision
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_killing_the_writer_loses_nothing_acknowledged_and_halves_nothing(
     writer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

@@ -12,12 +12,13 @@ import uvloop
 
 from skerry.model import errors
 from skerry.model.settings import StoreSettings
-from skerry.store.etcd import EtcdStore
+from skerry.store.etcd.store import EtcdStore
 from skerry.store.protocol import Batch, Delete, Expect, Put
 from tests.support.certificates import TestAuthority
-from tests.support.etcd import EtcdServer, free_port
+from tests.support.etcd import EtcdServer
 from tests.support.proxy import Proxy
-from tests.support.waiting import eventually
+from tests.support.shares import free_port
+from tests.support.waiting import PATIENCE_S, eventually
 
 _numbers = itertools.count()
 
@@ -57,7 +58,7 @@ def own_server(tmp_path: Path) -> Iterator[EtcdServer]:
 
 
 async def take(batches: AsyncIterator[Batch], count: int) -> list[Batch]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         return [await anext(batches) for _ in range(count)]
 
 
@@ -88,7 +89,7 @@ async def test_a_watch_that_waits_is_resumed_when_its_connection_breaks(
         await proxy.refuse()
         revision = await direct.commit([Put("a", b"while away")])
         await proxy.listen()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).revision == revision
 
 
@@ -257,7 +258,7 @@ async def test_the_store_survives_a_restart_of_etcd(own_server: EtcdServer) -> N
         await asyncio.to_thread(own_server.start)
         second = await writing
         await store.keep(lease)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).revision == second
         await asyncio.to_thread(own_server.stop)
         await asyncio.to_thread(own_server.start)
@@ -333,7 +334,7 @@ async def test_settings_that_cannot_be_right_are_refused_by_name(settings: Store
 async def test_history_is_trimmed_to_the_setting(
     direct: EtcdStore, monkeypatch: pytest.MonkeyPatch, etcd_server: EtcdServer, settings: StoreSettings
 ) -> None:
-    monkeypatch.setattr("skerry.store.etcd._COMPACT_EVERY_S", 0.01)
+    monkeypatch.setattr("skerry.store.etcd.store._COMPACT_EVERY_S", 0.01)
     first = await direct.commit([Put("a", b"")])
     for number in range(110):
         last = await direct.commit([Put("a", str(number).encode())])
@@ -348,7 +349,7 @@ async def test_history_is_trimmed_to_the_setting(
             return True
         return False
 
-    await eventually(is_trimmed, within=30)
+    await eventually(is_trimmed)
     async with store.watch("", since=last - 50) as batches:
         assert (await take(batches, 1))[0].revision == last - 49
     await store.close()
@@ -366,3 +367,28 @@ def test_it_works_on_uvloop(etcd_server: EtcdServer, settings: StoreSettings) ->
         return seen
 
     assert uvloop.run(use()) == list(range(1, 21))
+
+
+async def test_an_etcd_without_space_is_told_before_a_write_is_tried_until_its_alarm_is_disarmed(
+    tmp_path: Path, settings: StoreSettings
+) -> None:
+    server = EtcdServer(tmp_path, quota_bytes=4 << 20)
+    server.start()
+    try:
+        store = await EtcdStore.open([server.address], settings, tls=False)
+        await store.check_writes()
+        server.fill()
+        with pytest.raises(errors.Unavailable, match="used up its space and takes no writes"):
+            await store.check_writes()
+        with pytest.raises(errors.Unavailable, match="nothing was changed"):
+            await store.commit([Put("a", b"1")])
+        assert await store.get("a") is None  # reads go on
+        server.make_space()
+        with pytest.raises(errors.Unavailable):
+            await store.check_writes()
+        server.disarm()
+        await store.check_writes()
+        await store.commit([Put("a", b"1")])
+        await store.close()
+    finally:
+        server.stop()

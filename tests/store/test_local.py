@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from skerry.model import errors
-from skerry.store import tree as trees
-from skerry.store.local import LocalStore
+from skerry.store.local import keyspace as trees
+from skerry.store.local.store import LocalStore
 from skerry.store.protocol import Put
 from tests.store.conftest import Backend
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.parametrize("backend", ["memory", "sqlite"], indirect=True)
 
@@ -55,7 +55,7 @@ async def test_the_end_of_a_lease_needs_nobody_to_ask(backend: Backend) -> None:
     lease = await store.grant(1)
     since = await store.commit([Put("a", b"", lease)])
     backend.clock.advance(1)
-    async with store.watch("", since=since) as batches, asyncio.timeout(30):
+    async with store.watch("", since=since) as batches, asyncio.timeout(PATIENCE_S):
         assert (await anext(batches)).changes[0].entry is None
 
 

@@ -1,7 +1,7 @@
 """Every backend against a small model of the contract, at random: transactions, watches, leases, history.
 
-The model is written apart from `skerry.store.tree` on purpose: a dictionary, a list of all batches, nothing
-clever.
+The model is written apart from `skerry.store.local.keyspace` on purpose: a dictionary, a list of all batches,
+nothing clever.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from hypothesis.stateful import (
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.settings import StoreSettings
-from skerry.store.etcd import EtcdStore
-from skerry.store.local import LocalStore
-from skerry.store.memory import MemoryStore
+from skerry.store.etcd.store import EtcdStore
+from skerry.store.local.memory import MemoryStore
+from skerry.store.local.store import LocalStore
 from skerry.store.protocol import NO_LEASE, Batch, Delete, Entry, Expect, LeaseId, Op, Put, Store
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.support.etcd import EtcdServer
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         raise NotImplementedError
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
+        return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE_S))
 
     def teardown(self) -> None:
         self.run(self.stack.aclose())
@@ -319,11 +319,11 @@ def test_memory_does_what_the_model_does() -> None:
 
 
 def test_sqlite_does_what_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skerry.store.sqlite.FOLD_EVERY", 4)
+    monkeypatch.setattr("skerry.store.sqlite.store.CHECKPOINT_EVERY", 4)
     run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=60, stateful_step_count=40))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_etcd_does_what_the_model_does(etcd_server: EtcdServer) -> None:
     class EtcdMachine(Machine):
         is_local = False

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.settings import StoreSettings
-from skerry.store.etcd import EtcdStore
-from skerry.store.opening import FILE_NAME, open_store, parse_url
+from skerry.store.etcd.store import EtcdStore
+from skerry.store.factory import FILE_NAME, open_store, parse_url
 from skerry.store.protocol import Put
-from skerry.store.sqlite import SqliteStore
+from skerry.store.sqlite.store import SqliteStore
 from tests.support.etcd import EtcdServer
 
 
@@ -79,6 +79,17 @@ def test_no_url_is_more_than_refused(text: str) -> None:
 
 
 def test_the_etcd_client_is_not_imported_for_sqlite() -> None:
-    program = "import sys, skerry.store.opening; print([m for m in ('grpc', 'aetcd') if m in sys.modules])"
+    program = "import sys, skerry.store.factory; print([m for m in ('grpc', 'aetcd') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("missing", ["aetcd", "grpc"])
+def test_without_the_extra_etcd_a_server_says_how_to_install_it(missing: str, tmp_path: Path) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from skerry.cli.main import main; main()"
+    arguments = ["server", "--store", "etcd://127.0.0.1:1", "--data", str(tmp_path)]
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "install them with `make etcd`" in done.stderr
+    assert "Traceback" not in done.stderr

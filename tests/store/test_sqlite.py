@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from skerry.kit import disk_reserve
 from skerry.kit.clock import ManualClock, SystemClock
+from skerry.kit.disk_reserve import DiskReserve
 from skerry.model import errors
-from skerry.store import journal
 from skerry.store.protocol import Delete, Entry, Expect, LeaseId, Put
-from skerry.store.sqlite import FOLD_EVERY, SqliteStore
-from tests.support.disks import disk_full
+from skerry.store.sqlite import journal
+from skerry.store.sqlite.store import CHECKPOINT_EVERY, SqliteStore
+from tests.support.disks import disk_full, small_disk
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ async def test_the_file_is_written_ahead_and_in_full(path: Path) -> None:
 async def test_folding_history_into_entries_loses_nothing(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), history=100)
     lease = await store.grant(600)
-    for number in range(FOLD_EVERY + 300):
+    for number in range(CHECKPOINT_EVERY + 300):
         name = f"k{number % 37}"
         await store.commit([Delete(name)] if number % 5 == 0 else [Put(name, str(number).encode())])
         await store.commit([Put(f"own/{number}", b"", lease)])
@@ -85,22 +88,22 @@ async def test_folding_history_into_entries_loses_nothing(path: Path) -> None:
     raw = sqlite3.connect(path)
     rows, folded = raw.execute("SELECT (SELECT count(*) FROM journal), revision FROM fold").fetchone()
     raw.close()
-    assert folded >= revision - 100 - FOLD_EVERY
+    assert folded >= revision - 100 - CHECKPOINT_EVERY
     assert rows == revision - folded
 
 
 async def test_a_shorter_history_after_a_restart_loses_no_entry(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), history=10_000)
-    for number in range(FOLD_EVERY * 2):
+    for number in range(CHECKPOINT_EVERY * 2):
         await store.commit([Put(f"k{number}", b"")])
     before = await entries(store)
     await store.close()
     again = await SqliteStore.open(path, ManualClock(), history=100)
     with pytest.raises(errors.Compacted):
-        async with again.watch("", since=FOLD_EVERY * 2 - 101):
+        async with again.watch("", since=CHECKPOINT_EVERY * 2 - 101):
             pass
-    async with again.watch("", since=FOLD_EVERY * 2 - 100) as batches:
-        assert (await anext(batches)).revision == FOLD_EVERY * 2 - 99
+    async with again.watch("", since=CHECKPOINT_EVERY * 2 - 100) as batches:
+        assert (await anext(batches)).revision == CHECKPOINT_EVERY * 2 - 99
     with pytest.raises(errors.Conflict):  # a group in which nothing happens must not lose track either
         await again.commit([], [Expect("k0")])
     await again.commit([Put("last", b"")])
@@ -144,12 +147,12 @@ async def test_a_lease_has_its_full_time_again_after_a_restart(path: Path) -> No
 
 
 @contextmanager
-def groups_of(store: SqliteStore) -> Iterator[list[journal.Group]]:
+def groups_of(store: SqliteStore) -> Iterator[list[journal.CommitGroup]]:
     """What the writer is given meanwhile."""
-    groups: list[journal.Group] = []
+    groups: list[journal.CommitGroup] = []
     write = store._writer.write
 
-    def noting(group: journal.Group, written: Callable[[Exception | None], None]) -> None:
+    def noting(group: journal.CommitGroup, written: Callable[[Exception | None], None]) -> None:
         groups.append(group)
         write(group, written)
 
@@ -173,7 +176,7 @@ async def test_a_group_in_which_nothing_changes_does_not_touch_the_disk(store: S
 async def test_folding_is_seldom(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), history=100)
     with groups_of(store) as groups:
-        for number in range(100 + 2 * FOLD_EVERY):
+        for number in range(100 + 2 * CHECKPOINT_EVERY):
             await store.commit([Put(f"k{number % 7}", b"")])
     await store.close()
     folds = [group.fold for group in groups if group.fold is not None]
@@ -233,6 +236,23 @@ async def test_a_full_disk_is_unavailable_and_leaves_nothing_half_done(path: Pat
     assert await reopened(path) == (found, after)
 
 
+async def test_a_write_that_failed_is_told_until_the_disk_takes_one_again(path: Path) -> None:
+    store = await SqliteStore.open(path, ManualClock())
+    await store.check_writes()
+    with disk_full(4096):
+        with pytest.raises(errors.Unavailable):
+            await store.commit([Put("a", bytes(10_000))])
+        for _ in range(2):
+            with pytest.raises(errors.Unavailable, match="could not write"):
+                await store.check_writes()
+    await store.check_writes()  # by itself: no transaction has to come first
+    assert await entries(store) == ()
+    await store.commit([Put("a", b"1")])
+    found = await entries(store)
+    await store.close()
+    assert await reopened(path) == (found, 1)
+
+
 async def test_a_lease_whose_end_met_a_full_disk_ends_later(path: Path) -> None:
     clock = ManualClock()
     store = await SqliteStore.open(path, clock)
@@ -245,6 +265,35 @@ async def test_a_lease_whose_end_met_a_full_disk_ends_later(path: Path) -> None:
     await store.expire()
     assert [e.key for e in await entries(store)] == ["b"]
     await store.close()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+async def test_a_full_disk_takes_transactions_until_its_reserve_is_used_up(tmp_path: Path) -> None:
+    with small_disk(tmp_path, megabytes=16) as disk:
+        kept = DiskReserve(disk.root, 2 << 20)
+        kept.refill()
+        store = await SqliteStore.open(disk.root / "store.db", ManualClock())
+        await store.commit([Put("a", b"1")])
+        disk.fill()
+        with disk_reserve.installed(kept):
+            await store.commit([Put("b", bytes(100_000))])
+            assert kept.is_short
+
+            async def go_on() -> None:
+                for number in range(100):
+                    disk.fill()  # others take what is given up
+                    await store.commit([Put(f"c{number}", bytes(100_000))])
+
+            with pytest.raises(errors.Unavailable, match="disk is full"):
+                await go_on()
+            assert kept.held == 0
+        disk.empty()
+        await store.commit([Put("d", b"")])
+        found = await entries(store)
+        await store.close()
+        assert [entry.key for entry in found][:2] == ["a", "b"]
+        assert (await reopened(disk.root / "store.db"))[0] == found
 
 
 @pytest.mark.root
@@ -309,14 +358,14 @@ async def test_cancelling_close_still_closes(path: Path) -> None:
 
 async def test_a_damaged_file_is_refused_by_name_and_with_advice(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), history=100)
-    for number in range(FOLD_EVERY * 2):
+    for number in range(CHECKPOINT_EVERY * 2):
         await store.commit([Put(f"k{number}", bytes(100))])
     await store.close()
     content = bytearray(path.read_bytes())
     middle = len(content) // 2 // 4096 * 4096
     content[middle : middle + 4096] = os.urandom(4096)
     path.write_bytes(content)
-    with pytest.raises(errors.Refused, match="damaged") as caught:
+    with pytest.raises(errors.FailedPrecondition, match="damaged") as caught:
         await SqliteStore.open(path, ManualClock())
     assert str(path) in caught.value.message
     assert "backup" in caught.value.message
@@ -324,7 +373,7 @@ async def test_a_damaged_file_is_refused_by_name_and_with_advice(path: Path) -> 
 
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"something else entirely, and long enough to look like a header" * 100)
-    with pytest.raises(errors.Refused, match="damaged"):
+    with pytest.raises(errors.FailedPrecondition, match="damaged"):
         await SqliteStore.open(path, ManualClock())
 
 
@@ -337,7 +386,7 @@ async def test_a_journal_with_a_hole_is_refused(path: Path) -> None:
     raw.execute("DELETE FROM journal WHERE revision = 2")
     raw.commit()
     raw.close()
-    with pytest.raises(errors.Refused, match="revisions are missing"):
+    with pytest.raises(errors.FailedPrecondition, match="revisions are missing"):
         await SqliteStore.open(path, ManualClock())
 
 
@@ -349,7 +398,7 @@ async def test_a_row_that_cannot_be_read_is_refused(path: Path) -> None:
     raw.execute("UPDATE journal SET changes = x'ff'")
     raw.commit()
     raw.close()
-    with pytest.raises(errors.Refused, match="cannot be read"):
+    with pytest.raises(errors.FailedPrecondition, match="cannot be read"):
         await SqliteStore.open(path, ManualClock())
 
 
@@ -359,7 +408,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     raw = sqlite3.connect(path)
     raw.execute(f"PRAGMA user_version = {newer}")
     raw.close()
-    with pytest.raises(errors.Refused, match=f"schema {newer}.*newer version"):
+    with pytest.raises(errors.FailedPrecondition, match=f"schema {newer}.*newer version"):
         await SqliteStore.open(path, ManualClock())
     raw = sqlite3.connect(path)
     assert raw.execute("PRAGMA user_version").fetchone() == (newer,)
@@ -385,12 +434,12 @@ async def test_an_older_schema_is_brought_up_step_by_step(
 
 
 async def test_a_file_in_use_is_refused(store: SqliteStore, path: Path) -> None:
-    with pytest.raises(errors.Refused, match="in use"):
+    with pytest.raises(errors.FailedPrecondition, match="in use"):
         await SqliteStore.open(path, ManualClock())
     program = (
         "import asyncio, pathlib, sys\n"
         "from skerry.kit.clock import SystemClock\n"
-        "from skerry.store.sqlite import SqliteStore\n"
+        "from skerry.store.sqlite.store import SqliteStore\n"
         "asyncio.run(SqliteStore.open(pathlib.Path(sys.argv[1]), SystemClock()))\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
@@ -399,7 +448,7 @@ async def test_a_file_in_use_is_refused(store: SqliteStore, path: Path) -> None:
 
 
 async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.Refused, match="cannot be opened"):
+    with pytest.raises(errors.FailedPrecondition, match="cannot be opened"):
         await SqliteStore.open(tmp_path / "missing" / "store.db", ManualClock())
 
 
@@ -431,12 +480,12 @@ def test_a_program_that_does_not_close_its_store_ends_all_the_same(path: Path) -
         "import asyncio, pathlib, sys\n"
         "from skerry.kit.clock import SystemClock\n"
         "from skerry.store.protocol import Put\n"
-        "from skerry.store.sqlite import SqliteStore\n"
+        "from skerry.store.sqlite.store import SqliteStore\n"
         "async def main():\n"
         "    store = await SqliteStore.open(pathlib.Path(sys.argv[1]), SystemClock())\n"
         "    print(await store.commit([Put('a', b'1')]))\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr, done.returncode) == (b"1\n", b"", 0)
     assert asyncio.run(reopened(path))[1] == 1

@@ -11,10 +11,10 @@ import pytest
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.store.memory import MemoryStore
-from skerry.store.protocol import Delete, Entry, Page, Put, Store
-from skerry.store.view import Moved, View
-from tests.support.waiting import eventually
+from skerry.store.local.memory import MemoryStore
+from skerry.store.protocol import Delete, Entry, Put, RangePage, Store
+from skerry.store.tables.cache import PrefixCache, RecordChange
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 def text(entry: Entry) -> str:
@@ -26,7 +26,7 @@ class FlakyStore(MemoryStore):
 
     failures = 0
 
-    async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> Page:
+    async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> RangePage:
         if self.failures:
             self.failures -= 1
             raise errors.Unavailable("away")
@@ -34,7 +34,7 @@ class FlakyStore(MemoryStore):
 
 
 @asynccontextmanager
-async def following(view: View[str]) -> AsyncIterator[asyncio.Task[None]]:
+async def following(view: PrefixCache[str]) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.ensure_future(view.run())
     try:
         yield task
@@ -45,7 +45,7 @@ async def following(view: View[str]) -> AsyncIterator[asyncio.Task[None]]:
 
 async def test_a_view_has_what_was_there_and_follows_what_comes(store: Store) -> None:
     await store.commit([Put("p/b", b"1"), Put("p/a", b"1"), Put("q", b"1")])
-    view = View(store, "p/", text)
+    view = PrefixCache(store, "p/", text)
     async with following(view):
         await view.ready()
         assert list(view.items()) == [("p/a", "1"), ("p/b", "1")]
@@ -55,7 +55,7 @@ async def test_a_view_has_what_was_there_and_follows_what_comes(store: Store) ->
 
 
 async def test_a_view_shows_ones_own_write(store: Store) -> None:
-    view = View(store, "", text)
+    view = PrefixCache(store, "", text)
     async with following(view):
         for number in range(20):
             revision = await store.commit([Put("a", str(number).encode())])
@@ -66,8 +66,8 @@ async def test_a_view_shows_ones_own_write(store: Store) -> None:
 
 async def test_who_asked_is_told_what_moved_as_it_was_and_as_it_is(store: Store) -> None:
     await store.commit([Put("p/a", b"1"), Put("p/b", b"1")])
-    heard: list[Moved[str]] = []
-    view = View(store, "p/", text, changed=heard.extend)
+    heard: list[RecordChange[str]] = []
+    view = PrefixCache(store, "p/", text, changed=heard.extend)
     async with following(view):
         await view.ready()
         assert heard == [("p/a", None, "1"), ("p/b", None, "1")]
@@ -78,8 +78,8 @@ async def test_who_asked_is_told_what_moved_as_it_was_and_as_it_is(store: Store)
 
 async def test_a_new_snapshot_tells_of_what_is_not_as_it_was() -> None:
     store = FlakyStore(ManualClock(), history=2)
-    heard: list[Moved[str]] = []
-    view = View(store, "", text, changed=heard.extend)
+    heard: list[RecordChange[str]] = []
+    view = PrefixCache(store, "", text, changed=heard.extend)
     await store.commit([Put("a", b"1"), Put("b", b"1"), Put("same", b"1")])
     async with following(view):
         await view.ready()
@@ -94,7 +94,7 @@ async def test_a_new_snapshot_tells_of_what_is_not_as_it_was() -> None:
 
 
 async def test_a_revision_that_does_not_touch_the_prefix_is_reached_too(store: Store) -> None:
-    view = View(store, "p/", text)
+    view = PrefixCache(store, "p/", text)
     async with following(view):
         await view.ready()
         await view.reached(await store.commit([Put("q", b"")]))
@@ -105,7 +105,7 @@ async def test_a_revision_that_does_not_touch_the_prefix_is_reached_too(store: S
 
 async def test_a_view_that_fell_behind_takes_a_new_snapshot() -> None:
     store = MemoryStore(ManualClock(), history=3)
-    view = View(store, "", text)
+    view = PrefixCache(store, "", text)
     async with following(view):
         await view.ready()
         for number in range(10):  # without a pause in which the view could read
@@ -121,7 +121,7 @@ async def test_a_view_waits_for_a_store_that_is_away() -> None:
     store = FlakyStore(ManualClock())
     store.failures = 3
     await store.commit([Put("a", b"1")])
-    view = View(store, "", text, backoff=Backoff(first_s=0.001, cap_s=0.001))
+    view = PrefixCache(store, "", text, backoff=Backoff(first_s=0.001, cap_s=0.001))
     async with following(view):
         await view.ready()
         assert view.get("a") == "1"
@@ -131,7 +131,7 @@ async def test_a_view_waits_for_a_store_that_is_away() -> None:
 
 async def test_waiting_for_a_revision_of_a_store_that_is_away_fails_instead_of_hanging() -> None:
     store = FlakyStore(ManualClock())
-    view = View(store, "", text)
+    view = PrefixCache(store, "", text)
     async with following(view):
         await view.ready()
         store.failures = 1000
@@ -142,10 +142,10 @@ async def test_waiting_for_a_revision_of_a_store_that_is_away_fails_instead_of_h
 
 async def test_a_store_put_back_to_a_backup_puts_the_view_back() -> None:
     class Restored(MemoryStore):
-        async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> Page:
-            return Page((Entry("old", b"1", 1, 1),), 1)
+        async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> RangePage:
+            return RangePage((Entry("old", b"1", 1, 1),), 1)
 
-    view = View(MemoryStore(ManualClock()), "", text)
+    view = PrefixCache(MemoryStore(ManualClock()), "", text)
     async with following(view):
         await view.ready()
         await view.reached(await view._store.commit([Put("new", b"")]))
@@ -162,7 +162,7 @@ async def test_a_batch_that_a_snapshot_has_overtaken_does_not_put_the_view_back(
     async with store.watch("", since=0) as batches:
         overtaken = await anext(batches)
     await store.commit([Put("a", b"new")])
-    view = View(store, "", text)
+    view = PrefixCache(store, "", text)
     await view.reached(2)
     view._apply(overtaken)
     assert (view.revision, view.get("a")) == (2, "new")
@@ -171,8 +171,8 @@ async def test_a_batch_that_a_snapshot_has_overtaken_does_not_put_the_view_back(
 
 async def test_an_entry_that_cannot_be_read_stops_the_view_and_is_named() -> None:
     store = MemoryStore(ManualClock())
-    view = View(store, "", lambda entry: int(entry.value))
-    async with asyncio.timeout(10):
+    view = PrefixCache(store, "", lambda entry: int(entry.value))
+    async with asyncio.timeout(PATIENCE_S):
         task = asyncio.ensure_future(view.run())
         await view.ready()
         await store.commit([Put("bad", b"no number")])
@@ -181,7 +181,7 @@ async def test_an_entry_that_cannot_be_read_stops_the_view_and_is_named() -> Non
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
-    view = View(MemoryStore(ManualClock()), "", text)
+    view = PrefixCache(MemoryStore(ManualClock()), "", text)
     waiting = asyncio.ensure_future(view.ready())
     await asyncio.sleep(0)
     waiting.cancel()

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model.containers import ContainerSpec, NetworkMode
 from skerry.model.images import ImageConfig
-from skerry.node.containers import bundle
-from skerry.node.containers.calls import PATH
-from skerry.node.containers.files import write_files
-from skerry.node.containers.users import Identity
+from skerry.node.containers import oci_config
+from skerry.node.containers.etc_files import write_files
+from skerry.node.containers.runtime_commands import PATH
+from skerry.node.containers.users import ContainerUser
+from tests.support.waiting import PATIENCE_S
 
 RUNC = shutil.which("runc", path=PATH)
 BUSYBOX = shutil.which("busybox", path=PATH)
@@ -69,8 +70,8 @@ class Bundle:
 
     def config(self, *command: str, image: ImageConfig | None = None, **spec: Any) -> dict[str, Any]:
         """A configuration that may still be changed; `user` is an Identity."""
-        identity = spec.pop("identity", Identity())
-        made = bundle.make_config(
+        identity = spec.pop("identity", ContainerUser())
+        made = oci_config.make_config(
             ContainerSpec(name="box", image="busybox", entrypoint=command, network=NetworkMode.NONE, **spec),
             image or ImageConfig(),
             identity=identity,
@@ -79,25 +80,25 @@ class Bundle:
             network_namespace=None,
             files=write_files(self.folder, host_name="box", address="", resolv_conf="nameserver 192.0.2.1\n"),
         )
-        copy: dict[str, Any] = jsonio.decode(jsonio.encode(made), dict)
+        copy: dict[str, Any] = json_codec.decode(json_codec.encode(made), dict)
         return copy
 
     def run(self, config: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         """Run it to its end; the runtime and the kernel have forgotten it when this returns."""
         assert RUNC is not None
-        (self.folder / "config.json").write_bytes(jsonio.encode(config))
+        (self.folder / "config.json").write_bytes(json_codec.encode(config))
         runc = (RUNC, "--root", str(self.folder / "state"))
         try:
             return subprocess.run(
                 (*runc, "run", "--bundle", str(self.folder), self.name),
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_S,
                 stdin=subprocess.DEVNULL,
             )
         finally:
             if (self.folder / "state" / self.name).exists():
-                subprocess.run((*runc, "delete", "--force", self.name), check=True, timeout=60)
+                subprocess.run((*runc, "delete", "--force", self.name), check=True, timeout=PATIENCE_S)
 
     def output(self, script: str, **spec: Any) -> str:
         """What a shell prints that runs `script` in it."""

@@ -17,32 +17,37 @@ from typing import Any
 import msgspec
 from grpclib._typing import IServable
 
-from skerry.kit.recent import Recent
+from skerry.kit.log_buffer import LogBuffer
 from skerry.model import errors
 from skerry.model.cells import (
     Cell,
+    CellUsage,
     Executable,
     ExecutableState,
-    Exit,
+    ExitStatus,
+    OutputChannel,
     Sandbox,
-    Stream,
-    Usage,
     is_within,
     parent_of,
 )
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import GrpcSettings
-from skerry.node.host import Host, HostUsage
+from skerry.node.host import HostInfo, HostUsage
 from skerry.node.logs.readers import RingReader
 from skerry.node.logs.rings import RingWriter
+from skerry.node.signals.following import SignalSource
+from skerry.node.signals.tracing import Trace
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc import health
+from skerry.transport.grpc.server import GrpcServer
+from skerry.wire.aurae.cells_v0 import CellServiceV0
+from skerry.wire.aurae.discovery_v0 import DiscoveryServiceV0
 from skerry.wire.aurae.observe import ObserveService
-from skerry.wire.aurae.runtime import EMPTY_SERVICES, RuntimeService
-from skerry.wire.cells.keeper import CellKeeper
-from skerry.wire.cells.service import CellService
-from skerry.wire.gate import Gate
-from skerry.wire.grpc import standard
-from skerry.wire.grpc.server import GrpcServer
+from skerry.wire.aurae.observe_v0 import ObserveServiceV0
+from skerry.wire.aurae.runtime import EMPTY_SERVICES, AuraeCellService
+from skerry.wire.own.cells.service import CellService
 from tests.support.certificates import TestAuthority
+from tests.support.signals import FakeKernel
 from tests.wire.grpc.fakes import FakeIdentity
 
 Key = tuple[CellName, ExecutableName]
@@ -62,15 +67,19 @@ class Started:
         self.folder.mkdir(parents=True)
         self._descriptor = os.open(self.folder, os.O_RDONLY)
         self._writers = {
-            stream: RingWriter(self._descriptor, stream, max_bytes=self.log_bytes) for stream in Stream
+            stream: RingWriter(self._descriptor, stream, max_bytes=self.log_bytes) for stream in OutputChannel
         }
 
     def write(
-        self, data: bytes, stream: Stream = Stream.STDOUT, *, at_ns: int = 1_700_000_000_000_000_000
+        self,
+        data: bytes,
+        stream: OutputChannel = OutputChannel.STDOUT,
+        *,
+        at_ns: int = 1_700_000_000_000_000_000,
     ) -> None:
         self._writers[stream].write(data, at_ns)
 
-    def end(self, how: Exit) -> None:
+    def end(self, how: ExitStatus) -> None:
         if self.state.exit is None:
             self.state = msgspec.structs.replace(self.state, exit=how)
             for writer in self._writers.values():
@@ -86,9 +95,9 @@ def program(*output: bytes, errors: bytes = b"", **how: Any) -> Callable[[Any], 
         for piece in output:
             started.write(piece)
         if errors:
-            started.write(errors, Stream.STDERR)
+            started.write(errors, OutputChannel.STDERR)
         if how:
-            started.end(Exit(at=1.0, **how))
+            started.end(ExitStatus(at=1.0, **how))
 
     return does
 
@@ -96,12 +105,13 @@ def program(*output: bytes, errors: bytes = b"", **how: Any) -> Callable[[Any], 
 @dataclass(frozen=True)
 class View:
     cell: Cell
+    uid: int
     executables: tuple[ExecutableState, ...]
 
 
-def a_node() -> tuple[Host, HostUsage]:
+def a_node() -> tuple[HostInfo, HostUsage]:
     """A machine that is always the same."""
-    host = Host(
+    host = HostInfo(
         *("amd64", "linux", "6.1", "boot", "hybrid", "runc 1.1.5"),
         cpus=2,
         memory_bytes=1 << 30,
@@ -111,7 +121,7 @@ def a_node() -> tuple[Host, HostUsage]:
 
 
 class FakeKeeper:
-    """What `skerry.wire.cells.keeper.CellKeeper` asks for, in memory."""
+    """What `skerry.node.cells.ports.CellRuntime` asks for, in memory."""
 
     def __init__(self, folder: Path, *, log_bytes: int = 1 << 20) -> None:
         self._folder = folder
@@ -133,7 +143,7 @@ class FakeKeeper:
         if parent is not None and parent not in self.cells:
             raise errors.NotFound(f"there is no cell {parent!r}")
         if cell.name in self.foreign:
-            raise errors.Refused(f"cgroup {cell.name!r} exists on this host and is not ours")
+            raise errors.FailedPrecondition(f"cgroup {cell.name!r} exists on this host and is not ours")
         self.cells[cell.name] = cell
 
     async def free(self, name: CellName) -> None:
@@ -162,22 +172,28 @@ class FakeKeeper:
         self.on_start(started)
         return started.state
 
-    async def stop(self, cell: CellName, name: ExecutableName, *, grace_s: float | None = None) -> Exit:
+    async def stop(self, cell: CellName, name: ExecutableName, *, grace_s: float | None = None) -> ExitStatus:
         self._maybe_fail()
         self.graces.append(grace_s)
-        self.get(cell, name)
+        self.started_one(cell, name)
         return self._end((cell, name))
 
-    async def wait(self, cell: CellName, name: ExecutableName) -> Exit:
-        started = self.get(cell, name)
+    async def wait(self, cell: CellName, name: ExecutableName) -> ExitStatus:
+        started = self.started_one(cell, name)
         await started.ended.wait()
         assert started.state.exit is not None
         return started.state.exit
 
+    def get(self, name: CellName) -> View:
+        self._cell(name)
+        return next(view for view in self.list() if view.cell.name == name)
+
     def list(self) -> list[View]:
         return [
-            View(cell, tuple(one.state for key, one in self.started.items() if key[0] == name))
-            for name, cell in self.cells.items()
+            View(
+                cell, 60_000 + place, tuple(one.state for key, one in self.started.items() if key[0] == name)
+            )
+            for place, (name, cell) in enumerate(self.cells.items())
         ]
 
     def by_pid(self, pid: int) -> ExecutableState:
@@ -186,14 +202,18 @@ class FakeKeeper:
                 return started.state
         raise errors.NotFound(f"process {pid} is no executable of a cell")
 
-    def logs(self, cell: CellName, name: ExecutableName, stream: Stream) -> RingReader:
-        return RingReader(self.get(cell, name).folder, stream)
+    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader:
+        return RingReader(self.started_one(cell, name).folder, stream)
 
-    def usage(self, name: CellName) -> Usage:
+    def pids(self, name: CellName) -> list[int]:
         self._cell(name)
-        return Usage(cpu_ns=1_500_000_000, memory_bytes=3 << 20, pids=len(self.started), oom_kills=1)
+        return [each.state.pid for key, each in self.started.items() if key[0] == name]
 
-    def get(self, cell: str, name: str) -> Started:
+    def usage(self, name: CellName) -> CellUsage:
+        self._cell(name)
+        return CellUsage(cpu_ns=1_500_000_000, memory_bytes=3 << 20, pids=len(self.started), oom_kills=1)
+
+    def started_one(self, cell: str, name: str) -> Started:
         self._cell(CellName(cell))
         try:
             return self.started[CellName(cell), ExecutableName(name)]
@@ -210,9 +230,9 @@ class FakeKeeper:
         except KeyError:
             raise errors.NotFound(f"there is no cell {name!r}") from None
 
-    def _end(self, key: Key) -> Exit:
+    def _end(self, key: Key) -> ExitStatus:
         started = self.started.pop(key)
-        started.end(Exit(at=2000.0, signal=15))
+        started.end(ExitStatus(at=2000.0, signal=15))
         assert started.state.exit is not None
         return started.state.exit
 
@@ -238,18 +258,29 @@ class CellServer(Served):
     """`keeper` is whatever it was given, most often a fake."""
 
     keeper: Any
-    recent: Recent
+    recent: LogBuffer
+    kernel: FakeKernel
 
 
 @asynccontextmanager
 async def cell_server(
-    folder: Path, authority: TestAuthority, keeper: CellKeeper
+    folder: Path, authority: TestAuthority, keeper: Any, *, has_kernel: bool = False
 ) -> AsyncIterator[CellServer]:
-    """Every contract for the cells of `keeper`, on a socket in `folder`."""
-    recent = Recent()
-    services = [RuntimeService(keeper), ObserveService(keeper, recent), CellService(keeper, a_node)]
+    """Every contract for the cells of `keeper`, on a socket in `folder`. Signals are made up, unless it
+    `has_kernel`."""
+    recent, kernel = LogBuffer(), FakeKernel()
+    signals = SignalSource(keeper, Trace.open if has_kernel else kernel.open, look_s=0.05)
+    checks = health.ReadinessChecks({})
+    services = [
+        AuraeCellService(keeper),
+        ObserveService(keeper, recent),
+        CellServiceV0(keeper),
+        ObserveServiceV0(keeper, signals, recent),
+        DiscoveryServiceV0(checks.all_pass),
+        CellService(keeper, a_node),
+    ]
     async with listening(folder, authority, services) as path:
-        yield CellServer(path, authority, keeper, recent)
+        yield CellServer(path, authority, keeper, recent, kernel)
 
 
 @asynccontextmanager
@@ -258,8 +289,8 @@ async def listening(
 ) -> AsyncIterator[Path]:
     """A server of `services`, on the socket that is given."""
     server = GrpcServer(
-        standard.beside(services, {}, empty_services=EMPTY_SERVICES),
-        Gate(FakeIdentity(), os.getuid()),
+        health.with_health_and_reflection(services, {}, empty_services=EMPTY_SERVICES),
+        AccessGate(FakeIdentity(), os.getuid()),
         GrpcSettings(),
     )
     path = folder / "run" / "aurae.sock"

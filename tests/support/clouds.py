@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry.control.events import EventLog
-from skerry.control.identity import Identity
-from skerry.kit import jsonio, pki
+from skerry.control.events.log import EventLog
+from skerry.control.identity.authenticator import Authenticator
+from skerry.kit import json_codec, pki
 from skerry.kit.clock import Clock
 from skerry.model.events import Event
 from skerry.model.settings import EventSettings, IdentitySettings
-from skerry.store.memory import MemoryStore
+from skerry.store.local.memory import MemoryStore
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Cloud:
     """What a test of identity needs at hand."""
 
     store: MemoryStore
-    authority: pki.Authority
-    identity: Identity
+    authority: pki.CertificateAuthority
+    identity: Authenticator
     clock: Clock
 
     async def events(self, kind: str) -> list[Event]:
         entries = (await self.store.range("event/")).entries
-        return [e for e in (jsonio.decode(entry.value, Event) for entry in entries) if e.kind == kind]
+        return [e for e in (json_codec.decode(entry.value, Event) for entry in entries) if e.kind == kind]
 
 
 @asynccontextmanager
@@ -36,16 +36,16 @@ async def cloud_in(
     folder: Path, clock: Clock, settings: IdentitySettings | None = None
 ) -> AsyncIterator[Cloud]:
     store = MemoryStore(clock)
-    authority = pki.Authority.load_or_create(folder / "pki", clock)
+    authority = pki.CertificateAuthority.load_or_create(folder / "pki", clock)
     events = EventLog(store, clock, EventSettings())
-    identity = Identity(store, events, authority, clock, settings or IdentitySettings())
+    identity = Authenticator(store, events, authority, clock, settings or IdentitySettings())
     async with following(identity):
         yield Cloud(store, authority, identity, clock)
     await store.close()
 
 
 @asynccontextmanager
-async def following(identity: Identity) -> AsyncIterator[None]:
+async def following(identity: Authenticator) -> AsyncIterator[None]:
     """The identity ready, with its loop beside it."""
     loop = asyncio.ensure_future(identity.run())
     try:

@@ -14,23 +14,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skerry.daemon.runtime import group_root
-from tests.support.remains import groups_of
+from skerry.daemon.node_runtime import group_root
+from tests.support.groups import groups_from, pids_from, removed
+from tests.support.remains import groups_of, ranges_of
 from tests.support.skerry import Skerry, ask
 from tests.support.waiting import eventually_sync
 
 Document = dict[str, Any]
-WITHIN_S = 40.0
 
 # A cell has an init, which stays when what ran in it has ended; once its group is gone too, it is dead, and
 # only has to be waited for by its parent.
-_COPY = r"^0::.*/{}/i-([0-9a-z]+)/(?!_init( \(deleted\))?$)"
+_COPY = r"^0::.*/{}/@i-([0-9a-z]+)/(?!_init( \(deleted\))?$)"
 
 
 class Happened(NamedTuple):
@@ -109,7 +110,7 @@ class Cluster:
                 return {key: seen.get(key) for key in fields} == fields
 
             try:
-                eventually_sync(is_so, within=WITHIN_S, what=f"{path} with {fields}")
+                eventually_sync(is_so, what=f"{path} with {fields}")
             except AssertionError as error:
                 raise AssertionError(f"{error}; it is {seen}") from None
         return seen
@@ -145,12 +146,7 @@ def sweep(skerry: Skerry) -> None:
     groups = groups_of(skerry)
 
     def are_empty() -> bool:
-        members = {
-            int(pid)
-            for group in groups
-            for path in group.rglob("cgroup.procs")
-            for pid in path.read_text().split()
-        }
+        members = {pid for group in groups for pid in pids_from(group)}
         for pid in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -158,8 +154,13 @@ def sweep(skerry: Skerry) -> None:
 
     eventually_sync(are_empty)
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for path in sorted((path for path in mounts if path.startswith(str(skerry.data))), reverse=True):
+    claims = tuple(map(str, ranges_of(skerry)))
+    for path in sorted(
+        (path for path in mounts if path.startswith((str(skerry.data), *claims))), reverse=True
+    ):
         subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
+    for claim in claims:
+        shutil.rmtree(claim)
     for group in groups:
-        for folder in sorted((path.parent for path in group.rglob("cgroup.procs")), reverse=True):
-            folder.rmdir()
+        for each in groups_from(group):
+            eventually_sync(lambda each=each: removed(each), what=f"{each} is removed")

@@ -20,15 +20,25 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.kit.readiness import until_readable
+from skerry.kit.fd_readiness import wait_readable
 from skerry.model import errors
-from skerry.model.cells import ExecutableState, Exit, Stream, Usage
+from skerry.model.cells import CellUsage, ExecutableState, ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerState, ContainerStats, ContainerView
 from skerry.model.ids import CellName, Digest, ExecutableName
-from skerry.model.images import Image, ImageConfig, ImageId, LayerProgress, Platform, PullProgress
+from skerry.model.images import (
+    Image,
+    ImageAccess,
+    ImageConfig,
+    ImageId,
+    LayerProgress,
+    Platform,
+    PullProgress,
+    check_path_access,
+)
+from skerry.node.containers.ports import OnPullProgress
+from skerry.node.images import references
 from skerry.node.logs.readers import RingReader
-from skerry.wire.containers.keeper import OnProgress
-from skerry.wire.containers.service import ContainerService, ImageService
+from skerry.wire.own.containers.service import ContainerService, ImageService
 from tests.support.cells import Served, Started, listening
 from tests.support.certificates import TestAuthority
 
@@ -76,7 +86,7 @@ def steps_of(reference: str) -> list[PullProgress]:
 
 
 class FakeImages:
-    """What `skerry.wire.containers.keeper.ImageKeeper` asks for, in memory."""
+    """What `skerry.node.containers.ports.ImageStore` asks for, in memory."""
 
     def __init__(self) -> None:
         self.images: dict[str, Image] = {}
@@ -87,7 +97,9 @@ class FakeImages:
         self.cancelled = 0
         self.fails: errors.SkerryError | None = None
 
-    async def pull(self, reference: str, *, on_progress: OnProgress) -> Image:
+    async def pull(self, reference: str, *, access: ImageAccess, on_progress: OnPullProgress) -> Image:
+        references.parse(reference)
+        check_path_access(reference, access)
         first, *rest = steps_of(reference)
         on_progress(first)
         try:
@@ -103,13 +115,14 @@ class FakeImages:
         self.images[reference] = an_image(reference)
         return self.images[reference]
 
-    async def ensure(self, reference: str, *, on_progress: OnProgress) -> Image:
-        return self.images.get(reference) or await self.pull(reference, on_progress=on_progress)
+    async def ensure(self, reference: str, *, access: ImageAccess, on_progress: OnPullProgress) -> Image:
+        there = self.images.get(reference)
+        return there or await self.pull(reference, access=access, on_progress=on_progress)
 
     def list(self) -> list[Image]:
         return list(self.images.values())
 
-    def find(self, reference_or_id: str) -> Image:
+    def find(self, reference_or_id: str, *, access: ImageAccess) -> Image:
         try:
             return self.images[reference_or_id]
         except KeyError:
@@ -117,10 +130,10 @@ class FakeImages:
                 f"there is no image {reference_or_id!r} here; `skerry image pull` fetches it"
             ) from None
 
-    async def remove(self, reference_or_id: str) -> int:
-        image = self.find(reference_or_id)
+    async def remove(self, reference_or_id: str, *, access: ImageAccess) -> int:
+        image = self.find(reference_or_id, access=access)
         if reference_or_id in self.used:
-            raise errors.Refused("it is used by web")
+            raise errors.FailedPrecondition("it is used by web")
         del self.images[reference_or_id]
         return image.bytes
 
@@ -138,7 +151,7 @@ class Session:
         self._terminal = terminal
 
     async def exit_code(self) -> int:
-        await until_readable(self._pidfd)
+        await wait_readable(self._pidfd)
         code = self.process.wait()
         return 128 - code if code < 0 else code
 
@@ -158,7 +171,7 @@ class Session:
 
     async def kill(self) -> None:
         self._kill()
-        await until_readable(self._pidfd)
+        await wait_readable(self._pidfd)
         self.process.wait()
 
     def _kill(self) -> None:
@@ -189,7 +202,7 @@ class Execution:
 
 
 class FakeContainers:
-    """What `skerry.wire.containers.keeper.ContainerKeeper` asks for, in memory."""
+    """What `skerry.node.containers.ports.ContainerRuntime` asks for, in memory."""
 
     def __init__(self, folder: Path, images: FakeImages | None = None, *, log_bytes: int = 1 << 20) -> None:
         self._folder = folder
@@ -206,28 +219,36 @@ class FakeContainers:
         self.executions: list[Execution] = []
         self.sessions: list[Session] = []
 
-    async def create(self, spec: ContainerSpec, *, on_progress: OnProgress) -> ContainerView:
+    async def create(
+        self, spec: ContainerSpec, *, access: ImageAccess, starts: bool, on_progress: OnPullProgress
+    ) -> ContainerView:
         if spec.name in self.views:
             raise errors.AlreadyExists(
                 f"container {spec.name!r} exists already; remove it or choose another name"
             )
-        image = await self.images.ensure(spec.image, on_progress=on_progress)
+        image = await self.images.ensure(spec.image, access=access, on_progress=on_progress)
         self.views[spec.name] = view = ContainerView(
             spec=spec, image=image.id, state=ContainerState.CREATED, created_at=1000.0
         )
-        return view
+        if not starts:
+            return view
+        try:
+            return await self.start(spec.name)
+        except BaseException:
+            await self.remove(spec.name, force=True)
+            raise
 
     async def start(self, name: str) -> ContainerView:
         view = self.get(name)
         if self.fails_to_start is not None:
             raise self.fails_to_start
         if view.state is ContainerState.RUNNING:
-            raise errors.Refused(f"container {name!r} runs already")
+            raise errors.FailedPrecondition(f"container {name!r} runs already")
         pid = next(self._runs)
         state = ExecutableState(ExecutableName("main"), CellName(name), "sh", "", pid, 2000.0)
         started = Started(state, None, self._folder / str(pid), self._log_bytes)
         if previous := self.running.get(name):
-            previous.end(Exit(at=0.0))
+            previous.end(ExitStatus(at=0.0))
         self.running[name] = started
         self._change(
             name, state=ContainerState.RUNNING, pid=pid, address="10.86.0.2", started_at=2000.0, exit=None
@@ -240,13 +261,13 @@ class FakeContainers:
         if self.stubborn and grace_s != 0:
             await self.wait(name)
         if name in self.running:
-            self.running[name].end(Exit(at=3000.0, signal=15 if grace_s != 0 else 9))
+            self.running[name].end(ExitStatus(at=3000.0, signal=15 if grace_s != 0 else 9))
         return self.get(name)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
         if self.get(name).state is ContainerState.RUNNING:
             if not force:
-                raise errors.Refused(f"container {name!r} runs; stop it first, or use --force")
+                raise errors.FailedPrecondition(f"container {name!r} runs; stop it first, or use --force")
             await self.stop(name, grace_s=0)
         self.removed.append((name, force))
         del self.views[name]
@@ -264,7 +285,7 @@ class FakeContainers:
         stdio: tuple[int, int, int],
     ) -> Session:
         if self.get(name).state is not ContainerState.RUNNING:
-            raise errors.Refused(f"container {name!r} does not run; start it first")
+            raise errors.FailedPrecondition(f"container {name!r} does not run; start it first")
         self.executions.append(Execution(name, arguments, environment, user, folder, tty))
         terminal = os.dup(stdio[0]) if tty else None
         process = subprocess.Popen(
@@ -290,28 +311,28 @@ class FakeContainers:
             self._change(name, state=ContainerState.EXITED, pid=None, address="", exit=started.state.exit)
         return self.views[name]
 
-    async def wait(self, name: str) -> Exit:
+    async def wait(self, name: str) -> ExitStatus:
         self.get(name)
         if name not in self.running:
-            raise errors.Refused(f"container {name!r} was never started")
+            raise errors.FailedPrecondition(f"container {name!r} was never started")
         await self.running[name].ended.wait()
         how = self.running[name].state.exit
         assert how is not None
         return how
 
-    def logs(self, name: str, stream: Stream) -> RingReader:
+    def logs(self, name: str, stream: OutputChannel) -> RingReader:
         self.get(name)
         folder = self.running[name].folder if name in self.running else self._folder / "nothing"
         return RingReader(folder, stream)
 
     async def stats(self, name: str) -> ContainerStats:
         self.get(name)
-        usage = Usage(cpu_ns=1_500_000_000, memory_bytes=3 << 20, pids=2, oom_kills=1)
+        usage = CellUsage(cpu_ns=1_500_000_000, memory_bytes=3 << 20, pids=2, oom_kills=1)
         return ContainerStats(usage, disk_bytes=4096, disk_limit_bytes=1 << 30, disk_limit_kind="measured")
 
     def close(self) -> None:
         for started in self.running.values():
-            started.end(Exit(at=0.0))
+            started.end(ExitStatus(at=0.0))
         for session in self.sessions:
             session.close()
 

@@ -123,7 +123,7 @@ class Continent:
         """Those of an area each other, and all the cloud: more is not asked of anybody."""
         for name, area in self._areas.items():
             others = {other for other in self._areas if self._areas[other] in (area, REMOTE)} - {name}
-            eventually_sync(lambda name=name, others=others: others <= self._up(name), within=60)
+            eventually_sync(lambda name=name, others=others: others <= self._up(name))
 
     def _up(self, name: str) -> set[str]:
         return {other for other, each in self.neighbours_of(name).items() if each["Up"]}

@@ -11,12 +11,24 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from skerry.market.keys import SigningKey
-from skerry.model.ids import ContractId, FlavorId, HoldId
-from skerry.model.market import Aggregation, Contract, Flavor, Partition, Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.market.terms.keys import SigningKey
+from skerry.model.ids import ContractId, HoldId, OfferId
+from skerry.model.market import Aggregation, Contract, Offer, Partition, Price
+from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 
 NOW = 1_700_000_000.0
+# Every key may buy whatever there is, as long as there is any.
+OPEN = MarketSettings(
+    unknown_buyers="buy",
+    unknown_percent=100,
+    unknown_cpu=MAX_AMOUNT // 1000,
+    unknown_memory=MAX_AMOUNT,
+    unknown_disk=MAX_AMOUNT,
+    unknown_contract_s=MarketSettings().max_contract_s,
+    unknown_holds=1_000_000,
+    unknown_total_holds=1_000_000,
+)
 
 
 def key(name: str) -> SigningKey:
@@ -33,12 +45,12 @@ BUYER = key("buyer")
 STRANGER = key("stranger")
 
 
-def room(cores: int, memory: int = 0, disk: int = 0) -> Room:
-    return Room(Millicores(cores * 1000), Megabytes(memory), Gigabytes(disk))
+def room(cores: int, memory: int = 0, disk: int = 0) -> Resources:
+    return Resources(Millicores(cores * 1000), Megabytes(memory), Gigabytes(disk))
 
 
-FLAVOR = Flavor(
-    id=FlavorId("edge-1"),
+FLAVOR = Offer(
+    id=OfferId("edge-1"),
     provider=SELLER.cloud,
     kind="k8slice",
     room=room(8, 16384, 100),

@@ -6,26 +6,28 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from skerry.control.tunnels import End, Tunnels
-from skerry.kit.tasks import give_up
+from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.tunnels import Ask
+from skerry.model.streams import StreamRequest
 
-Play = Callable[[End], Awaitable[None]]
+Play = Callable[[TunnelEndpoint], Awaitable[None]]
 
 
 class FarNode:
     """The way to a node that does what `play` says with its end of each tunnel."""
 
     def __init__(self, play: Play) -> None:
-        self.asked: list[Ask] = []
+        self.asked: list[StreamRequest] = []
         self.ended: list[str] = []
         self._play = play
-        self._tunnels = Tunnels()
+        self._tunnels = TunnelBroker()
         self._tasks: list[asyncio.Future[None]] = []
 
-    def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AbstractAsyncContextManager[End]:
+    def open_tunnel(
+        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+    ) -> AbstractAsyncContextManager[TunnelEndpoint]:
         assert node == "n1"
         self.asked.append(ask)
         return self._tunnels.open(node, lambda id: self._tasks.append(asyncio.ensure_future(self._dial(id))))
@@ -42,4 +44,4 @@ class FarNode:
                 self.ended.append("well")
 
     async def close(self) -> None:
-        await give_up(self._tasks)
+        await cancel_and_wait(self._tasks)

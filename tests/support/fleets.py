@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from skerry.control.census import Mirror
-from skerry.control.events import EventLog
-from skerry.control.nodes import Nodes
-from skerry.kit import jsonio
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceCache
+from skerry.control.nodes.pause_aware_clock import TICK_S
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model.events import Event
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.nodes import Facts, Node
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.nodes import Node, NodeFacts
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import EventSettings, FleetSettings
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Instance, Observed, Spec
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec, ObservedState
+from skerry.store.local.memory import MemoryStore
 from tests.support.waiting import eventually
 
 FINGERPRINT = "00000000" + "ab" * 28  # subnets are given from the pool's first on
-FACTS = Facts("amd64", "Debian 12", "6.1.0", "0.1")
-ROOM = Room(Millicores(4000), Megabytes(8000), Gigabytes(100))
+FACTS = NodeFacts("amd64", "Debian 12", "6.1.0", "0.1")
+ROOM = Resources(Millicores(4000), Megabytes(8000), Gigabytes(100))
 
 
 @dataclass
@@ -34,12 +35,29 @@ class Fleet:
 
     store: MemoryStore
     clock: ManualClock
-    mirror: Mirror
-    nodes: Nodes
+    mirror: InstanceCache
+    nodes: NodeRegistry
 
-    async def join(self, id: str, *, name: str = "", subnet: str = "", foreign: bool = False) -> Node:
+    async def join(
+        self,
+        id: str,
+        *,
+        name: str = "",
+        subnet: str = "",
+        occupied: Sequence[str] = (),
+        former: Sequence[str] = (),
+        foreign: bool = False,
+    ) -> Node:
         return await self.nodes.register(
-            id, name or f"machine-{id}", FACTS, ROOM, {}, subnet=subnet, foreign=foreign
+            id,
+            name or f"machine-{id}",
+            FACTS,
+            ROOM,
+            {},
+            subnet=subnet,
+            occupied=occupied,
+            former=former,
+            foreign=foreign,
         )
 
     async def hear(self, *ids: str) -> None:
@@ -53,7 +71,8 @@ class Fleet:
         """Move the clock, in steps that this server does not miss, and let everybody notice."""
         until = self.clock.now() + seconds
         while (left := until - self.clock.now()) > 0:
-            self.clock.advance(min(left, 2.0))
+            self.clock.advance(min(left, TICK_S))
+            self.nodes.attention.tick()
             await self.nodes.pulse.beat()
             await self.store.expire()
         await self.settle()
@@ -71,7 +90,17 @@ class Fleet:
 
     async def events(self, kind: str) -> list[Event]:
         entries = (await self.store.range("event/")).entries
-        return [e for e in (jsonio.decode(entry.value, Event) for entry in entries) if e.kind == kind]
+        return [e for e in (json_codec.decode(entry.value, Event) for entry in entries) if e.kind == kind]
+
+
+def advance(seconds: float, *servers: Fleet) -> None:
+    """Move the clock, which is one for all `servers`, in steps that none of them misses."""
+    clock = servers[0].clock
+    until = clock.now() + seconds
+    while (left := until - clock.now()) > 0:
+        clock.advance(min(left, TICK_S))
+        for server in servers:
+            server.nodes.attention.tick()
 
 
 @asynccontextmanager
@@ -84,8 +113,8 @@ async def fleet_on(
     fingerprint: str = FINGERPRINT,
 ) -> AsyncIterator[Fleet]:
     """One server on this store, with its loops."""
-    mirror = Mirror(store)
-    nodes = Nodes(
+    mirror = InstanceCache(store)
+    nodes = NodeRegistry(
         store,
         EventLog(store, clock, EventSettings()),
         mirror,
@@ -100,22 +129,22 @@ async def fleet_on(
         await nodes.ready()
         yield Fleet(store, clock, mirror, nodes)
     finally:
-        await give_up(loops)
+        await cancel_and_wait(loops)
 
 
 def instance_on(
     node: str | None,
     id: str = "i1",
     *,
-    status: Status = Status.RUNNING,
+    status: InstanceStatus = InstanceStatus.RUNNING,
     generation: int = 1,
-    desired: Desired = Desired.RUNNING,
+    desired: DesiredStatus = DesiredStatus.RUNNING,
 ) -> Instance:
     return Instance(
         InstanceId(id),
-        Spec(name="web", uri="example.org/web:1"),
+        InstanceSpec(name="web", uri="example.org/web:1"),
         created_at=0.0,
-        observed=Observed(status, 0.0),
+        observed=ObservedState(status, 0.0),
         desired=desired,
         node=None if node is None else NodeId(node),
         generation=generation,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from tests.functions import tarballs
+from tests.support.groups import pids_in
 from tests.support.remains import groups_of
 from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
@@ -78,7 +80,7 @@ def begin(skerry: Skerry, name: str, params: Any = None, **fields: Any) -> str:
 
 def poll(skerry: Skerry, id: str) -> dict[str, Any]:
     status, report = skerry.call("GET", f"/poll/{id}")
-    assert status == 200, report
+    assert status == (200 if report["State"] in _ENDS else 404), report
     return dict(report)
 
 
@@ -95,7 +97,7 @@ def outcome(skerry: Skerry, id: str, within: float = 60.0) -> dict[str, Any]:
 
 def groups(skerry: Skerry) -> list[Path]:
     """The cgroups of its workers, blank ones included, in the one hierarchy that has processes in leaves."""
-    found = [group for own in groups_of(skerry) for group in (own / "functions").glob("w*")]
+    found = [group for own in groups_of(skerry) for group in (own / "@functions").glob("w*")]
     return [group for group in found if _leaves(group)]
 
 
@@ -103,12 +105,11 @@ def processes(group: Path) -> set[int]:
     """What runs in a worker's cgroup, but its init."""
     found: set[int] = set()
     for leaf in _leaves(group):
-        try:
-            found.update(map(int, (leaf / "cgroup.procs").read_text().split()))
-        except OSError:
-            continue  # it has ended meanwhile
+        found.update(pids_in(leaf))
     return found
 
 
 def _leaves(group: Path) -> list[Path]:
-    return list(group.glob("_x*"))
+    with contextlib.suppress(OSError):  # it has gone meanwhile
+        return list(group.glob("_x*"))
+    return []

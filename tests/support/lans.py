@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
+import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.node.network.machines import Machine, inside
@@ -23,7 +25,7 @@ from tests.support.skerry import Skerry
 from tests.support.waiting import eventually_sync
 
 _SERVER = "192.0.2.1"
-_HTTP, _GRPC = 1323, 50052  # free on a machine of its own, and the same after a restart
+_HTTP = 1323  # free on a machine of its own, and the same after a restart
 # Silence is noticed soon, yet not so soon that a busy machine is taken for a lost one.
 _FLEET = {
     "report_s": "0.5",
@@ -82,6 +84,18 @@ class Lan(Cluster):
             node.wait_ready()
         self.until_ready(*names)
 
+    def call_server_as(self, name: str, host: str) -> int:
+        """The status that the server answers a node's machine with that calls it by the name `host`."""
+
+        def get() -> int:
+            context = ssl.create_default_context(cafile=self.server.ready["ca"])
+            plain = socket.create_connection((_SERVER, _HTTP), timeout=5)
+            with plain, context.wrap_socket(plain, server_hostname=host) as connection:
+                connection.sendall(f"GET /readyz HTTP/1.1\r\nHost: {host}:{_HTTP}\r\n\r\n".encode())
+                return int(connection.recv(12).split()[1])
+
+        return inside(self._machines[name].place, get)
+
     def page(self, source: str, target: str, port: int) -> str:
         """What node `source` is shown at a port of node `target`, as soon as anything is."""
 
@@ -95,7 +109,7 @@ class Lan(Cluster):
             finally:
                 connection.close()
 
-        return str(eventually_sync(lambda: inside(self._machines[source].place, get), within=20))
+        return str(eventually_sync(lambda: inside(self._machines[source].place, get)))
 
     def cut(self, name: str) -> None:
         """Take a node's cable away."""
@@ -104,8 +118,25 @@ class Lan(Cluster):
     def mend(self, name: str) -> None:
         self._switch.run("ip", "link", "set", f"to-{name}", "up")
 
+    def join(self, name: str, start: Callable[..., Resident] | None = None) -> Resident:
+        """One more node, which is ready when this returns; `start` makes it of its folder, its machine and
+        its flags."""
+        self._addresses[name] = f"192.0.2.{11 + len(self._addresses)}"
+        self._machines[name] = self._plugged_in(name)
+        self._residents[name] = self._start_node(name, start)
+        self._residents[name].wait_ready()
+        self.until_ready(name)
+        return self._residents[name]
+
     def restart_server(self) -> None:
         self.server = self._start_server()
+
+    def leave(self, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Have a node leave for good, by its own command; if it does, the cluster has it no more."""
+        done = self._residents[name].cli("node", "leave", "--yes", *flags)
+        if done.returncode == 0:
+            del self._residents[name]
+        return done
 
     def tidy_up(self) -> None:
         """Back to nodes that take everything and have nothing."""
@@ -139,23 +170,26 @@ class Lan(Cluster):
         return machine
 
     def _start_server(self) -> Resident:
-        flags = ["--http", f"0.0.0.0:{_HTTP}", "--grpc", f"0.0.0.0:{_GRPC}", "--tls"]
-        settings = {"http.names": _SERVER, **{f"fleet.{key}": value for key, value in _FLEET.items()}}
-        for key, value in settings.items():
-            flags += ["--set", f"{key}={value}"]
+        # Empty is the default: gRPC listens where HTTP does.
+        flags = ["--http", f"0.0.0.0:{_HTTP}", "--grpc", "", "--tls"]
+        for key, value in _FLEET.items():
+            flags += ["--set", f"fleet.{key}={value}"]
         server = self._start("server", self._switch, *flags)
         server.wait_ready()
         return server
 
-    def _start_node(self, name: str) -> Resident:
+    def _start_node(self, name: str, start: Callable[..., Resident] | None = None) -> Resident:
         done = self.server.cli("token", "create", "--role", "node")
         assert done.returncode == 0, done.stderr
-        flags = ("--join", f"https://{_SERVER}:{_HTTP}", "--token", done.stdout.strip(), "--name", name)
-        return self._start(name, self._machines[name], *flags, "--set", "node.stop_grace_s=0.5")
+        flags = ("--join", done.stdout.strip(), "--name", name)
+        more = ("--set", "node.stop_grace_s=0.5")
+        return self._start(name, self._machines[name], *flags, *more, start=start)
 
-    def _start(self, name: str, machine: Machine, *flags: str) -> Resident:
+    def _start(
+        self, name: str, machine: Machine, *flags: str, start: Callable[..., Resident] | None = None
+    ) -> Resident:
         role = "server" if machine is self._switch else "node"
-        resident = Resident(self._folder / name, machine, *flags, role=role)
+        resident = (start or Resident)(self._folder / name, machine, *flags, role=role)
         self._undo.callback(sweep, resident)
         return resident
 

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -50,7 +52,7 @@ def footprint() -> Footprint:
     return Footprint(frozenset(files), frozenset(threads), frozenset(children))
 
 
-def assert_nothing_leaked(before: Footprint, *, within: float = 5.0) -> None:
+def assert_nothing_leaked(before: Footprint, *, within: float = PATIENCE_S) -> None:
     """Compare with `before`, giving closing sockets and ending processes a moment."""
     deadline = time.monotonic() + within
     while leaked := footprint().beyond(before):

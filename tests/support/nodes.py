@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from skerry.cli import main
 from tests.support.certificates import TestAuthority
 from tests.support.skerry import COMMAND, environment
+from tests.support.waiting import PATIENCE_S
 
 Serve = Callable[[Path, TestAuthority, Any], AbstractAsyncContextManager[Any]]
 
@@ -43,7 +44,7 @@ class Node:
         self._quiet = ExitStack()
         self._quiet.enter_context(structlog.testing.capture_logs())
         self._thread.start()
-        assert self._up.wait(10)
+        assert self._up.wait(PATIENCE_S)
         pair = self._authority.issue("operator", "admin")
         ready = {
             "pid": os.getpid(),
@@ -77,7 +78,7 @@ class Node:
         """The agent goes and comes again; its cells go on meanwhile."""
         self._up.clear()
         self._loop.call_soon_threadsafe(self._restart.set)
-        assert self._up.wait(10)
+        assert self._up.wait(PATIENCE_S)
 
     def do(self, work: Callable[[], Any]) -> Any:
         """`work` on the node's own thread."""
@@ -85,7 +86,7 @@ class Node:
         async def doing() -> Any:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(doing(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(doing(), self._loop).result(PATIENCE_S)
 
     def cli(self, *arguments: str) -> Result:
         clean = {name: None for name in os.environ if name.startswith("SKERRY_")}

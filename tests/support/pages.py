@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import socket
 
-from tests.support.waiting import eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 
 def get(port: int) -> str:
     """The page that is served there."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/")
         return connection.getresponse().read().decode()
@@ -27,12 +27,12 @@ def served(port: int) -> str:
         except (OSError, http.client.HTTPException):
             return ""
 
-    return str(eventually_sync(found, within=20))
+    return str(eventually_sync(found))
 
 
 def nobody_listens(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
     except ConnectionRefusedError:
         return True
     return False

@@ -19,13 +19,13 @@ from typing import Any
 
 import skerry
 from skerry.kit.clock import SystemClock
-from skerry.model.calls import Answer, WorkerGone
-from skerry.node.workers import conversations
-from skerry.node.workers.conversations import Conversation, Load
+from skerry.model.calls import CallResult, WorkerExited
+from skerry.node.workers import worker_channel
+from skerry.node.workers.worker_channel import LoadRequest, WorkerChannel
 
 SOURCES = Path(skerry.__file__).parent.parent
 NODE = shutil.which("node")
-PROGRAM = Path(conversations.__file__).with_name("worker.js")
+PROGRAM = Path(worker_channel.__file__).with_name("worker.js")
 WITHIN_S = 60.0  # far more than anything here takes
 
 # What a launcher does, without cells: a bare interpreter that has the program imported and forks.
@@ -33,7 +33,7 @@ _ZYGOTE = """
 import os, signal, socket, sys
 sys.path.append(sys.argv[1])
 import asyncio, random
-from skerry.node.workers import python
+from skerry.node.workers import python_worker as python
 control = socket.socket(fileno=int(sys.argv[2]))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
@@ -100,7 +100,7 @@ class Nodes:
 class Loaded:
     """A worker that has loaded a function."""
 
-    conversation: Conversation
+    conversation: WorkerChannel
     runtime: str
     log: Path
     pidfd: int
@@ -108,7 +108,7 @@ class Loaded:
 
     async def call(
         self, params: object = None, *, output: bool = False, within_s: float = WITHIN_S
-    ) -> Answer:
+    ) -> CallResult:
         text = json.dumps(params).encode()
         return await self.conversation.call(text, wants_output=output, within_s=within_s)
 
@@ -125,7 +125,7 @@ class Loaded:
         return self.log.read_text()
 
 
-async def _as_it_is(gone: WorkerGone) -> WorkerGone:
+async def _as_it_is(gone: WorkerExited) -> WorkerExited:
     return gone
 
 
@@ -160,10 +160,10 @@ class Programs:
         with theirs, log.open("ab") as file:
             pidfd = self._start(theirs, file.fileno())
         ended = asyncio.Event()
-        conversation = Conversation(
+        conversation = WorkerChannel(
             ours, SystemClock(), on_end=ended.set, explain=_as_it_is, printed=lambda began: ""
         )
-        what = Load(
+        what = LoadRequest(
             handler=handler,
             folder=str(folder),
             environment={"PATH": os.defpath, **(environment or {})},

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
+from tests.support.shares import free_port
+
 
 class Proxy:
     """`async with Proxy(port) as proxy`: connections to `proxy.address` reach `port` on loopback."""
@@ -13,7 +15,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._target = port
         self._server: asyncio.Server | None = None
-        self._own_port = 0
+        self._own_port = free_port()
         self._pumps: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.connections = 0
@@ -36,7 +38,6 @@ class Proxy:
 
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._own_port)
-        self._own_port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
         """Take no more connections and cut those there are."""

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from tests.support import imagery
 from tests.support.certificates import TestAuthority
-from tests.support.etcd import free_port
 from tests.support.imagery import Made
-from tests.support.waiting import eventually_sync
+from tests.support.shares import free_port
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 USER = "skerry"
 PASSWORD = "correct horse"
@@ -81,7 +81,7 @@ class Registry:
             config.write_text(json.dumps(self._config()))
             with open(self._folder / "log", "ab") as log:
                 self._process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
-            eventually_sync(lambda: self._answers() or self._has_ended(), within=30)
+            eventually_sync(lambda: self._answers() or self._has_ended())
             if not self._has_ended():
                 return
         raise AssertionError(f"docker-registry did not start: {(self._folder / 'log').read_text()[-2000:]}")
@@ -89,7 +89,7 @@ class Registry:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(30)
+            self._process.wait(PATIENCE_S)
             self._process = None
 
     def log(self) -> str:
@@ -195,7 +195,7 @@ class Registry:
 
     def _connection(self) -> http.client.HTTPConnection:
         if not self._tls:
-            return http.client.HTTPConnection(self._host, self._port, timeout=30)
+            return http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE_S)
         assert self._authority is not None
         context = ssl.create_default_context(cafile=str(self._authority.ca))
-        return http.client.HTTPSConnection(self._host, self._port, timeout=30, context=context)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=PATIENCE_S, context=context)

@@ -6,7 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from skerry.daemon.runtime import group_root
+from skerry.daemon.node_runtime import group_root
+from skerry.node import user_namespaces
 from tests.support.skerry import Skerry
 
 
@@ -29,15 +30,21 @@ def left_of(skerry: Skerry) -> list[str]:
         *(["rules"] if network in rules else []),
         *processes,
         *map(str, groups_of(skerry)),
+        *map(str, ranges_of(skerry)),
     ]
 
 
 def groups_of(skerry: Skerry) -> list[Path]:
     """Its own cgroup, in each hierarchy that has one."""
     top = Path("/sys/fs/cgroup")
-    name = group_root("skerry", skerry.data)
+    name = group_root(skerry.cgroup_root, skerry.data)
     # Not by a search below: groups of others come and go meanwhile.
     return [group for parent in (top, *top.iterdir()) if (group := parent / name).is_dir()]
+
+
+def ranges_of(skerry: Skerry) -> list[Path]:
+    """Ranges of ids that it has claimed."""
+    return user_namespaces.claimed_by(f"{group_root(skerry.cgroup_root, skerry.data)}-")
 
 
 def _command_line(process: Path) -> bytes:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skerry.kit.clock import SystemClock
-from skerry.market.keys import SigningKey
-from skerry.market.proofs import Prover
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import RequestSigner
 from skerry.model.ids import CloudId
 from tests.support.linearizability import Kind, Operation
 
@@ -65,7 +65,7 @@ class Buyer:
         self.name = f"buyer-{number}" if key is None else str(key.cloud)
         self._shop = shop
         self._chance = chance
-        self._prover = None if key is None else Prover(key, SystemClock())
+        self._prover = None if key is None else RequestSigner(key, SystemClock())
         self._requests = 0
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from skerry.sim.times import SimulatedLoop
+from skerry.sim.simulated_time import SimulatedLoop
 
 
 async def passes(seconds: float) -> None:

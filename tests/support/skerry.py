@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import os
@@ -16,14 +15,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.waiting import eventually_sync
+from tests.support.shares import subnet_of
+from tests.support.waiting import PATIENCE_S, eventually_sync
 
 COMMAND = [sys.executable, "-m", "skerry"]
+NOBODY = 65534
 
 
 def environment(**more: str) -> dict[str, str]:
     """The environment without settings that a person may have exported."""
     return {k: v for k, v in os.environ.items() if not k.startswith("SKERRY_")} | more
+
+
+def unprivileged(*command: str) -> list[str]:
+    """`command` as another user, who may read our Python wherever it is installed, and no more."""
+    privilege = "+dac_read_search"
+    return [
+        "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+        f"--inh-caps={privilege}", f"--ambient-caps={privilege}", *command,
+    ]  # fmt: skip
 
 
 def ask(
@@ -47,6 +57,8 @@ def ask(
 class Skerry:
     """`skerry ROLE` as a child process."""
 
+    cgroup_root = "skerry"  # the setting node.cgroup_root
+
     def __init__(self, folder: Path, *flags: str, role: str = "up", **popen: Any) -> None:
         self.data = folder / "data"
         self.ready_file = folder / "ready.json"
@@ -54,9 +66,8 @@ class Skerry:
         self.ready_file.unlink(missing_ok=True)
         listen = [] if role == "node" else ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
         socket = ["--socket", str(folder / "s.sock")]
-        # Two on one machine cannot have the same addresses; the same folder gets the same again.
-        chosen = hashlib.sha256(str(folder).encode()).digest()
-        self.subnet = f"10.{128 + chosen[0] % 100}.{chosen[1]}.0/24"
+        # Two on one machine cannot have the same addresses.
+        self.subnet = subnet_of(folder)
         network = ["--set", f"network.subnet={self.subnet}"]
         command = [*COMMAND, role, "--data", str(self.data), "--ready-file", str(self.ready_file)]
         with self.log.open("ab") as log:
@@ -69,7 +80,7 @@ class Skerry:
                 **popen,
             )
 
-    def wait_ready(self, within: float = 30.0) -> dict[str, Any]:
+    def wait_ready(self, within: float = PATIENCE_S) -> dict[str, Any]:
         """What the ready file says, once it is there."""
 
         def ready() -> bool:
@@ -83,7 +94,7 @@ class Skerry:
     def said(self) -> str:
         return self.log.read_text()
 
-    def stop(self, within: float = 20.0) -> int:
+    def stop(self, within: float = PATIENCE_S) -> int:
         """SIGTERM, and the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -97,10 +108,10 @@ class Skerry:
         """A connection to its HTTP port, for `ask`; to be closed."""
         split = urlsplit(self.ready["http"])
         host, port = split.hostname or "", split.port
-        connection = http.client.HTTPConnection(host, port, timeout=30)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
         if split.scheme == "https":
             context = ssl.create_default_context(cafile=self.ready["ca"])
-            connection = http.client.HTTPSConnection(host, port, timeout=30, context=context)
+            connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE_S, context=context)
         connection.connect()
         return connection
 
@@ -115,10 +126,10 @@ class Skerry:
         """A verb of the command line, pointed at this one."""
         return subprocess.run(
             [*COMMAND, *arguments],
-            env=environment(SKERRY_DATA=str(self.data), **more),
+            env=environment(**{"SKERRY_DATA": str(self.data), **more}),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
 

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 _STEP_S = 0.01
+# More than any of it takes: a busy machine says nothing about the code, and what never comes fails anyway.
+PATIENCE_S = 60.0
 
 
 async def eventually(
-    condition: Callable[[], Any | Awaitable[Any]], *, within: float = 10.0, what: str = ""
+    condition: Callable[[], Any | Awaitable[Any]], *, within: float = PATIENCE_S, what: str = ""
 ) -> Any:
     """The first true value of `condition`, asked again until `within` seconds are over."""
     deadline = time.monotonic() + within
@@ -27,7 +29,7 @@ async def eventually(
         await asyncio.sleep(_STEP_S)
 
 
-def eventually_sync(condition: Callable[[], Any], *, within: float = 10.0, what: str = "") -> Any:
+def eventually_sync(condition: Callable[[], Any], *, within: float = PATIENCE_S, what: str = "") -> Any:
     """`eventually` for tests without an event loop."""
     deadline = time.monotonic() + within
     while not (value := condition()):

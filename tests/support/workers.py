@@ -9,17 +9,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from skerry.functions.invoking import Invoker
+from skerry.functions.invocation.invoker import Invoker
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.calls import Answer, Ask, Failure, LoadFailed, Report, WorkerGone
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CodeLoadError, WorkerExited
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
-from skerry.model.room import Megabytes, Millicores
+from skerry.model.resources import Megabytes, Millicores
 from skerry.model.settings import FunctionSettings
-from skerry.sim import times
-from skerry.sim.times import LoopClock
+from skerry.sim import simulated_time
+from skerry.sim.simulated_time import LoopClock
 
 CODE = Digest("sha256:" + "0" * 64)
 
@@ -48,7 +48,7 @@ def function(
 
 
 class Registered:
-    """A `skerry.functions.hosts.Lookup` that counts how often it is asked."""
+    """A `skerry.functions.ports.FunctionLookup` that counts how often it is asked."""
 
     def __init__(self, *functions: Function) -> None:
         self.functions = {one.name.lower(): one for one in functions}
@@ -81,10 +81,10 @@ class FakeWorker:
         self.calls = 0
         self._host = host
         self._ended: list[asyncio.Future[None]] = []
-        self._gone: WorkerGone | None = None
+        self._gone: WorkerExited | None = None
         self._tell: Callable[[], None] | None = None
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Answer:
+    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
         self.in_flight += 1
         self.calls += 1
         self._host.check(self.is_alive, "a dead worker was handed a call")
@@ -100,7 +100,7 @@ class FakeWorker:
             if self._gone is not None:
                 raise self._gone
             if run_s > within_s:
-                return Answer(within_s, failure=Failure.TIMEOUT, error="too slow")
+                return CallResult(within_s, failure=CallFailure.TIMEOUT, error="too slow")
             return self._host.reply(self, params)
         finally:
             self._ended.remove(ended)
@@ -112,23 +112,23 @@ class FakeWorker:
         if not self.is_alive:
             tell()
 
-    def die(self, failure: Failure = Failure.DIED, error: str = "killed") -> None:
+    def die(self, failure: CallFailure = CallFailure.DIED, error: str = "killed") -> None:
         """End by itself; the pool hears of it a moment later."""
         if self.is_alive:
             self._end(failure, error)
             if self._tell is not None:
                 asyncio.get_running_loop().call_soon(self._tell)
 
-    def _end(self, failure: Failure, error: str) -> None:
+    def _end(self, failure: CallFailure, error: str) -> None:
         self.is_alive = False
-        self._gone = WorkerGone(failure, error, "last words")
+        self._gone = WorkerExited(failure, error, "last words")
         for ended in self._ended:
             if not ended.done():
                 ended.set_result(None)
 
     async def close(self) -> None:
         if self.is_alive:
-            self._end(Failure.DIED, "closed")
+            self._end(CallFailure.DIED, "closed")
         if self._host.close_s:
             await asyncio.sleep(self._host.close_s)
         self.is_closed = True
@@ -136,7 +136,7 @@ class FakeWorker:
 
 
 class FakeHost:
-    """A `skerry.functions.hosts.Host`; what is public may be changed at any time."""
+    """A `skerry.functions.ports.WorkerHost`; what is public may be changed at any time."""
 
     def __init__(
         self, clock: Clock, *, init_s: float = 0.01, run_s: float = 0.001, close_s: float = 0.0
@@ -145,7 +145,7 @@ class FakeHost:
         self.run_s = run_s
         self.close_s = close_s
         self.fault: Callable[[Function], Exception | None] = lambda _: None
-        self.reply: Callable[[FakeWorker, bytes], Answer] = self._echo
+        self.reply: Callable[[FakeWorker, bytes], CallResult] = self._echo
         self.kind = FakeWorker
         self.workers: set[FakeWorker] = set()
         self.oldest: dict[str, int] = {}  # versions that may still be called
@@ -162,8 +162,8 @@ class FakeHost:
         if not is_right:
             self.wrongs.append(wrong)
 
-    def _echo(self, worker: FakeWorker, params: bytes) -> Answer:
-        return Answer(self.run_s, params, f"{worker.id} v{worker.function.version}")
+    def _echo(self, worker: FakeWorker, params: bytes) -> CallResult:
+        return CallResult(self.run_s, params, f"{worker.id} v{worker.function.version}")
 
     @property
     def memory(self) -> int:
@@ -200,11 +200,11 @@ class FakeHost:
 
 
 def broken(_: Function) -> Exception:
-    return LoadFailed("no module named main", output="Traceback")
+    return CodeLoadError("no module named main", output="Traceback")
 
 
 def without_room(_: Function) -> Exception:
-    return errors.NoRoom("the machine is full")
+    return errors.ResourcesExhausted("the machine is full")
 
 
 class Site:
@@ -232,7 +232,7 @@ class Site:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await give_up([self._janitor])
+        await cancel_and_wait([self._janitor])
         await self.invoker.close()
         status = self.invoker.status()
         assert (status.workers, status.free_memory_mb, status.used_cpus) == (0, status.total_memory_mb, 0.0)
@@ -240,10 +240,10 @@ class Site:
         assert self.host.wrongs == []
         assert self.host.most_memory <= status.total_memory_mb
 
-    async def call(self, name: str, **ask: Any) -> Report:
-        return await self.invoker.invoke(Ask(FunctionName(name), **ask))
+    async def call(self, name: str, **ask: Any) -> CallReport:
+        return await self.invoker.invoke(CallRequest(FunctionName(name), **ask))
 
-    def begin(self, name: str, **ask: Any) -> asyncio.Task[Report]:
+    def begin(self, name: str, **ask: Any) -> asyncio.Task[CallReport]:
         """A call on its way, in order: what is begun first arrives first."""
         return asyncio.ensure_future(self.call(name, **ask))
 
@@ -253,6 +253,6 @@ def in_simulated_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        times.run(test(*args, **kwargs))
+        simulated_time.run(test(*args, **kwargs))
 
     return run

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from grpclib.client import Channel
 
-from skerry.wire.grpc.channel import dial
+from skerry.transport.grpc.channels import dial
 from tests.support.certificates import SERVER_NAME, TestAuthority
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from skerry.model import errors
-from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
-from skerry.wire import access
+from skerry.model.callers import ANONYMOUS, AuthMethod, Caller, Role
+from skerry.transport.access import rules
 
-ROWS = {**access.HTTP, **access.GRPC}
+ROWS = {**rules.HTTP_RULES, **rules.GRPC_RULES}
 
 
 def somebody(role: Role) -> Caller:
-    return Caller(origin=Origin.TOKEN, name="somebody", role=role)
+    return Caller(origin=AuthMethod.TOKEN, name="somebody", role=role)
 
 
-def may(row: access.Access, caller: Caller) -> bool:
+def may(row: rules.AccessRule, caller: Caller) -> bool:
     try:
-        access.allow(row, caller)
+        rules.authorize(row, caller)
     except (errors.Unauthenticated, errors.Forbidden):
         return False
     return True
@@ -56,27 +56,38 @@ def test_tokens_and_certificates_are_for_admins_alone(name: str) -> None:
 
 
 def test_an_admin_is_no_node() -> None:
-    renew = access.GRPC["/skerry.identity.v1.IdentityService/Renew"]
+    renew = rules.GRPC_RULES["/skerry.identity.v1.IdentityService/Renew"]
     with pytest.raises(errors.Forbidden, match="this needs node"):
-        access.allow(renew, somebody(Role.ADMIN))
-    access.allow(renew, somebody(Role.NODE))
+        rules.authorize(renew, somebody(Role.ADMIN))
+    rules.authorize(renew, somebody(Role.NODE))
 
 
 def test_a_caller_without_proof_is_told_how_to_show_some() -> None:
     with pytest.raises(errors.Unauthenticated, match=r"Authorization: Bearer.*skerry token create"):
-        access.allow(access.HTTP["GET /about"], ANONYMOUS)
+        rules.authorize(rules.HTTP_RULES["GET /about"], ANONYMOUS)
+
+
+def test_a_caller_without_proof_is_told_when_the_local_user_is_not_let_in() -> None:
+    with pytest.raises(errors.Unauthenticated, match=r"local_trust is off.*not through a proxy"):
+        rules.authorize(rules.HTTP_RULES["GET /about"], ANONYMOUS)
 
 
 def test_a_caller_of_the_wrong_role_is_told_which_is_needed() -> None:
     with pytest.raises(
-        errors.Forbidden, match="has the role invoker; this needs admin or deployer or viewer"
+        errors.Forbidden,
+        match="has the role invoker; this needs admin or deployer or viewer; ask an admin for a token",
     ):
-        access.allow(access.HTTP["GET /events"], somebody(Role.INVOKER))
+        rules.authorize(rules.HTTP_RULES["GET /events"], somebody(Role.INVOKER))
 
 
 def test_http_rows_read_verb_and_path_and_grpc_rows_are_full_method_paths() -> None:
-    for name in access.HTTP:
+    for name in rules.HTTP_RULES:
         verb, _, path = name.partition(" ")
         assert verb in {"GET", "POST", "PUT", "PATCH", "DELETE"}
         assert path.startswith("/")
-    assert all(name.startswith("/") and name.count("/") == 2 for name in access.GRPC)
+    assert all(name.startswith("/") and name.count("/") == 2 for name in rules.GRPC_RULES)
+
+
+def test_what_is_served_on_a_full_disk_is_a_put_or_post_that_there_is() -> None:
+    assert rules.HTTP_RULES.keys() >= rules.ON_FULL_DISK
+    assert all(name.startswith(("PUT ", "POST ")) for name in rules.ON_FULL_DISK)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
-from skerry.wire.gate import Gate, allowed_hosts, check_exposure, check_host, check_origin
-from skerry.wire.peers import Peer, is_loopback, peer_of
+from skerry.model.callers import ANONYMOUS, AuthMethod, Caller, Role
+from skerry.transport.access.gate import (
+    AccessGate,
+    allowed_hosts,
+    check_exposure,
+    check_host,
+    check_origin,
+    is_forwarding,
+)
+from skerry.transport.access.peers import ConnectionPeer, is_loopback, peer_of
 
 OWN_UID = 1000
 LOCAL = allowed_hosts("127.0.0.1")
@@ -24,8 +31,8 @@ LOCAL = allowed_hosts("127.0.0.1")
 class KnownCallers:
     """An identity that knows one token and one certificate."""
 
-    viewer = Caller(origin=Origin.TOKEN, name="token:1", role=Role.VIEWER, token="1")
-    node = Caller(origin=Origin.CERTIFICATE, name="node-a", role=Role.NODE, node="node-a", serial="2a")
+    viewer = Caller(origin=AuthMethod.TOKEN, name="token:1", role=Role.VIEWER, token="1")
+    node = Caller(origin=AuthMethod.CERTIFICATE, name="node-a", role=Role.NODE, node="node-a", serial="2a")
 
     def caller_from_token(self, text: str) -> Caller:
         if text != "skerry_1_good":
@@ -37,48 +44,51 @@ class KnownCallers:
             raise errors.Unauthenticated("the certificate was revoked")
         return self.node
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        pass
+
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate(KnownCallers(), own_uid=OWN_UID)
+def gate() -> AccessGate:
+    return AccessGate(KnownCallers(), own_uid=OWN_UID)
 
 
-def local(uid: int | None, certificate: bytes | None = None) -> Peer:
-    return Peer(address="127.0.0.1", loopback=True, uid=uid, certificate=certificate)
+def local(uid: int | None, certificate: bytes | None = None) -> ConnectionPeer:
+    return ConnectionPeer(address="127.0.0.1", loopback=True, uid=uid, certificate=certificate)
 
 
 @pytest.mark.parametrize("uid", [OWN_UID, 0])
-def test_the_servers_own_user_and_root_are_admin_on_loopback(gate: Gate, uid: int) -> None:
-    caller = gate.caller(local(uid), None)
-    assert (caller.role, caller.origin, caller.name) == (Role.ADMIN, Origin.LOOPBACK, f"uid:{uid}")
+def test_the_servers_own_user_and_root_are_admin_on_loopback(gate: AccessGate, uid: int) -> None:
+    caller = gate.caller(local(uid), None, is_forwarded=False)
+    assert (caller.role, caller.origin, caller.name) == (Role.ADMIN, AuthMethod.LOOPBACK, f"uid:{uid}")
 
 
-@pytest.mark.parametrize("peer", [local(1001), local(None), Peer(address="192.0.2.7", uid=OWN_UID)])
-def test_others_without_proof_are_nobody(gate: Gate, peer: Peer) -> None:
-    assert gate.caller(peer, None) is ANONYMOUS
+@pytest.mark.parametrize("peer", [local(1001), local(None), ConnectionPeer(address="192.0.2.7", uid=OWN_UID)])
+def test_others_without_proof_are_nobody(gate: AccessGate, peer: ConnectionPeer) -> None:
+    assert gate.caller(peer, None, is_forwarded=False) is ANONYMOUS
 
 
-def test_a_token_counts_before_everything_else(gate: Gate) -> None:
+def test_a_token_counts_before_everything_else(gate: AccessGate) -> None:
     peer = local(OWN_UID, certificate=b"good")
-    assert gate.caller(peer, "Bearer skerry_1_good") is KnownCallers.viewer
-    assert gate.caller(peer, "bearer  skerry_1_good ") is KnownCallers.viewer
+    assert gate.caller(peer, "Bearer skerry_1_good", is_forwarded=False) is KnownCallers.viewer
+    assert gate.caller(peer, "bearer  skerry_1_good ", is_forwarded=False) is KnownCallers.viewer
 
 
-def test_a_certificate_counts_before_the_local_user(gate: Gate) -> None:
-    assert gate.caller(local(OWN_UID, certificate=b"good"), None) is KnownCallers.node
+def test_a_certificate_counts_before_the_local_user(gate: AccessGate) -> None:
+    assert gate.caller(local(OWN_UID, certificate=b"good"), None, is_forwarded=False) is KnownCallers.node
 
 
 @pytest.mark.parametrize(
     "shown", ["Bearer skerry_1_bad", "Bearer", "Bearer ", "Basic dXNlcjpwdw==", "skerry_1_good", ""]
 )
-def test_a_bad_token_is_refused_even_for_root_on_loopback(gate: Gate, shown: str) -> None:
+def test_a_bad_token_is_refused_even_for_root_on_loopback(gate: AccessGate, shown: str) -> None:
     with pytest.raises(errors.Unauthenticated):
-        gate.caller(local(0), shown)
+        gate.caller(local(0), shown, is_forwarded=False)
 
 
-def test_a_bad_certificate_is_refused_even_for_root_on_loopback(gate: Gate) -> None:
+def test_a_bad_certificate_is_refused_even_for_root_on_loopback(gate: AccessGate) -> None:
     with pytest.raises(errors.Unauthenticated, match="revoked"):
-        gate.caller(local(0, certificate=b"revoked"), None)
+        gate.caller(local(0, certificate=b"revoked"), None, is_forwarded=False)
 
 
 @pytest.mark.parametrize(
@@ -266,37 +276,90 @@ def test_loopback_is_told_by_literal_address_only(address: str, expected: bool) 
     assert is_loopback(address) is expected
 
 
-async def accepted_peer(listening: socket.socket, dial: socket.socket) -> Peer:
+def accepted_peer(listening: socket.socket, dial: socket.socket) -> ConnectionPeer:
     """The peer that a server on `listening` sees when `dial` connects."""
-    seen: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
-
-    async def on_connect(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.set_result(peer_of(writer.transport))
-        writer.close()
-
-    start = asyncio.start_unix_server if listening.family == socket.AF_UNIX else asyncio.start_server
-    async with await start(on_connect, sock=listening):
-        with dial:
-            dial.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(dial, listening.getsockname())
-            return await seen
+    with listening, dial:
+        listening.listen()
+        dial.connect(listening.getsockname())
+        accepted, _ = listening.accept()
+        with accepted:
+            return peer_of(accepted)
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-async def test_a_tcp_peer_on_loopback_has_its_address_and_user(
-    family: socket.AddressFamily, host: str
-) -> None:
+def test_a_tcp_peer_on_loopback_has_its_address_and_user(family: socket.AddressFamily, host: str) -> None:
     listening = socket.create_server((host, 0), family=family)
-    peer = await accepted_peer(listening, socket.socket(family))
-    assert peer == Peer(address=host, loopback=True, uid=os.getuid())
+    peer = accepted_peer(listening, socket.socket(family))
+    assert peer == ConnectionPeer(address=host, loopback=True, uid=os.getuid())
 
 
-async def test_a_unix_peer_has_the_user_that_the_kernel_knows(tmp_path: Path) -> None:
+def test_a_local_peer_that_calls_from_another_address_of_the_machine_has_its_user() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        address = probe.getsockname()[0]
+    if is_loopback(address):
+        pytest.skip("this machine has no address but loopback")
+    dial = socket.socket()
+    dial.bind((address, 0))
+    peer = accepted_peer(socket.create_server(("127.0.0.1", 0)), dial)
+    assert peer == ConnectionPeer(address=address, loopback=False, uid=os.getuid())
+
+
+def test_a_unix_peer_has_the_user_that_the_kernel_knows(tmp_path: Path) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "s"))
-    peer = await accepted_peer(listening, socket.socket(socket.AF_UNIX))
-    assert peer == Peer(address="unix", loopback=True, uid=os.getuid())
+    peer = accepted_peer(listening, socket.socket(socket.AF_UNIX))
+    assert peer == ConnectionPeer(address="unix", loopback=True, uid=os.getuid())
 
 
-def test_a_transport_that_is_gone_shows_nothing() -> None:
-    assert peer_of(asyncio.BaseTransport()) == Peer(address="")
+def test_a_socket_that_is_gone_shows_nothing() -> None:
+    with socket.socket() as unconnected:
+        assert peer_of(unconnected) == ConnectionPeer(address="")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"forwarded",
+        b"via",
+        b"x-real-ip",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded",
+        b"x_forwarded_for",
+        b"forwarded-for",
+        b"x-original-forwarded-for",
+        b"client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+        b"cf-connecting-ipv6",
+        b"fastly-client-ip",
+        b"x-azure-clientip",
+        b"x-remote-addr",
+        b"cdn-loop",
+        b"x-amzn-trace-id",
+    ],
+)
+def test_what_a_proxy_has_passed_on_is_never_the_local_users(gate: AccessGate, name: bytes) -> None:
+    is_forwarded = is_forwarding([b"host", name])
+    assert is_forwarded
+    assert gate.caller(local(0), None, is_forwarded=is_forwarded) is ANONYMOUS
+    assert gate.caller(local(0), "Bearer skerry_1_good", is_forwarded=is_forwarded) is KnownCallers.viewer
+
+
+def test_ordinary_headers_are_no_proxys() -> None:
+    assert not is_forwarding([b"host", b"x-request-id", b"viable", b"max-forwards", b"user-agent", b"x-zip"])
+
+
+def test_without_local_trust_the_local_user_is_nobody() -> None:
+    strict = AccessGate(KnownCallers(), own_uid=OWN_UID, local_trust=False)
+    for uid in (0, OWN_UID):
+        assert strict.caller(local(uid), None, is_forwarded=False) is ANONYMOUS
+
+
+def test_who_finds_a_place_by_the_kernels_word_is_who_is_trusted_by_it() -> None:
+    assert AccessGate(KnownCallers(), 7).trusted_uids == {0, 7}
+    assert AccessGate(KnownCallers(), 7, local_trust=False).trusted_uids == frozenset()

@@ -1,40 +1,40 @@
-"""How a verb reaches the server: find it, call it, and say what went wrong in plain words.
+"""How a verb reaches the server: call it, and say what went wrong in plain words.
 
-Only the standard library: a verb must start quickly and must not load server code. The server is found by
-`--url`, then `SKERRY_URL`, then the ready file that a running Skerry keeps in its data folder.
+Only the standard library: a verb must start quickly and must not load server code. Which server is meant
+is told by `skerry.cli.discovery`. Its unix socket comes first; who cannot open that goes on over TCP.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
+from http import HTTPStatus
 from types import TracebackType
-from typing import Any, NamedTuple, cast
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import click
 
-from skerry.cli import places
-from skerry.cli.options import gathered
+from skerry.cli import discovery
+from skerry.cli.discovery import ServerTarget
+from skerry.cli.discovery import ServerUnreachable as ServerUnreachable
+from skerry.cli.options import option_object
+from skerry.kit import unix_addresses
 
 _MAX_REPLY = 64 * 1024 * 1024
 _PIECE = 64 * 1024
+_HOST = "localhost"  # over a unix socket
 _TIMEOUT_S = 60.0
+_MOMENT_S = 1.0  # in which nobody wonders what is going on
 _MAX_LINE = 200  # longer texts are pages of somebody in between
 
 
-class NoServer(click.ClickException):
-    """Nothing answered where a server should be."""
-
-    exit_code = 3
-
-
-class ServerSaidNo(click.ClickException):
+class ApiError(click.ClickException):
     """The server answered with an error; its own sentence is the message."""
 
     exit_code = 1
@@ -46,10 +46,30 @@ class ServerSaidNo(click.ClickException):
         self.reply = reply  # what else it said, as it said it
 
 
-class Failures:
+class IncompleteReply(ServerUnreachable):
+    """The server went away within its answer."""
+
+
+class UnexpectedReply(click.ClickException):
+    """Something answered that is no Skerry, or one of another version."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. Is Skerry there, and of the same version as this command? 'skerry version' shows it."
+        )
+
+
+class JsonReply(dict[str, Any]):
+    """A JSON object of the server; a field that it lacks is told."""
+
+    def __missing__(self, key: str) -> Any:
+        raise UnexpectedReply(f"The answer of the server has no '{key}'")
+
+
+class ErrorCollector:
     """Of several things that are each tried: what goes wrong is told, and the exit code is 1 then."""
 
-    def __enter__(self) -> Failures:
+    def __enter__(self) -> ErrorCollector:
         self._is_any = False
         return self
 
@@ -64,71 +84,51 @@ class Failures:
         """For one of them."""
         try:
             yield
-        except NoServer:
+        except ServerUnreachable:
             raise  # which nothing else would reach either
         except click.ClickException as error:
             error.show()
             self._is_any = True
 
 
-class Target(NamedTuple):
-    """Where a server is, and what proves to it who we are."""
-
-    url: str
-    token: str | None
-    ca: str | None
-    found_by: str
-
-
-class WebSocketCall(NamedTuple):
-    """Where to, with which headers, and over which TLS."""
+class WebSocketTarget(NamedTuple):
+    """Where to, with which headers, and over which TLS or which connected socket."""
 
     url: str
     headers: dict[str, str]
     tls: ssl.SSLContext | None
+    socket: socket.socket | None
 
 
-def find(url: str | None, data: str | None, token: str | None, ca: str | None) -> Target:
-    """Decide which server is meant; say how to name one if none can be found."""
-    token = token or os.environ.get("SKERRY_TOKEN")
-    ca = ca or os.environ.get("SKERRY_CA")
-    if url:
-        return Target(url, token, ca, "--url")
-    if named := os.environ.get("SKERRY_URL"):
-        return Target(named, token, ca, "SKERRY_URL")
-    folder = places.data_folder(data or os.environ.get("SKERRY_DATA"))
-    ready = read_ready(folder)
-    return Target(ready["http"], token, ca or ready["ca"], f"{folder}/ready.json")
-
-
-def read_ready(folder: Path) -> dict[str, Any]:
-    """What the Skerry of `folder` wrote when it was ready; a clear error if none runs there."""
-    start = "Start one with 'skerry up', or name a server with --url or SKERRY_URL."
+@contextmanager
+def _told_if_slow(url: str) -> Iterator[None]:
+    """Whoever waits for a connection for longer than a moment is told where to."""
+    timer = threading.Timer(
+        _MOMENT_S, click.echo, (f"Nothing has answered at {url} so far; waiting.",), {"err": True}
+    )
+    timer.daemon = True
+    timer.start()
     try:
-        ready = json.loads((folder / "ready.json").read_text())
-        pid = int(ready["pid"])
-    except PermissionError:
-        raise NoServer(
-            f"{folder} belongs to another user. Name its server with --url and show a token with --token."
-        ) from None
-    except (FileNotFoundError, NotADirectoryError):
-        raise NoServer(f"No Skerry is running with the data folder {folder}. {start}") from None
-    except (ValueError, KeyError, TypeError):
-        raise NoServer(f"{folder}/ready.json cannot be read. {start}") from None
-    if not Path(f"/proc/{pid}").exists():
-        raise NoServer(f"The Skerry of {folder} (process {pid}) has ended without a clean stop. {start}")
-    return cast(dict[str, Any], ready)
+        yield
+    finally:
+        timer.cancel()
 
 
-class Server:
+class ApiClient:
     """One server, called over HTTP."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServerTarget) -> None:
         self.target = target
-        self._split = _parsed(target.url)
+        self._split = target.split
+        self._socket_error: OSError | None = None
 
     def get(self, *path: str, **query: str | None) -> Any:
         return self._call("GET", path, query)
+
+    def get_list(self, *path: str) -> list[Any]:
+        """Of the routes that answer with a JSON array."""
+        found: list[Any] = self._call("GET", path, {}, kind=list)
+        return found
 
     def post(self, *path: str, body: Any = None, timeout: float | None = _TIMEOUT_S) -> Any:
         """`body` is sent as JSON, or as it is if it is bytes."""
@@ -144,45 +144,37 @@ class Server:
         return self._call("DELETE", path, query)
 
     def stream(self, *path: str, headers: dict[str, str] | None = None, **query: str | None) -> Iterator[str]:
-        """The lines of an endless answer, as they come."""
-        with self._open("GET", path, query, headers) as response:
+        """The lines of an endless answer, as they come; told if it breaks off."""
+        with self._open("GET", path, query, headers) as response, _whole():
             for line in response:
                 yield line.decode("utf-8", "replace").rstrip("\r\n")
 
     def steps(self, *path: str, body: Any) -> Iterator[Any]:
         """What a POST is answered step by step, each a line of JSON; told if it breaks off."""
-        with self._open("POST", path, {}, body=body) as response:
-            try:
-                for line in response:
-                    yield _json(line)
-            except (OSError, http.client.HTTPException):
-                raise _broken_off() from None
+        with self._open("POST", path, {}, body=body) as response, _whole():
+            for line in response:
+                yield parse_object(line)
 
     def output(self, *path: str, **query: str | None) -> Iterator[bytes]:
         """An answer that may be endless, byte for byte as it comes; told if it breaks off."""
-        with self._open("GET", path, query, {"Accept": "*/*"}) as response:
-            try:
-                while data := response.read1(_PIECE):
-                    yield data
-            except (OSError, http.client.HTTPException):
-                raise _broken_off() from None
+        with self._open("GET", path, query, {"Accept": "*/*"}) as response, _whole():
+            while data := response.read1(_PIECE):
+                yield data
 
-    def websocket(self, *path: str, **query: Any) -> WebSocketCall:
+    def websocket(self, *path: str, **query: Any) -> WebSocketTarget:
         """What a WebSocket client needs to call `path`; lists in `query` are repeated."""
-        scheme = "ws" if self._split.scheme == "http" else "wss"
-        return WebSocketCall(
-            f"{scheme}://{self._split.netloc}{self._target(path, query)}",
-            self._headers({}),
-            None if scheme == "ws" else self._tls(),
-        )
+        where, headers = self._target(path, query), self._headers({})
+        connected = self._connect_socket(_TIMEOUT_S)
+        if connected is not None or self._split is None:
+            return WebSocketTarget(f"ws://{_HOST}{where}", headers, None, connected)
+        if self._split.scheme == "http":
+            return WebSocketTarget(f"ws://{self._split.netloc}{where}", headers, None, None)
+        return WebSocketTarget(f"wss://{self._split.netloc}{where}", headers, self._tls(), None)
 
     def ask(self, *path: str) -> tuple[int, Any]:
         """Status and JSON of a GET, also when the status is an error: for health."""
-        connection, response = self._send("GET", path, {}, None)
-        try:
-            return response.status, _json(response.read(_MAX_REPLY))
-        finally:
-            connection.close()
+        with self._exchange("GET", path, {}, None) as response:
+            return response.status, _json(_read(response))
 
     @contextmanager
     def _open(
@@ -193,12 +185,9 @@ class Server:
         headers: dict[str, str] | None = None,
         body: Any = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        connection, response = self._send(verb, path, query, body, timeout=None, headers=headers)
-        try:
-            self._raise_for(response)
+        with self._exchange(verb, path, query, body, timeout=None, headers=headers) as response:
+            _raise_for(response)
             yield response
-        finally:
-            connection.close()
 
     def _call(
         self,
@@ -207,15 +196,16 @@ class Server:
         query: dict[str, str | None],
         body: Any = None,
         timeout: float | None = _TIMEOUT_S,
+        kind: type = dict,
     ) -> Any:
-        connection, response = self._send(verb, path, query, body, timeout)
-        try:
-            self._raise_for(response)
-            return _json(response.read(_MAX_REPLY))
-        finally:
-            connection.close()
+        """The answer, which is of this kind; None if there is none to give."""
+        with self._exchange(verb, path, query, body, timeout) as response:
+            _raise_for(response)
+            data = _read(response)
+            return None if response.status == HTTPStatus.NO_CONTENT else _expect(kind, data)
 
-    def _send(
+    @contextmanager
+    def _exchange(
         self,
         verb: str,
         path: tuple[str, ...],
@@ -223,31 +213,53 @@ class Server:
         body: Any,
         timeout: float | None = _TIMEOUT_S,
         headers: dict[str, str] | None = None,
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    ) -> Iterator[http.client.HTTPResponse]:
+        """A request, and its answer within this block."""
         target = self._target(path, query)
         sent = self._headers({"Accept": "application/json", **(headers or {})})
         data = None
         if body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
-        connection = self._connect(timeout)
-        try:
-            connection.request(verb, target, body=data, headers=sent)
-            return connection, connection.getresponse()
-        except ssl.SSLCertVerificationError as error:
-            connection.close()
-            raise self.not_trusted(error) from None
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise self.not_reached(error) from None
+        with closing(self._connection(timeout)) as connection:
+            try:
+                if connection.sock is None:
+                    with _told_if_slow(self.target.url):
+                        connection.connect()
+                connection.request(verb, target, body=data, headers=sent)
+                response = connection.getresponse()
+            except ssl.SSLCertVerificationError as error:
+                raise self.not_trusted(error) from None
+            except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last: no name of a host
+                raise self.not_reached(error) from None
+            with response:
+                yield response
 
-    def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
+    def _connection(self, timeout: float | None) -> http.client.HTTPConnection:
+        connected = self._connect_socket(timeout)
+        if connected is not None or self._split is None:
+            connection = http.client.HTTPConnection(_HOST, timeout=timeout)
+            connection.sock = connected
+            return connection
         assert self._split.hostname is not None
         if self._split.scheme == "http":
             return http.client.HTTPConnection(self._split.hostname, self._split.port or 80, timeout=timeout)
         return http.client.HTTPSConnection(
             self._split.hostname, self._split.port or 443, timeout=timeout, context=self._tls()
         )
+
+    def _connect_socket(self, timeout: float | None) -> socket.socket | None:
+        """Connected to the server's unix socket; None if there is none, or none for us, and TCP has to do."""
+        self._socket_error = None
+        if self.target.socket is None:
+            return None
+        try:
+            return unix_addresses.connect(self.target.socket, timeout)
+        except OSError as error:
+            if self._split is None:
+                raise self.not_reached(error) from None
+            self._socket_error = error
+            return None
 
     def _tls(self) -> ssl.SSLContext:
         try:
@@ -259,41 +271,47 @@ class Server:
         where = "/" + "/".join(quote(part, safe="") for part in path)
         given = {name: value for name, value in query.items() if value is not None}
         asked = f"?{urlencode(given, doseq=True)}" if given else ""
-        return f"{self._split.path.rstrip('/')}{where}{asked}"
+        below = "" if self._split is None else self._split.path.rstrip("/")
+        return f"{below}{where}{asked}"
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
         if self.target.token:
             return {**more, "Authorization": f"Bearer {self.target.token}"}
         return more
 
-    def _raise_for(self, response: http.client.HTTPResponse) -> None:
-        if response.status >= 400:
-            raise refusal(response.status, response.reason, response.read(_MAX_REPLY))
-
-    def not_reached(self, error: Exception) -> NoServer:
+    def not_reached(self, error: Exception) -> ServerUnreachable:
         """What to say if nobody answers."""
-        return NoServer(
+        nor = ""
+        if self._socket_error is not None:
+            nor = f" Nor does its socket {self.target.socket} serve us: {self._socket_error.strerror}."
+        return ServerUnreachable(
             f"Nothing answers at {self.target.url} (found by {self.target.found_by}): "
-            f"{error or type(error).__name__}. Is Skerry running there?"
+            f"{error or type(error).__name__}.{nor} Is Skerry running there?"
         )
 
-    def not_trusted(self, error: ssl.SSLCertVerificationError) -> NoServer:
+    def not_trusted(self, error: ssl.SSLCertVerificationError) -> ServerUnreachable:
         """What to say of a server whose certificate is none."""
-        return NoServer(
+        return ServerUnreachable(
             f"{self.target.url} shows a certificate that cannot be verified ({error.verify_message}). "
-            "Give the server's CA with --ca."
+            "Give the server's CA with --ca or SKERRY_CA: it is the file pki/ca.crt in its data folder."
         )
 
 
-def _server(url: str | None, data: str | None, token: str | None, ca: str | None) -> Server:
-    return Server(find(url, data, token, ca))
+def _server(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
+    return ApiClient(discovery.find(url, data, token, ca))
 
 
-def _server_without_ca(url: str | None, data: str | None, token: str | None) -> Server:
-    return Server(find(url, data, token, None))
+def _server_or_node(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
+    return ApiClient(discovery.find(url, data, token, ca, at_node=True))
 
 
-_URL = click.option("--url", metavar="URL", help="The server, e.g. http://127.0.0.1:1323. [env: SKERRY_URL]")
+def _server_without_ca(url: str | None, data: str | None, token: str | None) -> ApiClient:
+    return ApiClient(discovery.find(url, data, token, None))
+
+
+_URL = click.option(
+    "--url", metavar="URL", help="The server: http://127.0.0.1:1323, unix:/PATH. [env: SKERRY_URL]"
+)
 _DATA = click.option(
     "--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"
 )
@@ -303,16 +321,48 @@ _TOKEN = click.option(
 _CA = click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]")
 
 # Of every verb that talks to a server; they arrive together as `server`.
-options = gathered("server", _server, _URL, _DATA, _TOKEN, _CA)
+options = option_object("server", _server, _URL, _DATA, _TOKEN, _CA)
+# Of one that a node with an HTTP address answers as well: those for functions.
+options_or_node = option_object("server", _server_or_node, _URL, _DATA, _TOKEN, _CA)
 # Of one with a `--ca` of its own; that of the server can still be in the environment.
-options_without_ca = gathered("server", _server_without_ca, _URL, _DATA, _TOKEN)
+options_without_ca = option_object("server", _server_without_ca, _URL, _DATA, _TOKEN)
 
 
-def _broken_off() -> NoServer:
-    return NoServer("The answer of the server broke off, so this is not all. Is it still running? Try again.")
+@contextmanager
+def _whole() -> Iterator[None]:
+    """What is read in here is read to its end, or told to be cut off."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        raise IncompleteReply(
+            "The answer of the server broke off, so this is not all. Is it still running? Try again."
+        ) from None
 
 
-def refusal(status: int, reason: str, body: bytes) -> ServerSaidNo:
+def _raise_for(response: http.client.HTTPResponse) -> None:
+    if response.status >= 400:
+        raise error_from_reply(response.status, response.reason, _read(response))
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    with _whole():
+        return response.read(_MAX_REPLY)
+
+
+def parse_object(data: bytes | str) -> JsonReply:
+    """A JSON object that the server sent."""
+    reply: JsonReply = _expect(dict, data)
+    return reply
+
+
+def _expect(kind: type, data: bytes | str) -> Any:
+    reply = _json(data)
+    if not isinstance(reply, kind):
+        raise UnexpectedReply("Something answers, but not as Skerry does")
+    return reply
+
+
+def error_from_reply(status: int, reason: str, body: bytes) -> ApiError:
     """What an answer with an error says, in the server's own words if it has some."""
     reply = _json(body)
     said = reply if isinstance(reply, dict) else {}
@@ -321,23 +371,13 @@ def refusal(status: int, reason: str, body: bytes) -> ServerSaidNo:
     message = str(
         said.get("error") or said.get("message") or line or f"the server answered {status} {reason}"
     )
-    return ServerSaidNo(status, message, str(said.get("code", "")), reply)
+    return ApiError(status, message, str(said.get("code", "")), reply)
 
 
-def _parsed(url: str) -> SplitResult:
-    try:
-        split = urlsplit(url if "//" in url else f"http://{url}")
-        if split.scheme in ("http", "https") and split.hostname and split.port != 0:
-            return split
-    except ValueError:
-        pass  # said below
-    raise click.UsageError(f"'{url}' is no server URL; one looks like http://127.0.0.1:1323")
-
-
-def _json(data: bytes) -> Any:
+def _json(data: bytes | str) -> Any:
     if not data:
         return None
     try:
-        return json.loads(data)
+        return json.loads(data, object_hook=JsonReply)
     except ValueError:
-        return data.decode("utf-8", "replace")
+        return data.decode("utf-8", "replace") if isinstance(data, bytes) else data

@@ -1,8 +1,8 @@
 """The `skerry` command: a table of verbs, each imported only when it is called.
 
-Before the verb is known nothing is imported but the standard library and click, so that `skerry --help` and
-shell completion are quick. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server reached,
-130 interrupted.
+Before the verb is known nothing is imported but the standard library, click, and what guards the terminal:
+everything is printed through `skerry.kit.terminal_text`. So `skerry --help` and shell completion are quick.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server reached, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import NamedTuple
 import click
 
 from skerry import __version__
+from skerry.cli.options import raw
+from skerry.kit import terminal_text
 
 
 class Verb(NamedTuple):
@@ -25,42 +27,42 @@ class Verb(NamedTuple):
 
 SECTIONS = {
     "Start Skerry": {
-        "up": Verb("skerry.cli.serve", "Start everything on this machine."),
-        "server": Verb("skerry.cli.serve", "Start the control plane alone."),
-        "node": Verb("skerry.cli.nodes", "Join this machine to a server; or look after nodes."),
+        "up": Verb("skerry.cli.commands.daemon", "Start everything on this machine."),
+        "server": Verb("skerry.cli.commands.daemon", "Start the control plane alone."),
+        "node": Verb("skerry.cli.commands.nodes", "Join this machine to a server; or look after nodes."),
     },
     "Run things on any node": {
-        "run": Verb("skerry.cli.instances", "Run an image on whichever node has room."),
-        "apply": Verb("skerry.cli.applying", "Make workloads and instances as a file says."),
-        "get": Verb("skerry.cli.objects", "List instances, workloads or nodes, and watch them."),
-        "describe": Verb("skerry.cli.objects", "Show all that is known of one of them."),
-        "delete": Verb("skerry.cli.objects", "Delete instances or workloads."),
-        "start": Verb("skerry.cli.instances", "Start instances that were stopped."),
-        "stop": Verb("skerry.cli.instances", "Stop instances."),
-        "logs": Verb("skerry.cli.instances", "Show what an instance has written."),
-        "exec": Verb("skerry.cli.instances", "Run a command in an instance."),
-        "explain": Verb("skerry.cli.instances", "Show why an instance is not placed."),
+        "run": Verb("skerry.cli.commands.instances", "Run an image on whichever node has room."),
+        "apply": Verb("skerry.cli.commands.apply", "Make workloads and instances as a file says."),
+        "get": Verb("skerry.cli.commands.objects", "List instances, workloads or nodes, and watch them."),
+        "describe": Verb("skerry.cli.commands.objects", "Show all that is known of one of them."),
+        "delete": Verb("skerry.cli.commands.objects", "Delete instances or workloads."),
+        "start": Verb("skerry.cli.commands.instances", "Start instances that were stopped."),
+        "stop": Verb("skerry.cli.commands.instances", "Stop instances."),
+        "logs": Verb("skerry.cli.commands.instances", "Show what an instance has written."),
+        "exec": Verb("skerry.cli.commands.instances", "Run a command in an instance."),
+        "explain": Verb("skerry.cli.commands.instances", "Show why an instance is not placed."),
     },
     "Run code when it is called": {
-        "fn": Verb("skerry.cli.functions", "Deploy functions and call them."),
+        "fn": Verb("skerry.cli.commands.functions", "Deploy functions and call them."),
     },
     "Lend and borrow capacity": {
-        "market": Verb("skerry.cli.market", "Buy capacity of other clouds, and sell some."),
-        "contract": Verb("skerry.cli.contracts", "Check contracts of the market."),
+        "market": Verb("skerry.cli.commands.market", "Buy capacity of other clouds, and sell some."),
+        "contract": Verb("skerry.cli.commands.contracts", "Check contracts of the market."),
     },
     "Run things on this machine": {
-        "image": Verb("skerry.cli.images", "Fetch, list and remove images on this machine."),
-        "container": Verb("skerry.cli.containers", "Run images in containers on this machine."),
-        "cell": Verb("skerry.cli.cells", "Make cells on this machine and run programs in them."),
-        "aurae": Verb("skerry.cli.aurae", "Use clients of Aurae with the cells of this machine."),
+        "image": Verb("skerry.cli.commands.images", "Fetch, list and remove images on this machine."),
+        "container": Verb("skerry.cli.commands.containers", "Run images in containers on this machine."),
+        "cell": Verb("skerry.cli.commands.cells", "Make cells on this machine and run programs in them."),
+        "aurae": Verb("skerry.cli.commands.aurae", "Use clients of Aurae with the cells of this machine."),
     },
     "Look after the server": {
-        "status": Verb("skerry.cli.status", "Show whether the server is up and what it lacks."),
-        "events": Verb("skerry.cli.events", "Show what happened, and follow it."),
-        "token": Verb("skerry.cli.tokens", "Make, list and revoke access tokens."),
-        "certificate": Verb("skerry.cli.certificates", "List and revoke certificates."),
-        "sim": Verb("skerry.cli.sim", "Try the control plane with nodes that only pretend."),
-        "version": Verb("skerry.cli.status", "Show the version."),
+        "status": Verb("skerry.cli.commands.status", "Show whether the server is up and what it lacks."),
+        "events": Verb("skerry.cli.commands.events", "Show what happened, and follow it."),
+        "token": Verb("skerry.cli.commands.tokens", "Make, list and revoke access tokens."),
+        "certificate": Verb("skerry.cli.commands.certificates", "List and revoke certificates."),
+        "sim": Verb("skerry.cli.commands.sim", "Try the control plane with nodes that only pretend."),
+        "version": Verb("skerry.cli.commands.status", "Show the version."),
     },
 }
 VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}
@@ -104,6 +106,7 @@ class LazyGroup(click.Group):
     epilog="Start with 'skerry up' in one terminal and 'skerry run -p 8080:80 IMAGE' in another. "
     "Every verb has --help; those that print take --output json.",
 )
+@raw
 @click.version_option(__version__, "-V", "--version", prog_name="skerry")
 def cli() -> None:
     """Skerry turns one machine, or many, into a small cloud."""
@@ -111,6 +114,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    terminal_text.protect()
     try:
         sys.exit(cli.main(prog_name="skerry", standalone_mode=False) or 0)
     except click.Abort:

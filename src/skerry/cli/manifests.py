@@ -28,9 +28,10 @@ import click
 import msgspec
 import yaml
 
-from skerry.cli import images
+from skerry.cli import image_references
 from skerry.model import errors, ids
-from skerry.model.workloads import Spec
+from skerry.model.images import ImageAccess
+from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
 from skerry.wire.kudo.documents import SpecInput
 
@@ -47,36 +48,37 @@ _FIELDS: Final = (
     "restart_budget",
     "architecture",
     "constraints",
+    "userns",
 )
 _MAX_COUNT: Final = 10_000
 
-Body = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-class Wanted(NamedTuple):
+class ManifestObject(NamedTuple):
     """A workload, or an instance of its own, as the file wants it: for the server, and as a spec."""
 
     name: str
-    body: Body
-    spec: Spec
+    body: JsonObject
+    spec: InstanceSpec
 
 
-class Copies(NamedTuple):
+class ManifestReplicas(NamedTuple):
     """So many instances of a workload."""
 
     workload: str
     number: int
 
 
-class Manifest(NamedTuple):
+class ApplyManifest(NamedTuple):
     """All that a file wants, in its order."""
 
-    workloads: list[Wanted]
-    instances: list[Wanted | Copies]
+    workloads: list[ManifestObject]
+    instances: list[ManifestObject | ManifestReplicas]
     namespace: str | None  # None: not said
 
 
-def read(file: IO[bytes]) -> Manifest:
+def read(file: IO[bytes]) -> ApplyManifest:
     """What is in the file; says what is wrong with it and where."""
     try:
         content = load(file.read())
@@ -101,7 +103,7 @@ class _Wrong(Exception):
     """What is wrong, with the place in the file."""
 
 
-def _manifest(content: Any) -> Manifest:
+def _manifest(content: Any) -> ApplyManifest:
     if not isinstance(content, dict) or content.keys() <= {"namespace"}:
         raise _Wrong("it must have `workloads:` or `instances:`, with a list under it")
     _check_keys("the file", content, ("namespace", *_LISTS))
@@ -116,9 +118,11 @@ def _manifest(content: Any) -> Manifest:
         for n, one in enumerate(lists["instances"])
     ]
     _check_once("workload", (one.name for one in workloads))
-    _check_once("instance", (one.name for one in instances if isinstance(one, Wanted)))
-    _check_once("list of instances of", (one.workload for one in instances if isinstance(one, Copies)))
-    return Manifest(workloads, instances, _namespace(content.get("namespace")))
+    _check_once("instance", (one.name for one in instances if isinstance(one, ManifestObject)))
+    _check_once(
+        "list of instances of", (one.workload for one in instances if isinstance(one, ManifestReplicas))
+    )
+    return ApplyManifest(workloads, instances, _namespace(content.get("namespace")))
 
 
 def _namespace(given: Any) -> str | None:
@@ -130,21 +134,21 @@ def _namespace(given: Any) -> str | None:
         raise _Wrong(error.message) from None
 
 
-def _copies(place: str, one: Mapping[str, Any]) -> Copies:
+def _copies(place: str, one: Mapping[str, Any]) -> ManifestReplicas:
     _check_keys(place, one, ("workload", "count"))
     workload, count = one["workload"], one.get("count", 1)
     if not isinstance(workload, str):
         raise _Wrong(f"{place}: `workload` must be the name of a workload")
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_COUNT:
         raise _Wrong(f"{place}: `count` must be a number from 0 to {_MAX_COUNT}")
-    return Copies(workload, count)
+    return ManifestReplicas(workload, count)
 
 
-def _wanted(place: str, one: Mapping[str, Any]) -> Wanted:
+def _wanted(place: str, one: Mapping[str, Any]) -> ManifestObject:
     name = one.get("name")
     place = f"{place} ({name})" if isinstance(name, str) else place
     _check_keys(place, one, _FIELDS)
-    body: Body = {
+    body: JsonObject = {
         # Null is the default, and so takes away what an earlier file said.
         **dict.fromkeys(field for field in _FIELDS if field not in ("name", "image")),
         **{field: value for field, value in one.items() if field != "image"},
@@ -153,19 +157,19 @@ def _wanted(place: str, one: Mapping[str, Any]) -> Wanted:
         "ports": _ports(one.get("ports")),
         "resources": _resources(place, one.get("resources")),
     }
-    return Wanted(str(name), body, _spec(place, body))
+    return ManifestObject(str(name), body, _spec(place, body))
 
 
-def spec_of(document: Mapping[str, Any]) -> Spec:
+def spec_of(document: Mapping[str, Any]) -> InstanceSpec:
     """The spec of a workload or an instance as the server shows it."""
     fields = {field: document[field] for field in SpecInput.__struct_fields__ if field in document}
     del fields["port_mappings"]  # which are the ports once more
-    return msgspec.convert(fields, SpecInput).onto()
+    return msgspec.convert(fields, SpecInput).onto(giver=ImageAccess.ALL)  # the server decides on it
 
 
-def _spec(place: str, body: Body) -> Spec:
+def _spec(place: str, body: JsonObject) -> InstanceSpec:
     try:
-        return msgspec.convert(body, SpecInput).onto()
+        return msgspec.convert(body, SpecInput).onto(giver=ImageAccess.ALL)
     except msgspec.ValidationError as error:
         raise _Wrong(f"{place}: {error}") from None
     except errors.SkerryError as error:
@@ -175,7 +179,7 @@ def _spec(place: str, body: Body) -> Spec:
 def _image(place: str, image: Any) -> str:
     if not isinstance(image, str):
         raise _Wrong(f"{place}: `image` must name an image, such as docker.io/library/nginx")
-    uri = images.resolve(image)
+    uri = image_references.resolve(image)
     try:
         references.parse(uri)
     except errors.Invalid as error:

@@ -8,10 +8,12 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from skerry.kit import terminal_text
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+def option_group(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Give a command all of `options`; `--help` shows them in this order."""
 
     def decorate(command: F) -> F:
@@ -22,12 +24,12 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
+def option_object(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
     """Give a command all of `options`; they arrive as one, `name`, which `make` makes of them."""
     parts = tuple(inspect.signature(make).parameters)
 
     def decorate(command: F) -> F:
-        command = together(*options)(command)
+        command = option_group(*options)(command)
 
         def wrapped(**given: Any) -> Any:
             return command(**{name: make(**{part: given.pop(part) for part in parts})}, **given)
@@ -63,7 +65,7 @@ def refuse_before_verb(context: click.Context) -> None:
         )
 
 
-class Aliases(click.Group):
+class AliasGroup(click.Group):
     """A group whose verbs are also known by the names that people's fingers know; help shows one of them."""
 
     def __init__(self, *arguments: Any, aliases: Mapping[str, str], **more: Any) -> None:
@@ -74,7 +76,7 @@ class Aliases(click.Group):
         return super().get_command(ctx, self._aliases.get(cmd_name, cmd_name))
 
 
-class Default(Aliases):
+class DefaultCommandGroup(AliasGroup):
     """A group that does one of its verbs if none is named: its options may follow the group's own name."""
 
     def __init__(self, *arguments: Any, default: str, **more: Any) -> None:
@@ -85,3 +87,18 @@ class Default(Aliases):
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = [self._default, *args]
         return super().parse_args(ctx, args)
+
+
+def _obey_controls(_ctx: click.Context, _param: click.Parameter, is_raw: bool) -> None:
+    if is_raw:
+        terminal_text.unprotect()
+
+
+# For every verb that shows what programs have written; the others have it before the verb.
+raw = click.option(
+    "--raw",
+    is_flag=True,
+    expose_value=False,
+    callback=_obey_controls,
+    help="Let control characters through to the terminal, instead of showing them as ^[ or \\u009b.",
+)

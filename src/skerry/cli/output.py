@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
+from skerry.kit import terminal_text
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -27,6 +29,11 @@ def option(command: F) -> F:
         help="Tables are for people; scripts should read json.",
     )
     return chosen(command)
+
+
+def styled(text: str, **style: Any) -> None:
+    """A line in a colour of ours."""
+    click.echo(click.style(terminal_text.visible(text), **style), file=terminal_text.unfiltered(sys.stdout))
 
 
 def show(
@@ -52,21 +59,22 @@ def as_json_line(value: Any) -> None:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Aligned columns with a header; plain text when the output is no terminal."""
     if not sys.stdout.isatty():
-        Lines(columns).show(rows)
+        StreamingTable(columns).show(rows)
         return
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
         drawn.add_column(name, overflow="fold")
     for row in rows:
-        drawn.add_row(*(str(cell) for cell in row))
-    Console().print(drawn)
+        drawn.add_row(*(Text(terminal_text.visible(str(cell))) for cell in row))
+    Console(file=terminal_text.unfiltered(sys.stdout)).print(drawn)
 
 
-class Lines:
+class StreamingTable:
     """A table that goes on: the first rows say how wide its columns are."""
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -102,8 +110,12 @@ def ago(seconds: float | None, now: float | None = None) -> str:
     if seconds is None:
         return "never"
     distance = (time.time() if now is None else now) - seconds
-    text = duration(abs(distance))
-    return f"{text} ago" if distance >= 0 else f"in {text}"
+    return f"{duration(distance)} ago" if distance >= 0 else f"in {duration(-distance, is_rounded=True)}"
+
+
+def next_try(at: float) -> str:
+    """When something is tried again: `in 2m`, and `now` once that time has come."""
+    return "now" if at <= time.time() else ago(at)
 
 
 def age(since: float) -> str:
@@ -111,12 +123,14 @@ def age(since: float) -> str:
     return ago(since).removesuffix(" ago")
 
 
-def duration(seconds: float) -> str:
-    """`45s`, `3m`, `2h`, `5d`: the largest unit that fits."""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
+def duration(seconds: float, *, is_rounded: bool = False) -> str:
+    """`45s`, `3m`, `2h`, `5d`: the largest unit that fits, if asked for after rounding to the next smaller:
+    what was set to 7 days a moment ago ends in `7d`."""
+    for unit, size, smaller in (("d", 86400, 3600), ("h", 3600, 60), ("m", 60, 1)):
+        whole = int((seconds + smaller / 2 if is_rounded else seconds) // size)
+        if whole:
+            return f"{whole}{unit}"
+    return f"{round(seconds) if is_rounded else int(seconds)}s"
 
 
 class Duration(click.ParamType[float, str]):

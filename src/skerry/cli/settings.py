@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from skerry.cli import places
-from skerry.kit import jsonio
-from skerry.model.settings import Knob, Settings, knobs
+from skerry.cli import paths
+from skerry.kit import json_codec
+from skerry.model.settings import SettingField, Settings, setting_fields
 
 # Variables of the client side, which are no knobs of a server.
 _OTHERS = {"SKERRY_URL", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG", "SKERRY_NAMESPACE"}
@@ -28,10 +28,10 @@ def load(
 ) -> Settings:
     """The tree for this start. `flags` are values by dotted key; None means the flag was not given."""
     environment = os.environ if environment is None else environment
-    known = knobs()
+    known = setting_fields()
     values: dict[str, Any] = {}
     named = config or environment.get("SKERRY_CONFIG")
-    path = Path(named) if named else places.config_file()
+    path = Path(named) if named else paths.config_file()
     if path is not None:
         values |= _from_file(path, known)
     values |= _from_environment(environment, known)
@@ -39,10 +39,10 @@ def load(
         if value is not None:
             knob = known.get(key) or _unknown(key, known, "--set")
             values[key] = _checked(knob, value, f"the flag for {key}", from_text=isinstance(value, str))
-    return jsonio.convert(_nested(values), Settings)
+    return json_codec.convert(_nested(values), Settings)
 
 
-def _from_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
+def _from_file(path: Path, known: Mapping[str, SettingField]) -> dict[str, Any]:
     try:
         tree = tomllib.loads(path.read_text())
     except OSError as error:
@@ -56,7 +56,7 @@ def _from_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
     return values
 
 
-def _from_environment(environment: Mapping[str, str], known: Mapping[str, Knob]) -> dict[str, Any]:
+def _from_environment(environment: Mapping[str, str], known: Mapping[str, SettingField]) -> dict[str, Any]:
     by_variable = {knob.variable: knob for knob in known.values()}
     values = {}
     for name, text in environment.items():
@@ -67,12 +67,12 @@ def _from_environment(environment: Mapping[str, str], known: Mapping[str, Knob])
     return values
 
 
-def _checked(knob: Knob, value: Any, source: str, *, from_text: bool) -> Any:
+def _checked(knob: SettingField, value: Any, source: str, *, from_text: bool) -> Any:
     if from_text and isinstance(knob.default, tuple):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
-        return jsonio.convert(value, knob.type, strict=not from_text)
-    except jsonio.Malformed as error:
+        return json_codec.convert(value, knob.type, strict=not from_text)
+    except json_codec.InvalidJson as error:
         raise click.UsageError(
             f"{source}: {str(error)[0].lower()}{str(error)[1:]} ({knob.meta.description})"
         ) from None

@@ -11,7 +11,7 @@ import hashlib
 
 import msgspec
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
@@ -24,21 +24,21 @@ _SHARED_S = 3600
 _MAX_KEY = 255
 
 
-class Memo(msgspec.Struct, frozen=True):
+class IdempotencyRecord(msgspec.Struct, frozen=True):
     """What a key made, of which request."""
 
     made: str
     digest: str
 
 
-class Request(msgspec.Struct, frozen=True):
+class IdempotentRequest(msgspec.Struct, frozen=True):
     """A request that is to be done once: where its memo is kept, and what tells it from others."""
 
     key: str
     digest: str
 
     @classmethod
-    def of(cls, idempotency_key: str, actor: str, namespace: Namespace, *what: object) -> Request:
+    def of(cls, idempotency_key: str, actor: str, namespace: Namespace, *what: object) -> IdempotentRequest:
         if not 0 < len(idempotency_key) <= _MAX_KEY or not idempotency_key.isprintable():
             raise errors.Invalid(
                 f"an Idempotency-Key is 1 to {_MAX_KEY} printable characters", field="Idempotency-Key"
@@ -46,10 +46,10 @@ class Request(msgspec.Struct, frozen=True):
         # In the default namespace a memo is kept where it was before there were others.
         scope = (actor,) if namespace == DEFAULT_NAMESPACE else (actor, namespace)
         name = hashlib.sha256("\0".join([*scope, idempotency_key]).encode()).hexdigest()
-        return cls(PREFIX + name, hashlib.sha256(jsonio.encode_canonical(what)).hexdigest())
+        return cls(PREFIX + name, hashlib.sha256(json_codec.encode_canonical(what)).hexdigest())
 
 
-class Memos:
+class IdempotencyTable:
     """Memos of requests that were done."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -58,23 +58,27 @@ class Memos:
         self._lease = NO_LEASE
         self._shared_until = 0.0
 
-    async def recall(self, request: Request | None) -> str | None:
+    async def recall(self, request: IdempotentRequest | None) -> str | None:
         """The id of what it made, None if it was not done; `AlreadyExists` if its key made something else."""
         entry = None if request is None else await self._store.get(request.key)
         if request is None or entry is None:
             return None
-        memo = jsonio.decode(entry.value, Memo)
+        memo = json_codec.decode(entry.value, IdempotencyRecord)
         if memo.digest != request.digest:
             raise errors.AlreadyExists(
                 "this Idempotency-Key was used for another request; use a new one for each thing to make"
             )
         return memo.made
 
-    async def note(self, request: Request | None, made: str) -> tuple[list[Put], list[Expect]]:
+    async def note(self, request: IdempotentRequest | None, made: str) -> tuple[list[Put], list[Expect]]:
         """What goes into the transaction that makes it."""
         if request is None:
             return [], []
-        put = Put(request.key, jsonio.encode(Memo(made, request.digest)), await self._current_lease())
+        put = Put(
+            request.key,
+            json_codec.encode(IdempotencyRecord(made, request.digest)),
+            await self._current_lease(),
+        )
         return [put], [Expect(request.key, ABSENT)]
 
     async def _current_lease(self) -> LeaseId:
@@ -85,7 +89,7 @@ class Memos:
         return self._lease
 
 
-def made_and_gone(noun: str, id: str) -> errors.Expired:
+def created_then_deleted(noun: str, id: str) -> errors.Expired:
     return errors.Expired(
         f"this Idempotency-Key made {noun} {id}, which is gone; use a new key to make another"
     )

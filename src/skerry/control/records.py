@@ -2,14 +2,14 @@
 
 One key holds all that is known of an instance, wish and observation together, so that every change is one
 compare-and-set on one revision (docs/adr/0017). What the records mean is `skerry.model.workloads`; what may
-become of an instance is `skerry.control.transitions`.
+become of an instance is `skerry.control.instances.transitions`.
 """
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.model.workloads import Instance, Workload
 from skerry.store.protocol import Entry, Expect, Put
@@ -21,7 +21,7 @@ INSTANCES = "instance/"
 WORKLOADS = "workload/"
 _NAMES = "workload-name/"
 
-# Writes on their way to the mirror are at most as many as the transactions under way can hold.
+# Writes on their way to the cache are at most as many as the transactions under way can hold.
 _REMEMBERED = 16_384
 
 
@@ -34,14 +34,14 @@ def name_key(namespace: Namespace, name: str) -> str:
     return _NAMES + (name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
 
 
-class Held(NamedTuple, Generic[H]):
+class Record(NamedTuple, Generic[H]):
     """A record as the store holds it."""
 
     value: H
     revision: int
 
 
-class Records(Generic[T]):
+class RecordCodec(Generic[T]):
     """Turns records of one kind into bytes and back; those it wrote itself it need not read again."""
 
     def __init__(self, prefix: str, as_type: type[T]) -> None:
@@ -53,18 +53,18 @@ class Records(Generic[T]):
         return self.prefix + id
 
     def put(self, value: T) -> Put:
-        key, data = self.prefix + value.id, jsonio.encode(value)
+        key, data = self.prefix + value.id, json_codec.encode(value)
         if len(self._written) >= _REMEMBERED:
             self._written.clear()
         self._written[key] = data, value
         return Put(key, data)
 
-    def read(self, entry: Entry) -> Held[T]:
+    def read(self, entry: Entry) -> Record[T]:
         written = self._written.pop(entry.key, None)
         if written is not None and written[0] == entry.value:
-            return Held(written[1], entry.revision)
-        return Held(jsonio.decode(entry.value, self._type), entry.revision)
+            return Record(written[1], entry.revision)
+        return Record(json_codec.decode(entry.value, self._type), entry.revision)
 
-    def expect(self, held: Held[T]) -> Expect:
+    def expect(self, held: Record[T]) -> Expect:
         """That the record is still as it was when it was read."""
         return Expect(self.prefix + held.value.id, held.revision)

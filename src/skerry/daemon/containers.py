@@ -1,7 +1,7 @@
 """The images and containers of this process, over its cells.
 
-Called by `skerry.daemon.runtime` where there are cells. What this machine lacks for containers (a runtime,
-nft) keeps neither the cells nor the images from being served, and is said in a sentence.
+Called by `skerry.daemon.node_runtime` where there are cells. What this machine lacks for containers (a
+runtime, nft) keeps neither the cells nor the images from being served, and is said in a sentence.
 """
 
 from __future__ import annotations
@@ -9,76 +9,102 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 from grpclib._typing import IServable
 
 from skerry.kit import files
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import Keeper
+from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.model.images import Platform
 from skerry.model.settings import NodeSettings, Settings
 from skerry.node import host
 from skerry.node.cells.cells import Cells
+from skerry.node.containers import runtime_advisories
+from skerry.node.containers.clients import ClientContainers
 from skerry.node.containers.containers import Containers
-from skerry.node.containers.runtimes import OciRuntime, find_runtime
+from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_failure
 from skerry.node.images.images import Images
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.network import Network
+from skerry.node.network.subnet_assignment import SubnetAssignment
 from skerry.node.network.subnets import parse_network
-from skerry.wire.containers.service import ContainerService, ImageService
-from skerry.wire.grpc.lacking import LackingService
+from skerry.node.user_namespaces import UserNamespaces
+from skerry.transport.grpc.unavailable import UnavailableService
+from skerry.wire.own.containers.service import ContainerService, ImageService
 
 log = structlog.get_logger(__name__)
 
+SUBNET_FILE: Final = "subnet.json"  # in the data folder
+
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ContainerEngine:
     """What runs containers."""
 
     runtime: OciRuntime
+    has_userns: bool  # containers have user namespaces of their own
+    warnings: tuple[str, ...]  # what makes them less safe than they could be, in plain sentences
     images: Images
     network: Network
     containers: Containers
+    subnet: SubnetAssignment
     cells: Cells  # that they are in
     settings: NodeSettings
 
+    @property
+    def version(self) -> str:
+        """Of the runtime, with its name."""
+        return f"{self.runtime.name} {self.runtime.version}"
+
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
+class ContainerParts:
     """What serves images and containers here; None where there can be no containers."""
 
     services: list[IServable]
-    engine: Engine | None
+    engine: ContainerEngine | None
     lacking: tuple[str, ...]
 
 
 async def start(
-    settings: Settings, folder: Path, clock: Clock, cells: Cells, *, group_root: str, undo: AsyncExitStack
-) -> Boxes:
-    """Open images and containers; the cells are closed after them. `group_root` tells Skerrys apart."""
+    settings: Settings,
+    folder: Path,
+    clock: Clock,
+    cells: Cells,
+    *,
+    group_root: str,
+    has_server: bool,
+    undo: AsyncExitStack,
+) -> ContainerParts:
+    """Open images and containers; the cells are closed after them. `group_root` tells Skerrys apart. Without
+    `has_server` in this process, containers wait until another one has given this node a subnet."""
     images = await Images.open(
         folder / "images",
         settings.images,
         clock,
         platform=_platform(),
-        unpacker=Unpacker(),
+        unpacker=LayerUnpacker(),
         guest_registries=settings.market.guest_registries,
     )
     undo.push_async_callback(images.close)
     try:
-        engine = await _open(settings, folder, clock, cells, images, group_root, undo)
-    except (errors.Unavailable, errors.Refused, errors.Invalid) as error:
+        engine = await _open(settings, folder, clock, cells, images, group_root, has_server, undo)
+    except (errors.Unavailable, errors.FailedPrecondition, errors.Invalid) as error:
         log.warning("containers.unavailable", reason=error.message)
-        stand_in = LackingService(ContainerService, error.message)
-        return Boxes([ImageService(images), stand_in], None, (f"containers: {error.message}",))
+        stand_in = UnavailableService(ContainerService, error.message)
+        return ContainerParts([ImageService(images), stand_in], None, (f"containers: {error.message}",))
     # Entered after the containers, so that it is left before they close.
-    loops = await undo.enter_async_context(Keeper("containers", clock=clock))
+    loops = await undo.enter_async_context(TaskSupervisor("containers", clock=clock))
     loops.forever("network", engine.network.run)
     loops.forever("containers", engine.containers.run)
-    services: list[IServable] = [ImageService(images), ContainerService(engine.containers, images)]
-    return Boxes(services, engine, engine.network.lacking())
+    services: list[IServable] = [
+        ImageService(images),
+        ContainerService(ClientContainers(engine.containers), images),
+    ]
+    return ContainerParts(services, engine, (*engine.network.lacking(), *engine.containers.lacking()))
 
 
 async def _open(
@@ -88,17 +114,52 @@ async def _open(
     cells: Cells,
     images: Images,
     group_root: str,
+    has_server: bool,
     undo: AsyncExitStack,
-) -> Engine:
+) -> ContainerEngine:
     home = files.private_folder(folder / "containers")
-    runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=host.boot_id())
+    boot = host.boot_id()
+    runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=boot)
+    no_userns = await userns_failure(runtime, home, cgroup_root=group_root, boot_id=boot)
+    warnings = _warnings(runtime, no_userns)
+    for warning in warnings:
+        log.warning("containers.weakened", reason=warning)
+
+    def users(part: str) -> UserNamespaces | None:
+        return None if no_userns else UserNamespaces(f"{group_root}-{part}")
+
     key = group_root.rpartition("-")[2]
     pool = parse_network(settings.fleet.subnets, field="fleet.subnets")
-    network = await Network.open(folder / "network", settings.network, clock, key=key, closed=[pool])
+    subnet = SubnetAssignment(folder / SUBNET_FILE)
+    network = await Network.open(
+        folder / "network",
+        settings.network,
+        clock,
+        key=key,
+        assigned=subnet.subnet,
+        waits=not has_server,
+        closed=[pool],
+        users=users("network"),
+    )
     undo.push_async_callback(network.close)
-    containers = await Containers.open(home, cells, images, network, runtime, settings.node, clock)
+    containers = await Containers.open(
+        home, cells, images, network, runtime, settings.node, clock, users=users("containers")
+    )
     undo.push_async_callback(containers.close)
-    return Engine(runtime, images, network, containers, cells, settings.node)
+    return ContainerEngine(
+        runtime, not no_userns, warnings, images, network, containers, subnet, cells, settings.node
+    )
+
+
+def _warnings(runtime: OciRuntime, no_userns: str) -> tuple[str, ...]:
+    """What makes containers here less safe than they could be."""
+    of_users = (
+        "containers have no user namespaces, so root in one is root on this node, and nothing runs for "
+        f"others: {no_userns}. To have them takes Linux 5.19 or later, user namespaces allowed "
+        "(user.max_user_namespaces), and the data folder on ext4, XFS or Btrfs"
+    )
+    known = (runtime_advisories.warning(runtime.name, runtime.version), of_users if no_userns else "")
+    return tuple(sentence for sentence in known if sentence)
 
 
 def _platform() -> Platform:

@@ -1,6 +1,6 @@
 """One running process: it holds its data folder, starts its role, says when it is ready, and stops in time.
 
-`skerry.cli.serve` calls `run` with settings already read. What the process is made of is decided in
+`skerry.cli.commands.daemon` calls `run` with settings already read. What the process is made of is decided in
 `skerry.daemon.roles`; this module knows only how a process begins and ends.
 """
 
@@ -11,8 +11,8 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -21,18 +21,21 @@ import uvloop
 
 from skerry import __version__
 from skerry.daemon import roles
-from skerry.kit import files, jsonio, logs
+from skerry.kit import disk_monitor, disk_reserve, fd_limit, files, json_codec, logs
 from skerry.kit.clock import SystemClock
+from skerry.kit.disk_reserve import DiskReserve
 from skerry.model import errors
+from skerry.model.invitations import JoinCredentials
 from skerry.model.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 # Beyond the bound on a clean stop; after that the process ends itself, clean or not.
+_OTHER_DESCRIPTORS = 512  # files, pipes, links; what is open beside connections
 _LAST_RESORT_S = 2.0
 
 
-class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReadyDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is told when everything serves: to the ready file, the data folder, and a person's terminal."""
 
     pid: int
@@ -40,13 +43,19 @@ class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str
     data: str
     http: str = ""
+    http_socket: str = ""  # of the same API
+    plain: str = ""  # of buyers without credentials, if there is a listener for them: URL
+    server: str = ""  # that a node joined: URL
     grpc: str = ""
     socket: str = ""
     ca: str = ""
     client_cert: str = ""
     client_key: str = ""
     node: str = ""
+    name: str = ""  # of the node
+    joined: str = ""  # how it became that node, in a sentence
     lacking: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def run(
@@ -55,27 +64,67 @@ def run(
     folder: Path,
     *,
     ready_file: str | None,
-    join_token: str | None,
-    announce: Callable[[Ready], None],
+    admission: JoinCredentials,
+    announce: Callable[[ReadyDocument], None],
 ) -> int:
     """Be the daemon of `role` until a signal or a failure; the exit code.
 
     Raises a `SkerryError` with a plain message if it cannot start.
     """
     logs.setup(settings.log.level, settings.log.style)
+    _provide_descriptors(settings)
+    kept = DiskReserve(folder, settings.disk_reserve_mb << 20)
+    missing = disk_monitor.START_BYTES - disk_monitor.free_bytes(folder)
+    if missing > kept.held:  # said before anything is made
+        raise errors.ResourcesExhausted(
+            f"{disk_monitor.full(folder)}. Skerry needs {disk_monitor.START_BYTES >> 20} MB to start; "
+            "another data folder is chosen with --data."
+        )
+    with disk_reserve.installed(kept), _plain_disk_errors(folder), _held(folder):
+        if missing > 0:
+            kept.release(missing)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_live(role, settings, folder, ready_file, admission, announce))
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The data folder is this process's alone."""
     lock = files.FolderLock(_prepared(folder))
     try:
         lock.acquire()
-    except files.FolderHeld as held:
+    except files.FolderLocked as held:
         raise errors.AlreadyExists(
             f"The data folder {folder} is in use by process {held.pid or '(starting)'}. "
             "Stop that one first, or give this one a folder of its own with --data."
         ) from None
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_live(role, settings, folder, ready_file, join_token, announce))
+        yield
     finally:
         lock.release()
+
+
+@contextmanager
+def _plain_disk_errors(folder: Path) -> Iterator[None]:
+    """A disk that refuses is told as that, and is no fault of the program."""
+    try:
+        yield
+    except OSError as error:
+        if not disk_monitor.refuses(error):
+            raise
+        raise errors.Unavailable(disk_monitor.explain(error, folder), detail=repr(error)) from None
+
+
+def _provide_descriptors(settings: Settings) -> None:
+    available = fd_limit.raise_fd_limit()
+    needed = 2 * (settings.http.max_connections + settings.grpc.max_connections) + _OTHER_DESCRIPTORS
+    if available < needed:
+        log.warning(
+            "descriptors.short",
+            available=available,
+            needed=needed,
+            fix="raise LimitNOFILE (ulimit -n), or lower http.max_connections and grpc.max_connections",
+        )
 
 
 def _prepared(folder: Path) -> Path:
@@ -92,13 +141,13 @@ async def _live(
     settings: Settings,
     folder: Path,
     ready_file: str | None,
-    join_token: str | None,
-    announce: Callable[[Ready], None],
+    admission: JoinCredentials,
+    announce: Callable[[ReadyDocument], None],
 ) -> int:
     stop = _stop_on_signals(settings.stop_timeout_s)
     told = [folder / "ready.json", *([Path(ready_file)] if ready_file else [])]
     starting = asyncio.ensure_future(
-        roles.start(role, settings, folder, clock=SystemClock(), join_token=join_token)
+        roles.start(role, settings, folder, clock=SystemClock(), admission=admission)
     )
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -107,11 +156,11 @@ async def _live(
             return 0  # told to stop while starting: what had begun is undone by the cancellation below
         running = starting.result()
         try:
-            ready = Ready(
+            ready = ReadyDocument(
                 pid=os.getpid(), role=role, version=__version__, data=str(folder), **running.addresses
             )
             for path in told:
-                files.write_atomically(path, jsonio.encode(ready) + b"\n")
+                files.write_atomically(path, json_codec.encode(ready) + b"\n")
             gc.freeze()  # what there is by now stays, and need not be looked at again for what can go
             log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
             announce(ready)

@@ -1,6 +1,7 @@
 """Files that are whole or absent, private where they must be, and folders held by one process.
 
-A write that returns has reached the disk: the file is synced, renamed into place, and its folder synced.
+A write that returns has reached the disk: the file is synced, renamed into place, and its folder synced. Such
+files are small and few, and may use the reserve of a full disk (`skerry.kit.disk_reserve`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ import os
 import secrets
 from pathlib import Path
 
+from skerry.kit import disk_reserve as kit_disk_reserve
+
 PRIVATE = 0o600
 PUBLIC = 0o644
+# So much of a disk is not for what callers send or name: one part in so many, and no more than so many bytes.
+_RESERVED_PART = 20
+_RESERVED_BYTES = 8 << 30
 
 
 def write_atomically(path: Path, data: bytes, mode: int = PUBLIC) -> None:
     """Replace `path` with `data`. A reader sees the old file or the new one, also after a power cut."""
+    kit_disk_reserve.spend(lambda: _write_atomically(path, data, mode))
+
+
+def _write_atomically(path: Path, data: bytes, mode: int) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -50,7 +60,7 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-class FolderHeld(RuntimeError):
+class FolderLocked(RuntimeError):
     """Another live process holds the folder; `pid` is what it wrote of itself, 0 if it wrote nothing yet."""
 
     def __init__(self, folder: Path, pid: int) -> None:
@@ -73,9 +83,10 @@ class FolderLock:
         except BlockingIOError:
             text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
-            raise FolderHeld(self._path.parent, int(text) if text.isdigit() else 0) from None
+            raise FolderLocked(self._path.parent, int(text) if text.isdigit() else 0) from None
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: it is held all the same
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
     def release(self) -> None:
@@ -84,3 +95,14 @@ class FolderLock:
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def disk_reserve(all_bytes: int) -> int:
+    """What is left free of a file system of that size, so that whoever fills it does not stop the machine."""
+    return min(all_bytes // _RESERVED_PART, _RESERVED_BYTES)
+
+
+def spare_bytes(folder: Path) -> int:
+    """How much may be written to the file system of `folder` before only the reserve is left."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize - disk_reserve(status.f_blocks * status.f_frsize)

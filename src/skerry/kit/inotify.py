@@ -17,7 +17,7 @@ _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Watch:
+class DirectoryWatch:
     """Tells that something happened in `folder`; opened at once, so that nothing after that is missed.
 
     Raises `OSError` if the kernel gives no more watches: it allows each user a number of them.

@@ -2,23 +2,49 @@
 
 `setup` is called once by a starting daemon. The request id is bound with `request_context` at the edge and
 then follows every line that is logged on that request's behalf, through awaits and child tasks. The last
-lines are also kept in `recent`, for those who ask this process what it logs.
+lines are also kept in `log_buffer`, for those who ask this process what it logs. A line that cannot be
+written, as on a full disk, is dropped and counted: nothing that logs may fail for that.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO, cast
 
 import structlog
 
-from skerry.kit.recent import Recent
+from skerry.kit import metrics, terminal_text
+from skerry.kit.log_buffer import LogBuffer
 
 LEVELS = ("debug", "info", "warning", "error")
 
-recent = Recent()
+recent = LogBuffer()
+
+LINES_LOST = metrics.counter("skerry_log_lines_lost_total", "Log lines that could not be written")
+
+
+class _LossyStream(io.TextIOBase):
+    """Writes to `stream` what that takes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except OSError:
+            LINES_LOST.inc()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            LINES_LOST.inc()
 
 
 def setup(level: str, style: str = "auto") -> None:
@@ -32,23 +58,26 @@ def setup(level: str, style: str = "auto") -> None:
         # Plain tracebacks: the text renderer's own show local variables, and those may be secrets.
         structlog.processors.format_exc_info,
     ]
-    last: structlog.typing.Processor
+    last: list[structlog.typing.Processor]
     if as_text:
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        is_terminal = sys.stderr.isatty()
+        last = [_make_visible] if is_terminal else []
+        last.append(structlog.dev.ConsoleRenderer(colors=is_terminal))
     else:
-        last = structlog.processors.JSONRenderer()
+        last = [structlog.processors.JSONRenderer()]
+    drawn_on = cast(TextIO, _LossyStream(terminal_text.unfiltered(sys.stderr)))  # the colours are ours
     structlog.configure(
-        processors=[*shared, _keep, last],
+        processors=[*shared, _keep, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(drawn_on),
         cache_logger_on_first_use=True,
     )
     # Libraries log through the standard module; they come out in the same shape, from warnings upwards.
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(drawn_on)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _keep, last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _keep, *last],
         )
     )
     root = logging.getLogger()
@@ -66,6 +95,15 @@ def _keep(
         line = f"{line}\n{trace}"
     recent.add(event["level"], line)
     return event
+
+
+def _make_visible(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """The processor for terminals: what others had us log controls none."""
+    return {
+        key: terminal_text.visible(value) if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 _NOT_FIELDS = frozenset({"event", "level", "timestamp", "exception"})

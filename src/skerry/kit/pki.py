@@ -45,42 +45,42 @@ _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 LeafKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
 
-class BadRequest(ValueError):
+class InvalidSigningRequest(ValueError):
     """A signing request that is not accepted; the text says why, for whoever sent it."""
 
 
-class BadCertificate(ValueError):
+class InvalidCertificate(ValueError):
     """Bytes that are no certificate, or one that this authority did not sign."""
 
 
-class BrokenFiles(RuntimeError):
+class UnusableKeyFiles(RuntimeError):
     """Key or certificate files that cannot be used; the text names the file and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SigningRequest:
     """A signing request that was checked: its sender holds the private key that belongs to `key`."""
 
     key: LeafKey
     digest: str  # SHA-256 of the public key, in hex
 
     @classmethod
-    def parse(cls, pem: bytes) -> Request:
+    def parse(cls, pem: bytes) -> SigningRequest:
         if len(pem) > MAX_REQUEST_BYTES:
-            raise BadRequest(f"the signing request is larger than {MAX_REQUEST_BYTES} bytes")
+            raise InvalidSigningRequest(f"the signing request is larger than {MAX_REQUEST_BYTES} bytes")
         try:
             request = x509.load_pem_x509_csr(pem)
             is_signed = request.is_signature_valid
             key = request.public_key()
         except _UNREADABLE as error:
-            raise BadRequest("this is not a PEM certificate signing request (PKCS #10)") from error
+            raise InvalidSigningRequest("this is not a PEM certificate signing request (PKCS #10)") from error
         if not is_signed:
-            raise BadRequest("the signing request is not signed by its own key")
+            raise InvalidSigningRequest("the signing request is not signed by its own key")
         return cls(_accept(key), key_digest(key))
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedCertificate:
     """A certificate in plain terms: subject CN is the `name`, O the `role`; times are wall clock seconds."""
 
     pem: bytes
@@ -97,7 +97,7 @@ class Issued:
         return self.not_before + BACKDATE_S
 
 
-class Authority:
+class CertificateAuthority:
     """A certificate authority that signs with ECDSA P-256 and holds its key in memory and in one file."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Clock) -> None:
@@ -108,7 +108,7 @@ class Authority:
         self.fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
 
     @classmethod
-    def load_or_create(cls, folder: Path, clock: Clock) -> Authority:
+    def load_or_create(cls, folder: Path, clock: Clock) -> CertificateAuthority:
         """The authority of `folder` (`ca.crt`, `ca.key`); made now if the folder has none.
 
         The key is written first: a process that dies before it has written the certificate leaves a key
@@ -118,14 +118,14 @@ class Authority:
         certificate_file, key_file = folder / "ca.crt", folder / "ca.key"
         with _alone_in(folder):
             if certificate_file.exists() and not key_file.exists():
-                raise BrokenFiles(
+                raise UnusableKeyFiles(
                     f"{certificate_file} is there but {key_file} is missing: bring the key back from a "
                     "backup, or remove ca.crt to start over with a new CA (every node must join again)"
                 )
             key = _parse_key(key_file, _read_or_make_key(key_file))
             if not certificate_file.exists():
                 if clock.now() < _EARLIEST:
-                    raise BrokenFiles(
+                    raise UnusableKeyFiles(
                         f"this machine's clock says {_moment(clock.now()):%Y-%m-%d}: set it first, or the CA "
                         "that is made now will have expired when the clock is right"
                     )
@@ -145,7 +145,7 @@ class Authority:
 
     def issue(
         self,
-        request: Request,
+        request: SigningRequest,
         *,
         name: str,
         role: str,
@@ -153,7 +153,7 @@ class Authority:
         server: bool = False,
         client: bool | None = None,
         hosts: Iterable[str] = (),
-    ) -> Issued:
+    ) -> IssuedCertificate:
         """A certificate for the key of `request`: for a server at `hosts`, for a client, or for both.
 
         What is no server is a client, unless it is said. It never outlives the authority.
@@ -183,20 +183,21 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         return _describe(builder.sign(self._key, hashes.SHA256()))
 
-    def read(self, der: bytes) -> Issued:
-        """The certificate in `der`; `BadCertificate` if this authority did not sign it. Looks at no dates."""
+    def read(self, der: bytes) -> IssuedCertificate:
+        """The certificate in `der`; `InvalidCertificate` if this authority did not sign it. Looks at no
+        dates."""
         try:
             certificate = x509.load_der_x509_certificate(der)
             certificate.verify_directly_issued_by(self._certificate)
         except InvalidSignature as error:
-            raise BadCertificate("the certificate was not signed by this CA") from error
+            raise InvalidCertificate("the certificate was not signed by this CA") from error
         except _UNREADABLE as error:
-            raise BadCertificate("the certificate is unreadable or was issued by another CA") from error
+            raise InvalidCertificate("the certificate is unreadable or was issued by another CA") from error
         return _describe(certificate)
 
     def _check(self, certificate_file: Path, key_file: Path) -> None:
         if key_digest(self._certificate.public_key()) != key_digest(self._key.public_key()):
-            raise BrokenFiles(
+            raise UnusableKeyFiles(
                 f"{key_file} does not belong to {certificate_file}: bring both back from the same backup"
             )
         try:
@@ -204,9 +205,11 @@ class Authority:
         except x509.ExtensionNotFound:
             constraints = x509.BasicConstraints(ca=False, path_length=None)
         if not constraints.ca:
-            raise BrokenFiles(f"{certificate_file} is not the certificate of a CA: bring the right one back")
+            raise UnusableKeyFiles(
+                f"{certificate_file} is not the certificate of a CA: bring the right one back"
+            )
         if self._certificate.not_valid_after_utc.timestamp() <= self._clock.now():
-            raise BrokenFiles(
+            raise UnusableKeyFiles(
                 f"the CA in {certificate_file} expired on {self._certificate.not_valid_after_utc:%Y-%m-%d}: "
                 "remove ca.crt and ca.key to start over with a new CA; every node must join again"
             )
@@ -228,20 +231,20 @@ def make_request(key_pem: bytes) -> bytes:
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def read_certificate(pem: bytes) -> Issued:
+def read_certificate(pem: bytes) -> IssuedCertificate:
     """The certificate in `pem` in plain terms. Says nothing about who signed it."""
     try:
         return _describe(x509.load_pem_x509_certificate(pem))
     except _UNREADABLE as error:
-        raise BadCertificate("this is not a PEM certificate") from error
+        raise InvalidCertificate("this is not a PEM certificate") from error
 
 
 def fingerprint(pem: bytes) -> str:
-    """SHA-256 of the certificate's DER in hex, as `Authority.fingerprint`."""
+    """SHA-256 of the certificate's DER in hex, as `CertificateAuthority.fingerprint`."""
     try:
         return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
     except _UNREADABLE as error:
-        raise BadCertificate("this is not a PEM certificate") from error
+        raise InvalidCertificate("this is not a PEM certificate") from error
 
 
 def is_issued_by(pem: bytes, authority_pem: bytes) -> bool:
@@ -267,25 +270,31 @@ def _accept(key: object) -> LeafKey:
         case ec.EllipticCurvePublicKey() if isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1):
             return key
         case ec.EllipticCurvePublicKey():
-            raise BadRequest(f"elliptic curve {key.curve.name} is not accepted: use P-256 or P-384")
+            raise InvalidSigningRequest(
+                f"elliptic curve {key.curve.name} is not accepted: use P-256 or P-384"
+            )
         case ed25519.Ed25519PublicKey():
             return key
         # The upper bound keeps one request from buying seconds of arithmetic.
         case rsa.RSAPublicKey() if 2048 <= key.key_size <= 8192:
             return key
         case rsa.RSAPublicKey():
-            raise BadRequest(f"an RSA key of {key.key_size} bits is not accepted: use 2048 to 8192 bits")
+            raise InvalidSigningRequest(
+                f"an RSA key of {key.key_size} bits is not accepted: use 2048 to 8192 bits"
+            )
         case _:
-            raise BadRequest("this kind of key is not accepted: use ECDSA P-256 or P-384, Ed25519 or RSA")
+            raise InvalidSigningRequest(
+                "this kind of key is not accepted: use ECDSA P-256 or P-384, Ed25519 or RSA"
+            )
 
 
-def _describe(certificate: x509.Certificate) -> Issued:
+def _describe(certificate: x509.Certificate) -> IssuedCertificate:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         names = x509.SubjectAlternativeName([])
     addresses = names.get_values_for_type(x509.IPAddress)
-    return Issued(
+    return IssuedCertificate(
         pem=certificate.public_bytes(serialization.Encoding.PEM),
         serial=f"{certificate.serial_number:032x}",
         name=_attribute(certificate.subject, NameOID.COMMON_NAME),
@@ -364,7 +373,7 @@ def _read_authority(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except _UNREADABLE as error:
-        raise BrokenFiles(f"{path} is not a PEM certificate: bring it back from a backup") from error
+        raise UnusableKeyFiles(f"{path} is not a PEM certificate: bring it back from a backup") from error
 
 
 def _read_or_make_key(path: Path) -> bytes:
@@ -387,11 +396,11 @@ def _parse_key(path: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except _UNREADABLE as error:
-        raise BrokenFiles(
+        raise UnusableKeyFiles(
             f"{path} is not a PEM private key without a password: bring it back from a backup"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise BrokenFiles(f"{path} is no ECDSA key: bring the right one back from a backup")
+        raise UnusableKeyFiles(f"{path} is no ECDSA key: bring the right one back from a backup")
     return key
 
 

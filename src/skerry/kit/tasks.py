@@ -1,8 +1,8 @@
 """Background loops that cannot die in silence.
 
-`Keeper` owns the loops of one part of the process. A loop that returns or raises is logged and counted;
-an ordinary one is started again with back-off, a critical one takes the whole keeper down, which its owner
-sees as an exception. Nothing here knows what the loops do.
+`TaskSupervisor` owns the loops of one part of the process. A loop that returns or raises is logged and
+counted; an ordinary one is started again with back-off, a critical one takes the whole supervisor down, which
+its owner sees as an exception. Nothing here knows what the loops do.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ T = TypeVar("T")
 _HEALTHY_AFTER_S = 60.0
 
 
-class LoopDied(RuntimeError):
+class CriticalTaskEnded(RuntimeError):
     """A critical loop ended; the process must not go on without it."""
 
 
-class Keeper:
-    """`async with Keeper("agent") as keep: keep.forever("beat", self.beat)`; leaving it stops every loop."""
+class TaskSupervisor:
+    """`async with TaskSupervisor("agent") as keep: keep.forever("beat", self.beat)`; leaving it stops every
+    loop."""
 
     def __init__(self, name: str, *, backoff: Backoff | None = None, clock: Clock | None = None) -> None:
         self._name = name
@@ -40,7 +41,7 @@ class Keeper:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
 
-    async def __aenter__(self) -> Keeper:
+    async def __aenter__(self) -> TaskSupervisor:
         self._failure = asyncio.get_running_loop().create_future()
         return self
 
@@ -50,7 +51,7 @@ class Keeper:
         await self.stop()
 
     def forever(self, name: str, loop: Callable[[], Awaitable[None]], *, critical: bool = False) -> None:
-        """Run `loop` until the keeper stops; it is not meant to return."""
+        """Run `loop` until the supervisor stops; it is not meant to return."""
         self._start(f"{self._name}.{name}", self._mind(f"{self._name}.{name}", loop, critical))
 
     def once(self, name: str, work: Awaitable[None]) -> None:
@@ -58,12 +59,13 @@ class Keeper:
         self._start(f"{self._name}.{name}", self._finish(f"{self._name}.{name}", work))
 
     async def failed(self) -> None:
-        """Wait until a critical loop has died, and raise `LoopDied`."""
+        """Wait until a critical loop has died, and raise `CriticalTaskEnded`."""
         assert self._failure is not None, "the keeper is not entered"
         await asyncio.shield(self._failure)
 
     async def unless_failed(self, wait: Awaitable[T]) -> T:
-        """The result of `wait`; `LoopDied` if a critical loop dies before, which it may wait for in vain."""
+        """The result of `wait`; `CriticalTaskEnded` if a critical loop dies before, which it may wait for in
+        vain."""
         waiting, failing = asyncio.ensure_future(wait), asyncio.ensure_future(self.failed())
         try:
             await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
@@ -71,11 +73,11 @@ class Keeper:
                 failing.result()
             return waiting.result()
         finally:
-            await give_up([waiting, failing])
+            await cancel_and_wait([waiting, failing])
 
     async def stop(self) -> None:
         """Cancel every loop and wait for each to end."""
-        await give_up(list(self._tasks))
+        await cancel_and_wait(list(self._tasks))
         if self._failure is not None and not self._failure.done():
             self._failure.cancel()
 
@@ -101,7 +103,7 @@ class Keeper:
             if critical:
                 assert self._failure is not None, "the keeper is not entered"
                 if not self._failure.done():
-                    self._failure.set_exception(LoopDied(f"{name} ended: {error!r}"))
+                    self._failure.set_exception(CriticalTaskEnded(f"{name} ended: {error!r}"))
                 return
             if self._clock.monotonic() - started >= _HEALTHY_AFTER_S:
                 failures = 0
@@ -118,14 +120,14 @@ class Keeper:
             log.error("task.failed", task=name, error=repr(error), exc_info=error)
 
 
-async def give_up(tasks: Collection[asyncio.Future[Any]]) -> None:
+async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Cancel `tasks` and wait for each to end, however it does."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which goes on to its end also if we are cancelled; that is raised then."""
     task = asyncio.ensure_future(work)
     was_cancelled = False

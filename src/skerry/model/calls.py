@@ -15,10 +15,10 @@ from skerry.model import errors
 from skerry.model.ids import FunctionName
 
 NULL = b"null"
-MOST_CLASS = 255
+MAX_QOS_CLASS = 255
 
 
-class Failure(enum.StrEnum):
+class CallFailure(enum.StrEnum):
     """Why a call has no result."""
 
     HANDLER = "HandlerError"  # the handler raised
@@ -33,7 +33,7 @@ class Failure(enum.StrEnum):
     INTERNAL = "InternalError"
 
 
-class Ask(msgspec.Struct, frozen=True):
+class CallRequest(msgspec.Struct, frozen=True):
     """One call."""
 
     function: FunctionName
@@ -44,24 +44,24 @@ class Ask(msgspec.Struct, frozen=True):
     wants_output: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.qos_class <= MOST_CLASS:
-            raise errors.Invalid(f"QoS class must be 0 to {MOST_CLASS}", field="qos_class")
+        if not 0 <= self.qos_class <= MAX_QOS_CLASS:
+            raise errors.Invalid(f"QoS class must be 0 to {MAX_QOS_CLASS}", field="qos_class")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CallResult(msgspec.Struct, frozen=True):
     """What a worker said to a call."""
 
     duration_s: float  # in the handler
     result: bytes = b""  # JSON, if it succeeded
     output: str = ""
-    failure: Failure | None = None
+    failure: CallFailure | None = None
     error: str = ""  # what went wrong, with the traceback that the author of the function needs
 
 
-class Report(msgspec.Struct, frozen=True):
+class CallReport(msgspec.Struct, frozen=True):
     """How a call went."""
 
-    answer: Answer
+    answer: CallResult
     response_s: float  # from its arrival to its answer
     is_warm: bool = False
     init_s: float = 0.0  # of the worker, if it was made for this call
@@ -70,6 +70,12 @@ class Report(msgspec.Struct, frozen=True):
     action: str = ""  # what the scheduler did with it
     area: str = ""
     node: str = ""
+
+    @property
+    def timed_out_in_queue(self) -> bool:
+        """True if its time was over before any worker was handed the call."""
+        answer = self.answer
+        return answer.failure is CallFailure.TIMEOUT and not answer.duration_s and self.queueing_s > 0
 
 
 class CallState(enum.StrEnum):
@@ -80,9 +86,14 @@ class CallState(enum.StrEnum):
     DONE = "done"
     FAILED = "failed"
     EXPIRED = "expired"
+    UNKNOWN = "unknown"  # there is no call of that id
+
+    @property
+    def is_pending(self) -> bool:
+        return self in (CallState.QUEUED, CallState.RUNNING)
 
 
-class LoadFailed(errors.Unprocessable):
+class CodeLoadError(errors.Unprocessable):
     """A function's code could not be loaded; `output` is what it printed meanwhile."""
 
     slug = "unprocessable"
@@ -92,10 +103,10 @@ class LoadFailed(errors.Unprocessable):
         self.output = output
 
 
-class WorkerGone(Exception):
+class WorkerExited(Exception):
     """A worker ended with calls in it."""
 
-    def __init__(self, failure: Failure, error: str, output: str = "") -> None:
+    def __init__(self, failure: CallFailure, error: str, output: str = "") -> None:
         super().__init__(error)
         self.failure = failure
         self.error = error

@@ -13,10 +13,18 @@ import re
 import msgspec
 
 from skerry.model import cells, errors, ids, ports, workloads
-from skerry.model.cells import Exit, Usage
+from skerry.model.cells import CellUsage, ExitStatus
 from skerry.model.images import ImageId
+from skerry.model.network import Egress, Ingress
 from skerry.model.ports import PortMapping
-from skerry.model.room import MOST, NOTHING, Room
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Resources
+from skerry.model.workloads import UserNamespaceMode
+
+# How the names of containers begin that are no client's.
+INSTANCE_PREFIX = "i-"
+FUNCTION_PREFIX = "fn-"
+GUEST_PREFIX = "g-"
+OWN_PREFIXES = (INSTANCE_PREFIX, FUNCTION_PREFIX, GUEST_PREFIX)
 
 MAX_ARGUMENTS = 1000
 _MAX_ARGUMENTS_BYTES = 128 * 1024
@@ -46,15 +54,18 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     host_name: str = ""
     stop_signal: str = ""
     stop_grace_s: float | None = None  # None: the node's setting
-    room: Room = NOTHING  # a part that is 0 has no limit of its own
+    room: Resources = NO_RESOURCES  # a part that is 0 has no limit of its own
     pids: int = 0  # 0: the node's setting
     network: NetworkMode = NetworkMode.BRIDGE
     ports: tuple[PortMapping, ...] = ()
     read_only: bool = False  # no writable layer: the root cannot be changed
+    userns: UserNamespaceMode = UserNamespaceMode.PRIVATE
     inside: str = (
         ""  # the cell that its own is made in; empty: at the top. Of no contract: for this node's own use
     )
     is_apart: bool = False  # a stranger's: it reaches no other container and not the node. As `inside`
+    shared_disk: int = 0  # GB that all strangers' containers in the same cell have together. As `inside`
+    ingress: Ingress = Ingress.ALL  # who may connect to its address. As `inside`
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -71,7 +82,7 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             if any("\0" in word for word in words):
                 raise errors.Invalid(f"{field} cannot hold a NUL byte", field=field)
         workloads.check_environment(self.environment)
-        ids.check_label(self.user, "user")
+        ids.check_display_text(self.user, "user")
         if self.folder and (not self.folder.startswith("/") or "\0" in self.folder):
             raise errors.Invalid("folder must be an absolute path", field="folder")
         if self.host_name and not _HOST_NAME.fullmatch(self.host_name):
@@ -82,14 +93,19 @@ class ContainerSpec(msgspec.Struct, frozen=True):
             )
         if self.stop_grace_s is not None and not 0 <= self.stop_grace_s <= 86_400:
             raise errors.Invalid("stop_grace_s must be 0 to 86400 seconds", field="stop_grace_s")
-        if not 0 <= self.pids <= MOST:
-            raise errors.Invalid(f"pids must be 0 to {MOST}", field="pids")
+        if not 0 <= self.pids <= MAX_AMOUNT:
+            raise errors.Invalid(f"pids must be 0 to {MAX_AMOUNT}", field="pids")
         if self.inside:
             cells.parse_name(self.inside)
         ports.check_all(self.ports)
         if self.ports and self.network is NetworkMode.NONE:
             raise errors.Invalid(
                 "a container without a network has no ports; use network bridge", field="ports"
+            )
+        if self.is_apart and self.userns is not UserNamespaceMode.PRIVATE:
+            raise errors.Invalid(
+                "a container that is kept apart has a user namespace of its own; leave userns out",
+                field="userns",
             )
         if self.ports and self.is_apart:
             raise errors.Invalid(
@@ -116,14 +132,16 @@ class ContainerView(msgspec.Struct, frozen=True):
     address: str = ""
     pid: int | None = None
     started_at: float | None = None
-    exit: Exit | None = None  # of the last run
+    exit: ExitStatus | None = None  # of the last run
     reason: str = ""  # why it is not what one would expect, for people
+    egress: Egress = Egress.ALL
 
 
 class ContainerStats(msgspec.Struct, frozen=True):
     """What a container uses; `disk_bytes` is what it has written to its own layer."""
 
-    usage: Usage
+    usage: CellUsage
     disk_bytes: int
     disk_limit_bytes: int | None
-    disk_limit_kind: str  # `quota`: the kernel refuses; `measured`: looked at now and then; `none`
+    # `quota`, `filesystem`: the kernel refuses; `measured`: looked at now and then; `none`
+    disk_limit_kind: str

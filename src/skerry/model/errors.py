@@ -7,20 +7,20 @@
     ├── NotFound           there is nothing of that name
     ├── AlreadyExists      the name is taken by something else
     ├── Conflict           it changed since the caller read it
-    ├── Refused            not in its present state: an impossible transition, a failed precondition
+    ├── FailedPrecondition not in its present state: an impossible transition, a failed precondition
     ├── Unprocessable      well-formed, but against a policy of this server
     ├── Expired            it was there and its time is over
     │   └── Compacted      the history that was asked for is no longer kept
     ├── TooLarge           above a limit in size or count
     ├── Overloaded         too much at once; later it may work
-    ├── NoRoom             no capacity for it anywhere
+    ├── ResourcesExhausted no capacity for it anywhere
     ├── Unavailable        something that this needs is away
     ├── TimedOut           it did not end in its time
     └── Internal           a fault of ours
 
 Each carries two texts: `message`, which the caller may read and which says what to do, and `detail`, which
-only the log gets. `slug` is the word that programs compare. `skerry.wire.errors` holds the one table to HTTP
-and the one table to gRPC.
+only the log gets. `slug` is the word that programs compare. `skerry.transport.error_codes` holds the one
+table to HTTP and the one table to gRPC.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Conflict(SkerryError):
     slug = "conflict"
 
 
-class Refused(SkerryError):
+class FailedPrecondition(SkerryError):
     """Not in its present state: an impossible transition or a failed precondition."""
 
     slug = "refused"
@@ -119,7 +119,7 @@ class Overloaded(SkerryError):
         self.retry_after_s = retry_after_s
 
 
-class NoRoom(SkerryError):
+class ResourcesExhausted(SkerryError):
     """No capacity for it anywhere."""
 
     slug = "no-room"

@@ -11,10 +11,12 @@ import msgspec
 from skerry.model import errors, ids
 from skerry.model.containers import NetworkMode
 from skerry.model.ids import Digest, FunctionName
-from skerry.model.room import MOST, Megabytes, Millicores
+from skerry.model.images import ImageAccess
+from skerry.model.resources import MAX_AMOUNT, Megabytes, Millicores
 from skerry.model.workloads import check_environment
 
 CUSTOM = "custom"  # the runtime of functions that bring an image of their own
+PROGRAMS = "go"  # runtimes that begin so run executables, which need no handler
 MAX_CONCURRENCY = 2**15 - 1
 MAX_TIMEOUT_S = 86_400
 
@@ -38,19 +40,23 @@ class Function(msgspec.Struct, frozen=True):
     version: int = 1  # goes up with every update; workers of older ones serve no new call
     is_idempotent: bool = False  # a call that may have run may be run again
     policy: str = ""  # where its calls run; empty: the node's setting
+    image_access: ImageAccess = ImageAccess.REGISTRIES  # what `image` may lead to
+    signature: str = (
+        ""  # what it takes and gives, as its author declared: a JSON object; nobody here reads it
+    )
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
         ids.check_id(self.runtime, "runtime")
-        if not 1 <= self.memory <= MOST:
-            raise errors.Invalid(f"memory must be 1 to {MOST} MB, not {self.memory}", field="memory")
-        if self.cpu is not None and not 1 <= self.cpu <= MOST:
-            raise errors.Invalid(f"cpu must be 1 to {MOST} milli-cores, not {self.cpu}", field="cpu")
+        if not 1 <= self.memory <= MAX_AMOUNT:
+            raise errors.Invalid(f"memory must be 1 to {MAX_AMOUNT} MB, not {self.memory}", field="memory")
+        if self.cpu is not None and not 1 <= self.cpu <= MAX_AMOUNT:
+            raise errors.Invalid(f"cpu must be 1 to {MAX_AMOUNT} milli-cores, not {self.cpu}", field="cpu")
         if not 1 <= self.max_concurrency <= MAX_CONCURRENCY:
             raise errors.Invalid(f"max_concurrency must be 1 to {MAX_CONCURRENCY}", field="max_concurrency")
-        ids.check_label(self.handler, "handler")
-        ids.check_label(self.image, "image")
-        ids.check_label(self.policy, "policy")
+        ids.check_display_text(self.handler, "handler")
+        ids.check_display_text(self.image, "image")
+        ids.check_display_text(self.policy, "policy")
         if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise errors.Invalid(f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S}", field="timeout_s")
         if self.code is not None:
@@ -65,7 +71,7 @@ class Function(msgspec.Struct, frozen=True):
             return
         if self.image:
             raise errors.Invalid("only a function of runtime `custom` brings an image", field="image")
-        if not self.handler:
+        if not self.handler and not self.runtime.startswith(PROGRAMS):
             raise errors.Invalid("a function needs a handler, such as `module.function`", field="handler")
         if self.code is None:
             raise errors.Invalid("a function needs its code", field="code")

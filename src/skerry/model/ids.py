@@ -19,7 +19,7 @@ WorkloadId = NewType("WorkloadId", str)
 InstanceId = NewType("InstanceId", str)
 FunctionName = NewType("FunctionName", str)
 CloudId = NewType("CloudId", str)  # a buyer or a provider
-FlavorId = NewType("FlavorId", str)
+OfferId = NewType("OfferId", str)
 HoldId = NewType("HoldId", str)
 ContractId = NewType("ContractId", str)
 TokenId = NewType("TokenId", str)
@@ -30,6 +30,7 @@ MAX_ID = 128
 MAX_NAMESPACE = 63
 NAMESPACE_PATTERN = r"[a-z](?:[a-z0-9-]*[a-z0-9])?"
 DEFAULT_NAMESPACE = Namespace("default")
+MARKET_NAMESPACE = Namespace("market")  # of the cells of contracts, which the market alone makes
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -57,7 +58,7 @@ def check_namespace(text: str) -> Namespace:
     return Namespace(text)
 
 
-def check_label(text: str, field: str) -> str:
+def check_display_text(text: str, field: str) -> str:
     """A line for people: at most 256 printable characters, and possibly none."""
     if len(text) > 256 or not text.isprintable():
         raise errors.Invalid(f"{field} must be at most 256 printable characters on one line", field=field)

@@ -7,13 +7,63 @@ and unpacked is the business of `skerry.node.images`.
 
 from __future__ import annotations
 
+import enum
+import re
 from typing import NewType
 
 import msgspec
 
+from skerry.model import errors
 from skerry.model.ids import Digest
 
 ImageId = NewType("ImageId", str)  # the digest of the configuration, or of what stands for one
+
+_PATH = re.compile(r"(?:oci|oci-archive|docker-archive|rootfs):")
+_ID = re.compile(r"(?:sha256:)?[0-9a-f]{6,64}")
+
+
+class ImageAccess(enum.StrEnum):
+    """Which images a reference may lead to, by the authority of who gave it.
+
+    It is recorded with the reference when that is given (`grant_access`) and enforced where the reference is
+    resolved (`skerry.node.images.images`), however long after and on whichever node.
+    """
+
+    REGISTRIES = "registries"  # by name in a registry, or by id if the image came from one
+    ALL = "all"  # also from a path on the node, and by every id: an admin's
+
+
+def is_path(reference: str) -> bool:
+    """True if `reference` names a file or folder of the node, such as `rootfs:/srv/tree`."""
+    return _PATH.match(reference) is not None
+
+
+def check_path_access(reference: str, access: ImageAccess) -> None:
+    """Raise `Forbidden` for a path without the authority, in the same words whatever is there."""
+    if is_path(reference) and access is not ImageAccess.ALL:
+        raise errors.Forbidden(
+            "only an admin may use an image from a path on the node; push it to a registry, or let an admin "
+            "give the reference"
+        )
+
+
+def grant_access(
+    reference: str,
+    giver: ImageAccess,
+    *,
+    before: str = "",
+    access_before: ImageAccess = ImageAccess.REGISTRIES,
+) -> ImageAccess:
+    """The access to record with `reference`, which a caller with the access `giver` gives.
+
+    In the place of an equal reference it keeps the access of that one. `ALL` is recorded only where it makes
+    a difference, so that a name in a registry is the same whoever gave it. Raises `Forbidden`.
+    """
+    if giver is ImageAccess.ALL:
+        return giver if is_path(reference) or _ID.fullmatch(reference) else ImageAccess.REGISTRIES
+    access = access_before if reference == before else giver
+    check_path_access(reference, access)
+    return access
 
 
 class Platform(msgspec.Struct, frozen=True):
@@ -53,6 +103,7 @@ class Image(msgspec.Struct, frozen=True):
     pulled_at: float
     manifest: Digest | None = None  # None: it came with none
     folder: str = ""  # for `rootfs:` of a folder: the folder itself is the one layer
+    from_registry: bool = False  # it came from a registry under a name, though it may have lost that since
 
 
 class LayerProgress(msgspec.Struct, frozen=True):

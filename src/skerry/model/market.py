@@ -18,8 +18,8 @@ from decimal import Decimal
 import msgspec
 
 from skerry.model import errors, ids
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.room import NOTHING, Gigabytes, Room
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
 # ISO 8601 duration: at least one part, and one after the T if there is a T; or weeks alone. Its groups are
@@ -29,6 +29,8 @@ PERIOD = re.compile(
     r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?)"
 )
 _MOST_DIGITS = 18
+MAX_KUBECONFIG = 16 * 1024
+MAX_DETAILS = MAX_KUBECONFIG + 4 * 1024  # bytes of what a buyer says of itself besides names and addresses
 _CLOUD = re.compile(rf"[A-Za-z0-9._-]{{1,{ids.MAX_ID}}}")
 
 
@@ -59,31 +61,45 @@ class Price(msgspec.Struct, frozen=True, gc=False):
 class Partition(msgspec.Struct, frozen=True, gc=False):
     """In which parts an offer may be taken: `least`, and from there in whole steps; a step of 0 is any."""
 
-    least: Room
-    step: Room
+    least: Resources
+    step: Resources
 
-    def check(self, ask: Room, free: Room, count: int = 1) -> None:
-        """Raise unless `count` parts of `ask` may be taken of `free`, and what stays can still be sold."""
+    def check(self, ask: Resources, free: Resources, count: int = 1) -> None:
+        """Raise unless `count` parts of `ask` may be taken of `free`, and what stays can still be sold: all
+        resources of it together, as a part has some of each.
+        """
         taken = ask * count
         if not free.fits(taken):
             raise _taken(free, taken)
         if not ask.fits(self.least):
-            raise errors.Unprocessable(f"a part has at least {_words(self.least)}; ask for that or more")
-        rest = free - taken
-        columns = zip(
-            taken.parts(), ask.parts(), self.least.parts(), self.step.parts(), rest.parts(), strict=True
-        )
-        for (name, unit, all_), (_, _, asked), (_, _, least), (_, _, step), (_, _, left) in columns:
+            raise errors.Unprocessable(f"a part has at least {in_words(self.least)}; ask for that or more")
+        columns = zip(ask.parts(), self.least.parts(), self.step.parts(), strict=True)
+        for (name, unit, asked), (_, _, least), (_, _, step) in columns:
             if step and (over := (asked - least) % step):
                 raise errors.Unprocessable(
                     f"of {name}, {_amount(unit, least)} and whole steps of {_amount(unit, step)} can be had; "
                     f"ask for {_amount(unit, asked - over)} or {_amount(unit, asked - over + step)}"
                 )
-            if 0 < left < least:
-                raise errors.Unprocessable(
-                    f"{_amount(unit, left)} of {name} would be left, which is too little to sell; "
-                    f"take all {_amount(unit, all_ + left)}, or at most {_amount(unit, all_ + left - least)}"
-                )
+        rest = free - taken
+        if not rest.fits(self.least) and not self.is_remnant(rest):
+            raise errors.Unprocessable(
+                f"{in_words(rest)} would be left, which is too little to sell; take all "
+                f"({in_words(self.largest(free))}), or leave at least {in_words(self.least)}"
+            )
+
+    def is_remnant(self, rest: Resources) -> bool:
+        """True if `rest` is nothing, or of no resource as much as a step: no larger part leaves less."""
+        columns = zip(rest.parts(), self.step.parts(), strict=True)
+        return all(left < max(step, 1) for (_, _, left), (_, _, step) in columns)
+
+    def largest(self, free: Resources) -> Resources:
+        """The largest part of `free`: of each resource the least and whole steps, or none if it has less."""
+        least, step = self.least, self.step
+        return Resources(
+            Millicores(_stepped(free.cpu, least.cpu, step.cpu)),
+            Megabytes(_stepped(free.memory, least.memory, step.memory)),
+            Gigabytes(_stepped(free.disk, least.disk, step.disk)),
+        )
 
 
 class Aggregation(msgspec.Struct, frozen=True, gc=False):
@@ -106,13 +122,13 @@ class Aggregation(msgspec.Struct, frozen=True, gc=False):
             raise errors.Unprocessable(f"take {self.least} to {self.most} of this offer, not {count}")
 
 
-class Flavor(msgspec.Struct, frozen=True, gc=False):
+class Offer(msgspec.Struct, frozen=True, gc=False):
     """An offer of capacity, carved from free room."""
 
-    id: FlavorId
+    id: OfferId
     provider: CloudId
     kind: str
-    room: Room
+    room: Resources
     price: Price
     created_at: float
     architecture: str = ""
@@ -130,9 +146,9 @@ class Flavor(msgspec.Struct, frozen=True, gc=False):
         ids.check_id(self.id)
         check_cloud(self.provider, "provider")
         ids.check_id(self.kind, "kind")
-        ids.check_label(self.architecture, "architecture")
-        ids.check_label(self.location, "location")
-        ids.check_label(self.worker, "worker")
+        ids.check_display_text(self.architecture, "architecture")
+        ids.check_display_text(self.location, "location")
+        ids.check_display_text(self.worker, "worker")
         if self.gpus < 0 or self.persistent < 0:
             raise errors.Invalid(
                 "gpus and persistent storage are 0 or more; correct them", field="characteristics"
@@ -148,13 +164,18 @@ class Flavor(msgspec.Struct, frozen=True, gc=False):
             )
 
     @property
-    def whole(self) -> Room:
+    def whole(self) -> Resources:
         """All of it."""
         return self.room * self.stock
 
-    def check_part(self, ask: Room, free: Room, count: int = 1) -> None:
+    @property
+    def least_count(self) -> int:
+        """How many are taken at least, and if nobody says how many."""
+        return 1 if self.aggregation is None else self.aggregation.least
+
+    def check_part(self, ask: Resources, free: Resources, count: int = 1) -> None:
         """Raise unless `count` times `ask` may be taken while `free` of it is not taken yet."""
-        if ask == NOTHING:
+        if ask == NO_RESOURCES:
             raise errors.Invalid("nothing was asked for; name an amount", field="room")
         (self.aggregation or Aggregation()).check(count)
         if self.partition is not None:
@@ -165,7 +186,7 @@ class Flavor(msgspec.Struct, frozen=True, gc=False):
             raise _taken(free, ask * count)
 
 
-class Ending(enum.StrEnum):
+class EndReason(enum.StrEnum):
     """How a hold or a contract ended."""
 
     BOUGHT = "bought"  # a hold that became a contract
@@ -175,13 +196,47 @@ class Ending(enum.StrEnum):
     WITHDRAWN = "withdrawn"  # a contract, by the provider after its notice
 
 
+class Contact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """How a buyer describes itself, as it said it: no term of a deal, and believed by nobody."""
+
+    domain: str = ""
+    address: str = ""
+    cluster: str = ""
+    kubeconfig: str = ""  # of records that have no `details`
+    node: str = ""  # what it calls itself, if it is known here by something else
+    details: str = ""  # JSON: all else that it said of itself, `cluster` and the kubeconfig included
+
+    @property
+    def size(self) -> int:
+        """How much room it takes besides its names."""
+        return len(self.kubeconfig) + len(self.details.encode())
+
+    def __post_init__(self) -> None:
+        if len(self.details.encode()) > MAX_DETAILS:
+            raise errors.Invalid(
+                f"additionalInformation has at most {MAX_DETAILS} bytes; leave out what is not needed",
+                field="additionalInformation",
+            )
+        if len(self.kubeconfig) > MAX_KUBECONFIG:
+            raise errors.Invalid(
+                f"a kubeconfig has at most {MAX_KUBECONFIG} characters; leave it out, as it is not needed",
+                field="kubeconfig",
+            )
+
+    def __repr__(self) -> str:
+        return f"Contact({self.domain!r}, {self.address!r}, {self.cluster!r})"
+
+
+NO_CONTACT = Contact()
+
+
 class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`count` times `room` of a flavor, kept for one buyer until `expires_at` at the price of that moment."""
 
     id: HoldId  # whoever knows it still has to be the buyer
-    flavor: Flavor  # as it was offered when the hold was made
+    flavor: Offer  # as it was offered when the hold was made
     buyer: CloudId
-    room: Room  # of one
+    room: Resources  # of one
     price: Price  # of all of it, for each period
     created_at: float
     expires_at: float
@@ -189,11 +244,13 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     duration_s: float = 3600.0  # of the contract that it becomes
     notice_s: float = 0.0  # a provider that takes the contract back says so this long before
     count: int = 1
-    ending: Ending | None = None
+    ending: EndReason | None = None
     ended_at: float | None = None
     contract: ContractId | None = None  # what it became
     once: str = ""  # names the request that made it, if that may be repeated
     digest: str = ""  # of that request
+    contact: Contact = NO_CONTACT
+    is_unknown: bool = False  # its buyer was not on the allowlist then: the limits of unknown buyers count it
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -202,9 +259,14 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             raise errors.Invalid("a hold ends after it begins", field="expires_at")
 
     @property
-    def taken(self) -> Room:
+    def taken(self) -> Resources:
         """All that it keeps."""
         return self.room if self.count == 1 else self.room * self.count
+
+    @property
+    def due_at(self) -> float:
+        """When it ends if nothing else happens."""
+        return self.expires_at
 
     def is_live(self, now: float) -> bool:
         """True while it can be bought; at `expires_at` itself it is over."""
@@ -214,7 +276,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """`held`, or how it has ended by `now`."""
         if self.ending is not None:
             return self.ending.value
-        return "held" if self.is_live(now) else Ending.EXPIRED.value
+        return "held" if self.is_live(now) else EndReason.EXPIRED.value
 
 
 class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -222,10 +284,10 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     id: ContractId
     hold: HoldId  # a hold is bought once; asking again finds this contract
-    flavor: Flavor
+    flavor: Offer
     buyer: CloudId
     seller: CloudId
-    room: Room  # of one
+    room: Resources  # of one
     price: Price  # of all of it, for each period
     starts_at: float
     ends_at: float
@@ -233,10 +295,11 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     total: Decimal = Decimal(0)  # of all of it, from start to end
     notice_s: float = 0.0  # a provider that takes it back says so this long before
     count: int = 1
-    ending: Ending | None = None
+    ending: EndReason | None = None
     reclaim_at: float | None = None  # the provider said that it takes it back then
     reason: str = ""  # why it does
     renewals: int = 0  # how often it was made longer
+    is_unknown: bool = False  # as of the hold
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -246,7 +309,7 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             raise errors.Invalid("a contract ends after it begins", field="ends_at")
 
     @property
-    def taken(self) -> Room:
+    def taken(self) -> Resources:
         """All that was bought."""
         return self.room if self.count == 1 else self.room * self.count
 
@@ -255,12 +318,12 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """When it ends if nothing else happens."""
         return self.ends_at if self.reclaim_at is None else min(self.ends_at, self.reclaim_at)
 
-    def ending_by(self, now: float) -> Ending | None:
+    def ending_by(self, now: float) -> EndReason | None:
         """How it has ended by `now`, also if nobody has written that yet; None if it has not."""
         if self.ending is not None or now < self.due_at:
             return self.ending
         is_reclaimed = self.reclaim_at is not None and self.reclaim_at <= self.ends_at
-        return Ending.WITHDRAWN if is_reclaimed else Ending.EXPIRED
+        return EndReason.WITHDRAWN if is_reclaimed else EndReason.EXPIRED
 
     def is_live(self, now: float) -> bool:
         """True while its room belongs to the buyer."""
@@ -273,15 +336,22 @@ class Contract(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return "live" if self.reclaim_at is None else "reclaimed"
 
 
-def _taken(free: Room, ask: Room) -> errors.NoRoom:
-    return errors.NoRoom(
-        f"the offer lacks {_words(free.lack(ask))} now; ask for less, or choose another offer"
+def _stepped(amount: int, least: int, step: int) -> int:
+    if amount < least:
+        return 0
+    return least + (amount - least) // step * step if step else amount
+
+
+def _taken(free: Resources, ask: Resources) -> errors.ResourcesExhausted:
+    return errors.ResourcesExhausted(
+        f"the offer lacks {in_words(free.lack(ask))} now; ask for less, or choose another offer"
     )
 
 
-def _words(room: Room) -> str:
+def in_words(room: Resources) -> str:
     """What there is of a room, in words of every dialect of the market."""
-    return ", ".join(f"{_amount(unit, amount)} of {name}" for name, unit, amount in room.parts() if amount)
+    parts = [f"{_amount(unit, amount)} of {name}" for name, unit, amount in room.parts() if amount]
+    return ", ".join(parts) or "nothing"
 
 
 def _amount(unit: str, amount: int) -> str:

@@ -12,7 +12,7 @@ from skerry.model import errors, ids
 from skerry.model.ids import NodeId
 
 
-class Member(msgspec.Struct, frozen=True):
+class ContinuumMember(msgspec.Struct, frozen=True):
     """Who takes calls, where it is, and what its workers may take at most."""
 
     node: NodeId
@@ -27,15 +27,15 @@ class Member(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         ids.check_id(self.node, "node")
         for field in ("name", "area", "remote_area", "address"):
-            ids.check_label(getattr(self, field), field)
+            ids.check_display_text(getattr(self, field), field)
         if not 0 <= self.memory < 2**53 or not 0.0 <= self.cpus < 2**53:
             raise errors.Invalid("memory and cpus of a member must be numbers from 0 on", field="memory")
 
 
-class Neighbour(msgspec.Struct, frozen=True):
+class MemberStatus(msgspec.Struct, frozen=True):
     """Another member, as one member sees it at this moment."""
 
-    member: Member
+    member: ContinuumMember
     is_up: bool  # it answered when it was last spoken to
     rtt_s: float | None  # to it and back, as measured, or else as the coordinates say
     heard_s: float | None  # ago; None: nothing was heard of it yet

@@ -11,23 +11,38 @@ import enum
 import msgspec
 
 from skerry.model import errors, ids
-from skerry.model.ids import ContractId, NodeId
-from skerry.model.members import Member
-from skerry.model.room import NOTHING, Room
-from skerry.model.statuses import NodeStatus
+from skerry.model.ids import ContractId, InstanceId, NodeId
+from skerry.model.members import ContinuumMember
+from skerry.model.resources import NO_RESOURCES, Resources
+from skerry.model.statuses import InstanceStatus, NodeStatus
 
 MAX_LABELS = 64
+MAX_WARNINGS = 16
+_MAX_WARNING = 1000
 # Ids of nodes that are borrowed begin so; those of machines that join are made by their cloud, and do not.
 _BORROWED = "borrowed-"
 
 
-class Facts(msgspec.Struct, frozen=True):
+class NodeFacts(msgspec.Struct, frozen=True):
     """What kind of machine it is."""
 
     architecture: str = ""  # as the Go world writes it: amd64, arm64
     system: str = ""
     kernel: str = ""
     version: str = ""  # of Skerry there
+    runtime: str = ""  # of containers, with its version; empty: it runs none
+    userns: bool = False  # containers have user namespaces of their own
+    warnings: tuple[str, ...] = ()  # what makes it less safe than it could be, in plain sentences
+    disk_pressure: str = ""  # why its disk takes no writes, in a plain sentence; empty: it does
+
+    def __post_init__(self) -> None:
+        if len(self.warnings) > MAX_WARNINGS:
+            raise errors.Invalid(f"a node gives at most {MAX_WARNINGS} warnings", field="warnings")
+        for warning in (*self.warnings, self.disk_pressure or "-"):
+            if len(warning) > _MAX_WARNING or not warning.isprintable():
+                raise errors.Invalid(
+                    f"a warning is printable and has at most {_MAX_WARNING} characters", field="warnings"
+                )
 
 
 class Liveness(enum.StrEnum):
@@ -36,6 +51,25 @@ class Liveness(enum.StrEnum):
     LIVE = "live"
     SUSPECT = "suspect"  # takes nothing new
     LOST = "lost"  # what it ran is replaced
+
+
+class ReportedInstance(msgspec.Struct, frozen=True):
+    """An instance that a node of a third party says it has. It need not be one of ours."""
+
+    id: InstanceId
+    name: str
+    status: InstanceStatus
+    uri: str = ""
+    limit: Resources = NO_RESOURCES
+    usage: Resources = NO_RESOURCES
+
+
+class ForeignReport(msgspec.Struct, frozen=True):
+    """What a node of a third party said last of itself, and when; kept in memory, by the server it told."""
+
+    at: float
+    usage: Resources | None = None  # None: it never said what it uses
+    instances: tuple[ReportedInstance, ...] | None = None  # None: it never said what it has
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -47,23 +81,23 @@ class Node(msgspec.Struct, frozen=True):
     reported_at: float
     status: NodeStatus = NodeStatus.REGISTERING
     reason: str = ""
-    facts: Facts = Facts()
+    facts: NodeFacts = NodeFacts()
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    room: Room = NOTHING  # all that may be given away, used or not
+    room: Resources = NO_RESOURCES  # all that may be given away, used or not
     subnet: str = ""  # of its containers, its own for as long as it is registered
     is_cordoned: bool = False  # takes nothing new, by somebody's word
     drain_by: float | None = None  # gives up what it has, and all that is left at this time
     is_foreign: bool = False  # speaks only the calls of Kudo's documents, and takes no orders
-    member: Member | None = None  # None: it takes no calls of functions
+    member: ContinuumMember | None = None  # None: it takes no calls of functions
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
-        ids.check_label(self.name, "name")
+        ids.check_display_text(self.name, "name")
         if len(self.labels) > MAX_LABELS:
             raise errors.Invalid(f"a node has at most {MAX_LABELS} labels", field="labels")
         for key, value in self.labels.items():
             ids.check_id(key, "labels")
-            ids.check_label(value, "labels")
+            ids.check_display_text(value, "labels")
         if self.member is not None:
             if self.member.node != self.id or self.member.is_server:
                 raise errors.Invalid("a node is a member for itself alone", field="member")
@@ -78,7 +112,8 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def takes_work(self) -> bool:
         """True if something new may be placed on it."""
-        return self.status is NodeStatus.READY and not self.is_cordoned and self.drain_by is None
+        is_open = self.status is NodeStatus.READY and not self.is_cordoned and self.drain_by is None
+        return is_open and not self.facts.disk_pressure
 
     def liveness(self, now: float, *, suspect_after_s: float, lost_after_s: float) -> Liveness:
         """What its silence means at `now`."""

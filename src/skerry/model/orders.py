@@ -2,7 +2,8 @@
 
 An order is what the control plane wants of one instance on one node; a node gets the whole set when it
 connects and changes after that. A report is what the node saw. Both carry the generation of the instance, by
-which either side knows the other's word on an earlier copy. How they travel is `skerry.wire.nodes`.
+which either side knows the other's word on an earlier copy. How they travel is
+`skerry.transport.links.nodes`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import msgspec
 
 from skerry.model.ids import InstanceId
-from skerry.model.room import NOTHING, Room
-from skerry.model.statuses import FINAL, Desired, Status
-from skerry.model.workloads import Instance, Spec
+from skerry.model.network import Egress
+from skerry.model.resources import NO_RESOURCES, Resources
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec
 
 
-class Order(msgspec.Struct, frozen=True):
+class InstanceOrder(msgspec.Struct, frozen=True):
     """What a node is to do with an instance; a node refuses a lower generation than it has.
 
     `DESTROYED`: remove every trace of it and report TERMINATED in this generation, also if there is nothing.
@@ -23,29 +25,34 @@ class Order(msgspec.Struct, frozen=True):
 
     instance: InstanceId
     generation: int
-    spec: Spec
-    desired: Desired
+    spec: InstanceSpec
+    desired: DesiredStatus
+    egress: Egress = Egress.ALL  # of its namespace
+    receipt: bytes = b""  # to be shown to a control plane that has forgotten it; nobody else reads it
 
     @classmethod
-    def of(cls, instance: Instance) -> Order:
+    def of(cls, instance: Instance, egress: Egress = Egress.ALL) -> InstanceOrder:
         """What the node that `instance` is bound to is to do."""
         desired = instance.desired
         if instance.leaving is not None:
-            desired = Desired.DESTROYED
-        elif instance.observed.status in FINAL and desired is Desired.RUNNING:
-            desired = Desired.STOPPED  # it is over; what is left of it stays for those who read its logs
-        return cls(instance.id, instance.generation, instance.spec, desired)
+            desired = DesiredStatus.DESTROYED
+        elif instance.observed.status in TERMINAL and desired is DesiredStatus.RUNNING:
+            desired = (
+                DesiredStatus.STOPPED
+            )  # it is over; what is left of it stays for those who read its logs
+        return cls(instance.id, instance.generation, instance.spec, desired, egress)
 
 
-class Report(msgspec.Struct, frozen=True):
+class InstanceReport(msgspec.Struct, frozen=True):
     """What a node saw of an instance: `status` since `at`, and what it uses now."""
 
     instance: InstanceId
     generation: int
-    status: Status
+    status: InstanceStatus
     at: float
     reason: str = ""
     exit_code: int | None = None  # of the last run, if it ended
     restarts: int = 0
     ip: str = ""
-    usage: Room = NOTHING
+    usage: Resources = NO_RESOURCES
+    retry_at: float | None = None  # when the node starts it again, if it waits for that

@@ -12,6 +12,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from skerry.model.market_settings import MarketSettings
+
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Logs go to standard error."""
@@ -32,6 +34,9 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP listener: REST, functions, market, console."""
 
     listen: Annotated[str, Meta(description="HOST:PORT; port 0 takes any free one")] = "127.0.0.1:1323"
+    socket: Annotated[
+        str, Meta(description="Unix socket of the same API; empty: http.sock in the data folder")
+    ] = ""
     tls: Annotated[
         bool, Meta(description="Serve HTTPS with a certificate of Skerry's own CA; needed off loopback")
     ] = False
@@ -39,7 +44,17 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(description="More host names of this server, for its certificate and the Host check"),
     ] = ()
-    max_connections: Annotated[int, Meta(ge=1, description="Connections served at once; more get 503")] = 4096
+    max_connections: Annotated[
+        int, Meta(ge=1, description="Connections served at once on each listener; more get 503")
+    ] = 4096
+    max_connections_per_source: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Of those, one local user's or one remote address's (IPv6: one /64 network's); root "
+            "and the server's own user have no such limit",
+        ),
+    ] = 1024
     max_header_bytes: Annotated[int, Meta(ge=1024, description="Request line and headers together")] = 65536
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Request body; routes may set less")] = (
         16 * 1024 * 1024
@@ -58,7 +73,12 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The gRPC listeners: the TCP port and the unix socket."""
 
-    listen: Annotated[str, Meta(description="HOST:PORT; port 0 takes any free one")] = "127.0.0.1:50052"
+    listen: Annotated[
+        str,
+        Meta(
+            description="HOST:PORT; port 0 takes any free one; empty: port 50052 on the host of `http.listen`"
+        ),
+    ] = ""
     socket: Annotated[
         str,
         Meta(description="Unix socket; empty: /var/run/aurae/aurae.sock as root, else in the data folder"),
@@ -66,6 +86,26 @@ class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_connections: Annotated[int, Meta(ge=1, description="Connections served at once on each listener")] = (
         1024
     )
+    max_connections_per_source: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Of those, one local user's or one remote address's (IPv6: one /64 network's); root "
+            "and the server's own user have no such limit",
+        ),
+    ] = 256
+    socket_mode: Annotated[
+        str,
+        Meta(
+            pattern="^0?[0-7]{3}$",
+            description="Permissions of the unix sockets, octal; whoever may write may connect, then needs "
+            "a certificate, and a token on that of `http.socket`",
+        ),
+    ] = "600"
+    socket_group: Annotated[
+        str,
+        Meta(description="Group of the unix sockets, by name or number; with it the mode is at least 660"),
+    ] = ""
     max_message_bytes: Annotated[int, Meta(ge=1024, description="One message of a client")] = 4 * 1024 * 1024
     handshake_timeout_s: Annotated[
         float, Meta(gt=0, description="For the first byte and for the TLS handshake")
@@ -87,8 +127,15 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Certificates and tokens."""
+    """Certificates, tokens and local users."""
 
+    local_trust: Annotated[
+        bool,
+        Meta(
+            description="Local processes of root and of the server's own user are admins without a token; "
+            "turn it off behind a proxy that runs as one of them and does not say that it forwards"
+        ),
+    ] = True
     node_certificate_s: Annotated[int, Meta(ge=1, description="Life of a node's certificate, seconds")] = (
         24 * 3600
     )
@@ -147,6 +194,12 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         4 * 1024 * 1024
     )
     tmp_mb: Annotated[int, Meta(ge=1, description="Size of a cell's private /tmp")] = 64
+    cell_paths: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Absolute paths on this machine that cells and functions see, read-only, besides /usr"
+        ),
+    ] = ()
     runtime: Annotated[
         str, Meta(description="OCI runtime, a name or a path; empty: the first of runc and crun that works")
     ] = ""
@@ -154,8 +207,15 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         4096
     )
     disk_check_s: Annotated[
-        float, Meta(gt=0, description="How often the disk of containers is measured where no quota holds it")
+        float, Meta(gt=0, description="How often the disks of containers are looked at")
     ] = 5.0
+    measured_disk_limits: Annotated[
+        bool,
+        Meta(
+            description="Take containers with a disk limit also where the kernel cannot hold it: they are "
+            "measured, and can write more for a while"
+        ),
+    ] = False
 
 
 class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,6 +224,13 @@ class ImageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     insecure: Annotated[
         tuple[str, ...],
         Meta(description="Registries (HOST[:PORT]) spoken to in plain HTTP; those on loopback always are"),
+    ] = ()
+    internal_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Token servers and storage (HOST[:PORT], `*` for anything) on this machine or in a "
+            "private network that registries further outside may send pulls to"
+        ),
     ] = ()
     ca: Annotated[str, Meta(description="PEM file or folder: more CAs that registries may be signed by")] = ""
     credentials: Annotated[
@@ -188,16 +255,28 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subnet: Annotated[
         str,
         Meta(
-            description="IPv4 network of this node's containers, of which the first address is the node's; "
-            "empty: a /24 of 10.64.0.0/10 that is free here"
+            description="IPv4 network that this node asks its server for, for its containers; the first "
+            "address is the node's; empty: whichever it is given"
         ),
     ] = ""
     dns: Annotated[
         tuple[str, ...],
         Meta(description="Name servers of containers; empty: those of this machine that they can reach"),
     ] = ()
+    allow: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses (10.1.2.3, 10.1.0.0/16) that containers and functions may reach though "
+            "they are link-local, a cloud's metadata, or private and closed by `egress`"
+        ),
+    ] = ()
     pool: Annotated[
-        int, Meta(ge=0, le=64, description="Network namespaces made ahead, so that a start need not wait")
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Network namespaces made ahead for each policy, so that a start need not wait",
+        ),
     ] = 4
 
 
@@ -207,19 +286,38 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subnets: Annotated[
         str, Meta(description="Pool of node subnets (a /24 each): IPv4 network, /8 to /23")
     ] = "10.64.0.0/10"
+    egress: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="What instances of a namespace may reach, as NAMESPACE=EGRESS: `internet` closes "
+            "private networks and the node to them, `all` does not; `*` stands for every other namespace"
+        ),
+    ] = ()
     report_s: Annotated[float, Meta(gt=0, description="A node reports at least this often")] = 2.0
     suspect_after_s: Annotated[
         float, Meta(gt=0, description="A node that is silent for this long takes nothing new")
-    ] = 8.0
+    ] = 6.0
     lost_after_s: Annotated[
         float, Meta(gt=0, description="What a node runs that is silent for this long is replaced")
-    ] = 30.0
+    ] = 15.0
+    forget_foreign_after_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A node that speaks only Kudo's calls is unregistered when it has been lost for this "
+            "long; 0: never",
+        ),
+    ] = 86400.0
     replacements_per_s: Annotated[
         float, Meta(gt=0, description="Instances of lost nodes that are replaced in a second, at most")
     ] = 20.0
     placement: Annotated[
         str, Meta(pattern="^(binpack|spread)$", description="Fill nodes up, or spread over them")
     ] = "binpack"
+    spread_copies: Annotated[
+        bool,
+        Meta(description="Copies of one workload go to nodes with few of them, whatever `placement` says"),
+    ] = True
     reserve_percent: Annotated[
         int, Meta(ge=0, le=90, description="Share of a node's room that is left to the node itself")
     ] = 5
@@ -227,7 +325,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Another server leads this long after the leader was last heard")
     ] = 5
     restart_base_s: Annotated[float, Meta(gt=0, description="First pause before a restart; doubles")] = 1.0
-    restart_cap_s: Annotated[float, Meta(gt=0, description="Longest pause before a restart")] = 60.0
+    restart_cap_s: Annotated[float, Meta(gt=0, description="Longest pause before a restart")] = 300.0
     restart_reset_s: Annotated[
         float, Meta(gt=0, description="A run that lasts this long begins a new count of restarts")
     ] = 600.0
@@ -243,6 +341,14 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: Annotated[float, Meta(ge=0, description="Cores of all busy workers together; 0: all there are")] = (
         0.0
     )
+    image_disk_gb: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**20,
+            description="Disk that a worker of an image may write to, GB, where the node can hold it; 0: any",
+        ),
+    ] = 1
     area: Annotated[str, Meta(description="Where this node is, as reports name it")] = "local"
     remote_area: Annotated[
         str, Meta(description="Area that takes what this one has no room for; empty: none does")
@@ -262,8 +368,12 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=16, description="Nodes that a call may be handed on to, one after the other")
     ] = 1
     neighbours: Annotated[
-        str, Meta(description="HOST:PORT for calls of other nodes; port 0 takes any free one; empty: none")
-    ] = ""
+        str,
+        Meta(
+            description="HOST:PORT for other members; `auto`: where gRPC listens, or on a node where it "
+            "reaches its server, on port 7331 or any free one; empty: none"
+        ),
+    ] = "auto"
     neighbour_address: Annotated[
         str, Meta(description="HOST:PORT by which other nodes reach that, if it is another")
     ] = ""
@@ -273,6 +383,7 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neighbour_timeout_s: Annotated[
         float, Meta(gt=0, description="A neighbour that says nothing for this long is down")
     ] = 2.0
+    repair_s: Annotated[float, Meta(gt=0, description="It is looked this often who has which code")] = 5.0
     keep_alive_s: Annotated[float, Meta(gt=0, description="An idle worker is kept this long")] = 600.0
     call_timeout_s: Annotated[
         float, Meta(gt=0, description="A call that names no time of its own is ended after this")
@@ -325,86 +436,13 @@ class FunctionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=64, description="Prepared cells, and blank Node.js processes, kept ready")
     ] = 3
     worker_pids: Annotated[int, Meta(ge=8, description="Processes and threads of a worker")] = 256
-
-
-class MarketSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Capacity for sale, and borrowed: terms, limits of buyers and peers, what share of nodes is offered."""
-
-    hold_s: Annotated[float, Meta(gt=0, description="A hold that is not bought ends after this")] = 60.0
-    max_wait_s: Annotated[
-        float, Meta(ge=0, description="A buyer may wait at most this long for room that others hold")
-    ] = 30.0
-    max_waiting: Annotated[int, Meta(ge=0, description="Buyers that may wait for one flavor")] = 256
-    contract_s: Annotated[float, Meta(gt=0, description="Length of a contract that names none")] = 3600.0
-    max_contract_s: Annotated[float, Meta(gt=0, description="Longest contract, from its start")] = (
-        365 * 86400.0
-    )
-    notice_s: Annotated[
-        float, Meta(ge=0, description="Contracts are taken back no sooner than this after it was said")
-    ] = 120.0
-    max_holds: Annotated[int, Meta(ge=1, description="Holds of one buyer at once")] = 64
-    hold_percent: Annotated[
-        int,
+    egress: Annotated[
+        str,
         Meta(
-            ge=1,
-            le=100,
-            description="Share of a flavor that one buyer may hold unpaid, if it is sold in parts",
+            pattern="^(all|internet)$",
+            description="What functions may reach: `internet` closes private networks and the node to them",
         ),
-    ] = 100
-    max_lapsed: Annotated[
-        int, Meta(ge=1, description="Holds that a buyer may let expire in an hour before it gets no more")
-    ] = 256
-    max_flavors: Annotated[int, Meta(ge=1, description="Flavors that may be offered")] = 200_000
-    keep_ended: Annotated[
-        int, Meta(ge=0, description="Ended holds, and ended contracts, that can still be asked for")
-    ] = 10_000
-    history: Annotated[
-        int, Meta(ge=1, description="Changes of flavors kept for subscribers that come back")
-    ] = 10_000
-    sell_percent: Annotated[
-        int, Meta(ge=0, le=100, description="Share of each node's room that is for sale; 0: nothing is")
-    ] = 0
-    sell_nodes: Annotated[
-        tuple[str, ...], Meta(description="Only nodes with all of these labels, as KEY=VALUE")
-    ] = ()
-    sell_price: Annotated[
-        str, Meta(description="Price of one core, and the memory and disk that come with it, for a period")
-    ] = "0.01"
-    sell_currency: Annotated[str, Meta(description="ISO 4217 code of that price")] = "EUR"
-    sell_period: Annotated[str, Meta(description="Its period, an ISO 8601 duration")] = "PT1H"
-    sell_cpu_min: Annotated[int, Meta(ge=0, description="Least part of a node's offer, cores")] = 1
-    sell_cpu_step: Annotated[int, Meta(ge=0, description="Parts grow in steps of this, cores; 0: any")] = 1
-    sell_memory_min: Annotated[int, Meta(ge=0, description="Least part of a node's offer, MB")] = 256
-    sell_memory_step: Annotated[int, Meta(ge=0, description="Parts grow in steps of this, MB; 0: any")] = 256
-    sell_max_count: Annotated[
-        int, Meta(ge=1, description="Equal parts of a node's offer that may be taken together")
-    ] = 1
-    location: Annotated[str, Meta(description="Where this cloud is, as buyers read it")] = ""
-    buyers: Annotated[
-        tuple[str, ...],
-        Meta(description="Clouds (`key...`) and accounts that may buy; empty: all who can show who they are"),
-    ] = ()
-    buyer_silence_s: Annotated[
-        float, Meta(gt=0, description="A contract whose buyer left its door for this long is ended")
-    ] = 3600.0
-    max_guests: Annotated[int, Meta(ge=1, description="Instances of a buyer in one contract's cell")] = 256
-    guest_registries: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Registries with private addresses that images of buyers may come from, as "
-            "HOST[:PORT]; `*` stands for anything. Those with public addresses need not be named"
-        ),
-    ] = ()
-    list_timeout_s: Annotated[float, Meta(gt=0, description="A peer's offers come within this")] = 3.0
-    deal_timeout_s: Annotated[
-        float, Meta(gt=0, description="Reserving, buying and opening at one peer take at most this")
-    ] = 20.0
-    drain_s: Annotated[
-        float, Meta(ge=0, description="A borrowed node is drained this long before its contract ends")
-    ] = 60.0
-    peer_silence_s: Annotated[
-        float, Meta(gt=0, description="A contract whose provider is silent for this long is given up")
-    ] = 120.0
+    ] = "all"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -414,6 +452,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(description="Data folder; empty: /var/lib/skerry as root, else ~/.local/share/skerry")
     ] = ""
     stop_timeout_s: Annotated[float, Meta(gt=0, description="A clean stop takes at most this long")] = 10.0
+    disk_reserve_mb: Annotated[
+        int,
+        Meta(
+            ge=0, le=65536, description="Disk kept back so that stop and delete work when it is full; 0: none"
+        ),
+    ] = 16
     log: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
     grpc: GrpcSettings = GrpcSettings()
@@ -428,7 +472,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     market: MarketSettings = MarketSettings()
 
 
-class Knob(NamedTuple):
+class SettingField(NamedTuple):
     """One leaf of the tree: its dotted `key`, its annotated type, and its default."""
 
     key: str
@@ -442,12 +486,12 @@ class Knob(NamedTuple):
         return "SKERRY_" + self.key.replace(".", "_").upper()
 
 
-def knobs() -> dict[str, Knob]:
+def setting_fields() -> dict[str, SettingField]:
     """Every knob by its dotted key, in the order of the tree."""
     return {knob.key: knob for knob in _leaves(Settings, "")}
 
 
-def _leaves(tree: type[msgspec.Struct], prefix: str) -> Iterator[Knob]:
+def _leaves(tree: type[msgspec.Struct], prefix: str) -> Iterator[SettingField]:
     hints = get_type_hints(tree, include_extras=True)
     for field in msgspec.structs.fields(tree):
         hint, key = hints[field.name], f"{prefix}{field.name}"
@@ -455,4 +499,4 @@ def _leaves(tree: type[msgspec.Struct], prefix: str) -> Iterator[Knob]:
             yield from _leaves(hint, f"{key}.")
         else:
             meta = next(extra for extra in get_args(hint) if isinstance(extra, Meta))
-            yield Knob(key, hint, field.default, meta)
+            yield SettingField(key, hint, field.default, meta)

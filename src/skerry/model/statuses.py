@@ -1,9 +1,9 @@
 """What an instance is seen to be doing, what is wished of it, and which change may follow which.
 
-The observed status is the union of both Kudo documents. `ALLOWED` is the whole state machine; every change of
-an instance's status goes through `check`, wherever it comes from. What is wished (`Desired`) is kept apart:
-it is the user's word and changes at once, while the status follows as the world does. Numbers and other
-spellings of a contract belong to `skerry.wire`.
+The observed status is the union of both Kudo documents. `TRANSITIONS` is the whole state machine; every
+change of an instance's status goes through `check`, wherever it comes from. What is wished (`DesiredStatus`)
+is kept apart: it is the user's word and changes at once, while the status follows as the world does. Numbers
+and other spellings of a contract belong to `skerry.wire`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 from skerry.model import errors
 
 
-class Status(enum.StrEnum):
+class InstanceStatus(enum.StrEnum):
     """What an instance was last seen to be doing."""
 
     SCHEDULING = "SCHEDULING"  # waits for a node; stays here, with a reason, while none has room
@@ -29,7 +29,7 @@ class Status(enum.StrEnum):
     FAILED = "FAILED"  # over: it never ran, or its restarts are used up
 
 
-class Desired(enum.StrEnum):
+class DesiredStatus(enum.StrEnum):
     """What the user wants of an instance."""
 
     RUNNING = "RUNNING"
@@ -37,98 +37,106 @@ class Desired(enum.StrEnum):
     DESTROYED = "DESTROYED"
 
 
-FINAL = frozenset({Status.TERMINATED, Status.FAILED})
+TERMINAL = frozenset({InstanceStatus.TERMINATED, InstanceStatus.FAILED})
 
-ALLOWED: dict[Status, frozenset[Status]] = {
-    Status.SCHEDULING: frozenset(
+TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
+    InstanceStatus.SCHEDULING: frozenset(
         {
-            Status.SCHEDULED,
-            Status.STOPPED,  # stopped before it had a node: there is nothing to wait for
-            Status.DESTROYING,
+            InstanceStatus.SCHEDULED,
+            InstanceStatus.STOPPED,  # stopped before it had a node: there is nothing to wait for
+            InstanceStatus.DESTROYING,
         }
     ),
-    Status.SCHEDULED: frozenset(
+    InstanceStatus.SCHEDULED: frozenset(
         {
-            Status.STARTING,
-            Status.SCHEDULING,  # its node was lost, or refused it
-            Status.STOPPED,  # stopped before its node began
-            Status.DESTROYING,
+            InstanceStatus.STARTING,
+            InstanceStatus.SCHEDULING,  # its node was lost, or refused it
+            InstanceStatus.STOPPED,  # stopped before its node began
+            InstanceStatus.DESTROYING,
         }
     ),
-    Status.STARTING: frozenset(
+    InstanceStatus.STARTING: frozenset(
         {
-            Status.RUNNING,
-            Status.FAILED,  # no image, or it cannot be started
-            Status.SCHEDULING,  # its node was lost before it ran
-            Status.STOPPING,
-            Status.DESTROYING,
+            InstanceStatus.RUNNING,
+            InstanceStatus.FAILED,  # no image, or it cannot be started
+            InstanceStatus.SCHEDULING,  # its node was lost before it ran
+            InstanceStatus.STOPPING,
+            InstanceStatus.DESTROYING,
         }
     ),
-    Status.RUNNING: frozenset(
+    InstanceStatus.RUNNING: frozenset(
         {
-            Status.STOPPING,
-            Status.CRASHED,
-            Status.STARTING,  # ended well, and is to run again
-            Status.SCHEDULING,  # its node was lost, or gives it up
-            Status.TERMINATED,  # ended well, and no restart is due
-            Status.DESTROYING,
+            InstanceStatus.STOPPING,
+            InstanceStatus.CRASHED,
+            InstanceStatus.STARTING,  # ended well, and is to run again
+            InstanceStatus.SCHEDULING,  # its node was lost, or gives it up
+            InstanceStatus.TERMINATED,  # ended well, and no restart is due
+            InstanceStatus.DESTROYING,
         }
     ),
-    Status.STOPPING: frozenset({Status.STOPPED, Status.DESTROYING}),
-    Status.STOPPED: frozenset(
+    InstanceStatus.STOPPING: frozenset({InstanceStatus.STOPPED, InstanceStatus.DESTROYING}),
+    InstanceStatus.STOPPED: frozenset(
         {
-            Status.SCHEDULING,
-            Status.STARTING,  # its cell is still on its node
-            Status.DESTROYING,
+            InstanceStatus.SCHEDULING,
+            InstanceStatus.STARTING,  # its cell is still on its node
+            InstanceStatus.DESTROYING,
         }
     ),
-    Status.CRASHED: frozenset(
+    InstanceStatus.CRASHED: frozenset(
         {
-            Status.STARTING,  # restarted where it is
-            Status.SCHEDULING,  # moved
-            Status.FAILED,  # its restarts are used up
-            Status.STOPPED,  # stopped while it waited for its restart
-            Status.DESTROYING,
+            InstanceStatus.STARTING,  # restarted where it is
+            InstanceStatus.SCHEDULING,  # moved
+            InstanceStatus.FAILED,  # its restarts are used up
+            InstanceStatus.STOPPED,  # stopped while it waited for its restart
+            InstanceStatus.DESTROYING,
         }
     ),
-    Status.DESTROYING: frozenset({Status.TERMINATED}),
-    Status.TERMINATED: frozenset(),
-    Status.FAILED: frozenset(),
+    InstanceStatus.DESTROYING: frozenset({InstanceStatus.TERMINATED}),
+    InstanceStatus.TERMINATED: frozenset(),
+    InstanceStatus.FAILED: frozenset(),
 }
 
 
-def may_become(now: Status, then: Status) -> bool:
+def may_become(now: InstanceStatus, then: InstanceStatus) -> bool:
     """True if `then` may follow `now`; a repeat of the same status always may."""
-    return now is then or then in ALLOWED[now]
+    return now is then or then in TRANSITIONS[now]
 
 
-def check(now: Status, then: Status) -> None:
-    """Raise `Refused` unless `then` may follow `now`."""
+def check(now: InstanceStatus, then: InstanceStatus) -> None:
+    """Raise `FailedPrecondition` unless `then` may follow `now`."""
     if may_become(now, then):
         return
-    if now in FINAL:
-        raise errors.Refused(f"it is {now}, which is final; create a new instance")
-    possible = ", ".join(sorted(ALLOWED[now]))
-    raise errors.Refused(f"it is {now} and cannot become {then}; from there it can become {possible}")
+    if now in TERMINAL:
+        raise errors.FailedPrecondition(f"it is {now}, which is final; create a new instance")
+    possible = ", ".join(sorted(TRANSITIONS[now]))
+    raise errors.FailedPrecondition(
+        f"it is {now} and cannot become {then}; from there it can become {possible}"
+    )
 
 
 # What only a node can know, and so may have failed to tell; the likelier first.
-_ON_NODES = (Status.STARTING, Status.RUNNING, Status.STOPPING, Status.STOPPED, Status.CRASHED)
+_ON_NODES = (
+    InstanceStatus.STARTING,
+    InstanceStatus.RUNNING,
+    InstanceStatus.STOPPING,
+    InstanceStatus.STOPPED,
+    InstanceStatus.CRASHED,
+)
 
 
 @functools.cache
-def way(now: Status, then: Status) -> tuple[Status, ...]:
+def shortest_path(now: InstanceStatus, then: InstanceStatus) -> tuple[InstanceStatus, ...]:
     """The shortest way from `now` to `then`, without `now`, by what may happen on a node and was not told.
 
-    Raises `Refused` if there is none.
+    Raises `FailedPrecondition` if there is none.
     """
-    ways: dict[Status, tuple[Status, ...]] = {now: ()}
+    ways: dict[InstanceStatus, tuple[InstanceStatus, ...]] = {now: ()}
     reached = [now]
     for status in reached:
         if may_become(status, then):
             return (*ways[status], then)
         for following in _ON_NODES:
-            if following in ALLOWED[status] and following not in ways:
+            if following in TRANSITIONS[status] and following not in ways:
                 ways[following] = (*ways[status], following)
                 reached.append(following)
     check(now, then)
@@ -147,18 +155,18 @@ class NodeStatus(enum.StrEnum):
 
 
 # Reports speak of nodes in the words for instances; these are the ones that mean something there.
-_OF_NODES: dict[Status, NodeStatus] = {
-    Status.STARTING: NodeStatus.REGISTERING,
-    Status.RUNNING: NodeStatus.READY,
-    Status.STOPPING: NodeStatus.DRAINING,
-    Status.STOPPED: NodeStatus.DRAINED,
-    Status.TERMINATED: NodeStatus.LEFT,
-    Status.FAILED: NodeStatus.LOST,
-    Status.CRASHED: NodeStatus.LOST,
+_OF_NODES: dict[InstanceStatus, NodeStatus] = {
+    InstanceStatus.STARTING: NodeStatus.REGISTERING,
+    InstanceStatus.RUNNING: NodeStatus.READY,
+    InstanceStatus.STOPPING: NodeStatus.DRAINING,
+    InstanceStatus.STOPPED: NodeStatus.DRAINED,
+    InstanceStatus.TERMINATED: NodeStatus.LEFT,
+    InstanceStatus.FAILED: NodeStatus.LOST,
+    InstanceStatus.CRASHED: NodeStatus.LOST,
 }
 
 
-def of_node(status: Status) -> NodeStatus:
+def of_node(status: InstanceStatus) -> NodeStatus:
     """What `status` says of a node; `Invalid` if it says nothing of one."""
     try:
         return _OF_NODES[status]

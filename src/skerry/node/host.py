@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 
 # As the Go world, and with it every image registry, writes them.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -22,7 +22,7 @@ _GIGABYTE = 1024**3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Host(msgspec.Struct, frozen=True):
+class HostInfo(msgspec.Struct, frozen=True):
     """What a machine has, from one start of it to the next."""
 
     architecture: str
@@ -59,9 +59,9 @@ def system() -> str:
     return platform.system().lower()
 
 
-def describe(data: Path, cgroups: str, runtime: str = "") -> Host:
+def describe(data: Path, cgroups: str, runtime: str = "") -> HostInfo:
     """This machine, with `data` as its data folder."""
-    return Host(
+    return HostInfo(
         architecture=architecture(),
         system=system(),
         kernel=platform.release(),
@@ -86,14 +86,14 @@ def measure(data: Path) -> HostUsage:
     )
 
 
-def room(data: Path, *, held_bytes: int = 0, kept_mb: int = 0) -> Room:
+def usable_resources(data: Path, *, held_bytes: int = 0, kept_mb: int = 0) -> Resources:
     """All of this machine that can be given to cells: of the disk what is free, and `held_bytes`, which cells
     have written already; of the memory all but `kept_mb`. How much is given away is for others to say."""
     free_bytes = psutil.disk_usage(str(data)).free + held_bytes
-    return Room(
+    return Resources(
         Millicores(_cpus() * _MILLICORES),
-        Megabytes(min(max(0, psutil.virtual_memory().total // _MEGABYTE - kept_mb), MOST)),
-        Gigabytes(min(free_bytes // _GIGABYTE, MOST)),
+        Megabytes(min(max(0, psutil.virtual_memory().total // _MEGABYTE - kept_mb), MAX_AMOUNT)),
+        Gigabytes(min(free_bytes // _GIGABYTE, MAX_AMOUNT)),
     )
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from skerry.model.room import NOTHING, Room
+from skerry.model.resources import NO_RESOURCES, Resources
 
 
-class Packing(NamedTuple):
+class PackingResult(NamedTuple):
     """What came of it."""
 
     nodes: int  # that have something
     given: float  # the share of all cpu and memory that was given away
 
 
-def best_fit(rooms: Sequence[Room], asks: Iterable[Room]) -> Packing:
+def best_fit(rooms: Sequence[Resources], asks: Iterable[Resources]) -> PackingResult:
     """Where best fit puts `asks`; those that fit nowhere are left out."""
     free = list(rooms)
     for ask in asks:
@@ -30,12 +30,12 @@ def best_fit(rooms: Sequence[Room], asks: Iterable[Room]) -> Packing:
     return measure(rooms, [room - rest for room, rest in zip(rooms, free, strict=True)])
 
 
-def measure(rooms: Sequence[Room], used: Sequence[Room]) -> Packing:
+def measure(rooms: Sequence[Resources], used: Sequence[Resources]) -> PackingResult:
     """What it comes to if of each of `rooms` so much is used."""
     cpu = sum(room.cpu for room in used) / max(1, sum(room.cpu for room in rooms))
     memory = sum(room.memory for room in used) / max(1, sum(room.memory for room in rooms))
-    return Packing(sum(room != NOTHING for room in used), (cpu + memory) / 2)
+    return PackingResult(sum(room != NO_RESOURCES for room in used), (cpu + memory) / 2)
 
 
-def _left(free: Room, ask: Room, room: Room) -> float:
+def _left(free: Resources, ask: Resources, room: Resources) -> float:
     return (free.cpu - ask.cpu) / max(1, room.cpu) + (free.memory - ask.memory) / max(1, room.memory)

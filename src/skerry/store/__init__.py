@@ -1,1 +1,1 @@
-"""Durable state behind one protocol: `protocol` is the contract; `memory`, `sqlite` and `etcd` keep it."""
+"""Durable state behind one protocol: `protocol` is the contract; `local`, `sqlite` and `etcd` keep it."""

@@ -1,4 +1,4 @@
-"""The contract of durable state, in the shape of etcd; `memory`, `sqlite` and `etcd` keep it.
+"""The contract of durable state, in the shape of etcd; `local`, `sqlite` and `etcd` keep it.
 
 Keys are text, values are bytes. Every transaction that changes something gets the next **revision**, one
 number for the whole store; its changes are seen together or not at all. `range` without a cursor is one
@@ -67,7 +67,7 @@ class Expect(msgspec.Struct, frozen=True):
     revision: int = ABSENT
 
 
-class Page(msgspec.Struct, frozen=True):
+class RangePage(msgspec.Struct, frozen=True):
     """A part of a range in key order. `cursor` is None on the last page; `revision` is this page's moment."""
 
     entries: tuple[Entry, ...]
@@ -96,7 +96,7 @@ class Store(Protocol):
         """The key as of all transactions that have returned, or None."""
         ...
 
-    async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> Page:
+    async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> RangePage:
         """Keys that start with `prefix`, in order; at most `limit` (0: all). `cursor` goes on after a page.
 
         A later page may be of a later moment than the first; watching from the first page's revision
@@ -140,6 +140,10 @@ class Store(Protocol):
 
     async def revision(self) -> int:
         """The newest revision."""
+        ...
+
+    async def check_writes(self) -> None:
+        """Raise `Unavailable` if a transaction would be refused now, as far as can be told without one."""
         ...
 
     async def close(self) -> None:

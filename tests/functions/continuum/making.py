@@ -6,19 +6,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from skerry.functions.continuum.learning import Learnt, Seen
-from skerry.functions.continuum.views import Demand, Place, View
+from skerry.functions.continuum.call_time_model import CallObservation, CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, Candidate, CandidateView
 from skerry.model.ids import FunctionName, NodeId
 
 F = FunctionName("f")
 HERE = NodeId("here")
 
 
-def demand(**fields: Any) -> Demand:
-    return Demand(**{"function": F, "memory": 128, "cpu": 1.0, **fields})
+def demand(**fields: Any) -> CallDemand:
+    return CallDemand(**{"function": F, "memory": 128, "cpu": 1.0, **fields})
 
 
-def place(node: str, **fields: Any) -> Place:
+def place(node: str, **fields: Any) -> Candidate:
     """With 1024 MB and 4 cores, all free; 10 ms away unless it is here."""
     is_here = node == HERE
     usual = {
@@ -28,18 +28,18 @@ def place(node: str, **fields: Any) -> Place:
         "cpus_free": 4.0,
         "rtt_s": 0.0 if is_here else 0.01,
     }
-    return Place(node=NodeId(node), area="edge", is_here=is_here, **{**usual, **fields})
+    return Candidate(node=NodeId(node), area="edge", is_here=is_here, **{**usual, **fields})
 
 
-def full(node: str, **fields: Any) -> Place:
+def full(node: str, **fields: Any) -> Candidate:
     return place(node, **{"memory_free": 0, "cpus_free": 0.0, "waiting": 4, **fields})
 
 
-def here(**fields: Any) -> Place:
+def here(**fields: Any) -> Candidate:
     return place(HERE, **fields)
 
 
-def full_here(**fields: Any) -> Place:
+def full_here(**fields: Any) -> Candidate:
     return full(HERE, **fields)
 
 
@@ -47,7 +47,7 @@ memories = st.sampled_from([1, 64, 128, 1024, 4096])  # MB
 cores = st.sampled_from([0.0, 0.25, 1.0, 2.0, 8.0])
 moments = st.sampled_from([0.0, 1e-6, 0.01, 0.5, 3.0, 1e6])  # seconds
 demands = st.builds(
-    Demand,
+    CallDemand,
     st.sampled_from([F, FunctionName("g")]),
     memories,
     cores,
@@ -57,16 +57,16 @@ demands = st.builds(
     st.booleans(),
     st.integers(0, 2),
 )
-seens = st.builds(Seen, moments, st.none() | moments, st.none() | moments, moments)
+seens = st.builds(CallObservation, moments, st.none() | moments, st.none() | moments, moments)
 
 
 @st.composite
-def places(draw: st.DrawFn, node: str) -> Place:
+def places(draw: st.DrawFn, node: str) -> Candidate:
     """A place as a node would tell of it, or one that is gone."""
     memory_total, cpus_total = draw(memories), draw(cores)
     is_here = node == HERE
     warm, seats, waiting = draw(st.sampled_from([(0, 0, 0), (1, 0, 0), (0, 1, 3), (0, 0, 50)]))
-    return Place(
+    return Candidate(
         NodeId(node),
         "edge",
         is_here,
@@ -83,8 +83,8 @@ def places(draw: st.DrawFn, node: str) -> Place:
 
 
 @st.composite
-def views(draw: st.DrawFn) -> View:
-    return View(
+def views(draw: st.DrawFn) -> CandidateView:
+    return CandidateView(
         draw(places(HERE)),
         tuple(draw(places(f"neighbour-{number}")) for number in range(draw(st.integers(0, 3)))),
         tuple(draw(places(f"cloud-{number}")) for number in range(draw(st.integers(0, 2)))),
@@ -92,9 +92,9 @@ def views(draw: st.DrawFn) -> View:
 
 
 @st.composite
-def experiences(draw: st.DrawFn) -> Learnt:
+def experiences(draw: st.DrawFn) -> CallTimeModel:
     """What a node may have learnt, of places that the views above have."""
-    learnt = Learnt()
+    learnt = CallTimeModel()
     for node in draw(st.lists(st.sampled_from([HERE, "neighbour-0", "cloud-0"]), max_size=4)):
         where = draw(places(node))
         if draw(st.booleans()):

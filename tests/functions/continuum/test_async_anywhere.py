@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from skerry.functions.asynchronous import Asynchronous
-from skerry.functions.continuum import origins
-from skerry.functions.results import Polled
-from skerry.kit.tasks import give_up
-from skerry.model.calls import Ask, CallState, Failure
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.model.calls import CallFailure, CallRequest, CallState
 from skerry.model.ids import FunctionName
-from tests.functions.continuum.towns import Fault, Resident, Town
+from tests.functions.continuum.towns import Fault, Resident, Town, accepting
 from tests.support.waiting import eventually
 from tests.support.workers import function
 
 F = replace(function("f", memory=16), policy="cloudonly")
 
 
-@asynccontextmanager
-async def accepting(resident: Resident, folder: Path) -> AsyncIterator[None]:
-    """With real async calls at this member, on disk."""
-    clock, node = resident.town.clock, resident.member.node
-    folder.mkdir()
-    kept = await Asynchronous.open(
-        folder, resident.continuum, clock, resident.settings, origins.id_maker(node)
-    )
-    running = asyncio.create_task(kept.run())
-    resident.guests._polls = kept
-    resident.polls = origins.Origins(kept, resident.links, resident.continuum.places)
-    try:
-        yield
-    finally:
-        await give_up([running])
-        await kept.close(within_s=5.0)
-
-
 async def test_every_async_call_is_run_at_most_once_and_its_end_is_found_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.functions.asynchronous._RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("skerry.functions.asynchronous.runner._RETRY_AFTER_S", 0.01)
     async with AsyncExitStack() as stack:
         town = await stack.enter_async_context(Town(F, timeout_s=0.01))
         here = town.join("here", remote_area="cloud", ping_s=0.02)
@@ -58,11 +35,11 @@ async def test_every_async_call_is_run_at_most_once_and_its_end_is_found_anywher
         faults = itertools.cycle([None, *Fault])
         town.fault = lambda _here, _there: next(faults)
         asked = {
-            await resident.polls.accept(Ask(FunctionName("f"), b"%d" % number)): b"%d" % number
+            await resident.polls.accept(CallRequest(FunctionName("f"), b"%d" % number)): b"%d" % number
             for number, resident in enumerate([here, there] * 15)
         }
 
-        async def told(asker: Resident, id: str) -> Polled | None:
+        async def told(asker: Resident, id: str) -> AsyncCallResult | None:
             polled = await asker.polls.poll(id)
             assert polled is not None
             return polled if polled.report is not None else None
@@ -76,18 +53,18 @@ async def test_every_async_call_is_run_at_most_once_and_its_end_is_found_anywher
             if one.state is CallState.DONE:
                 assert (one.report.answer.result, town.runs[params]) == (params, 1)
             else:
-                assert one.report.answer.failure is Failure.INTERRUPTED
+                assert one.report.answer.failure is CallFailure.INTERRUPTED
         assert sum(town.runs.values()) >= 20
 
 
 async def test_while_no_member_can_be_reached_a_server_keeps_async_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.functions.asynchronous._RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("skerry.functions.asynchronous.runner._RETRY_AFTER_S", 0.01)
     async with Town(F) as town:
         server = town.join("server", memory=0, cpus=0.0, is_server=True)
         async with accepting(server, tmp_path / "server"):
-            id = await server.polls.accept(Ask(FunctionName("f"), b"1"))
+            id = await server.polls.accept(CallRequest(FunctionName("f"), b"1"))
             waiting = server.continuum.settle
             tries = 0
 
@@ -98,7 +75,7 @@ async def test_while_no_member_can_be_reached_a_server_keeps_async_calls(
 
             server.continuum.settle = settle  # type: ignore[method-assign,assignment]
             await eventually(lambda: tries > 2)
-            assert await server.polls.poll(id) == Polled(CallState.QUEUED)
+            assert await server.polls.poll(id) == AsyncCallResult(CallState.QUEUED)
             town.join("node")
             await town.meet()
 

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from skerry.functions.continuum.classes import DEFAULT_CLASSES
-from skerry.functions.continuum.learning import Learnt
-from skerry.functions.continuum.policies import choosing
-from skerry.functions.continuum.policies.guarding import Guarded
-from skerry.functions.continuum.views import RUN, Decision, Demand, Drop, Offload, View
+from skerry.functions.continuum.call_time_model import CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, CandidateView
+from skerry.functions.continuum.policies import loading
+from skerry.functions.continuum.policies.checked import CheckedPolicy
+from skerry.functions.continuum.policy import RUN, Offload, RejectCall, RoutingDecision
+from skerry.functions.qos import DEFAULT_CLASSES
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from tests.functions.continuum.making import HERE, demand, full_here, place
 
 GOOD = """
-from skerry.functions.continuum.views import RUN
+from skerry.functions.continuum.policy import RUN
 
 class Mine:
     name = "mine"
@@ -55,21 +56,21 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         sys.modules.pop(module, None)
 
 
-@pytest.mark.parametrize("name", list(choosing.OWN))
+@pytest.mark.parametrize("name", list(loading.OWN))
 def test_our_own_policies_have_the_names_they_are_chosen_by(name: str) -> None:
-    assert choosing.choose(name, DEFAULT_CLASSES).name == name
+    assert loading.load_policy(name, DEFAULT_CLASSES).name == name
 
 
 def test_a_package_brings_a_policy(install: Install) -> None:
     install(GOOD)
-    policy = choosing.choose("mine", DEFAULT_CLASSES)
+    policy = loading.load_policy("mine", DEFAULT_CLASSES)
     assert policy.name == "mine"
-    assert policy.decide(demand(), View(full_here()), Learnt()) == RUN
+    assert policy.decide(demand(), CandidateView(full_here()), CallTimeModel()) == RUN
 
 
 def test_a_package_cannot_take_the_name_of_one_of_ours(install: Install) -> None:
     install(GOOD, name="default")
-    assert not isinstance(choosing.choose("default", DEFAULT_CLASSES), Guarded)
+    assert not isinstance(loading.load_policy("default", DEFAULT_CLASSES), CheckedPolicy)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_package_cannot_take_the_name_of_one_of_ours(install: Install) -> None
 def test_what_is_no_policy_is_refused_with_what_is_wrong(install: Install, code: str, words: str) -> None:
     install(code)
     with pytest.raises(errors.Invalid) as refused:
-        choosing.choose("mine", DEFAULT_CLASSES)
+        loading.load_policy("mine", DEFAULT_CLASSES)
     assert words in refused.value.message
     assert "'mine'" in refused.value.message
     assert refused.value.field == "policy"
@@ -100,7 +101,7 @@ def test_two_packages_with_the_same_name_are_both_named(install: Install) -> Non
     install(GOOD, package="one")
     install(GOOD, package="two")
     with pytest.raises(errors.Invalid, match="several packages \\(one, two\\)"):
-        choosing.choose("mine", DEFAULT_CLASSES)
+        loading.load_policy("mine", DEFAULT_CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_two_packages_with_the_same_name_are_both_named(install: Install) -> Non
 )
 def test_a_name_that_is_nobodys_is_told_with_those_that_are(name: str, words: str) -> None:
     with pytest.raises(errors.Invalid) as refused:
-        choosing.choose(name, DEFAULT_CLASSES)
+        loading.load_policy(name, DEFAULT_CLASSES)
     assert words in refused.value.message
     assert "skerry.policies" in refused.value.message
 
@@ -116,7 +117,7 @@ def test_a_name_that_is_nobodys_is_told_with_those_that_are(name: str, words: st
 def test_a_near_name_of_a_package_is_proposed_too(install: Install) -> None:
     install(GOOD)
     with pytest.raises(errors.Invalid, match="did you mean 'mine'"):
-        choosing.choose("mines", DEFAULT_CLASSES)
+        loading.load_policy("mines", DEFAULT_CLASSES)
 
 
 class Told:
@@ -127,14 +128,14 @@ class Told:
     def __init__(self, decision: Any) -> None:
         self._decision = decision
 
-    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
         if isinstance(self._decision, Exception):
             raise self._decision
-        decision: Decision = self._decision
+        decision: RoutingDecision = self._decision
         return decision
 
 
-VIEW = View(full_here(), (place("near"), place("down", is_up=False)), (place("cloud"),))
+VIEW = CandidateView(full_here(), (place("near"), place("down", is_up=False)), (place("cloud"),))
 
 
 def nodes(*names: str) -> tuple[NodeId, ...]:
@@ -143,11 +144,11 @@ def nodes(*names: str) -> tuple[NodeId, ...]:
 
 @pytest.mark.parametrize(
     "decision",
-    [RUN, Drop("no"), Offload(NodeId("near")), Offload(NodeId("cloud"), nodes("near", HERE))],
+    [RUN, RejectCall("no"), Offload(NodeId("near")), Offload(NodeId("cloud"), nodes("near", HERE))],
     ids=["run", "drop", "offload", "in order"],
 )
-def test_what_a_policy_may_decide_is_done(decision: Decision) -> None:
-    assert Guarded(Told(decision)).decide(demand(), VIEW, Learnt()) == decision
+def test_what_a_policy_may_decide_is_done(decision: RoutingDecision) -> None:
+    assert CheckedPolicy(Told(decision)).decide(demand(), VIEW, CallTimeModel()) == decision
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,8 @@ def test_what_a_policy_may_decide_is_done(decision: Decision) -> None:
 def test_whatever_else_it_decides_the_call_runs_here_and_the_log_says_why_once(
     decision: Any, fields: dict[str, Any]
 ) -> None:
-    guarded = Guarded(Told(decision))
+    guarded = CheckedPolicy(Told(decision))
     with capture_logs() as logs:
-        assert {guarded.decide(demand(**fields), VIEW, Learnt()) for _ in range(5)} == {RUN}
+        assert {guarded.decide(demand(**fields), VIEW, CallTimeModel()) for _ in range(5)} == {RUN}
     assert [entry["event"] for entry in logs] == ["policy.overruled"]
     assert logs[0]["policy"] == "told"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.functions.continuum.classes import DEFAULT_CLASSES, QosClass, of_call, parse_classes
+from skerry.functions.qos import DEFAULT_CLASSES, QosClass, class_of_call, parse_classes
 from skerry.model import errors
 from skerry.model.settings import FunctionSettings
 
@@ -43,8 +43,8 @@ def test_what_is_no_class_is_refused_with_what_is_wrong(lines: tuple[str, ...], 
 
 
 def test_a_call_of_a_class_beyond_the_last_counts_as_of_the_last() -> None:
-    assert of_call(DEFAULT_CLASSES, 0).name == "background"
-    assert of_call(DEFAULT_CLASSES, 255).name == "urgent"
+    assert class_of_call(DEFAULT_CLASSES, 0).name == "background"
+    assert class_of_call(DEFAULT_CLASSES, 255).name == "urgent"
 
 
 def test_classes_are_written_as_they_are_read() -> None:

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from skerry.functions.continuum.coordinates import (
+from skerry.functions.coordinates import (
     EXTENT_S,
     MAX_ERROR,
     MAX_RTT_S,

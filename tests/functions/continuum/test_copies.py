@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from skerry.functions.code import digest_of
-from skerry.functions.continuum.copies import Copies
+from skerry.functions.continuum.function_replica import FunctionReplica
+from skerry.functions.registry.code_store import digest_of
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import give_up
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
-from skerry.model.sessions import Functions
+from skerry.model.node_messages import FunctionUpdate
 from skerry.model.settings import FunctionSettings
 from tests.functions.registries import HELLO, OTHER
 from tests.support.waiting import eventually
@@ -29,18 +29,18 @@ def of(name: str, code: bytes = HELLO, version: int = 1) -> Function:
     return replace(function(name, version=version), code=digest_of(code))
 
 
-def whole(*functions: Function) -> Functions:
-    return Functions(is_whole=True, functions=functions)
+def whole(*functions: Function) -> FunctionUpdate:
+    return FunctionUpdate(is_whole=True, functions=functions)
 
 
 @asynccontextmanager
-async def opened(folder: Path, in_use: set[Digest] | None = None) -> AsyncIterator[Copies]:
-    copies = await Copies.open(folder, FunctionSettings(), SystemClock())
+async def opened(folder: Path, in_use: set[Digest] | None = None) -> AsyncIterator[FunctionReplica]:
+    copies = await FunctionReplica.open(folder, FunctionSettings(), SystemClock())
     running = asyncio.ensure_future(copies.run(lambda: in_use or set()))
     try:
         yield copies
     finally:
-        await give_up([running])
+        await cancel_and_wait([running])
         await copies.close()
 
 
@@ -48,10 +48,12 @@ async def test_functions_are_those_that_were_told_last(tmp_path: Path) -> None:
     async with opened(tmp_path) as copies:
         await copies.hear(whole(of("Alpha"), of("beta")))
         assert copies.names() == ["Alpha", "beta"]
-        assert copies.get("ALPHA") == of("Alpha")
-        await copies.hear(Functions(False, (of("beta", version=2), of("gamma")), (FunctionName("alpha"),)))
+        assert copies.get("Alpha") == of("Alpha")
+        await copies.hear(
+            FunctionUpdate(False, (of("beta", version=2), of("gamma")), (FunctionName("Alpha"),))
+        )
         assert copies.names() == ["beta", "gamma"]
-        assert copies.get("alpha") is None
+        assert copies.get("Alpha") is None
         assert copies.get("beta") == of("beta", version=2)
         await copies.hear(whole(of("gamma")))
         assert copies.names() == ["gamma"]
@@ -104,7 +106,7 @@ async def test_what_was_told_is_on_disk_soon_without_an_orderly_end(tmp_path: Pa
     async with opened(tmp_path) as copies:
         await copies.hear(whole(of("a")))
         await eventually(lambda: (tmp_path / "functions.json").exists())
-        other = await Copies.open(tmp_path, FunctionSettings(), SystemClock())
+        other = await FunctionReplica.open(tmp_path, FunctionSettings(), SystemClock())
         assert other.names() == ["a"]
 
 
@@ -142,11 +144,23 @@ async def test_changes_lead_to_the_same_as_a_whole_set(tmp_path: Path, seed: int
             name = chance.choice("abcde")
             if name in wanted and chance.random() < 0.4:
                 del wanted[name]
-                await copies.hear(Functions(False, gone=(FunctionName(name),)))
+                await copies.hear(FunctionUpdate(False, gone=(FunctionName(name),)))
             else:
                 wanted[name] = of(name, chance.choice([HELLO, OTHER]), version)
-                await copies.hear(Functions(False, (wanted[name],)))
+                await copies.hear(FunctionUpdate(False, (wanted[name],)))
         assert {name: copies.get(name) for name in copies.names()} == wanted
         named = copies.code._named
         codes = [function.code for function in wanted.values()]
         assert named == {code: codes.count(code) for code in codes}
+
+
+async def test_who_waits_for_a_newer_version_goes_on_when_it_was_told(tmp_path: Path) -> None:
+    async with opened(tmp_path) as copies:
+        await copies.hear(whole(of("a")))
+        await copies.catch_up("a", 1)
+        waiting = asyncio.ensure_future(copies.catch_up("a", 2))
+        await copies.hear(whole(of("a"), of("b")))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await copies.hear(FunctionUpdate(False, (of("a", version=2),), ()))
+        await waiting

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from skerry.functions.code import Code, digest_of
-from skerry.functions.continuum.fetchers import FetchingHost
-from skerry.functions.hosts import Worker
+from skerry.functions.continuum.code_fetcher import CodeFetcher, CodeFetchingHost
+from skerry.functions.ports import FunctionWorker
+from skerry.functions.registry.code_store import CodeStore, digest_of
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.functions import CUSTOM, Function
-from skerry.model.ids import Digest
+from skerry.model.ids import Digest, NodeId
 from skerry.model.settings import FunctionSettings
 from tests.functions.registries import HELLO, OTHER
 from tests.support.workers import FakeHost, function
@@ -31,7 +31,7 @@ class Elsewhere:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def fetch(self, digest: Digest) -> bytes:
+    async def fetch(self, digest: Digest, source: NodeId | None = None) -> bytes:
         self.asked.append(digest)
         await self.may_answer.wait()
         if digest not in self.archives:
@@ -47,7 +47,7 @@ class NotingHost(FakeHost):
         self.folders: list[Path | None] = []
         self.noted: list[str] = []
 
-    async def spawn(self, function: Function, code: Path | None) -> Worker:
+    async def spawn(self, function: Function, code: Path | None) -> FunctionWorker:
         self.folders.append(code)
         return await super().spawn(function, Path("/code") / function.name)
 
@@ -56,8 +56,8 @@ class NotingHost(FakeHost):
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Code:
-    made = Code(tmp_path, FunctionSettings())
+def code(tmp_path: Path) -> CodeStore:
+    made = CodeStore(tmp_path, FunctionSettings())
     made.load(())
     return made
 
@@ -67,9 +67,11 @@ def host() -> NotingHost:
     return NotingHost()
 
 
-async def test_code_is_fetched_for_the_first_worker_and_for_no_other(code: Code, host: NotingHost) -> None:
+async def test_code_is_fetched_for_the_first_worker_and_for_no_other(
+    code: CodeStore, host: NotingHost
+) -> None:
     elsewhere = Elsewhere(HELLO)
-    fetching = FetchingHost(host, code, elsewhere.fetch)
+    fetching = CodeFetchingHost(host, CodeFetcher(code, elsewhere.fetch))
     for _ in range(2):
         await fetching.spawn(F, code.folder(digest_of(HELLO)))
     assert elsewhere.asked == [digest_of(HELLO)]
@@ -80,10 +82,10 @@ async def test_code_is_fetched_for_the_first_worker_and_for_no_other(code: Code,
     assert await code.archive(digest_of(HELLO)) == HELLO, "others may ask us now"
 
 
-async def test_many_that_start_at_once_wait_for_one_fetch(code: Code, host: NotingHost) -> None:
+async def test_many_that_start_at_once_wait_for_one_fetch(code: CodeStore, host: NotingHost) -> None:
     elsewhere = Elsewhere(HELLO)
     elsewhere.may_answer.clear()
-    fetching = FetchingHost(host, code, elsewhere.fetch)
+    fetching = CodeFetchingHost(host, CodeFetcher(code, elsewhere.fetch))
     starts = [asyncio.ensure_future(fetching.spawn(F, None)) for _ in range(5)]
     await asyncio.sleep(0)
     elsewhere.may_answer.set()
@@ -91,10 +93,10 @@ async def test_many_that_start_at_once_wait_for_one_fetch(code: Code, host: Noti
     assert elsewhere.asked == [digest_of(HELLO)]
 
 
-async def test_one_that_gives_up_does_not_end_the_fetch_of_others(code: Code, host: NotingHost) -> None:
+async def test_one_that_gives_up_does_not_end_the_fetch_of_others(code: CodeStore, host: NotingHost) -> None:
     elsewhere = Elsewhere(HELLO)
     elsewhere.may_answer.clear()
-    fetching = FetchingHost(host, code, elsewhere.fetch)
+    fetching = CodeFetchingHost(host, CodeFetcher(code, elsewhere.fetch))
     first, second = (asyncio.ensure_future(fetching.spawn(F, None)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -104,38 +106,40 @@ async def test_one_that_gives_up_does_not_end_the_fetch_of_others(code: Code, ho
     assert code.folder(digest_of(HELLO)) is not None
 
 
-async def test_nothing_is_fetched_for_an_image(code: Code, host: NotingHost) -> None:
+async def test_nothing_is_fetched_for_an_image(code: CodeStore, host: NotingHost) -> None:
     elsewhere = Elsewhere()
     image = replace(F, runtime=CUSTOM, image="i", handler="", code=None)
-    fetching = FetchingHost(host, code, elsewhere.fetch)
+    fetching = CodeFetchingHost(host, CodeFetcher(code, elsewhere.fetch))
     await fetching.spawn(image, None)
     await fetching.prepare(image, force=False)
     assert (elsewhere.asked, host.folders, host.noted) == ([], [None], ["f"])
 
 
-async def test_what_is_prepared_is_fetched(code: Code, host: NotingHost) -> None:
-    fetching = FetchingHost(host, code, Elsewhere(HELLO).fetch)
+async def test_what_is_prepared_is_fetched(code: CodeStore, host: NotingHost) -> None:
+    fetching = CodeFetchingHost(host, CodeFetcher(code, Elsewhere(HELLO).fetch))
     await fetching.prepare(F, force=False)
     assert code.folder(digest_of(HELLO)) is not None
     assert host.noted == ["f"]
 
 
-async def test_code_that_nobody_has_or_that_is_another_starts_no_worker(code: Code, host: NotingHost) -> None:
+async def test_code_that_nobody_has_or_that_is_another_starts_no_worker(
+    code: CodeStore, host: NotingHost
+) -> None:
     nobody, liar = Elsewhere(), Elsewhere()
     liar.archives[digest_of(HELLO)] = OTHER
-    for elsewhere, message in ((nobody, "nobody has the code of f"), (liar, "is not that")):
+    for elsewhere, message in ((nobody, "nobody has the code of f"), (liar, "is something else")):
         with pytest.raises(errors.Unavailable, match=message):
-            await FetchingHost(host, code, elsewhere.fetch).spawn(F, None)
+            await CodeFetchingHost(host, CodeFetcher(code, elsewhere.fetch)).spawn(F, None)
     assert host.folders == []
     assert code.folder(digest_of(HELLO)) is None
     # Whoever comes later tries again.
-    await FetchingHost(host, code, Elsewhere(HELLO).fetch).spawn(F, None)
+    await CodeFetchingHost(host, CodeFetcher(code, Elsewhere(HELLO).fetch)).spawn(F, None)
     assert len(host.folders) == 1
 
 
-async def test_why_it_cannot_be_fetched_is_told(code: Code, host: NotingHost) -> None:
-    async def away(digest: Digest) -> bytes:
+async def test_why_it_cannot_be_fetched_is_told(code: CodeStore, host: NotingHost) -> None:
+    async def away(digest: Digest, source: NodeId | None = None) -> bytes:
         raise errors.Unavailable("the server is away")
 
     with pytest.raises(errors.Unavailable, match=r"code of f is not on this node.*the server is away"):
-        await FetchingHost(host, code, away).spawn(F, None)
+        await CodeFetchingHost(host, CodeFetcher(code, away)).spawn(F, None)

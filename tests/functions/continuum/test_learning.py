@@ -8,9 +8,14 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 
-from skerry.functions.continuum.learning import Learnt, Prediction, Seen, seen_in
-from skerry.functions.continuum.views import Demand, Place, View
-from skerry.model.calls import Answer, Failure, Report
+from skerry.functions.continuum.call_time_model import (
+    CallObservation,
+    CallTimeModel,
+    CallTimePrediction,
+    observation_of,
+)
+from skerry.functions.continuum.candidates import CallDemand, Candidate, CandidateView
+from skerry.model.calls import CallFailure, CallReport, CallResult
 from skerry.model.ids import FunctionName
 from tests.functions.continuum import making
 from tests.functions.continuum.making import demand, full, here, place
@@ -20,19 +25,19 @@ NEAR, FAR = place("near"), place("far", rtt_s=0.1)
 
 @dataclass
 class Node:
-    learnt: Learnt
+    learnt: CallTimeModel
 
-    def see(self, where: Place, times: int = 1, **fields: float | None) -> None:
+    def see(self, where: Candidate, times: int = 1, **fields: float | None) -> None:
         for _ in range(times):
-            self.learnt.saw(demand(), where, Seen(**{"run_s": 0.05, **fields}))
+            self.learnt.saw(demand(), where, CallObservation(**{"run_s": 0.05, **fields}))
 
-    def expect(self, where: Place, **fields: object) -> Prediction:
+    def expect(self, where: Candidate, **fields: object) -> CallTimePrediction:
         return self.learnt.predict(demand(**fields), where)
 
 
 @pytest.fixture
 def node() -> Node:
-    return Node(Learnt())
+    return Node(CallTimeModel())
 
 
 def test_of_a_function_that_was_never_called_something_is_expected_all_the_same(node: Node) -> None:
@@ -106,8 +111,8 @@ def test_the_queue_of_a_full_place_is_as_long_as_it_was_for_each_that_waits(node
 def test_each_class_has_a_queue_of_its_own(node: Node) -> None:
     crowded = full("near", waiting=9)
     for _ in range(50):
-        node.learnt.saw(demand(qos_class=0), crowded, Seen(queue_s=10.0, run_s=0.1))
-        node.learnt.saw(demand(qos_class=2), crowded, Seen(queue_s=0.1, run_s=0.1))
+        node.learnt.saw(demand(qos_class=0), crowded, CallObservation(queue_s=10.0, run_s=0.1))
+        node.learnt.saw(demand(qos_class=2), crowded, CallObservation(queue_s=0.1, run_s=0.1))
     assert node.expect(crowded, qos_class=0).queue_s > 5
     assert node.expect(crowded, qos_class=2).queue_s < 0.5
     guessed_s = 0.1 / 4 * 10  # ten runs before it, on four cores
@@ -126,8 +131,10 @@ def test_a_call_that_waited_in_vain_tells_of_the_queue_and_nothing_else(node: No
 def test_a_wide_way_and_a_narrow_one_are_told_apart_by_large_calls(node: Node) -> None:
     large = 1_000_000
     for _ in range(30):
-        node.learnt.saw(demand(), NEAR, Seen(run_s=0.1, network_s=NEAR.rtt_s + 0.002))
-        node.learnt.saw(demand(params_bytes=large), NEAR, Seen(run_s=0.1, network_s=NEAR.rtt_s + 0.502))
+        node.learnt.saw(demand(), NEAR, CallObservation(run_s=0.1, network_s=NEAR.rtt_s + 0.002))
+        node.learnt.saw(
+            demand(params_bytes=large), NEAR, CallObservation(run_s=0.1, network_s=NEAR.rtt_s + 0.502)
+        )
     assert node.expect(NEAR).network_s == pytest.approx(NEAR.rtt_s + 0.002, rel=0.05)
     assert node.expect(NEAR, params_bytes=2 * large).network_s == pytest.approx(1.0, rel=0.1)
     assert node.expect(here(), params_bytes=large).network_s == 0
@@ -152,11 +159,13 @@ def test_what_cannot_be_is_passed_over(node: Node, field: str, nonsense: float) 
 
 
 def test_who_was_seen_least_recently_is_forgotten_first() -> None:
-    learnt = Learnt(max_functions=10, max_places=5)
+    learnt = CallTimeModel(max_functions=10, max_places=5)
     for name in range(30):
         for where in range(20):
-            learnt.saw(demand(function=FunctionName(f"f{name}")), place(f"n{where}"), Seen(run_s=0.1))
-            learnt.saw(demand(function=FunctionName("f0")), place("n0"), Seen(run_s=0.1))
+            learnt.saw(
+                demand(function=FunctionName(f"f{name}")), place(f"n{where}"), CallObservation(run_s=0.1)
+            )
+            learnt.saw(demand(function=FunctionName("f0")), place("n0"), CallObservation(run_s=0.1))
     assert len(learnt) == 10 * 5
     assert learnt.predict(demand(function=FunctionName("f0")), place("n0")).known > 1
     assert learnt.predict(demand(function=FunctionName("f29")), place("n19")).known > 0
@@ -165,7 +174,9 @@ def test_who_was_seen_least_recently_is_forgotten_first() -> None:
 
 
 @given(making.experiences(), making.demands, making.views())
-def test_whatever_was_seen_every_expectation_is_a_time(learnt: Learnt, ask: Demand, view: View) -> None:
+def test_whatever_was_seen_every_expectation_is_a_time(
+    learnt: CallTimeModel, ask: CallDemand, view: CandidateView
+) -> None:
     for where in (view.here, *view.neighbours, *view.remote):
         if where.could_ever_run(ask):
             expected = learnt.predict(ask, where)
@@ -177,13 +188,19 @@ def test_whatever_was_seen_every_expectation_is_a_time(learnt: Learnt, ask: Dema
 @pytest.mark.parametrize(
     ("report", "seen"),
     [
-        (Report(Answer(0.5), 0.7, is_warm=True, queueing_s=0.2), Seen(0.2, None, 0.5, 0.3)),
-        (Report(Answer(0.5), 0.9, init_s=0.4), Seen(0.0, 0.4, 0.5, 0.1)),
-        (Report(Answer(0.0, failure=Failure.TIMEOUT), 1.0, queueing_s=1.0), Seen(1.0, 0.0, None, 0.0)),
+        (
+            CallReport(CallResult(0.5), 0.7, is_warm=True, queueing_s=0.2),
+            CallObservation(0.2, None, 0.5, 0.3),
+        ),
+        (CallReport(CallResult(0.5), 0.9, init_s=0.4), CallObservation(0.0, 0.4, 0.5, 0.1)),
+        (
+            CallReport(CallResult(0.0, failure=CallFailure.TIMEOUT), 1.0, queueing_s=1.0),
+            CallObservation(1.0, 0.0, None, 0.0),
+        ),
     ],
     ids=["warm", "cold", "never began"],
 )
-def test_a_report_tells_how_a_call_went(report: Report, seen: Seen) -> None:
-    told = seen_in(report, 1.0)
+def test_a_report_tells_how_a_call_went(report: CallReport, seen: CallObservation) -> None:
+    told = observation_of(report, 1.0)
     assert (told.queue_s, told.start_s, told.run_s) == (seen.queue_s, seen.start_s, seen.run_s)
     assert told.network_s == pytest.approx(seen.network_s)

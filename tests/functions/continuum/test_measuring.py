@@ -8,16 +8,16 @@ from collections import Counter
 
 import pytest
 
-from skerry.functions.continuum.coordinates import START, Coordinate, Vivaldi, distance_s
-from skerry.functions.continuum.measuring import Measuring
-from skerry.functions.continuum.neighbours import Standing
-from skerry.functions.continuum.places import Places
-from skerry.kit.tasks import give_up
+from skerry.functions.continuum.member_api import MemberLoad
+from skerry.functions.continuum.member_table import MemberTable
+from skerry.functions.continuum.prober import MemberProber
+from skerry.functions.coordinates import START, Coordinate, Vivaldi, distance_s
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 from skerry.model.ids import NodeId
-from skerry.model.members import Member
+from skerry.model.members import ContinuumMember
 from skerry.model.settings import FunctionSettings
-from skerry.sim.times import LoopClock
+from skerry.sim.simulated_time import LoopClock
 from tests.functions.continuum.test_places import member, peer, standing
 from tests.support.simulated import passes
 from tests.support.workers import in_simulated_time
@@ -28,14 +28,14 @@ class Pings:
 
     def __init__(self) -> None:
         self.asked: Counter[NodeId] = Counter()
-        self.told: list[Standing] = []
+        self.told: list[MemberLoad] = []
         self.ways: dict[NodeId, float] = {}
         self.away: set[NodeId] = set()
         self.coordinates: dict[NodeId, Coordinate] = {}
         self.under_way = 0
         self.most_under_way = 0
 
-    async def ping(self, member: Member, mine: Standing) -> tuple[Standing, float]:
+    async def ping(self, member: ContinuumMember, mine: MemberLoad) -> tuple[MemberLoad, float]:
         node = member.node
         self.asked[node] += 1
         self.told.append(mine)
@@ -55,11 +55,11 @@ class Pings:
 class Watch:
     """A member that does nothing but measure."""
 
-    def __init__(self, *members: Member, ping_s: float = 5.0) -> None:
+    def __init__(self, *members: ContinuumMember, ping_s: float = 5.0) -> None:
         self.links = Pings()
-        self.places = Places(member("here", remote_area="cloud"))
+        self.places = MemberTable(member("here", remote_area="cloud"))
         self.vivaldi = Vivaldi(random.Random(1))
-        self.measuring = Measuring(
+        self.measuring = MemberProber(
             self.links,  # type: ignore[arg-type]  # it sends nothing but pings
             self.places,
             self.vivaldi,
@@ -75,7 +75,7 @@ class Watch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await give_up([self._running])
+        await cancel_and_wait([self._running])
         assert self.links.under_way == 0
 
 
@@ -144,7 +144,7 @@ async def test_who_lost_a_call_is_down_at_once_and_asked_at_once() -> None:
 async def test_who_is_down_and_speaks_up_is_asked_at_once() -> None:
     async with Watch(member("a"), ping_s=60.0) as watch:
         watch.links.away.add(NodeId("a"))
-        await passes(5)
+        await passes(4.5)  # between the second time that it was asked and the third
         watch.links.away.clear()
         watch.measuring.heard(NodeId("a"), standing(memory_free=5))
         watch.measuring.heard(NodeId("a"), standing(memory_free=6))
@@ -178,6 +178,27 @@ async def test_a_member_that_is_new_is_asked_at_once_and_one_that_left_is_not_mi
 
 
 @in_simulated_time
+async def test_who_does_not_answer_is_asked_again_soon_and_then_as_rarely_as_all() -> None:
+    async with Watch(member("a"), ping_s=60.0) as watch:
+        watch.links.away.add(NodeId("a"))
+        await passes(4.5)
+        assert watch.links.asked == {"a": 2}
+        await passes(40)
+        before = watch.links.asked[NodeId("a")]
+        await passes(600)
+        assert 10 <= watch.links.asked[NodeId("a")] - before <= 14
+        watch.links.away.clear()
+        await passes(70)
+        assert peer(watch.places, "a").is_up
+        watch.links.away.add(NodeId("a"))
+        watch.measuring.lost(peer(watch.places, "a"), "it ended")
+        await passes(3.0)
+        watch.links.away.clear()
+        await passes(3.0)
+        assert peer(watch.places, "a").is_up, "soon again, after it was up"
+
+
+@in_simulated_time
 async def test_nobody_is_asked_again_before_it_has_answered() -> None:
     async with Watch(member("a"), ping_s=0.5) as watch:
         watch.links.away.add(NodeId("a"))
@@ -193,3 +214,33 @@ async def test_round_trips_move_the_coordinate() -> None:
         watch.links.ways[NodeId("a")] = 0.08
         await passes(600)
         assert distance_s(watch.vivaldi.coordinate, there) == pytest.approx(0.08, rel=0.2)
+
+
+@in_simulated_time
+async def test_whoever_needs_anybody_waits_for_the_first_answer_of_those_that_are_new() -> None:
+    async with Watch(member("a"), member("b")) as watch:
+        watch.links.away.add(NodeId("a"))
+        await watch.measuring.first_answer()
+        assert peer(watch.places, "b").is_up
+        watch.places.follow([member("a")])
+        watch.links.away.add(NodeId("b"))
+        await passes(3)
+        before = asyncio.get_running_loop().time()
+        await watch.measuring.first_answer()
+        assert asyncio.get_running_loop().time() == before, "nobody that was asked in vain is waited for"
+
+
+@in_simulated_time
+async def test_a_member_that_answered_somebody_else_is_asked_at_once() -> None:
+    async with Watch(member("a"), ping_s=60.0) as watch:
+        watch.links.away.add(NodeId("a"))
+        await passes(2.05)
+        assert not peer(watch.places, "a").is_asked
+        watch.links.away.clear()
+        watch.measuring.seen(NodeId("a"))
+        watch.measuring.seen(NodeId("stranger"))
+        await watch.measuring.first_answer()
+        assert peer(watch.places, "a").is_up
+        watch.measuring.seen(NodeId("a"))
+        await passes(0.1)
+        assert watch.links.asked[NodeId("a")] == 2

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skerry.model import errors
-from skerry.model.calls import Ask, Failure, Report
+from skerry.model.calls import CallFailure, CallReport, CallRequest
 from skerry.model.ids import FunctionName, NodeId
-from skerry.sim import times
+from skerry.sim import simulated_time
 from tests.functions.continuum.towns import TIMEOUT_S, Fault, Town
 from tests.support.simulated import passes
 from tests.support.workers import function, in_simulated_time
@@ -32,12 +32,12 @@ class Caller:
 
     def __init__(self, town: Town, number: int, *, is_async: bool, begins_badly: bool, **ask: Any) -> None:
         self.params = b"%d" % number
-        self.ask = Ask(FunctionName("f"), self.params, **ask)
+        self.ask = CallRequest(FunctionName("f"), self.params, **ask)
         self.is_async = is_async
         self._town = town
         self._begins_badly = begins_badly
         self.begun = 0
-        self.outcome: Report | BaseException | None = None
+        self.outcome: CallReport | BaseException | None = None
         self.took_s = 0.0
 
     async def begins(self) -> None:
@@ -67,7 +67,7 @@ class Caller:
             assert self.begun <= 1
             assert runs == 0 or self.begun == 1
             assert not self._begins_badly or runs == 0
-        if isinstance(outcome, Report):
+        if isinstance(outcome, CallReport):
             if outcome.answer.failure is None:
                 assert outcome.answer.result == self.params
                 assert runs >= 1
@@ -126,7 +126,7 @@ def test_no_call_is_run_twice_or_left_without_an_answer(
             await town.meet()
             for resident in town.residents.values():
                 resident.host.run_s = RUN_S
-                if prewarmed:
+                if prewarmed and resident.member.memory:
                     await resident.invoker.prewarm("f", 1)
             await passes(6)  # a round of pings later all know of it
             left: Iterator[Fault | None] = iter(faults)
@@ -162,7 +162,7 @@ def test_no_call_is_run_twice_or_left_without_an_answer(
             for caller in made:
                 caller.check(is_idempotent)
 
-    times.run(main())
+    simulated_time.run(main())
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -177,12 +177,12 @@ def test_a_call_that_is_lost_at_each_step_is_told_for_what_it_is(fault: Fault) -
             town.fault = lambda _here, _there: fault
             report = await here.call("f", params=b"x")
             may_have_run = fault in (Fault.RUNNING, Fault.ANSWERED)
-            assert report.answer.failure is (Failure.INTERRUPTED if may_have_run else None)
+            assert report.answer.failure is (CallFailure.INTERRUPTED if may_have_run else None)
             assert report.node == ("cloud" if may_have_run else "here")
             assert town.runs[b"x"] == 1
             assert report.response_s == pytest.approx(TIMEOUT_S, abs=0.5)
 
-    times.run(main())
+    simulated_time.run(main())
 
 
 @in_simulated_time
@@ -197,7 +197,7 @@ async def test_a_warm_call_that_is_lost_may_have_run_and_a_cold_one_has_not() ->
         await passes(10)
         await cloud.invoker.prewarm("f", 1)
         await passes(10)
-        assert (await here.call("f")).answer.failure is Failure.INTERRUPTED
+        assert (await here.call("f")).answer.failure is CallFailure.INTERRUPTED
         assert [at_once for *_, at_once in town.sent] == [False, True]
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from skerry.kit import metrics
 from skerry.model import errors
-from skerry.model.calls import Failure
+from skerry.model.calls import CallFailure
 from tests.functions.continuum.making import demand, place
 from tests.functions.continuum.towns import TIMEOUT_S, Town, idempotent
 from tests.support.simulated import passes
@@ -233,7 +233,7 @@ async def test_a_member_that_cannot_start_workers_does_not_lose_the_calls_of_oth
             worker.die()
         await passes(0.1)
         bad.host.fault = broken
-        assert (await here.call("f")).answer.failure is Failure.LOAD
+        assert (await here.call("f")).answer.failure is CallFailure.LOAD
 
 
 # Time
@@ -249,11 +249,11 @@ async def test_the_time_that_is_left_goes_with_the_call() -> None:
         town.dead.add(dead.member.node)
         cloud.host.run_s = 60.0
         report = await here.call("f", max_response_s=5.0)
-        assert report.answer.failure is Failure.TIMEOUT
+        assert report.answer.failure is CallFailure.TIMEOUT
         assert report.response_s == pytest.approx(5.0, abs=0.3)
         assert town.sent[-1][2].deadline_s == pytest.approx(5.0 - TIMEOUT_S, abs=0.05)
         late = await here.call("f", max_response_s=0.001, params=b"late")
-        assert late.answer.failure is Failure.TIMEOUT
+        assert late.answer.failure is CallFailure.TIMEOUT
         assert late.response_s < 0.5
 
 
@@ -266,7 +266,7 @@ async def test_a_call_whose_time_is_spent_on_dead_neighbours_is_ended() -> None:
         await town.meet()
         town.dead |= {resident.member.node for resident in town.residents.values()} - {here.member.node}
         report = await here.call("f", max_response_s=3.0)
-        assert report.answer.failure is Failure.TIMEOUT
+        assert report.answer.failure is CallFailure.TIMEOUT
         assert report.response_s <= 3.0 + TIMEOUT_S
         assert "one: nothing came back" in report.answer.error
 
@@ -316,7 +316,7 @@ async def test_a_function_that_may_not_run_twice_is_interrupted_if_its_node_is_l
         await passes(1)
         town.dead.add(cloud.member.node)
         report = await call
-        assert (report.answer.failure, report.node, report.action) == (Failure.INTERRUPTED, "cloud", "O")
+        assert (report.answer.failure, report.node, report.action) == (CallFailure.INTERRUPTED, "cloud", "O")
         assert "nobody knows how far it came" in report.answer.error
         assert town.runs[b"1"] == 1
 
@@ -471,7 +471,7 @@ async def test_calls_that_are_passed_on_keep_to_their_time() -> None:
         await town.meet()
         cloud.host.run_s = 60.0
         report = await here.call("f", max_response_s=1.0)
-        assert report.answer.failure is Failure.TIMEOUT
+        assert report.answer.failure is CallFailure.TIMEOUT
         assert 1.0 <= report.response_s <= 1.5
         assert "running; its function may run" in report.answer.error, "the other ended it"
 

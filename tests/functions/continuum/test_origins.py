@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.functions.continuum import origins
-from skerry.functions.continuum.neighbours import FarCall
-from skerry.functions.continuum.sources import Sources
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum import async_locator
+from skerry.functions.continuum.code_sources import CodeSources
+from skerry.functions.continuum.member_api import ForwardedCall
 from skerry.model import errors, ids
-from skerry.model.calls import Ask, CallState
+from skerry.model.calls import CallRequest, CallState
 from skerry.model.ids import Digest, FunctionName, NodeId
 from tests.functions.continuum.towns import Resident, Town
 from tests.support.simulated import passes
 from tests.support.workers import CODE, function, in_simulated_time
 
-ASK = Ask(FunctionName("f"))
+ASK = CallRequest(FunctionName("f"))
 
 
 @given(st.from_regex(r"[a-z0-9-]{1,40}[a-z0-9]", fullmatch=True), st.floats(0, 2**40))
 def test_an_id_is_safe_in_a_path_and_ends_in_the_mark_of_its_origin(node: str, now: float) -> None:
-    id = origins.id_maker(NodeId(node))(ASK, now)
+    id = async_locator.id_maker(NodeId(node))(ASK, now)
     assert ids.check_id(id).startswith("f-")
-    assert id.rpartition("-")[2] == origins.mark_of(NodeId(node))
+    assert id.rpartition("-")[2] == async_locator.origin_suffix(NodeId(node))
 
 
 def three(town: Town) -> list[Resident]:
@@ -39,7 +39,7 @@ async def test_a_call_that_was_accepted_anywhere_is_polled_anywhere() -> None:
         one, two, three_ = three(town)
         await town.meet()
         accepted = [await resident.polls.accept(ASK) for resident in (one, two, three_) for _ in range(2)]
-        two.kept.calls[accepted[2]] = Polled(CallState.RUNNING)
+        two.kept.calls[accepted[2]] = AsyncCallResult(CallState.RUNNING)
         await one.polls.poll(accepted[2])
         assert (one.kept.polled, two.kept.polled) == ([], accepted[2:3]), "it is looked for where it is"
         for resident in (one, two, three_):
@@ -55,12 +55,28 @@ async def test_a_call_that_was_accepted_anywhere_is_polled_anywhere() -> None:
 
 
 @in_simulated_time
+async def test_the_end_of_a_call_of_another_member_can_be_waited_for() -> None:
+    async with Town() as town:
+        one, two, _ = three(town)
+        await town.meet()
+        id = await two.polls.accept(ASK)
+        began = asyncio.get_running_loop().time()
+        assert await one.polls.poll(id, wait_s=3.0) == AsyncCallResult(CallState.QUEUED)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(3.0, abs=0.3)
+        waiting = asyncio.create_task(one.polls.poll(id, wait_s=60.0))
+        await passes(2.0)
+        two.kept.calls[id] = AsyncCallResult(CallState.DONE)
+        assert await waiting == AsyncCallResult(CallState.DONE)
+        assert asyncio.get_running_loop().time() - began < 10.0
+
+
+@in_simulated_time
 async def test_ids_of_a_node_that_was_alone_are_still_known_there() -> None:
     async with Town() as town:
         one, *_ = three(town)
         old = "f-01m7gtfpsmxr1dcp2kdcyztdzr"
-        one.kept.calls[old] = Polled(CallState.DONE)
-        assert await one.polls.poll(old) == Polled(CallState.DONE)
+        one.kept.calls[old] = AsyncCallResult(CallState.DONE)
+        assert await one.polls.poll(old) == AsyncCallResult(CallState.DONE)
 
 
 @in_simulated_time
@@ -75,23 +91,25 @@ async def test_while_the_origin_is_away_that_is_said() -> None:
         ):
             await one.polls.poll(id)
         town.cuts.clear()
-        assert await one.polls.poll(id) == Polled(CallState.QUEUED)
+        assert await one.polls.poll(id) == AsyncCallResult(CallState.QUEUED)
 
 
 @in_simulated_time
 async def test_of_two_origins_with_the_same_mark_the_right_one_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(origins, "mark_of", lambda node: "aaaaaa")
+    monkeypatch.setattr(async_locator, "origin_suffix", lambda node: "aaaaaa")
     async with Town() as town:
         residents = three(town)
         await town.meet()
         for resident in residents:
-            resident.polls = origins.Origins(resident.kept, resident.links, resident.continuum.places)
+            resident.polls = async_locator.AsyncCallLocator(
+                resident.kept, resident.links, resident.continuum.places
+            )
         id = await residents[2].polls.accept(ASK)
-        assert await residents[0].polls.poll(id) == Polled(CallState.QUEUED)
+        assert await residents[0].polls.poll(id) == AsyncCallResult(CallState.QUEUED)
         town.dead.add(residents[1].member.node)
-        assert await residents[0].polls.poll(id) == Polled(CallState.QUEUED)
+        assert await residents[0].polls.poll(id) == AsyncCallResult(CallState.QUEUED)
         town.dead.add(residents[2].member.node)
         with pytest.raises(errors.Unavailable):
             await residents[0].polls.poll(id)
@@ -116,7 +134,7 @@ async def test_code_comes_from_the_nearest_that_has_it_and_else_from_a_server() 
                 return await here.links.fetch(member, digest)  # type: ignore[arg-type]
 
         here.continuum.places.peers[near.member.node].rtt_s = 0.0001
-        sources = Sources(Noting(), here.continuum.places)  # type: ignore[arg-type]  # only for its code
+        sources = CodeSources(Noting(), here.continuum.places)  # type: ignore[arg-type]  # only for its code
         with pytest.raises(errors.NotFound, match="no other node has the code"):
             await sources.fetch(CODE)
         assert asked == ["near", "far", "server", "strange"]
@@ -188,10 +206,10 @@ async def test_a_member_without_workers_or_room_refuses_the_calls_of_others() ->
             raise AssertionError("it has no worker")
 
         for resident, message in ((server, "this node runs no functions"), (small, "needs 512 MB")):
-            with pytest.raises(errors.NoRoom, match=message):
-                await resident.guests.invoke(FarCall(ASK, 1), begins=begins)
-            with pytest.raises(errors.NoRoom):
-                await resident.guests.invoke(FarCall(ASK, 1), begins=None)
+            with pytest.raises(errors.ResourcesExhausted, match=message):
+                await resident.guests.invoke(ForwardedCall(ASK, 1), begins=begins)
+            with pytest.raises(errors.ResourcesExhausted):
+                await resident.guests.invoke(ForwardedCall(ASK, 1), begins=None)
 
 
 @in_simulated_time
@@ -205,7 +223,7 @@ async def test_a_member_that_stops_while_a_call_waits_has_not_run_it() -> None:
         async def begins() -> None:
             raise AssertionError("it has no worker")
 
-        waiting = asyncio.ensure_future(one.guests.invoke(FarCall(ASK, 1), begins=begins))
+        waiting = asyncio.ensure_future(one.guests.invoke(ForwardedCall(ASK, 1), begins=begins))
         await passes(0.1)
         await one.invoker.close()
         with pytest.raises(errors.Unavailable, match="the node stopped while the call waited"):

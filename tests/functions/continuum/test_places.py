@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.functions.continuum.coordinates import START, Coordinate, distance_s
-from skerry.functions.continuum.neighbours import Standing
-from skerry.functions.continuum.places import Peer, Places
-from skerry.functions.continuum.views import Place, View
+from skerry.functions.continuum.candidates import Candidate, CandidateView
+from skerry.functions.continuum.member_api import MemberLoad
+from skerry.functions.continuum.member_table import MemberState, MemberTable
+from skerry.functions.coordinates import START, Coordinate, distance_s
 from skerry.model.ids import FunctionName, NodeId
-from skerry.model.members import Member
+from skerry.model.members import ContinuumMember
 from tests.functions.continuum.making import F, demand, here
 
 G = FunctionName("g")
 
 
-def member(name: str, area: str = "edge", **fields: Any) -> Member:
+def member(name: str, area: str = "edge", **fields: Any) -> ContinuumMember:
     usual: dict[str, Any] = {"address": f"{name}:1", "memory": 1024, "cpus": 4.0}
-    return Member(NodeId(name), name, area, **{**usual, **fields})
+    return ContinuumMember(NodeId(name), name, area, **{**usual, **fields})
 
 
-def standing(**fields: Any) -> Standing:
+def standing(**fields: Any) -> MemberLoad:
     usual: dict[str, Any] = {
         "coordinate": START,
         "memory_free": 1024,
@@ -33,12 +33,12 @@ def standing(**fields: Any) -> Standing:
         "waiting": 0,
         "warm": {},
     }
-    return Standing(**{**usual, **fields})
+    return MemberLoad(**{**usual, **fields})
 
 
-def known(*members: Member, me: Member | None = None) -> Places:
+def known(*members: ContinuumMember, me: ContinuumMember | None = None) -> MemberTable:
     """Places whose members are all up, and farther the later they come."""
-    places = Places(me or member("here", remote_area="cloud"))
+    places = MemberTable(me or member("here", remote_area="cloud"))
     places.follow(members)
     for number, one in enumerate(members):
         peer = places.peers.get(one.node)
@@ -48,15 +48,15 @@ def known(*members: Member, me: Member | None = None) -> Places:
     return places
 
 
-def view(places: Places, now: float = 1.0, function: FunctionName = F) -> View:
+def view(places: MemberTable, now: float = 1.0, function: FunctionName = F) -> CandidateView:
     return places.view(function, here(), now)
 
 
-def nodes(places: tuple[Place, ...]) -> list[str]:
+def nodes(places: tuple[Candidate, ...]) -> list[str]:
     return [place.node for place in places]
 
 
-def peer(places: Places, name: str) -> Peer:
+def peer(places: MemberTable, name: str) -> MemberState:
     return places.peers[NodeId(name)]
 
 
@@ -125,7 +125,7 @@ def test_what_a_member_says_of_itself_cannot_be_more_than_it_has() -> None:
 
 
 def test_until_it_is_measured_the_way_to_a_member_is_what_coordinates_say() -> None:
-    places = Places(member("here"))
+    places = MemberTable(member("here"))
     places.follow([member("a")])
     there, mine = Coordinate((0.03, 0.0, 0.0), 0.001, 0.1), Coordinate((0.0, 0.04, 0.0), 0.002, 0.1)
     places.hear(peer(places, "a"), standing(coordinate=there), mine, now=0.0)

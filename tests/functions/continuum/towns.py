@@ -15,27 +15,40 @@ import asyncio
 import enum
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from skerry.functions.continuum import origins
-from skerry.functions.continuum.classes import DEFAULT_CLASSES
-from skerry.functions.continuum.entries import Continuum
-from skerry.functions.continuum.guests import Guests
-from skerry.functions.continuum.neighbours import Begins, FarCall, MayHaveRun, NotStarted, Standing
-from skerry.functions.continuum.policies import choosing
-from skerry.functions.invoking import Invoker
-from skerry.functions.results import Polled
-from skerry.kit.tasks import give_up
+from skerry.functions.asynchronous import results
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.asynchronous.runner import AsyncCallRunner
+from skerry.functions.continuum import async_locator
+from skerry.functions.continuum.member_api import (
+    BeforeStart,
+    CallNotStarted,
+    CallOutcomeUnknown,
+    CodeList,
+    CopyRefused,
+    ForwardedCall,
+    MemberLoad,
+    ResultCopy,
+)
+from skerry.functions.continuum.member_service import LocalMemberService
+from skerry.functions.continuum.policies import loading
+from skerry.functions.continuum.router import CallRouter
+from skerry.functions.invocation.invoker import Invoker
+from skerry.functions.qos import DEFAULT_CLASSES
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.calls import Answer, Ask, CallState, Report
+from skerry.model.calls import CallReport, CallRequest, CallResult, CallState
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName, NodeId
-from skerry.model.members import Member
+from skerry.model.members import ContinuumMember
 from skerry.model.settings import FunctionSettings
-from skerry.sim.times import LoopClock
+from skerry.sim.simulated_time import LoopClock
 from tests.support.workers import FakeHost, FakeWorker, Registered
 
 TIMEOUT_S = 2.0
@@ -55,7 +68,7 @@ class Fault(enum.Enum):
 class CountingWorker(FakeWorker):
     """Counts how often the call with which parameters was run, in the whole town."""
 
-    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> Answer:
+    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
         self._host.ran(params)  # type: ignore[attr-defined]  # hosts of a town have it
         return await super().call(params, wants_output=wants_output, within_s=within_s)
 
@@ -68,12 +81,20 @@ class Shelf(Registered):
         self.archives: dict[Digest, bytes] = {}
         self.behind = 0  # how often it was told that there is more to know
 
+    @property
+    def archived(self) -> set[Digest]:
+        return set(self.archives)
+
+    @property
+    def stamp(self) -> str:
+        return " ".join(sorted(self.archives)) or "none"
+
     async def archive(self, digest: Digest) -> bytes:
         if digest not in self.archives:
             raise errors.NotFound("it is not here")
         return self.archives[digest]
 
-    def catch_up(self) -> None:
+    async def catch_up(self, name: str, version: int) -> None:
         self.behind += 1
 
 
@@ -81,25 +102,30 @@ class Kept:
     """Async calls that were accepted at a member."""
 
     def __init__(self, node: NodeId) -> None:
-        self.calls: dict[str, Polled] = {}
+        self.calls: dict[str, AsyncCallResult] = {}
         self.polled: list[str] = []
-        self._new_id = origins.id_maker(node)
+        self._new_id = async_locator.id_maker(node)
 
-    async def accept(self, ask: Ask) -> str:
+    async def accept(self, ask: CallRequest) -> str:
         id = self._new_id(ask, float(len(self.calls)))
-        self.calls[id] = Polled(CallState.QUEUED)
+        self.calls[id] = AsyncCallResult(CallState.QUEUED)
         return id
 
-    async def poll(self, id: str) -> Polled | None:
+    async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None:
         self.polled.append(id)
         return self.calls.get(id)
+
+    async def keep_copy(
+        self, id: str, state: CallState, ended_at: float, body: bytes, *, holder: str
+    ) -> None:
+        self.calls[id] = results.unpack(state, body)
 
 
 class Resident:
     """One member."""
 
     def __init__(
-        self, town: Town, member: Member, functions: list[Function], settings: dict[str, Any]
+        self, town: Town, member: ContinuumMember, functions: list[Function], settings: dict[str, Any]
     ) -> None:
         self.town = town
         self.member = member
@@ -123,26 +149,34 @@ class Resident:
             cpus=member.cpus,
         )
         self.links = TownLinks(town, member.node)
-        self.continuum = Continuum(
+        self.continuum = CallRouter(
             self.invoker,
             self.shelf,
             self.links,
             self.settings,
             town.clock,
             me=member,
-            choose=lambda name: choosing.choose(name, DEFAULT_CLASSES),
+            choose=lambda name: loading.load_policy(name, DEFAULT_CLASSES),
             chance=random.Random(member.node),
         )
         self.kept = Kept(member.node)
-        self.guests = Guests(self.continuum, self.invoker, self.shelf, self.kept)
-        self.polls = origins.Origins(self.kept, self.links, self.continuum.places)
+        self.guests = LocalMemberService(
+            self.continuum, self.invoker, self.shelf, self.kept, self.shelf, self
+        )
+        self.polls = async_locator.AsyncCallLocator(self.kept, self.links, self.continuum.places)
         self.measuring = asyncio.ensure_future(self.continuum.run())
 
-    async def call(self, name: str, *, begins: Begins | None = None, **ask: Any) -> Report:
-        return await self.continuum.invoke(Ask(FunctionName(name), **ask), begins=begins)
+    async def call(self, name: str, *, begins: BeforeStart | None = None, **ask: Any) -> CallReport:
+        return await self.continuum.invoke(CallRequest(FunctionName(name), **ask), begins=begins)
 
-    def begin(self, name: str, **ask: Any) -> asyncio.Task[Report]:
+    def begin(self, name: str, **ask: Any) -> asyncio.Task[CallReport]:
         return asyncio.ensure_future(self.call(name, **ask))
+
+    async def store(self, digest: Digest, source: NodeId) -> None:
+        """Have code of another here."""
+        if (refusal := self.town.full.get(self.member.node)) is not None:
+            raise refusal
+        self.shelf.archives[digest] = await self.links.fetch(self.town.residents[source].member, digest)
 
     def knows(self, other: Resident) -> bool:
         """True if it would send a call there."""
@@ -154,7 +188,7 @@ class Resident:
         return sum(worker.calls for worker in self.host.spawned)
 
     async def leave(self) -> None:
-        await give_up([self.measuring])
+        await cancel_and_wait([self.measuring])
         self.continuum.close()
         await self.invoker.close()
         assert self.host.wrongs == []
@@ -171,9 +205,10 @@ class Town:
         self.residents: dict[NodeId, Resident] = {}
         self.cuts: set[frozenset[NodeId]] = set()  # pairs that do not reach each other
         self.dead: set[NodeId] = set()
+        self.full: dict[NodeId, errors.SkerryError] = {}  # those that keep nothing, and why
         self.fault: Callable[[NodeId, NodeId], Fault | None] = lambda here, there: None
         self.runs: Counter[bytes] = Counter()
-        self.sent: list[tuple[NodeId, NodeId, FarCall, bool]] = []
+        self.sent: list[tuple[NodeId, NodeId, ForwardedCall, bool]] = []
         self.pings: Counter[tuple[NodeId, NodeId]] = Counter()
 
     def ran(self, params: bytes) -> None:
@@ -191,7 +226,7 @@ class Town:
         **settings: Any,
     ) -> Resident:
         node = NodeId(name)
-        member = Member(node, name, area, remote_area, f"{name}:1", memory, cpus, is_server)
+        member = ContinuumMember(node, name, area, remote_area, f"{name}:1", memory, cpus, is_server)
         resident = self.residents[node] = Resident(self, member, self.functions, settings)
         return resident
 
@@ -221,6 +256,24 @@ class Town:
             await resident.leave()
 
 
+@asynccontextmanager
+async def accepting(resident: Resident, folder: Path) -> AsyncIterator[AsyncCallRunner]:
+    """With real async calls at this member, on disk."""
+    clock, node = resident.town.clock, resident.member.node
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = await AsyncCallRunner.open(
+        folder, resident.continuum, clock, resident.settings, async_locator.id_maker(node)
+    )
+    running = asyncio.create_task(kept.run())
+    resident.guests._polls = kept
+    resident.polls = async_locator.AsyncCallLocator(kept, resident.links, resident.continuum.places)
+    try:
+        yield kept
+    finally:
+        await cancel_and_wait([running])
+        await kept.close(within_s=5.0)
+
+
 class TownLinks:
     """The links of one member."""
 
@@ -229,8 +282,13 @@ class TownLinks:
         self._node = node
 
     async def invoke(
-        self, member: Member, call: FarCall, *, at_once: bool, begins: Begins | None = None
-    ) -> Report:
+        self,
+        member: ContinuumMember,
+        call: ForwardedCall,
+        *,
+        at_once: bool,
+        begins: BeforeStart | None = None,
+    ) -> CallReport:
         assert not (at_once and begins)
         state = _State()
         try:
@@ -242,13 +300,18 @@ class TownLinks:
             raise _lost(may_have_run=state.may_have_run) from None
 
     async def _invoke(
-        self, member: Member, call: FarCall, at_once: bool, begins: Begins | None, state: _State
-    ) -> Report:
+        self,
+        member: ContinuumMember,
+        call: ForwardedCall,
+        at_once: bool,
+        begins: BeforeStart | None,
+        state: _State,
+    ) -> CallReport:
         town, there = self._town, member.node
         fault = town.fault(self._node, there)
         if fault is Fault.UNREACHED or not town.reaches(self._node, there):
             await asyncio.sleep(self._town.timeout_s)
-            raise NotStarted("nothing came back")
+            raise CallNotStarted("nothing came back")
         town.sent.append((self._node, there, call, at_once))
         state.may_have_run = at_once
         await asyncio.sleep(town.way_s)
@@ -260,7 +323,7 @@ class TownLinks:
             ready.set()
             await go
 
-        async def run() -> Report:
+        async def run() -> CallReport:
             if at_once and guests.has_warm(call.ask.function):
                 return await guests.invoke(call, begins=None)
             return await guests.invoke(call, begins=begins_there)
@@ -295,11 +358,11 @@ class TownLinks:
         except errors.SkerryError as error:
             if begins is not None and getattr(begins, "has_failed", False):
                 raise
-            raise NotStarted(error.message, kind=error.slug) from None
+            raise CallNotStarted(error.message, kind=error.slug) from None
         finally:
-            await give_up([running, waiting])
+            await cancel_and_wait([running, waiting])
 
-    async def ping(self, member: Member, mine: Standing) -> tuple[Standing, float]:
+    async def ping(self, member: ContinuumMember, mine: MemberLoad) -> tuple[MemberLoad, float]:
         await self._reach(member)
         town = self._town
         town.pings[self._node, member.node] += 1
@@ -307,15 +370,32 @@ class TownLinks:
         guests.heard(self._node, mine)
         return guests.standing(), 2 * town.way_s
 
-    async def fetch(self, member: Member, digest: Digest) -> bytes:
+    async def fetch(self, member: ContinuumMember, digest: Digest) -> bytes:
         await self._reach(member)
         return await self._town.residents[member.node].guests.code(digest)
 
-    async def poll(self, member: Member, id: str) -> Polled | None:
+    async def poll(self, member: ContinuumMember, id: str) -> AsyncCallResult | None:
         await self._reach(member)
         return await self._town.residents[member.node].guests.poll(id)
 
-    async def _reach(self, member: Member) -> None:
+    async def store_code(self, member: ContinuumMember, digest: Digest, source: NodeId) -> None:
+        await self._reach(member)
+        try:
+            await self._town.residents[member.node].guests.store_code(digest, source)
+        except errors.SkerryError as error:
+            raise CopyRefused(error.message) from None
+
+    async def list_code(self, member: ContinuumMember, known: str) -> CodeList:
+        await self._reach(member)
+        return self._town.residents[member.node].guests.list_code(known)
+
+    async def store_result(self, member: ContinuumMember, copy: ResultCopy) -> None:
+        await self._reach(member)
+        if (refusal := self._town.full.get(member.node)) is not None:
+            raise CopyRefused(refusal.message)
+        await self._town.residents[member.node].guests.store_result(copy)
+
+    async def _reach(self, member: ContinuumMember) -> None:
         if not self._town.reaches(self._node, member.node):
             await asyncio.sleep(self._town.timeout_s)
             raise errors.Unavailable(f"{member.name} cannot be reached")
@@ -329,7 +409,7 @@ class _State:
 
 
 def _lost(*, may_have_run: bool) -> Exception:
-    return MayHaveRun("the link was lost") if may_have_run else NotStarted("the link was lost")
+    return CallOutcomeUnknown("the link was lost") if may_have_run else CallNotStarted("the link was lost")
 
 
 def idempotent(function: Function) -> Function:

@@ -12,6 +12,7 @@ from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from tests.node.cells.fakes import FakeCgroups, FakeLauncher, FakeProcesses, Host
 from tests.node.cells.real import Ground
+from tests.support.folders import paths_below
 
 
 class Node:
@@ -46,7 +47,7 @@ class Node:
             *(f"process {pid}" for pid in self.host.processes),
             *(f"group {name}" for name in self.host.groups),
             *(f"leaf {name}" for name in sorted(self.host.leaves)),
-            *(str(path.relative_to(self.folder)) for path in sorted(self.folder.rglob("*"))),
+            *(str(path.relative_to(self.folder)) for path in paths_below(self.folder)),
         ]
 
 

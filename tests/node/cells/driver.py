@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 
 from skerry.kit.clock import SystemClock
-from skerry.model.cells import Cell, Executable
+from skerry.model.cells import Cell, CellLimits, Executable
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
-from skerry.node.launching import Launcher
+from skerry.node.launcher.client import LauncherClient
 
 
 class Death:
@@ -46,7 +46,9 @@ async def do(cells: Cells, verb: str, cell: str, *rest: str) -> int:
     """The pid if something was started, else 0."""
     match verb:
         case "allocate":
-            await cells.allocate(Cell(CellName(cell)))
+            await cells.allocate(Cell(CellName(cell), CellLimits(cpu_quota=int(rest[0]) if rest else None)))
+        case "lift":  # quotas for starts, as where no init can leave its group of one
+            type(cells._means.groups).has_way_out = property(lambda _: False)  # type: ignore[misc,assignment]
         case "free":
             await cells.free(CellName(cell))
         case "start":
@@ -58,7 +60,7 @@ async def do(cells: Cells, verb: str, cell: str, *rest: str) -> int:
 
 
 async def main(folder: str, root: str, step: str = "", times: str = "0") -> None:
-    launcher = await Launcher.start()
+    launcher = await LauncherClient.start()
     cells = await Cells.open(
         Path(folder), detect(root), launcher, NodeSettings(), SystemClock(), reached=Death(step, int(times))
     )

@@ -13,10 +13,10 @@ from msgspec import structs
 
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.model.cells import Limits, Usage, is_within, parent_of
+from skerry.model.cells import CellLimits, CellUsage, is_within, parent_of
 from skerry.model.ids import CellName
-from skerry.node.cgroups.protocol import Entrance
-from skerry.node.launching import Exited, InitSpec, Started, StartSpec
+from skerry.node.cgroups.protocol import CgroupEntryFds
+from skerry.node.launcher.client import InitSpec, ProcessExit, StartedProcess, StartSpec
 
 SIGTERM, SIGKILL = 15, 9
 
@@ -40,9 +40,10 @@ class Host:
 
     clock: ManualClock = field(default_factory=ManualClock)
     processes: dict[int, Process] = field(default_factory=dict)
-    groups: dict[str, Limits] = field(default_factory=dict)  # cells
+    groups: dict[str, CellLimits] = field(default_factory=dict)  # cells
     leaves: set[str] = field(default_factory=set)
     ooms: dict[str, int] = field(default_factory=dict)  # by cell
+    cpu_ns: dict[str, int] = field(default_factory=dict)  # by cell
     inits: dict[int, FakeInit] = field(default_factory=dict)
     time_stands: bool = False  # who waits for processes to end does so until this is False again
     pids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
@@ -76,13 +77,15 @@ class FakeCgroups:
 
     kind = "hybrid"
     limits_in_v2 = False
+    has_way_out = False
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.ways_out: list[str] = []  # the leaves of starts that were to be made outside of a quota
         self.fail_next_create: Exception | None = None
         self.fail_next_change: Exception | None = None
 
-    def create(self, cell: CellName, limits: Limits) -> None:
+    def create(self, cell: CellName, limits: CellLimits) -> None:
         if self.fail_next_create is not None:
             error, self.fail_next_create = self.fail_next_create, None
             raise error
@@ -93,17 +96,20 @@ class FakeCgroups:
             raise errors.AlreadyExists(f"cell {cell} already exists")
         self.host.groups[cell] = limits
 
-    def change_limits(self, cell: CellName, limits: Limits) -> None:
+    def change_limits(self, cell: CellName, limits: CellLimits) -> None:
         if self.fail_next_change is not None:
             error, self.fail_next_change = self.fail_next_change, None
             raise error
         given = {key: value for key, value in structs.asdict(limits).items() if value}
         self.host.groups[cell] = structs.replace(self.host.groups[cell], **given)
 
-    def read_limits(self, cell: CellName) -> Limits:
+    def lift_cpu_quota(self, cell: CellName) -> None:
+        self.host.groups[cell] = structs.replace(self.host.groups[cell], cpu_quota=None)
+
+    def read_limits(self, cell: CellName) -> CellLimits:
         return self.host.groups[cell]
 
-    def effective_limits(self, cell: CellName) -> Limits:
+    def effective_limits(self, cell: CellName) -> CellLimits:
         return self.host.groups[cell]
 
     def add_leaf(self, cell: CellName, leaf: str) -> None:
@@ -113,20 +119,27 @@ class FakeCgroups:
 
     def remove_leaf(self, cell: CellName, leaf: str) -> None:
         if self.host.inside(f"{cell}/{leaf}"):
-            raise errors.Refused("there are processes")
+            raise errors.FailedPrecondition("there are processes")
         self.host.leaves.discard(f"{cell}/{leaf}")
 
     def leaves(self, cell: CellName) -> list[str]:
         return sorted(e.rpartition("/")[2] for e in self.host.leaves if e.rpartition("/")[0] == cell)
 
-    def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
+    def entrance(
+        self, cell: CellName, leaf: str, *, from_within: bool = False, outside_quota: bool = False
+    ) -> CgroupEntryFds:
         if f"{cell}/{leaf}" not in self.host.leaves:
             raise errors.NotFound("there is no such group")
-        entrance = Entrance(None, ())
+        if outside_quota:
+            self.ways_out.append(f"{cell}/{leaf}")
+        entrance = CgroupEntryFds(None, ())
         entrance.place = f"{cell}/{leaf}"  # type: ignore[attr-defined]
         return entrance
 
-    def spare_entrance(self) -> Entrance | None:
+    def runtime_group(self, cell: CellName, leaf: str) -> str:
+        return f"/groups/{cell}/{leaf}"
+
+    def spare_entrance(self) -> CgroupEntryFds | None:
         return None
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
@@ -155,7 +168,7 @@ class FakeCgroups:
         if self.host.inside(cell) or any(
             is_within(CellName(g), cell) and g != cell for g in self.host.groups
         ):
-            raise errors.Refused("there are processes or cells")
+            raise errors.FailedPrecondition("there are processes or cells")
         self.host.leaves = {leaf for leaf in self.host.leaves if leaf.rpartition("/")[0] != cell}
         if self.host.groups.pop(cell, None) is not None:
             self.host.order.append(cell)
@@ -166,8 +179,12 @@ class FakeCgroups:
     def cells(self) -> list[CellName]:
         return [CellName(name) for name in sorted(self.host.groups)]
 
-    def usage(self, cell: CellName) -> Usage:
-        return Usage(pids=len(self.pids(cell)), oom_kills=self.host.ooms.get(cell, 0))
+    def usage(self, cell: CellName) -> CellUsage:
+        return CellUsage(
+            cpu_ns=self.host.cpu_ns.get(cell, 0),
+            pids=len(self.pids(cell)),
+            oom_kills=self.host.ooms.get(cell, 0),
+        )
 
     def oom_kills(self, cell: CellName, leaf: str) -> int:
         return self.host.ooms.get(cell, 0)
@@ -182,9 +199,10 @@ class FakeInit:
         self.host = host
         self.spec = spec
         self.process = host.spawn(place, self._die)
-        self.heard: asyncio.Queue[Exited | None] = asyncio.Queue()
+        self.heard: asyncio.Queue[ProcessExit | None] = asyncio.Queue()
         self.children: dict[int, StartSpec] = {}
         self.is_mute = False
+        self.can_write = True  # a full disk takes no record, and whoever listens is told all the same
         host.inits[self.process.pid] = self
 
     def _die(self, signal: int) -> None:
@@ -215,13 +233,13 @@ class FakeInit:
         if self.is_mute:
             return
         record = {"code": code, "signal": signal, "at": self.host.clock.now()}
-        if folder.exists():
+        if folder.exists() and self.can_write:
             (folder / "exit.json").write_text(json.dumps(record))
-        self.heard.put_nowait(Exited(spec.key, self.host.clock.now(), code, signal))
+        self.heard.put_nowait(ProcessExit(spec.key, self.host.clock.now(), code, signal))
 
 
 class FakeInitHandle:
-    """`skerry.node.launching.InitHandle`."""
+    """`skerry.node.launcher.client.InitClient`."""
 
     control_fd = 3
 
@@ -233,14 +251,32 @@ class FakeInitHandle:
         self.is_closed = False
         self.mounted: list[tuple[int, str]] = []
 
-    async def start(self, spec: StartSpec, folder: Path, entrance: Entrance) -> Started:
+    async def start(
+        self,
+        spec: StartSpec,
+        folder: Path,
+        entrance: CgroupEntryFds,
+        *,
+        before_exec: Callable[[], None] | None = None,
+        within_s: float = 0.0,
+    ) -> StartedProcess:
         await asyncio.sleep(0)
         launcher = self.launcher
+        if spec.runtime is not None and launcher.runtime_gate is not None:
+            await launcher.runtime_gate.wait()
         if launcher.fail_next_start is not None:
             error, launcher.fail_next_start = launcher.fail_next_start, None
             raise error
         if self.init.process.pid not in self.init.host.processes:
             raise errors.Unavailable("the init of the cell is gone")
+        launcher.preparing += 1
+        if launcher.start_gate is not None:
+            await launcher.start_gate.wait()
+        launcher.preparing -= 1
+        if launcher.on_prepare is not None:
+            launcher.on_prepare()
+        if before_exec is not None:
+            before_exec()
         process = self.init.launch(spec, folder, entrance.place)  # type: ignore[attr-defined]
         launcher.started.append(spec)
         if launcher.on_start is not None:
@@ -250,7 +286,7 @@ class FakeInitHandle:
     async def mount(self, detached: int, place: str) -> None:
         self.mounted.append((detached, place))
 
-    async def exits(self) -> AsyncIterator[Exited]:
+    async def exits(self) -> AsyncIterator[ProcessExit]:
         while (exited := await self.init.heard.get()) is not None:
             yield exited
 
@@ -261,12 +297,12 @@ class FakeInitHandle:
         self.is_closed = True
 
 
-class FakeStarted(Started):
+class FakeStarted(StartedProcess):
     def close(self) -> None: ...
 
 
 class FakeLauncher:
-    """`skerry.node.launching.Launcher`."""
+    """`skerry.node.launcher.client.LauncherClient`."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -274,9 +310,13 @@ class FakeLauncher:
         self.fail_next_init: Exception | None = None
         self.fail_next_start: Exception | None = None
         self.started: list[StartSpec] = []
+        self.runtime_gate: asyncio.Event | None = None  # runtimes wait for it
+        self.start_gate: asyncio.Event | None = None  # what is prepared waits for it
+        self.preparing = 0  # those that do
+        self.on_prepare: Callable[[], None] | None = None
         self.on_start: Callable[[FakeInit, Process, Path], None] | None = None
 
-    async def make_init(self, spec: InitSpec, entrance: Entrance) -> FakeInitHandle:
+    async def make_init(self, spec: InitSpec, entrance: CgroupEntryFds) -> FakeInitHandle:
         await asyncio.sleep(0)
         if self.fail_next_init is not None:
             error, self.fail_next_init = self.fail_next_init, None
@@ -289,7 +329,7 @@ class FakeLauncher:
 
 
 class FakeProcesses:
-    """`skerry.node.cells.processes.Processes`."""
+    """`skerry.node.cells.processes.HostProcesses`."""
 
     def __init__(self, host: Host, launcher: FakeLauncher) -> None:
         self.host = host

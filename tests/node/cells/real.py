@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from skerry.kit.clock import SystemClock
-from skerry.model.cells import Executable, Stream
+from skerry.model.cells import Executable, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.cgroups.protocol import Cgroups
-from skerry.node.launching import Launcher
+from skerry.node.launcher.client import LauncherClient
+from tests.support.folders import paths_below
 
 _numbers = itertools.count()
 _MOUNTS = Path("/sys/fs/cgroup")
@@ -29,7 +30,7 @@ def executable(cell: str, name: str, command: str) -> Executable:
     return Executable(ExecutableName(name), CellName(cell), command)
 
 
-def printed(cells: Cells, cell: str, name: str, stream: Stream = Stream.STDOUT) -> bytes:
+def printed(cells: Cells, cell: str, name: str, stream: OutputChannel = OutputChannel.STDOUT) -> bytes:
     """What an executable has written so far."""
     reader = cells.logs(CellName(cell), ExecutableName(name), stream)
     return b"".join(getattr(item, "data", b"<gap>") for item in reader.read())
@@ -53,7 +54,7 @@ class Ground:
 
     @contextlib.asynccontextmanager
     async def agent(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Cells]:
-        launcher = await Launcher.start()
+        launcher = await LauncherClient.start()
         try:
             cells = await Cells.open(
                 self.folder, self.groups, launcher, self.settings, SystemClock(), reached=reached
@@ -88,7 +89,7 @@ class Ground:
         return [
             *(f"process {pid}" for pid in self.processes()),
             *self.group_folders(),
-            *(str(path) for path in sorted(self.folder.rglob("*"))),
+            *(str(path) for path in paths_below(self.folder)),
         ]
 
     async def clear(self) -> None:

@@ -7,46 +7,46 @@ from hypothesis import strategies as st
 
 from skerry.model.cells import Cell, Executable, is_within, parent_of
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.cells.adoption import Plan, plan
+from skerry.node.cells.adoption import CellAdoptionPlan, plan
 from skerry.node.cells.records import (
     CellRecord,
     ExitRecord,
-    FoundCell,
-    FoundExecutable,
     InitRecord,
-    StartedRecord,
+    ProcessRecord,
+    StoredCell,
+    StoredExecutable,
 )
 
 A, B, C = CellName("a"), CellName("a/b"), CellName("a/b/c")
 
 
-def found(name: CellName, *executables: FoundExecutable, **other: object) -> FoundCell:
+def found(name: CellName, *executables: StoredExecutable, **other: object) -> StoredCell:
     parts: dict[str, object] = {
         "record": CellRecord(Cell(name), 61184, "this", 1.0),
         "init": InitRecord(10, 100, 3),
         "is_freeing": False,
         "executables": executables,
     }
-    return FoundCell(name=name, **(parts | other))  # type: ignore[arg-type]
+    return StoredCell(name=name, **(parts | other))  # type: ignore[arg-type]
 
 
 def executable(
     number: int, *, spec: bool = True, started: bool = True, ended: bool = False
-) -> FoundExecutable:
-    return FoundExecutable(
+) -> StoredExecutable:
+    return StoredExecutable(
         number,
         Executable(ExecutableName(f"e{number}"), A, "true") if spec else None,
-        StartedRecord(20 + number, 2.0) if started else None,
+        ProcessRecord(20 + number, 2.0) if started else None,
         ExitRecord(3.0, code=0) if ended else None,
     )
 
 
-def kept(decision: Plan) -> list[CellName]:
+def kept(decision: CellAdoptionPlan) -> list[CellName]:
     return [each.found.name for each in decision.kept]
 
 
 def test_nothing_found_is_nothing_to_do() -> None:
-    assert plan([], {}, {}, "this") == Plan((), ())
+    assert plan([], {}, {}, "this") == CellAdoptionPlan((), ())
 
 
 def test_a_cell_of_this_boot_with_its_group_goes_on() -> None:
@@ -112,7 +112,7 @@ EXECUTABLES = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), m
 
 
 @st.composite
-def remains(draw: st.DrawFn) -> tuple[list[FoundCell], dict[CellName, bool]]:
+def remains(draw: st.DrawFn) -> tuple[list[StoredCell], dict[CellName, bool]]:
     cells = {}
     for name in draw(st.sets(NAMES)):
         record = CellRecord(Cell(name), 1, draw(st.sampled_from(["this", "another"])), 1.0)
@@ -127,7 +127,7 @@ def remains(draw: st.DrawFn) -> tuple[list[FoundCell], dict[CellName, bool]]:
 
 @given(remains(), st.booleans())
 def test_everything_found_either_goes_on_or_goes_away(
-    left: tuple[list[FoundCell], dict[CellName, bool]], alive: bool
+    left: tuple[list[StoredCell], dict[CellName, bool]], alive: bool
 ) -> None:
     cells, groups = left
     inits = {name: {10: 100} for name in groups} if alive else {}

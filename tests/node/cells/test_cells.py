@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, Executable, Exit, Limits, Sandbox, Stream, Usage
+from skerry.model.cells import Cell, CellLimits, CellUsage, Executable, ExitStatus, OutputChannel, Sandbox
 from skerry.model.ids import CellName, ExecutableName
 from tests.node.cells.conftest import Node
 from tests.node.cells.fakes import SIGKILL, SIGTERM
@@ -31,8 +31,8 @@ async def turns() -> None:
 
 async def test_a_cell_is_allocated_with_its_limits_and_nothing_runs(node: Node) -> None:
     cells = await node.agent()
-    await cells.allocate(Cell(A, Limits(memory=32, cpu_weight=50)))
-    assert node.host.groups == {A: Limits(memory=32, cpu_weight=50)}
+    await cells.allocate(Cell(A, CellLimits(memory=32, cpu_weight=50)))
+    assert node.host.groups == {A: CellLimits(memory=32, cpu_weight=50)}
     assert node.host.processes == {}
     view = cells.get(A)
     assert (view.cell.limits.memory, view.uid, view.executables) == (32, 61184, ())
@@ -47,8 +47,8 @@ async def test_a_cell_that_exists_is_not_allocated_again(node: Node) -> None:
 
 async def test_a_group_that_is_not_ours_is_left_alone(node: Node) -> None:
     cells = await node.agent()
-    node.host.groups["a"] = Limits()
-    with pytest.raises(errors.Refused, match="not ours"):
+    node.host.groups["a"] = CellLimits()
+    with pytest.raises(errors.FailedPrecondition, match="not ours"):
         await cells.allocate(Cell(A))
     assert list(node.host.groups) == ["a"]
     assert cells.list() == []
@@ -85,7 +85,7 @@ async def test_there_are_only_so_many_cells(node: Node) -> None:
     cells = await node.agent()
     for number in range(node.settings.max_cells):
         await cells.allocate(Cell(CellName(f"c{number}")))
-    with pytest.raises(errors.NoRoom):
+    with pytest.raises(errors.ResourcesExhausted):
         await cells.allocate(Cell(A))
     await cells.free(CellName("c7"))
     await cells.allocate(Cell(A))
@@ -183,9 +183,9 @@ async def test_what_the_kernel_does_not_let_die_is_named_and_free_can_be_repeate
     node.host.processes[stuck.pid].unkillable = True
     with pytest.raises(errors.Unavailable, match=f"do not die: {stuck.pid}; free it again"):
         await cells.free(A)
-    with pytest.raises(errors.Refused, match="free it again"):
+    with pytest.raises(errors.FailedPrecondition, match="free it again"):
         await cells.start(sleep(A, "other"))
-    with pytest.raises(errors.Refused, match="free it again"):
+    with pytest.raises(errors.FailedPrecondition, match="free it again"):
         await cells.allocate(Cell(CellName("a/d")))
     assert [view.is_freeing for view in cells.list()] == [True, True]
     node.host.processes[stuck.pid].unkillable = False
@@ -253,7 +253,6 @@ async def test_the_first_start_makes_the_init_and_later_ones_use_it(node: Node) 
     (init,) = node.host.inits.values()
     assert init.process.place == "a/b/_init"
     assert (init.spec.host_name, init.spec.isolates_network) == ("b", True)
-    assert str(node.folder) in init.spec.hidden
     assert cells.get(A).executables == ()
 
 
@@ -302,17 +301,6 @@ async def test_a_cell_does_not_rest_while_anything_of_it_runs(node: Node) -> Non
     assert node.host.inits == {}
     with pytest.raises(errors.NotFound):
         await cells.rest(B)
-
-
-async def test_hidden_paths_are_given_to_every_init(
-    node: Node, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    secret = tmp_path_factory.mktemp("secret")
-    cells = await node.agent(hidden=[secret])
-    await cells.allocate(Cell(A))
-    await cells.start(sleep())
-    (init,) = node.host.inits.values()
-    assert init.spec.hidden == tuple(sorted([str(secret), str(node.folder)]))
 
 
 async def test_nothing_starts_in_an_unknown_cell(node: Node) -> None:
@@ -386,7 +374,7 @@ async def test_an_executable_that_ends_at_once_is_known_with_its_exit(node: Node
     await cells.allocate(Cell(A))
     node.launcher.on_start = lambda init, process, folder: init.exits(process, 127, folder)
     state = await cells.start(sleep())
-    assert state.exit == Exit(at=node.host.clock.now(), code=127)
+    assert state.exit == ExitStatus(at=node.host.clock.now(), code=127)
     assert await cells.wait(A, SLEEP) == state.exit
 
 
@@ -398,7 +386,7 @@ async def test_stop_asks_and_returns_how_it_ended_and_frees_the_name(node: Node)
     await cells.allocate(Cell(A))
     state = await cells.start(sleep())
     process = node.host.processes[state.pid]
-    assert await cells.stop(A, SLEEP) == Exit(at=node.host.clock.now(), signal=SIGTERM)
+    assert await cells.stop(A, SLEEP) == ExitStatus(at=node.host.clock.now(), signal=SIGTERM)
     assert process.signals == [SIGTERM]
     assert node.groups.leaves(A) == ["_init"]
     with pytest.raises(errors.NotFound):
@@ -493,10 +481,10 @@ async def test_usage_and_logs_are_of_known_things_only(node: Node) -> None:
         cells.usage(A)
     await cells.allocate(Cell(A))
     with pytest.raises(errors.NotFound):
-        cells.logs(A, SLEEP, Stream.STDOUT)
+        cells.logs(A, SLEEP, OutputChannel.STDOUT)
     await cells.start(sleep())
-    assert cells.usage(A) == Usage(pids=2)
-    assert list(cells.logs(A, SLEEP, Stream.STDOUT).read()) == []
+    assert cells.usage(A) == CellUsage(pids=2)
+    assert list(cells.logs(A, SLEEP, OutputChannel.STDOUT).read()) == []
     with pytest.raises(errors.NotFound):
         cells.by_pid(1)
     assert not cells.limits_in_v2

@@ -16,6 +16,7 @@ from skerry.model.cells import Cell, Executable
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from tests.node.cells.conftest import Node
+from tests.support.waiting import PATIENCE_S
 
 A, B = CellName("a"), CellName("a/b")
 X = ExecutableName("x")
@@ -84,7 +85,7 @@ async def test_a_parent_that_is_freed_lets_no_child_in(node: Node) -> None:
     node.host.time_stands = False
     await freeing
     results = await asyncio.gather(*late, return_exceptions=True)
-    assert {type(result) for result in results} <= {errors.NotFound, errors.Refused}
+    assert {type(result) for result in results} <= {errors.NotFound, errors.FailedPrecondition}
     assert node.left() == []
 
 
@@ -186,7 +187,7 @@ async def _storm(calls: list[tuple[str, str, bool, int]], chance: random.Random)
                 await asyncio.sleep(0)
             if gives_up:
                 tasks[-1].cancel()
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
         expected = (errors.SkerryError, asyncio.CancelledError)
         assert [r for r in results if isinstance(r, BaseException) and not isinstance(r, expected)] == []
         assert [r for r in results if isinstance(r, errors.Internal)] == []

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from skerry.model.cells import Cell, Stream
+from skerry.model.cells import Cell, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
-from skerry.node.logs.readers import Record
+from skerry.node.logs.readers import LogRecord
 from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -58,7 +58,7 @@ def drive(ground: Ground, script: Iterable[Call], *death: str) -> list[int]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == (-signal.SIGKILL if death else 0)
@@ -185,8 +185,8 @@ async def test_what_runs_goes_on_without_an_agent_and_is_told_of_by_the_next(gro
 
 async def _follow(cells: Cells, name: str) -> bytes:
     output = b""
-    async for item in cells.logs(A, ExecutableName(name), Stream.STDOUT).follow():
-        assert isinstance(item, Record)
+    async for item in cells.logs(A, ExecutableName(name), OutputChannel.STDOUT).follow():
+        assert isinstance(item, LogRecord)
         output += item.data
     return output
 

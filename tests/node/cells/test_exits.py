@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from skerry.kit import tasks
 from skerry.model import errors
-from skerry.model.cells import Cell, Executable, Exit, Stream
+from skerry.model.cells import Cell, Executable, ExitStatus, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
+from skerry.node.launcher.client import ProcessExit
 from tests.node.cells.conftest import Node
 from tests.node.cells.fakes import SIGKILL
+from tests.support.waiting import eventually
 
 A = CellName("a")
 ONE, TWO = ExecutableName("one"), ExecutableName("two")
@@ -33,7 +39,7 @@ async def test_a_code_is_kept_until_the_stop(node: Node, cells: Cells) -> None:
     node.launcher.on_start = lambda init, process, folder: init.exits(process, 42, folder)
     await start(cells, ONE)
     node.host.clock.advance(3600)
-    assert cells.executable(A, ONE).exit == Exit(at=node.host.clock.now() - 3600, code=42)
+    assert cells.executable(A, ONE).exit == ExitStatus(at=node.host.clock.now() - 3600, code=42)
 
 
 async def test_killed_by_the_kernel_for_memory_is_told_apart_from_killed(node: Node, cells: Cells) -> None:
@@ -58,13 +64,13 @@ async def test_a_shell_whose_child_was_killed_for_memory_says_so(node: Node, cel
 
     node.launcher.on_start = run_out
     state = await cells.start(Executable(ONE, A, "hog; exit $?"))
-    assert state.exit == Exit(at=node.host.clock.now(), code=137, oom=True)
+    assert state.exit == ExitStatus(at=node.host.clock.now(), code=137, oom=True)
 
 
 async def test_a_kill_of_ours_is_never_one_for_memory(node: Node, cells: Cells) -> None:
     await start(cells, ONE)
     node.host.ooms["a"] = 1
-    assert await cells.stop(A, ONE, grace_s=0) == Exit(at=node.host.clock.now(), signal=SIGKILL)
+    assert await cells.stop(A, ONE, grace_s=0) == ExitStatus(at=node.host.clock.now(), signal=SIGKILL)
 
 
 async def test_the_verdict_survives_the_agent(node: Node, cells: Cells) -> None:
@@ -87,7 +93,7 @@ async def test_an_init_that_dies_takes_its_executables_and_the_cell_starts_anew(
     await start(cells, ONE)
     (init,) = node.host.inits.values()
     node.host.end(init.process.pid, SIGKILL)
-    assert await cells.wait(A, ONE) == Exit(at=node.host.clock.now(), signal=SIGKILL)
+    assert await cells.wait(A, ONE) == ExitStatus(at=node.host.clock.now(), signal=SIGKILL)
     assert (await cells.wait(A, TWO)).signal == 15
     third = await start(cells, ExecutableName("three"))
     (fresh,) = node.host.inits.values()
@@ -142,7 +148,7 @@ async def test_a_group_that_somebody_removed_says_nothing_of_memory(
 
     monkeypatch.setattr(node.groups, "oom_kills", gone)
     node.host.end(pid, SIGKILL)
-    assert await cells.wait(A, ONE) == Exit(at=node.host.clock.now(), signal=SIGKILL)
+    assert await cells.wait(A, ONE) == ExitStatus(at=node.host.clock.now(), signal=SIGKILL)
 
 
 async def test_a_start_in_a_cell_whose_init_just_died_is_an_error_and_leaves_nothing(
@@ -168,25 +174,90 @@ async def test_an_executable_that_started_as_its_init_died_is_not_taken_for_runn
     assert (await cells.wait(A, ONE)).signal == SIGKILL
 
 
-async def test_an_init_that_does_not_report_is_told_about(
+async def test_what_an_init_does_not_report_can_be_stopped_and_has_ended_nobody_knows_how(
     node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skerry.node.cells.executables._REPORT_S", 0.01)
     await start(cells, ONE)
     (init,) = node.host.inits.values()
     init.is_mute = True
-    with pytest.raises(errors.Unavailable, match="free the cell"):
-        await cells.stop(A, ONE)
     waiting = asyncio.create_task(cells.wait(A, ONE))
     await asyncio.sleep(0)
+    assert not (await cells.stop(A, ONE)).is_known
+    assert not (await waiting).is_known
     await cells.free(A)
-    assert (await waiting).signal == SIGKILL
     assert node.left() == []
+
+
+async def test_an_end_that_the_disk_refused_to_record_is_told_and_recorded_by_the_agent(
+    node: Node, cells: Cells
+) -> None:
+    pid = await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    init.can_write = False
+    node.host.end(pid, 15)
+    assert (await cells.wait(A, ONE)).signal == 15
+    again = await node.agent()
+    assert (await again.wait(A, ONE)).signal == 15
+
+
+async def test_a_disk_that_refuses_the_agents_records_too_takes_nothing_down(
+    node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    running = asyncio.create_task(cells.run())
+    first, second = await start(cells, ONE), await start(cells, TWO)
+    (init,) = node.host.inits.values()
+    init.can_write = False
+    for write in ("set_exit", "change_started"):
+        monkeypatch.setattr(f"skerry.node.cells.records.CellRecords.{write}", refuse)
+    node.host.ooms["a"] = 1
+    node.host.end(first, SIGKILL)
+    assert (await cells.wait(A, ONE)).oom
+    node.host.end(second, SIGKILL)
+    assert not (await cells.wait(A, TWO)).oom
+    assert not cells.is_idle(Cell(A)), "its init has records to write"
+    assert not running.done()
+    await tasks.cancel_and_wait([running])
+    await cells.free(A)
+    assert node.left() == []
+
+
+async def test_an_end_of_an_earlier_executable_with_the_same_number_is_not_taken_for_this_ones(
+    node: Node, cells: Cells
+) -> None:
+    await start(cells, ONE)
+    (init,) = node.host.inits.values()
+    init.heard.put_nowait(ProcessExit("1", node.host.clock.now() - 10, 3, None))
+    await eventually(init.heard.empty)
+    assert cells.executable(A, ONE).exit is None
+
+
+async def test_an_end_that_nobody_told_of_is_seen_by_the_next_agent_and_completed_when_its_record_comes(
+    node: Node, cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry.node.cells.executables._REPORT_S", 0.01)
+    pid = await start(cells, ONE)
+    await start(cells, TWO)
+    (init,) = node.host.inits.values()
+    init.is_mute = True
+    node.host.end(pid, 15)
+    await cells.close()
+    again = await node.agent()
+    running = asyncio.create_task(again.run())
+    assert not (await again.wait(A, ONE)).is_known
+    assert again.executable(A, TWO).exit is None
+    (node.folder / "a" / "x1" / "exit.json").write_text(json.dumps({"code": 4, "at": 1.0}))
+    init.heard.put_nowait(ProcessExit("1", node.host.clock.now(), 4, None))
+    await eventually(lambda: again.executable(A, ONE).exit == ExitStatus(at=1.0, code=4))
+    await tasks.cancel_and_wait([running])
 
 
 async def test_who_follows_the_output_is_let_go_when_the_init_dies(node: Node, cells: Cells) -> None:
     await start(cells, ONE)
-    reader = cells.logs(A, ONE, Stream.STDOUT)
+    reader = cells.logs(A, ONE, OutputChannel.STDOUT)
     following = asyncio.create_task(_drain(reader.follow()))
     await asyncio.sleep(0)
     assert not following.done()
@@ -208,7 +279,7 @@ async def test_a_fault_in_listening_to_an_init_reaches_whoever_runs_the_cells(
     def broken(*_: object) -> None:
         raise OSError("broken")
 
-    monkeypatch.setattr("skerry.node.cells.records.Records.exit", broken)
+    monkeypatch.setattr("skerry.node.cells.records.CellRecords.exit", broken)
     node.host.end(pid, SIGKILL)
     with pytest.raises(OSError, match="broken"):
         await running

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.node.cells.locks import Held, PathLocks
+from skerry.node.cells.locks import HeldPathLocks, PathLocks
+from tests.support.waiting import PATIENCE_S
 
 
 async def settle() -> None:
@@ -17,7 +18,7 @@ async def settle() -> None:
 async def test_two_siblings_do_not_meet() -> None:
     locks = PathLocks()
     first = await locks.hold(["a"], "a/b")
-    second = await asyncio.wait_for(locks.hold(["a"], "a/c"), 1)
+    second = await asyncio.wait_for(locks.hold(["a"], "a/c"), PATIENCE_S)
     first.release()
     second.release()
     assert len(locks) == 0
@@ -33,11 +34,11 @@ async def test_who_holds_a_parent_waits_for_work_below_and_keeps_new_work_out() 
     assert not freeing.done()
     assert not late.done(), "a later reader went before a writer"
     below.release()
-    held = await asyncio.wait_for(freeing, 1)
+    held = await asyncio.wait_for(freeing, PATIENCE_S)
     await settle()
     assert not late.done()
     held.release()
-    (await asyncio.wait_for(late, 1)).release()
+    (await asyncio.wait_for(late, PATIENCE_S)).release()
     assert len(locks) == 0
 
 
@@ -49,7 +50,7 @@ async def test_one_who_gives_up_waiting_is_not_in_the_way() -> None:
     reader = asyncio.create_task(locks.hold(["a"], "a/c"))
     await settle()
     writer.cancel()
-    (await asyncio.wait_for(reader, 1)).release()
+    (await asyncio.wait_for(reader, PATIENCE_S)).release()
     with pytest.raises(asyncio.CancelledError):
         await writer
     reading.release()
@@ -64,7 +65,7 @@ async def test_one_who_gives_up_as_its_turn_comes_passes_it_on() -> None:
     await settle()
     holder.release()  # the turn is given to the first
     first.cancel()  # who never takes it
-    (await asyncio.wait_for(second, 1)).release()
+    (await asyncio.wait_for(second, PATIENCE_S)).release()
     with pytest.raises(asyncio.CancelledError):
         await first
     assert len(locks) == 0
@@ -95,7 +96,7 @@ def test_nobody_waits_for_ever_and_a_holder_is_alone_with_its_descendants(
     async def job(locks: PathLocks, name: str, alone: bool, turns: int) -> None:
         parts = name.split("/")
         path: list[object] = ["/".join(parts[: i + 1]) for i in range(len(parts))]
-        held: Held = await locks.hold(path[:-1], name) if alone else await locks.hold(path, object())
+        held: HeldPathLocks = await locks.hold(path[:-1], name) if alone else await locks.hold(path, object())
         me = (name, alone)
         for other in active:
             assert not excludes(me, other)
@@ -116,7 +117,7 @@ def test_nobody_waits_for_ever_and_a_holder_is_alone_with_its_descendants(
             if gives_up:
                 await asyncio.sleep(0)
                 jobs[-1].cancel()
-        results = await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 10)
+        results = await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), PATIENCE_S)
         assert [r for r in results if r is not None and not isinstance(r, asyncio.CancelledError)] == []
         assert len(locks) == 0
 

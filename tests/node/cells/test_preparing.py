@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, Executable, Limits
+from skerry.model.cells import Cell, CellLimits, Executable
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.cells.executables import Worker
+from skerry.node.cells.executables import WorkerOptions
 from tests.node.cells.conftest import Node
 from tests.node.cells.fakes import SIGKILL, FakeLauncher
 
@@ -18,9 +18,9 @@ A, X = CellName("a"), ExecutableName("x")
 
 async def test_limits_that_are_changed_are_held_shown_and_known_to_the_next_agent(node: Node) -> None:
     cells = await node.agent()
-    await cells.allocate(Cell(A, Limits(memory=64, pids=10)))
-    await cells.change_limits(A, Limits(memory=32, cpu_quota=500))
-    changed = Limits(memory=32, pids=10, cpu_quota=500)
+    await cells.allocate(Cell(A, CellLimits(memory=64, pids=10)))
+    await cells.change_limits(A, CellLimits(memory=32, cpu_quota=500))
+    changed = CellLimits(memory=32, pids=10, cpu_quota=500)
     assert node.host.groups[A] == changed
     assert cells.get(A).cell.limits == changed
     await cells.close()
@@ -29,13 +29,13 @@ async def test_limits_that_are_changed_are_held_shown_and_known_to_the_next_agen
 
 async def test_limits_that_the_kernel_does_not_take_are_not_shown(node: Node) -> None:
     cells = await node.agent()
-    await cells.allocate(Cell(A, Limits(memory=64)))
+    await cells.allocate(Cell(A, CellLimits(memory=64)))
     node.groups.fail_next_change = errors.Invalid("it uses more", field="memory")
     with pytest.raises(errors.Invalid):
-        await cells.change_limits(A, Limits(memory=1))
-    assert cells.get(A).cell.limits == Limits(memory=64)
+        await cells.change_limits(A, CellLimits(memory=1))
+    assert cells.get(A).cell.limits == CellLimits(memory=64)
     with pytest.raises(errors.NotFound):
-        await cells.change_limits(CellName("b"), Limits(memory=1))
+        await cells.change_limits(CellName("b"), CellLimits(memory=1))
 
 
 async def test_a_prepared_cell_has_an_init_of_another_launcher_in_the_network_that_is_given(
@@ -46,10 +46,10 @@ async def test_a_prepared_cell_has_an_init_of_another_launcher_in_the_network_th
     await cells.allocate(Cell(A))
     await cells.prepare(A, other, network=7)  # type: ignore[arg-type]
     (handle,) = other.handles
-    assert (handle.init.spec.network, handle.init.spec.has_own_home) == (7, True)
-    with pytest.raises(errors.Refused, match="has its init"):
+    assert handle.init.spec.network == 7
+    with pytest.raises(errors.FailedPrecondition, match="has its init"):
         await cells.prepare(A, other)  # type: ignore[arg-type]
-    worker = Worker(socket=9, logs=Path("/logs"), log_bytes=1000, is_fork=True)
+    worker = WorkerOptions(socket=9, logs=Path("/logs"), log_bytes=1000, is_fork=True)
     await cells.start_worker(Executable(X, A, "python"), worker)
     (started,) = other.started
     assert (started.socket, started.logs, started.log_bytes, started.is_fork) == (
@@ -77,7 +77,7 @@ async def test_something_is_mounted_in_a_cell_only_once_it_has_an_init(node: Nod
     cells = await node.agent()
     other = FakeLauncher(node.host)
     await cells.allocate(Cell(A))
-    with pytest.raises(errors.Refused, match="no init"):
+    with pytest.raises(errors.FailedPrecondition, match="no init"):
         await cells.mount(A, 5, "/home/function")
     await cells.prepare(A, other)  # type: ignore[arg-type]
     await cells.mount(A, 5, "/home/function")

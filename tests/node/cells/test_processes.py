@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from skerry.node.cells.processes import Processes
+from skerry.node.cells.processes import HostProcesses
 
 
 @contextlib.contextmanager
@@ -26,14 +26,14 @@ def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 def test_every_one_of_a_crowd_is_asked() -> None:
     with sleepers(70) as crowd:
         pids = [each.pid for each in crowd]
-        assert Processes().ask(lambda: pids) == set(pids)
+        assert HostProcesses().ask(lambda: pids) == set(pids)
         assert {each.wait() for each in crowd} == {-signal.SIGTERM}
 
 
 def test_one_that_left_the_group_meanwhile_is_not_asked() -> None:
     with sleepers(2) as (stays, leaves):
         answers = iter([[stays.pid, leaves.pid], [stays.pid]])
-        Processes().ask(lambda: next(answers))
+        HostProcesses().ask(lambda: next(answers))
         assert stays.wait() == -signal.SIGTERM
         assert leaves.poll() is None
 
@@ -42,7 +42,7 @@ def test_one_that_is_gone_is_passed_over() -> None:
     with sleepers(2) as (gone, stays):
         gone.kill()
         gone.wait()
-        Processes().ask(lambda: [gone.pid, stays.pid])
+        HostProcesses().ask(lambda: [gone.pid, stays.pid])
         assert stays.wait() == -signal.SIGTERM
 
 
@@ -53,7 +53,7 @@ def test_a_stray_is_asked_and_the_child_of_one_that_lives_is_not() -> None:
     child = int(parent.stdout.readline())
     with sleepers(2) as (stray, asked_before):
         pids = [parent.pid, child, stray.pid, asked_before.pid]
-        Processes().ask_strays(lambda: pids, {parent.pid, asked_before.pid})
+        HostProcesses().ask_strays(lambda: pids, {parent.pid, asked_before.pid})
         assert stray.wait() == -signal.SIGTERM
         assert asked_before.poll() is None
     assert parent.poll() is None
@@ -64,7 +64,7 @@ def test_a_stray_is_asked_and_the_child_of_one_that_lives_is_not() -> None:
 
 def test_a_process_is_known_by_its_pid_and_when_it_began() -> None:
     with sleepers(1) as (one,):
-        began = Processes().start_time(one.pid)
+        began = HostProcesses().start_time(one.pid)
         assert began is not None
-        assert began == Processes().start_time(one.pid)
-    assert Processes().start_time(one.pid) is None
+        assert began == HostProcesses().start_time(one.pid)
+    assert HostProcesses().start_time(one.pid) is None

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, Limits, Sandbox
+from skerry.model.cells import Cell, CellLimits, Sandbox
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
@@ -33,7 +33,7 @@ async def test_a_command_runs_in_its_cell_and_tells_how_it_ended(ground: Ground,
 
 
 async def test_limits_are_in_force_before_anything_runs(ground: Ground, cells: Cells) -> None:
-    limits = Limits(memory=64, pids=20, cpu_weight=50, cpu_quota=500)
+    limits = CellLimits(memory=64, pids=20, cpu_weight=50, cpu_quota=500)
     await cells.allocate(Cell(A, limits))
     assert ground.groups.read_limits(A) == limits
     assert ground.processes() == []
@@ -110,7 +110,7 @@ async def test_freeing_a_parent_ends_everything_below_it(ground: Ground, cells: 
 
 
 async def test_a_fork_bomb_stops_at_its_limit_and_is_freed(ground: Ground, cells: Cells) -> None:
-    await cells.allocate(Cell(A, Limits(pids=30)))
+    await cells.allocate(Cell(A, CellLimits(pids=30)))
     await cells.allocate(Cell(CellName("calm")))
     await cells.start(executable("a", "x", "trap '' TERM; while :; do sleep 1000 & done"))
     await eventually(lambda: len(ground.groups.pids(A)) >= 25)
@@ -122,7 +122,7 @@ async def test_a_fork_bomb_stops_at_its_limit_and_is_freed(ground: Ground, cells
 
 
 async def test_a_hog_is_killed_for_memory_and_reported_as_such(cells: Cells) -> None:
-    await cells.allocate(Cell(A, Limits(memory=32)))
+    await cells.allocate(Cell(A, CellLimits(memory=32)))
     await cells.start(executable("a", "calm", "sleep 1000"))
     await cells.start(executable("a", "x", "exec tail /dev/zero"))
     outcome = await cells.wait(A, X)
@@ -164,7 +164,7 @@ async def test_a_program_that_is_not_there_is_the_shells_127_and_the_start_is_fi
 async def test_a_start_that_is_refused_leaves_nothing(ground: Ground, cells: Cells) -> None:
     await cells.allocate(Cell(A))
     for sandbox in (Sandbox(folder="/no/such/folder"), Sandbox(arguments=("/no/such/program",))):
-        with pytest.raises(errors.Refused):
+        with pytest.raises(errors.FailedPrecondition):
             await cells.start(executable("a", "x", "true"), sandbox)
     assert cells.get(A).executables == ()
     assert ground.groups.leaves(A) == ["_init"]
@@ -203,7 +203,7 @@ async def test_a_caller_that_goes_away_leaves_no_half_done_work(ground: Ground, 
 async def test_cells_of_one_node_work_side_by_side(ground: Ground, cells: Cells) -> None:
     async def live(number: int) -> None:
         name = CellName(f"c{number}")
-        await cells.allocate(Cell(name, Limits(pids=20)))
+        await cells.allocate(Cell(name, CellLimits(pids=20)))
         await cells.start(executable(name, "x", "echo $$"))
         assert (await cells.wait(name, X)).code == 0
         await cells.stop(name, X)

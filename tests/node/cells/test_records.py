@@ -4,32 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from skerry.model.cells import Cell, Executable, Limits
+from skerry.model.cells import Cell, CellLimits, Executable
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.cells.records import (
-    CellRecord,
-    ExitRecord,
-    InitRecord,
-    Records,
-    StartedRecord,
-    boot_id,
-)
+from skerry.node.cells.records import CellRecord, CellRecords, ExitRecord, InitRecord, ProcessRecord, boot_id
 
 NAME = CellName("a/b-c")
-CELL = CellRecord(Cell(NAME, Limits(memory=32)), uid=61184, boot="this", at=1.5)
+CELL = CellRecord(Cell(NAME, CellLimits(memory=32)), uid=61184, boot="this", at=1.5)
 SPEC = Executable(ExecutableName("hello world"), NAME, "echo $HOME")
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Records:
-    return Records(tmp_path / "cells")
+def records(tmp_path: Path) -> CellRecords:
+    return CellRecords(tmp_path / "cells")
 
 
-def test_what_was_written_is_found(records: Records) -> None:
+def test_what_was_written_is_found(records: CellRecords) -> None:
     records.add_cell(CELL)
     records.set_init(NAME, InitRecord(10, 20, 3))
     records.add_executable(SPEC, 4)
-    records.set_started(NAME, 4, StartedRecord(11, 2.5, ooms=1))
+    records.set_started(NAME, 4, ProcessRecord(11, 2.5, ooms=1))
     records.set_exit(NAME, 4, ExitRecord(3.5, signal=9, oom=True))
     records.mark_freeing(NAME)
     (found,) = records.scan()
@@ -42,11 +35,11 @@ def test_what_was_written_is_found(records: Records) -> None:
     (executable,) = found.executables
     assert executable.number == 4
     assert executable.spec == SPEC
-    assert executable.started == StartedRecord(11, 2.5, ooms=1)
+    assert executable.started == ProcessRecord(11, 2.5, ooms=1)
     assert executable.exit == ExitRecord(3.5, signal=9, oom=True)
 
 
-def test_what_is_not_there_is_not_found(records: Records) -> None:
+def test_what_is_not_there_is_not_found(records: CellRecords) -> None:
     records.folder(NAME, 1).mkdir(parents=True)
     (found,) = records.scan()
     assert (found.record, found.init, found.is_freeing) == (None, None, False)
@@ -54,19 +47,19 @@ def test_what_is_not_there_is_not_found(records: Records) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"cell":{"name":"no_good"},"uid":1,"boot":"","at":1}'])
-def test_a_record_that_makes_no_sense_is_none(records: Records, text: str) -> None:
+def test_a_record_that_makes_no_sense_is_none(records: CellRecords, text: str) -> None:
     records.add_cell(CELL)
     (records.folder(NAME) / "cell.json").write_text(text)
     assert [found.record for found in records.scan()] == [None]
 
 
-def test_a_record_in_the_wrong_folder_is_none(records: Records, tmp_path: Path) -> None:
+def test_a_record_in_the_wrong_folder_is_none(records: CellRecords, tmp_path: Path) -> None:
     records.add_cell(CELL)
     (tmp_path / "cells" / "a.b-c").rename(tmp_path / "cells" / "other")
     assert [found.record for found in records.scan()] == [None]
 
 
-def test_a_draft_that_a_crash_left_is_not_taken_for_the_record(records: Records) -> None:
+def test_a_draft_that_a_crash_left_is_not_taken_for_the_record(records: CellRecords) -> None:
     records.add_cell(CELL)
     (records.folder(NAME) / ".init.json.new").write_text('{"pid":1,"start_time":1,"control_fd":3}')
     (found,) = records.scan()
@@ -75,12 +68,12 @@ def test_a_draft_that_a_crash_left_is_not_taken_for_the_record(records: Records)
     assert next(records.scan()).init == InitRecord(10, 20, 3)
 
 
-def test_no_two_cells_share_a_folder(records: Records) -> None:
+def test_no_two_cells_share_a_folder(records: CellRecords) -> None:
     names = [CellName(name) for name in ("a/b", "a-b", "ab", "a", "A", "a/b/c", "a-b/c")]
     assert len({records.folder(name) for name in names}) == len(names)
 
 
-def test_removing_leaves_nothing(records: Records, tmp_path: Path) -> None:
+def test_removing_leaves_nothing(records: CellRecords, tmp_path: Path) -> None:
     records.add_cell(CELL)
     folder = records.add_executable(SPEC, 1)
     (folder / "stdout-0000000000000001").write_bytes(b"x")
@@ -91,14 +84,14 @@ def test_removing_leaves_nothing(records: Records, tmp_path: Path) -> None:
     assert list((tmp_path / "cells").iterdir()) == []
 
 
-def test_what_a_crash_left_half_removed_goes_with_the_trash(records: Records, tmp_path: Path) -> None:
+def test_what_a_crash_left_half_removed_goes_with_the_trash(records: CellRecords, tmp_path: Path) -> None:
     records.add_cell(CELL)
     records.folder(NAME).rename(tmp_path / "cells" / ".gone-3")
     records.empty_trash()
     assert list((tmp_path / "cells").iterdir()) == []
 
 
-def test_others_cannot_look_in(records: Records, tmp_path: Path) -> None:
+def test_others_cannot_look_in(records: CellRecords, tmp_path: Path) -> None:
     records.add_cell(CELL)
     folder = records.add_executable(SPEC, 1)
     assert [p.stat().st_mode & 0o077 for p in (tmp_path / "cells", folder, folder / "spec.json")] == [0, 0, 0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, Executable, Limits, Runtime
+from skerry.model.cells import Cell, CellLimits, Executable, RuntimeCommand
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from tests.node.cells.real import Ground, is_alive, needs_root, printed
@@ -38,15 +38,15 @@ class Bundle:
         shutil.copy("/bin/busybox", folder / "rootfs/bin/sh")
         subprocess.run(["runc", "spec"], cwd=folder, check=True)
 
-    def runs(self, script: str, *flags: str) -> Callable[[str], Runtime]:
-        def make(group: str) -> Runtime:
+    def runs(self, script: str, *flags: str) -> Callable[[str], RuntimeCommand]:
+        def make(group: str) -> RuntimeCommand:
             config = json.loads((self.folder / "config.json").read_text())
             config["process"] |= {"terminal": False, "args": ["/bin/sh", "-c", script]}
             config["linux"]["cgroupsPath"] = group
             (self.folder / "config.json").write_text(json.dumps(config))
             pid_file = str(self.folder / "pid")
             command = ("runc", "--root", f"{self.folder}/state", "run", "--detach", "--pid-file", pid_file)
-            return Runtime((*command, "--bundle", str(self.folder), *flags, "box"), pid_file)
+            return RuntimeCommand((*command, "--bundle", str(self.folder), *flags, "box"), pid_file)
 
         return make
 
@@ -64,8 +64,8 @@ def bundle(tmp_path: Path) -> Iterator[Bundle]:
     made.delete()
 
 
-async def allocated(cells: Cells, limits: Limits | None = None) -> None:
-    await cells.allocate(Cell(A, limits or Limits(), isolates_processes=False))
+async def allocated(cells: Cells, limits: CellLimits | None = None) -> None:
+    await cells.allocate(Cell(A, limits or CellLimits(), isolates_processes=False))
 
 
 def container() -> Executable:
@@ -74,7 +74,7 @@ def container() -> Executable:
 
 async def test_what_a_runtime_starts_is_the_executable(ground: Ground, bundle: Bundle) -> None:
     async with ground.agent() as cells:
-        await allocated(cells, Limits(memory=64))
+        await allocated(cells, CellLimits(memory=64))
         script = "echo here; echo there >&2; read line < /dev/null; exec sleep 600"
         started = await cells.start_container(container(), bundle.runs(script))
         assert Path(f"/proc/{started.pid}/cwd/bin/sh").exists()
@@ -110,7 +110,7 @@ async def test_a_container_that_uses_more_memory_than_its_cell_has_is_seen_to_be
     ground: Ground, bundle: Bundle
 ) -> None:
     async with ground.agent() as cells:
-        await allocated(cells, Limits(memory=32))
+        await allocated(cells, CellLimits(memory=32))
         script = "x=0123456789abcdef; while :; do x=$x$x; done"
         await cells.start_container(container(), bundle.runs(script))
         ended = await cells.wait(A, MAIN)
@@ -124,10 +124,12 @@ async def test_a_runtime_that_fails_leaves_nothing_and_says_why(ground: Ground, 
     async with ground.agent() as cells:
         await allocated(cells)
         before = ground.group_folders()
-        with pytest.raises(errors.Refused, match="flag provided but not defined"):
+        with pytest.raises(errors.FailedPrecondition, match="flag provided but not defined"):
             await cells.start_container(container(), bundle.runs("true", "--nonsense"))
         with pytest.raises(errors.SkerryError, match="exec"):
-            await cells.start_container(container(), lambda _: Runtime(("/nowhere/runc",), "/nowhere/pid"))
+            await cells.start_container(
+                container(), lambda _: RuntimeCommand(("/nowhere/runc",), "/nowhere/pid")
+            )
         # The group of the cell's init is there from the first start on.
         assert [each for each in ground.group_folders() if not each.endswith("/_init")] == before
         assert cells.get(A).executables == ()
@@ -198,7 +200,7 @@ async def test_a_cell_that_isolates_processes_itself_takes_no_container(
 ) -> None:
     async with ground.agent() as cells:
         await cells.allocate(Cell(A))
-        with pytest.raises(errors.Refused, match="isolates processes itself"):
+        with pytest.raises(errors.FailedPrecondition, match="isolates processes itself"):
             await cells.start_container(container(), bundle.runs("true"))
         await cells.free(A)
 

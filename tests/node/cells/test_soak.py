@@ -1,4 +1,4 @@
-"""The short version of `make soak`."""
+"""The short version of `make soak ARGS=cells`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from bench import soak
+from bench.soak import cells as soak
 
 from tests.node.cells.real import needs_root
 

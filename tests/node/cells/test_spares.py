@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, Limits, Sandbox
+from skerry.model.cells import Cell, CellLimits, Sandbox
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.protocol import INIT_LEAF
-from skerry.node.launching import InitSpec, Launcher, StartSpec
+from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec
 from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
 from tests.support.waiting import eventually
 
@@ -61,7 +61,7 @@ def init_of(ground: Ground, cell: CellName) -> int:
 async def test_a_first_start_takes_a_spare_which_is_then_the_cells_init(ground: Ground) -> None:
     async with stocked(ground) as cells:
         waiting = spares(ground)
-        await cells.allocate(Cell(A, Limits(memory=64)))
+        await cells.allocate(Cell(A, CellLimits(memory=64)))
         await cells.start(executable("a", "x", "hostname; exec sleep 60"))
         assert init_of(ground, A) in waiting
         assert init_of(ground, A) in ground.groups.pids(A)
@@ -137,7 +137,7 @@ async def test_without_spares_a_start_makes_its_init(ground: Ground) -> None:
 
 
 async def test_a_spare_that_has_entered_no_cell_starts_nothing(ground: Ground, tmp_path: Path) -> None:
-    launcher = await Launcher.start()
+    launcher = await LauncherClient.start()
     entrance = ground.groups.spare_entrance()
     assert entrance is not None
     with entrance:

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.node.cells.uids import Uids
+from skerry.node.cells.uids import UidAllocator
 
 
 def test_the_lowest_free_one_is_taken() -> None:
-    uids = Uids(100, 10)
+    uids = UidAllocator(100, 10)
     assert [uids.take(), uids.take(), uids.take()] == [100, 101, 102]
     uids.give_back(101)
     uids.give_back(100)
@@ -17,26 +17,26 @@ def test_the_lowest_free_one_is_taken() -> None:
 
 
 def test_a_claimed_one_is_not_given_out() -> None:
-    uids = Uids(100, 3)
+    uids = UidAllocator(100, 3)
     assert uids.claim(101)
     assert not uids.claim(101)
     assert [uids.take(), uids.take()] == [100, 102]
 
 
 def test_one_claimed_outside_the_range_is_kept_and_never_given_out() -> None:
-    uids = Uids(100, 1)
+    uids = UidAllocator(100, 1)
     assert uids.claim(99)
     uids.give_back(99)
     assert uids.take() == 100
-    with pytest.raises(errors.NoRoom, match="1 cells"):
+    with pytest.raises(errors.ResourcesExhausted, match="1 cells"):
         uids.take()
 
 
 def test_when_all_are_taken_it_says_what_to_do() -> None:
-    uids = Uids(100, 2)
+    uids = UidAllocator(100, 2)
     uids.take()
     uids.take()
-    with pytest.raises(errors.NoRoom, match=r"free one, or raise the setting node\.max_cells"):
+    with pytest.raises(errors.ResourcesExhausted, match=r"free one, or raise the setting node\.max_cells"):
         uids.take()
     uids.give_back(101)
     assert uids.take() == 101
@@ -44,7 +44,7 @@ def test_when_all_are_taken_it_says_what_to_do() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "give", "claim"]), st.integers(0, 9))))
 def test_no_user_is_ever_out_twice_and_each_is_the_lowest(steps: list[tuple[str, int]]) -> None:
-    uids, out = Uids(10, 8), set[int]()
+    uids, out = UidAllocator(10, 8), set[int]()
     for verb, number in steps:
         if verb == "take":
             free = [uid for uid in range(10, 18) if uid not in out]
@@ -52,7 +52,7 @@ def test_no_user_is_ever_out_twice_and_each_is_the_lowest(steps: list[tuple[str,
                 assert uids.take() == free[0]
                 out.add(free[0])
             else:
-                with pytest.raises(errors.NoRoom):
+                with pytest.raises(errors.ResourcesExhausted):
                     uids.take()
         elif verb == "claim":
             assert uids.claim(10 + number) == (10 + number not in out)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from skerry.node.cgroups import detection
-from skerry.node.cgroups.backends import Backend
+from skerry.node.cgroups.backends import CgroupBackend
 from tests.node.cgroups import places
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 from tests.support.waiting import eventually_sync
@@ -27,19 +27,19 @@ def fake() -> FakeCgroupfs:
 
 
 @pytest.fixture
-def unified(fake: FakeCgroupfs, root: str) -> Backend:
+def unified(fake: FakeCgroupfs, root: str) -> CgroupBackend:
     backend = detection.make_unified(fake, fake.mount, root)
     backend.prepare()
     return backend
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=[needs_hybrid, pytest.mark.root]) for kind in REAL])
-def real(request: pytest.FixtureRequest, root: str) -> Iterator[Backend]:
+def real(request: pytest.FixtureRequest, root: str) -> Iterator[CgroupBackend]:
     yield from _prepared(request.param, root)
 
 
 @pytest.fixture
-def hybrid(root: str) -> Iterator[Backend]:
+def hybrid(root: str) -> Iterator[CgroupBackend]:
     if not places.HAS_HYBRID:
         pytest.skip("needs root and hybrid cgroups")
     yield from _prepared("hybrid", root)
@@ -48,7 +48,7 @@ def hybrid(root: str) -> Iterator[Backend]:
 @pytest.fixture(
     params=["unified", *(pytest.param(kind, marks=needs_hybrid) for kind in ("hybrid", "legacy"))]
 )
-def cgroups(request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs) -> Iterator[Backend]:
+def cgroups(request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs) -> Iterator[CgroupBackend]:
     """Every kind, as far as no process is needed."""
     if request.param == "unified":
         yield request.getfixturevalue("unified")
@@ -56,7 +56,7 @@ def cgroups(request: pytest.FixtureRequest, root: str, fake: FakeCgroupfs) -> It
         yield from _prepared(request.param, root)
 
 
-def _prepared(kind: str, root: str) -> Iterator[Backend]:
+def _prepared(kind: str, root: str) -> Iterator[CgroupBackend]:
     backend = places.make_real(kind, root)
     backend.prepare()
     try:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from skerry.model.ids import CellName
 from skerry.node.cgroups import detection, mounts
-from skerry.node.cgroups.backends import Backend
-from skerry.node.cgroups.files import KernelFiles
+from skerry.node.cgroups.backends import CgroupBackend
+from skerry.node.cgroups.files import KernelCgroupFiles
+from tests.support.waiting import PATIENCE_S
 
 MOUNTED = mounts.parse(Path("/proc/self/mountinfo").read_text())
 REQUIRED = {"cpu", "cpuset", "memory", "pids", "freezer"}
@@ -21,7 +22,7 @@ HAS_HYBRID = os.geteuid() == 0 and MOUNTED.unified is not None and MOUNTED.contr
 _numbers = itertools.count()
 
 
-class OldKernelFiles(KernelFiles):
+class OldKernelFiles(KernelCgroupFiles):
     """A kernel before 5.14: v2 groups cannot be killed in one write."""
 
     def write(self, path: str, text: str) -> None:
@@ -42,14 +43,14 @@ def groups_of(root: str) -> list[str]:
     )
 
 
-def make_real(kind: str, root: str) -> Backend:
+def make_real(kind: str, root: str) -> CgroupBackend:
     match kind:
         case "hybrid":
-            return detection.make_hybrid(KernelFiles(), MOUNTED, root)
+            return detection.make_hybrid(KernelCgroupFiles(), MOUNTED, root)
         case "hybrid without cgroup.kill":
             return detection.make_hybrid(OldKernelFiles(), MOUNTED, root, clones_into=False)
         case "legacy":
-            return detection.make_legacy(KernelFiles(), MOUNTED, root)
+            return detection.make_legacy(KernelCgroupFiles(), MOUNTED, root)
         case _:
             raise ValueError(kind)
 
@@ -66,7 +67,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextlib.contextmanager
 def running(
-    cgroups: Backend, cell: str, leaf: str, command: str, *, from_within: bool = False
+    cgroups: CgroupBackend, cell: str, leaf: str, command: str, *, from_within: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A shell in the leaf, in it before it runs anything. What is left of it at the end is killed."""
     name = CellName(cell)
@@ -88,4 +89,4 @@ def running(
         yield process
     finally:
         cgroups.kill(name, leaf)
-        process.wait(10)
+        process.wait(PATIENCE_S)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Limits
+from skerry.model.cells import CellLimits
 from skerry.model.ids import CellName
 from skerry.node.cgroups import detection
-from skerry.node.cgroups.mounts import Mounts
+from skerry.node.cgroups.mounts import CgroupMounts
 from tests.node.cgroups import places
 from tests.node.cgroups.conftest import needs_hybrid
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
@@ -20,30 +20,52 @@ NEW, OLD = "6.1.0-amd64", "5.4.0"
 
 
 def test_a_v2_tree_with_the_controllers_is_unified() -> None:
-    backend = detection.choose(Mounts("/fake", {}), "skerry", FakeCgroupfs(), NEW)
+    backend = detection.choose(CgroupMounts("/fake", {}), "skerry", FakeCgroupfs(), NEW)
     assert (backend.kind, backend.limits_in_v2) == ("unified", True)
 
 
 def test_a_v2_tree_without_them_beside_v1_is_hybrid_and_says_that_limits_are_not_in_v2() -> None:
-    backend = detection.choose(Mounts("/fake", V1), "skerry", FakeCgroupfs(controllers=("hugetlb",)), NEW)
+    backend = detection.choose(
+        CgroupMounts("/fake", V1), "skerry", FakeCgroupfs(controllers=("hugetlb",)), NEW
+    )
     assert (backend.kind, backend.limits_in_v2) == ("hybrid", False)
 
 
 def test_v1_alone_is_legacy() -> None:
-    backend = detection.choose(Mounts(None, V1), "skerry", FakeCgroupfs(), NEW)
+    backend = detection.choose(CgroupMounts(None, V1), "skerry", FakeCgroupfs(), NEW)
     assert (backend.kind, backend.limits_in_v2) == ("legacy", False)
+
+
+@pytest.mark.parametrize(
+    ("v1", "has_way_out"),
+    [
+        (V1, True),
+        (V1 | dict.fromkeys(("cpu", "cpuacct"), "/v1/cpu,cpuacct"), True),
+        (V1 | dict.fromkeys(("cpu", "memory"), "/v1/cpu,memory"), False),  # it would leave that limit too
+        ({}, False),
+    ],
+)
+def test_a_process_can_leave_the_group_of_its_cpu_quota_if_that_holds_no_other_limit(
+    v1: dict[str, str], has_way_out: bool
+) -> None:
+    files = FakeCgroupfs(controllers=("hugetlb",)) if v1 else FakeCgroupfs()
+    backend = detection.choose(CgroupMounts("/fake", v1), "skerry", files, NEW)
+    assert backend.has_way_out is has_way_out
 
 
 @pytest.mark.parametrize(
     ("mounted", "said"),
     [
-        (Mounts(None, {}), "mount cgroup2"),
-        (Mounts(None, {k: v for k, v in V1.items() if k != "freezer"}), "freezer"),
-        (Mounts(None, {k: v for k, v in V1.items() if k != "memory"}), "memory is missing.*command line"),
-        (Mounts("/fake", {k: v for k, v in V1.items() if k == "cpu"}), "memory, pids is in v2"),
+        (CgroupMounts(None, {}), "mount cgroup2"),
+        (CgroupMounts(None, {k: v for k, v in V1.items() if k != "freezer"}), "freezer"),
+        (
+            CgroupMounts(None, {k: v for k, v in V1.items() if k != "memory"}),
+            "memory is missing.*command line",
+        ),
+        (CgroupMounts("/fake", {k: v for k, v in V1.items() if k == "cpu"}), "memory, pids is in v2"),
     ],
 )
-def test_what_is_missing_is_said(mounted: Mounts, said: str) -> None:
+def test_what_is_missing_is_said(mounted: CgroupMounts, said: str) -> None:
     files = FakeCgroupfs(controllers=("memory", "pids"))
     with pytest.raises(errors.Unavailable, match=said):
         detection.choose(mounted, "skerry", files, NEW)
@@ -53,9 +75,9 @@ def test_what_is_missing_is_said(mounted: Mounts, said: str) -> None:
 def test_a_process_is_cloned_into_its_group_if_the_kernel_can_and_enters_by_itself_if_not(
     release: str, clones: bool, fake: FakeCgroupfs
 ) -> None:
-    backend = detection.choose(Mounts("/fake", {}), "skerry", fake, release)
+    backend = detection.choose(CgroupMounts("/fake", {}), "skerry", fake, release)
     backend.prepare()
-    backend.create(CellName("a"), Limits())
+    backend.create(CellName("a"), CellLimits())
     backend.add_leaf(CellName("a"), "_init")
     with backend.entrance(CellName("a"), "_init") as entrance:
         assert (entrance.clone_into is not None) is clones

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from skerry.node.cgroups.files import Files, KernelFiles
+from skerry.node.cgroups.files import CgroupFiles, KernelCgroupFiles
 from tests.node.cgroups import places
 from tests.node.cgroups.conftest import needs_hybrid
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually_sync
 class Ground:
     """A folder in a v2 tree and a process to move about."""
 
-    files: Files
+    files: CgroupFiles
     home: str
     pid: int
 
@@ -44,7 +44,7 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
         yield Ground(fake, "/fake/home", 4711)
         return
     home = f"{places.MOUNTED.unified}/{places.root_name()}"
-    files = KernelFiles()
+    files = KernelCgroupFiles()
     files.mkdir(home)
     try:
         with places.stranger() as process:

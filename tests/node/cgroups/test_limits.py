@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.model.cells import Limits
-from skerry.model.room import MOST
+from skerry.model.cells import CellLimits
+from skerry.model.resources import MAX_AMOUNT
 from skerry.node.cgroups import limits as translation
-from skerry.node.cgroups.limits import Read, Setting
+from skerry.node.cgroups.limits import LimitSetting, ReadFile
 
 FRESH_V1 = {
     "cpu.shares": "1024\n",
@@ -35,15 +35,15 @@ def optional(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
     return st.none() | numbers
 
 
-def limits_by(**unit: st.SearchStrategy[int | None]) -> st.SearchStrategy[Limits]:
+def limits_by(**unit: st.SearchStrategy[int | None]) -> st.SearchStrategy[CellLimits]:
     return st.builds(
-        Limits,
+        CellLimits,
         **unit,
-        cpu_quota=optional(st.integers(1, MOST)),
+        cpu_quota=optional(st.integers(1, MAX_AMOUNT)),
         cpus=st.sampled_from(["", "0", "1,3", "0-2"]),
         mems=st.sampled_from(["", "1"]),
-        memory=optional(st.integers(1, MOST)),
-        pids=optional(st.integers(1, MOST)),
+        memory=optional(st.integers(1, MAX_AMOUNT)),
+        pids=optional(st.integers(1, MAX_AMOUNT)),
     )
 
 
@@ -51,25 +51,25 @@ weighted = limits_by(cpu_weight=optional(st.integers(1, 10_000).filter(lambda w:
 shared = limits_by(cpu_shares=optional(st.integers(2, 262_144)))
 
 
-def group(fresh: dict[str, str], settings: list[Setting]) -> Read:
+def group(fresh: dict[str, str], settings: list[LimitSetting]) -> ReadFile:
     """A group's files after the settings were written."""
     files = fresh | {setting.file: setting.value + "\n" for setting in settings}
     return lambda file: files.get(file, "")
 
 
 @given(weighted)
-def test_limits_written_to_v2_read_back_the_same(limits: Limits) -> None:
+def test_limits_written_to_v2_read_back_the_same(limits: CellLimits) -> None:
     assert translation.from_v2(group(FRESH_V2, translation.to_v2(limits))) == limits
 
 
 @given(weighted)
-def test_limits_written_to_v1_read_back_the_same(limits: Limits) -> None:
+def test_limits_written_to_v1_read_back_the_same(limits: CellLimits) -> None:
     files = group(FRESH_V1, translation.to_v1(limits))
     assert translation.from_v1(files, group(FRESH_V1, [])) == limits
 
 
 @given(shared)
-def test_shares_stand_in_v1_exactly_as_they_were_given(limits: Limits) -> None:
+def test_shares_stand_in_v1_exactly_as_they_were_given(limits: CellLimits) -> None:
     files = group(FRESH_V1, translation.to_v1(limits))
     assert int(files("cpu.shares")) == (limits.cpu_shares or 1024)
     back = translation.from_v1(files, group(FRESH_V1, []))
@@ -97,14 +97,14 @@ def test_the_usual_weight_is_the_usual_shares() -> None:
 
 
 def test_a_fresh_group_has_no_limits_of_its_own() -> None:
-    assert translation.from_v2(group(FRESH_V2, [])) == Limits()
-    assert translation.from_v1(group(FRESH_V1, []), group(FRESH_V1, [])) == Limits()
-    assert translation.to_v2(Limits()) == translation.to_v1(Limits()) == []
+    assert translation.from_v2(group(FRESH_V2, [])) == CellLimits()
+    assert translation.from_v1(group(FRESH_V1, []), group(FRESH_V1, [])) == CellLimits()
+    assert translation.to_v2(CellLimits()) == translation.to_v1(CellLimits()) == []
 
 
-@given(st.integers(1, MOST))
+@given(st.integers(1, MAX_AMOUNT))
 def test_every_quota_is_one_that_the_kernel_takes(millicores: int) -> None:
-    [setting] = translation.to_v2(Limits(cpu_quota=millicores))  # type: ignore[arg-type]
+    [setting] = translation.to_v2(CellLimits(cpu_quota=millicores))  # type: ignore[arg-type]
     quota, period = map(int, setting.value.split())
     assert 1_000 <= quota < 2**44
     assert 1_000 <= period <= 1_000_000
@@ -112,18 +112,18 @@ def test_every_quota_is_one_that_the_kernel_takes(millicores: int) -> None:
 
 
 def test_a_quota_is_of_100_ms_unless_it_is_too_small_for_that() -> None:
-    assert translation.to_v2(Limits(cpu_quota=300))[0].value == "30000 100000"  # type: ignore[arg-type]
-    assert translation.to_v2(Limits(cpu_quota=10))[0].value == "1000 100000"  # type: ignore[arg-type]
-    assert translation.to_v2(Limits(cpu_quota=9))[0].value == "9000 1000000"  # type: ignore[arg-type]
+    assert translation.to_v2(CellLimits(cpu_quota=300))[0].value == "30000 100000"  # type: ignore[arg-type]
+    assert translation.to_v2(CellLimits(cpu_quota=10))[0].value == "1000 100000"  # type: ignore[arg-type]
+    assert translation.to_v2(CellLimits(cpu_quota=9))[0].value == "9000 1000000"  # type: ignore[arg-type]
 
 
 def test_memory_is_without_swap_and_swap_may_be_unknown_to_the_kernel() -> None:
-    v2 = translation.to_v2(Limits(memory=32))  # type: ignore[arg-type]
+    v2 = translation.to_v2(CellLimits(memory=32))  # type: ignore[arg-type]
     assert v2 == [
-        Setting("memory.max", "33554432", "memory"),
-        Setting("memory.swap.max", "0", "memory", optional=True),
+        LimitSetting("memory.max", "33554432", "memory"),
+        LimitSetting("memory.swap.max", "0", "memory", optional=True),
     ]
-    v1 = translation.to_v1(Limits(memory=32))  # type: ignore[arg-type]
+    v1 = translation.to_v1(CellLimits(memory=32))  # type: ignore[arg-type]
     assert [(s.file, s.value, s.optional) for s in v1] == [
         ("memory.limit_in_bytes", "33554432", False),
         ("memory.memsw.limit_in_bytes", "33554432", True),
@@ -131,7 +131,7 @@ def test_memory_is_without_swap_and_swap_may_be_unknown_to_the_kernel() -> None:
 
 
 def test_memory_that_is_raised_needs_room_below_the_limit_with_swap_first() -> None:
-    limits = Limits(memory=64)  # type: ignore[arg-type]
+    limits = CellLimits(memory=64)  # type: ignore[arg-type]
     lowered = [each.file for each in translation.to_v1(limits, held_memory=str(96 << 20))]
     raised = [each.file for each in translation.to_v1(limits, held_memory=str(32 << 20))]
     assert lowered == ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
@@ -145,35 +145,35 @@ def test_whatever_numbers_others_wrote_are_read_as_limits(files: dict[str, str])
     def read(file: str) -> str:
         return (files | lists).get(file, "")
 
-    assert isinstance(translation.from_v2(read), Limits)
-    assert isinstance(translation.from_v1(read, read), Limits)
+    assert isinstance(translation.from_v2(read), CellLimits)
+    assert isinstance(translation.from_v1(read, read), CellLimits)
 
 
 @pytest.mark.parametrize(
     ("setting", "text", "held"),
     [
-        (Setting("pids.max", "20", "pids"), "20\n", True),
-        (Setting("pids.max", "20", "pids"), "max\n", False),
-        (Setting("memory.max", "33554432", "memory"), "33554432\n", True),
-        (Setting("memory.max", "33555000", "memory"), "33554432\n", True),  # rounded to a page
-        (Setting("memory.max", "33554432", "memory"), "max\n", False),
-        (Setting("memory.max", "33554432", "memory"), "67108864\n", False),
-        (Setting("cpuset.cpus", "0,1,2", "cpus"), "0-2\n", True),
-        (Setting("cpuset.cpus", "0,1,2", "cpus"), "0-1\n", False),
-        (Setting("cpu.max", "1000 100000", "cpu_quota"), "max 100000\n", False),
+        (LimitSetting("pids.max", "20", "pids"), "20\n", True),
+        (LimitSetting("pids.max", "20", "pids"), "max\n", False),
+        (LimitSetting("memory.max", "33554432", "memory"), "33554432\n", True),
+        (LimitSetting("memory.max", "33555000", "memory"), "33554432\n", True),  # rounded to a page
+        (LimitSetting("memory.max", "33554432", "memory"), "max\n", False),
+        (LimitSetting("memory.max", "33554432", "memory"), "67108864\n", False),
+        (LimitSetting("cpuset.cpus", "0,1,2", "cpus"), "0-2\n", True),
+        (LimitSetting("cpuset.cpus", "0,1,2", "cpus"), "0-1\n", False),
+        (LimitSetting("cpu.max", "1000 100000", "cpu_quota"), "max 100000\n", False),
     ],
 )
 def test_what_the_kernel_rounded_is_held_and_what_it_ignored_is_not(
-    setting: Setting, text: str, held: bool
+    setting: LimitSetting, text: str, held: bool
 ) -> None:
     assert translation.is_held(setting, text) is held
 
 
 def test_the_tightest_limit_of_a_cell_and_its_ancestors_bites() -> None:
-    own = Limits(cpu_weight=7, cpu_quota=900, memory=64)  # type: ignore[arg-type]
-    parent = Limits(cpu_weight=9, cpu_quota=500, pids=10, cpus="0-1")  # type: ignore[arg-type]
-    top = Limits(memory=32, pids=99, cpus="0-3", mems="0")  # type: ignore[arg-type]
-    assert translation.tightest([own, parent, top]) == Limits(
+    own = CellLimits(cpu_weight=7, cpu_quota=900, memory=64)  # type: ignore[arg-type]
+    parent = CellLimits(cpu_weight=9, cpu_quota=500, pids=10, cpus="0-1")  # type: ignore[arg-type]
+    top = CellLimits(memory=32, pids=99, cpus="0-3", mems="0")  # type: ignore[arg-type]
+    assert translation.tightest([own, parent, top]) == CellLimits(
         cpu_weight=7,
         cpu_quota=500,  # type: ignore[arg-type]
         memory=32,  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skerry.node.cgroups.mounts import Mounts, parse
+from skerry.node.cgroups.mounts import CgroupMounts, parse
 
 HYBRID = """\
 23 1 0:20 / /sys rw,relatime - sysfs sysfs rw
@@ -15,7 +15,7 @@ HYBRID = """\
 
 
 def test_a_hybrid_has_controllers_beside_the_unified_tree() -> None:
-    assert parse(HYBRID) == Mounts(
+    assert parse(HYBRID) == CgroupMounts(
         "/sys/fs/cgroup/unified",
         {
             "cpu": "/sys/fs/cgroup/cpu,cpuacct",
@@ -28,13 +28,13 @@ def test_a_hybrid_has_controllers_beside_the_unified_tree() -> None:
 
 def test_a_mount_is_used_from_its_own_top_whatever_group_that_shows() -> None:
     line = "50 40 0:26 /docker/abc /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
-    assert parse(line) == Mounts("/sys/fs/cgroup", {})
+    assert parse(line) == CgroupMounts("/sys/fs/cgroup", {})
 
 
 def test_what_is_mounted_read_only_is_not_there() -> None:
     by_mount = "50 40 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n"
     by_file_system = "50 40 0:26 / /cg rw - cgroup cgroup ro,memory\n"
-    assert parse(by_mount + by_file_system) == Mounts(None, {})
+    assert parse(by_mount + by_file_system) == CgroupMounts(None, {})
 
 
 def test_what_a_later_mount_hides_is_not_there() -> None:
@@ -49,4 +49,4 @@ def test_spaces_in_a_mount_point_are_read() -> None:
 def test_the_first_of_several_mounts_is_taken_and_odd_lines_are_passed_over() -> None:
     text = "nonsense\n50 40 0:26 / /one rw - cgroup2 c rw\n51 40 0:26 / /two rw - cgroup2 c rw\n"
     assert parse(text).unified == "/one"
-    assert parse("") == Mounts(None, {})
+    assert parse("") == CgroupMounts(None, {})

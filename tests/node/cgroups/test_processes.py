@@ -10,13 +10,13 @@ import pytest
 import uvloop
 
 from skerry.model import errors
-from skerry.model.cells import Limits
+from skerry.model.cells import CellLimits
 from skerry.model.ids import CellName
-from skerry.model.room import Megabytes, Millicores
-from skerry.node.cgroups.backends import Backend
+from skerry.model.resources import Megabytes, Millicores
+from skerry.node.cgroups.backends import CgroupBackend
 from tests.node.cgroups import places
 from tests.node.cgroups.places import running, stranger
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
 
 A, AB = CellName("a"), CellName("a/b")
 SLEEP = "exec sleep 1000"
@@ -32,7 +32,7 @@ while True:
     except OSError:
         pass
 '"""
-NO_LIMITS = Limits()
+NO_LIMITS = CellLimits()
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -40,15 +40,15 @@ def runner(request: pytest.FixtureRequest) -> asyncio.Runner:
     return asyncio.Runner(loop_factory=request.param)
 
 
-def prepare_cell(cgroups: Backend, cell: CellName = A, limits: Limits = NO_LIMITS) -> None:
+def prepare_cell(cgroups: CgroupBackend, cell: CellName = A, limits: CellLimits = NO_LIMITS) -> None:
     cgroups.create(cell, limits)
     cgroups.add_leaf(cell, "_init")
 
 
-def test_limits_are_visible_in_cgroupfs(hybrid: Backend, root: str) -> None:
+def test_limits_are_visible_in_cgroupfs(hybrid: CgroupBackend, root: str) -> None:
     hybrid.create(
         A,
-        Limits(cpu_shares=1025, cpu_quota=Millicores(200), cpus="0", memory=Megabytes(32), pids=20),
+        CellLimits(cpu_shares=1025, cpu_quota=Millicores(200), cpus="0", memory=Megabytes(32), pids=20),
     )
     held = {
         file: Path(places.MOUNTED.controllers[file.partition(".")[0]], root, "a", file).read_text().strip()
@@ -72,7 +72,7 @@ def test_limits_are_visible_in_cgroupfs(hybrid: Backend, root: str) -> None:
     assert hybrid.read_limits(A).cpu_shares == 1025
 
 
-async def test_a_process_is_in_every_hierarchy_of_its_cell(real: Backend, root: str) -> None:
+async def test_a_process_is_in_every_hierarchy_of_its_cell(real: CgroupBackend, root: str) -> None:
     prepare_cell(real)
     with running(real, A, "_init", SLEEP) as process:
         assert real.pids(A) == real.pids(A, "_init") == [process.pid]
@@ -81,7 +81,7 @@ async def test_a_process_is_in_every_hierarchy_of_its_cell(real: Backend, root: 
             assert f":{controller}:/{root}/a\n" in where
         assert f":/{root}/a/_init\n" in where
         assert not await real.emptied(A, within_s=0.01)
-        with pytest.raises(errors.Refused, match="processes are still in a/_init"):
+        with pytest.raises(errors.FailedPrecondition, match="processes are still in a/_init"):
             real.remove(A)
         real.kill(A)
         assert await real.emptied(A, within_s=10)
@@ -89,7 +89,7 @@ async def test_a_process_is_in_every_hierarchy_of_its_cell(real: Backend, root: 
     assert not real.exists(A)
 
 
-async def test_a_process_forked_within_a_cell_only_enters_its_leaf(real: Backend) -> None:
+async def test_a_process_forked_within_a_cell_only_enters_its_leaf(real: CgroupBackend) -> None:
     prepare_cell(real)
     real.add_leaf(A, "_x1")
     with real.entrance(A, "_init") as whole, real.entrance(A, "_x1", from_within=True) as inner:
@@ -99,7 +99,7 @@ async def test_a_process_forked_within_a_cell_only_enters_its_leaf(real: Backend
         assert real.pids(A, "_init") == []
 
 
-async def test_a_kill_reaches_the_whole_tree_of_one_leaf_and_no_other(real: Backend) -> None:
+async def test_a_kill_reaches_the_whole_tree_of_one_leaf_and_no_other(real: CgroupBackend) -> None:
     prepare_cell(real)
     real.add_leaf(A, "_x1")
     with running(real, A, "_init", SLEEP) as other, running(real, A, "_x1", SPREAD):
@@ -111,7 +111,7 @@ async def test_a_kill_reaches_the_whole_tree_of_one_leaf_and_no_other(real: Back
         assert other.poll() is None
 
 
-async def test_a_kill_reaches_child_cells(real: Backend) -> None:
+async def test_a_kill_reaches_child_cells(real: CgroupBackend) -> None:
     prepare_cell(real, A)
     prepare_cell(real, AB)
     with running(real, A, "_init", SPREAD), running(real, AB, "_init", SPREAD) as child:
@@ -119,12 +119,14 @@ async def test_a_kill_reaches_child_cells(real: Backend) -> None:
         assert set(real.pids(AB)) < set(real.pids(A))
         real.kill(A)
         assert await real.emptied(A, within_s=10)
-        assert child.wait(10) == -9
+        assert child.wait(PATIENCE_S) == -9
     real.remove(AB)
     real.remove(A)
 
 
-async def test_a_kill_reaches_more_processes_than_there_may_be_descriptors_for_at_once(real: Backend) -> None:
+async def test_a_kill_reaches_more_processes_than_there_may_be_descriptors_for_at_once(
+    real: CgroupBackend,
+) -> None:
     prepare_cell(real)
     with running(real, A, "_init", "for i in $(seq 200); do sleep 1000 & done; wait"):
         await eventually(lambda: len(real.pids(A)) == 201)
@@ -133,7 +135,7 @@ async def test_a_kill_reaches_more_processes_than_there_may_be_descriptors_for_a
 
 
 async def test_a_leaf_that_somebody_made_threaded_is_still_listed_and_killed(
-    hybrid: Backend, root: str
+    hybrid: CgroupBackend, root: str
 ) -> None:
     prepare_cell(hybrid)
     group = Path(places.MOUNTED.unified or "", root, "a")
@@ -149,8 +151,8 @@ async def test_a_leaf_that_somebody_made_threaded_is_still_listed_and_killed(
     hybrid.remove(A)
 
 
-async def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(real: Backend) -> None:
-    prepare_cell(real, limits=Limits(pids=24, cpu_quota=Millicores(300)))
+async def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(real: CgroupBackend) -> None:
+    prepare_cell(real, limits=CellLimits(pids=24, cpu_quota=Millicores(300)))
     with running(real, A, "_init", BOMB):
         await eventually(lambda: len(real.pids(A)) >= 20)
         assert real.usage(A).pids <= 24
@@ -160,7 +162,7 @@ async def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(real: Backend)
     assert real.cells() == []
 
 
-async def test_a_frozen_cell_uses_no_cpu_and_can_be_killed(real: Backend, root: str) -> None:
+async def test_a_frozen_cell_uses_no_cpu_and_can_be_killed(real: CgroupBackend, root: str) -> None:
     prepare_cell(real)
     with running(real, A, "_init", BUSY):
         await eventually(lambda: real.usage(A).cpu_ns > 0)
@@ -176,7 +178,7 @@ async def test_a_frozen_cell_uses_no_cpu_and_can_be_killed(real: Backend, root: 
         assert await real.emptied(A, within_s=10)
 
 
-def is_frozen(cgroups: Backend, root: str) -> bool:
+def is_frozen(cgroups: CgroupBackend, root: str) -> bool:
     if cgroups.kind == "legacy":
         return (
             Path(places.MOUNTED.controllers["freezer"], root, "a", "freezer.state").read_text() == "FROZEN\n"
@@ -184,7 +186,7 @@ def is_frozen(cgroups: Backend, root: str) -> bool:
     return "frozen 1\n" in Path(places.MOUNTED.unified or "", root, "a", "cgroup.events").read_text()
 
 
-def test_emptiness_is_noticed_on_every_event_loop(real: Backend, runner: asyncio.Runner) -> None:
+def test_emptiness_is_noticed_on_every_event_loop(real: CgroupBackend, runner: asyncio.Runner) -> None:
     prepare_cell(real)
 
     async def wait_and_end() -> bool:
@@ -199,7 +201,7 @@ def test_emptiness_is_noticed_on_every_event_loop(real: Backend, runner: asyncio
         assert runner.run(wait_and_end())
 
 
-async def test_many_wait_at_once_and_a_wait_that_is_given_up_leaves_nothing(real: Backend) -> None:
+async def test_many_wait_at_once_and_a_wait_that_is_given_up_leaves_nothing(real: CgroupBackend) -> None:
     prepare_cell(real)
     with running(real, A, "_init", SLEEP) as process:
         waits = [asyncio.create_task(real.emptied(A, within_s=60)) for _ in range(20)]
@@ -212,8 +214,8 @@ async def test_many_wait_at_once_and_a_wait_that_is_given_up_leaves_nothing(real
             await given_up
 
 
-async def test_usage_moves(hybrid: Backend) -> None:
-    prepare_cell(hybrid, limits=Limits(cpu_quota=Millicores(50)))
+async def test_usage_moves(hybrid: CgroupBackend) -> None:
+    prepare_cell(hybrid, limits=CellLimits(cpu_quota=Millicores(50)))
     assert hybrid.usage(A).cpu_ns == hybrid.usage(A).memory_bytes == 0
     with running(hybrid, A, "_init", BUSY):
         used = await eventually(lambda: (u := hybrid.usage(A)).throttled_ns and u)
@@ -225,10 +227,10 @@ async def test_usage_moves(hybrid: Backend) -> None:
 
 
 async def test_a_kill_for_memory_is_counted_in_its_cell_and_shows_in_the_usage_of_the_parent(
-    real: Backend,
+    real: CgroupBackend,
 ) -> None:
     prepare_cell(real, A)
-    prepare_cell(real, AB, Limits(memory=Megabytes(16)))
+    prepare_cell(real, AB, CellLimits(memory=Megabytes(16)))
     with running(real, AB, "_init", "exec tail /dev/zero") as hog:
         assert await asyncio.to_thread(hog.wait, 60) == -9
         await eventually(lambda: real.oom_kills(AB, "_init") == 1)
@@ -238,35 +240,37 @@ async def test_a_kill_for_memory_is_counted_in_its_cell_and_shows_in_the_usage_o
 
 
 async def test_a_cell_that_is_only_half_there_is_listed_and_can_be_made_anew(
-    real: Backend, root: str
+    real: CgroupBackend, root: str
 ) -> None:
     leftover = Path(places.MOUNTED.controllers["memory"], root, "a")
     leftover.mkdir()
     (leftover / "memory.limit_in_bytes").write_text("1048576")
     assert real.cells() == [A]
     assert not real.exists(A)
-    real.create(A, Limits())
-    assert real.read_limits(A) == Limits()
+    real.create(A, CellLimits())
+    assert real.read_limits(A) == CellLimits()
     real.remove(A)
     leftover.mkdir()
     real.remove(A)
     assert real.cells() == []
 
 
-def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(hybrid: Backend, root: str) -> None:
+def test_a_group_that_somebody_else_uses_is_refused_and_left_as_it_is(
+    hybrid: CgroupBackend, root: str
+) -> None:
     taken = Path(places.MOUNTED.controllers["memory"], root, "a")
     taken.mkdir()
     with stranger() as other:
         (taken / "cgroup.procs").write_text(str(other.pid))
-        with pytest.raises(errors.Refused, match="exists on this host and is in use"):
-            hybrid.create(A, Limits())
+        with pytest.raises(errors.FailedPrecondition, match="exists on this host and is in use"):
+            hybrid.create(A, CellLimits())
         assert not hybrid.exists(A)
         assert (taken / "cgroup.procs").read_text().split() == [str(other.pid)]
     eventually_sync(lambda: not (taken / "cgroup.procs").read_text())
     assert places.groups_of(root).count(str(taken)) == 1
 
 
-def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: Backend, root: str) -> None:
+def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: CgroupBackend, root: str) -> None:
     home = Path(places.MOUNTED.unified or "", root)
     with stranger() as other:
         (home / "cgroup.procs").write_text(str(other.pid))
@@ -276,10 +280,10 @@ def test_a_root_group_with_strangers_in_it_is_not_used(hybrid: Backend, root: st
     eventually_sync(lambda: "populated 0" in (home / "cgroup.events").read_text())
 
 
-async def test_a_hundred_cells_come_and_go(hybrid: Backend) -> None:
+async def test_a_hundred_cells_come_and_go(hybrid: CgroupBackend) -> None:
     cells = [CellName(f"c{number}") for number in range(100)]
     for cell in cells:
-        prepare_cell(hybrid, cell, Limits(pids=5, memory=Megabytes(8)))
+        prepare_cell(hybrid, cell, CellLimits(pids=5, memory=Megabytes(8)))
     assert sorted(hybrid.cells()) == sorted(cells)
     for cell in cells:
         hybrid.remove(cell)

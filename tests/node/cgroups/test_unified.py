@@ -7,19 +7,21 @@ import os
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Limits
+from skerry.model.cells import CellLimits
 from skerry.model.ids import CellName
-from skerry.model.room import Megabytes, Millicores
+from skerry.model.resources import Megabytes, Millicores
 from skerry.node.cgroups import detection
-from skerry.node.cgroups.backends import Backend
+from skerry.node.cgroups.backends import CgroupBackend
 from tests.node.cgroups.fake_cgroupfs import FakeCgroupfs
 
 A, AB = CellName("a"), CellName("a/b")
-FULL = Limits(cpu_weight=50, cpu_quota=Millicores(200), cpus="0-1", memory=Megabytes(32), pids=20)
+FULL = CellLimits(cpu_weight=50, cpu_quota=Millicores(200), cpus="0-1", memory=Megabytes(32), pids=20)
 PID = 4711
 
 
-def test_every_limit_is_a_file_of_the_cells_group(unified: Backend, fake: FakeCgroupfs, root: str) -> None:
+def test_every_limit_is_a_file_of_the_cells_group(
+    unified: CgroupBackend, fake: FakeCgroupfs, root: str
+) -> None:
     unified.create(A, FULL)
     held = {
         file: fake.read(f"/fake/{root}/a/{file}").strip()
@@ -36,25 +38,25 @@ def test_every_limit_is_a_file_of_the_cells_group(unified: Backend, fake: FakeCg
     assert unified.read_limits(A) == FULL
 
 
-def test_shares_become_the_nearest_weight(unified: Backend, fake: FakeCgroupfs, root: str) -> None:
-    unified.create(A, Limits(cpu_shares=2))
+def test_shares_become_the_nearest_weight(unified: CgroupBackend, fake: FakeCgroupfs, root: str) -> None:
+    unified.create(A, CellLimits(cpu_shares=2))
     assert fake.read(f"/fake/{root}/a/cpu.weight") == "1\n"
 
 
 def test_controllers_are_handed_down_the_path_and_no_further(
-    unified: Backend, fake: FakeCgroupfs, root: str
+    unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:
     unified.create(A, FULL)
     everything = "cpu cpuset io memory pids\n"
     for group in ("/fake", f"/fake/{root}"):
         assert fake.read(f"{group}/cgroup.subtree_control") == everything
     assert fake.read(f"/fake/{root}/a/cgroup.subtree_control") == "\n"
-    unified.create(AB, Limits())
+    unified.create(AB, CellLimits())
     assert fake.read(f"/fake/{root}/a/cgroup.subtree_control") == everything
 
 
 def test_a_cell_with_running_processes_can_get_child_cells(
-    unified: Backend, fake: FakeCgroupfs, root: str
+    unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:
     unified.create(A, FULL)
     unified.add_leaf(A, "_init")
@@ -64,12 +66,12 @@ def test_a_cell_with_running_processes_can_get_child_cells(
 
 
 def test_a_cell_with_processes_in_its_own_group_is_refused_children(
-    unified: Backend, fake: FakeCgroupfs, root: str
+    unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:
     unified.create(A, FULL)
     fake.enter(f"/fake/{root}/a", PID)
-    with pytest.raises(errors.Refused, match="processes sit in the group of cell a itself"):
-        unified.create(AB, Limits())
+    with pytest.raises(errors.FailedPrecondition, match="processes sit in the group of cell a itself"):
+        unified.create(AB, CellLimits())
     assert unified.cells() == [A]
 
 
@@ -89,9 +91,9 @@ def test_io_is_welcome_and_not_needed(root: str) -> None:
     assert backend.usage(A).read_bytes == 0
 
 
-def test_cpus_that_the_kernel_would_take_and_ignore_are_refused(unified: Backend) -> None:
+def test_cpus_that_the_kernel_would_take_and_ignore_are_refused(unified: CgroupBackend) -> None:
     with pytest.raises(errors.Invalid, match=r"cpus 3-4 cannot be had.*only 0-3"):
-        unified.create(A, Limits(cpus="3-4"))
+        unified.create(A, CellLimits(cpus="3-4"))
     assert unified.cells() == []
 
 
@@ -128,7 +130,7 @@ def test_a_root_group_that_others_use_is_left_alone(fake: FakeCgroupfs, root: st
 
 
 def test_a_group_that_somebody_made_threaded_holds_no_cells(
-    unified: Backend, fake: FakeCgroupfs, root: str
+    unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:
     fake.mkdir(f"/fake/{root}/x")
     fake.write(f"/fake/{root}/x/cgroup.type", "threaded")
@@ -139,7 +141,7 @@ def test_a_group_that_somebody_made_threaded_holds_no_cells(
         unified.prepare()
 
 
-async def test_killing_takes_everything_below(unified: Backend, fake: FakeCgroupfs, root: str) -> None:
+async def test_killing_takes_everything_below(unified: CgroupBackend, fake: FakeCgroupfs, root: str) -> None:
     unified.create(A, FULL)
     unified.create(AB, FULL)
     for number, place in enumerate(("a/_init", "a/_x1", "a/b/_init"), 1):
@@ -152,9 +154,9 @@ async def test_killing_takes_everything_below(unified: Backend, fake: FakeCgroup
     assert fake.killed == [2]
     assert await unified.emptied(A, "_x1", within_s=1)
     assert not await unified.emptied(A, within_s=0.01)
-    with pytest.raises(errors.Refused, match="child cell"):
+    with pytest.raises(errors.FailedPrecondition, match="child cell"):
         unified.remove(A)
-    with pytest.raises(errors.Refused, match="processes are still in a/_init"):
+    with pytest.raises(errors.FailedPrecondition, match="processes are still in a/_init"):
         unified.remove_leaf(A, "_init")
     unified.kill(A)
     assert await unified.emptied(A, within_s=1)
@@ -162,7 +164,7 @@ async def test_killing_takes_everything_below(unified: Backend, fake: FakeCgroup
     unified.remove(A)
 
 
-def test_freezing_is_of_the_cell(unified: Backend, fake: FakeCgroupfs, root: str) -> None:
+def test_freezing_is_of_the_cell(unified: CgroupBackend, fake: FakeCgroupfs, root: str) -> None:
     unified.create(A, FULL)
     unified.freeze(A)
     assert fake.read(f"/fake/{root}/a/cgroup.freeze") == "1\n"
@@ -171,7 +173,7 @@ def test_freezing_is_of_the_cell(unified: Backend, fake: FakeCgroupfs, root: str
 
 
 def test_kills_for_memory_are_counted_where_the_kernel_counts_them(
-    unified: Backend, fake: FakeCgroupfs, root: str
+    unified: CgroupBackend, fake: FakeCgroupfs, root: str
 ) -> None:
     unified.create(A, FULL)
     unified.add_leaf(A, "_x1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skerry.model.cells import Usage
+from skerry.model.cells import CellUsage
 from skerry.node.cgroups import usage
 
 
@@ -15,7 +15,7 @@ def test_usage_of_a_v2_group() -> None:
         "io.stat": "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=2\n",
         "memory.events": "low 0\noom 2\noom_kill 1\n",
     }
-    assert usage.from_v2(lambda file: files.get(file, "")) == Usage(
+    assert usage.from_v2(lambda file: files.get(file, "")) == CellUsage(
         cpu_ns=1_500_000,
         throttled_ns=20_000,
         memory_bytes=4096,
@@ -37,7 +37,7 @@ def test_usage_of_v1_groups() -> None:
         "blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n",
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
     }
-    assert usage.from_v1(lambda file: files.get(file, "")) == Usage(
+    assert usage.from_v1(lambda file: files.get(file, "")) == CellUsage(
         cpu_ns=1_500_000,
         throttled_ns=20_000,
         memory_bytes=4096,
@@ -50,4 +50,4 @@ def test_usage_of_v1_groups() -> None:
 
 
 def test_files_that_a_kernel_does_not_have_count_as_nothing() -> None:
-    assert usage.from_v2(lambda _: "") == usage.from_v1(lambda _: "") == Usage()
+    assert usage.from_v2(lambda _: "") == usage.from_v1(lambda _: "") == CellUsage()

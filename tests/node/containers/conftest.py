@@ -1,4 +1,4 @@
-"""Fixtures for tests of real containers."""
+"""Fixtures for tests of containers, in memory and real ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.containers.nodes import Node
 from tests.node.containers.real import Agent, Ground, machine, make_image
 
 
@@ -35,3 +36,11 @@ async def agent(ground: Ground) -> AsyncIterator[Agent]:
         for view in agent.containers.list():
             await agent.containers.stop(view.spec.name, grace_s=0)
             await agent.containers.remove(view.spec.name)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node in memory."""
+    node = Node(tmp_path)
+    yield node
+    await node.leave()

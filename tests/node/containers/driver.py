@@ -11,8 +11,11 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+from skerry.model.containers import NetworkMode
 from skerry.model.ports import PortMapping
+from skerry.model.resources import Gigabytes, Resources
 from skerry.node.containers.containers import Containers
 from tests.node.cells.driver import Death, say
 from tests.node.containers.real import Ground, spec
@@ -20,18 +23,36 @@ from tests.node.containers.real import Ground, spec
 
 async def do(containers: Containers, verb: str, *names: str) -> None:
     """Do it to all names at once."""
-    work = {"create": create, "start": start, "stop": stop, "remove": remove}[verb]
+    work = {"create": create, "start": start, "run": run, "stop": stop, "remove": remove}[verb]
     await asyncio.gather(*(work(containers, name) for name in names))
 
 
 async def create(containers: Containers, name: str) -> None:
-    """With a port of its own, if its name ends with a number."""
+    """With a port and a disk, if its name ends with a number; `alone` has no network; `guest...` is one."""
+    if name.startswith("guest"):
+        reference = spec(name).image
+        known = containers._means.images.find(reference).id
+        await containers.create(
+            spec(name, is_apart=True, shared_disk=1, room=Resources(disk=Gigabytes(1))), image=known
+        )
+        return
     number = name.lstrip("abcdefghijklmnopqrstuvwxyz")
-    await containers.create(spec(name, ports=(PortMapping(20_000 + int(number), 80),) if number else ()))
+    more: dict[str, Any] = {"network": NetworkMode.NONE} if name == "alone" else {}
+    if number:
+        more = {"ports": (PortMapping(20_000 + int(number), 80),), "room": Resources(disk=Gigabytes(1))}
+    await containers.create(spec(name, **more))
 
 
 async def start(containers: Containers, name: str) -> None:
     await containers.start(name)
+
+
+async def run(containers: Containers, name: str) -> None:
+    """Both at once; an agent that died may have created it."""
+    if any(view.spec.name == name for view in containers.list()):
+        await containers.start(name)
+    else:
+        await containers.create(spec(name), starts=True)
 
 
 async def stop(containers: Containers, name: str) -> None:

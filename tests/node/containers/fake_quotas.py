@@ -90,6 +90,10 @@ class FakeQuotas:
                     kept.blk_softlimit = asked.blk_softlimit
                 if asked.fieldmask & 1 << 3:
                     kept.blk_hardlimit = asked.blk_hardlimit
-                assert not asked.fieldmask & ~0b1100
+                if asked.fieldmask & 1 << 0:
+                    kept.ino_softlimit = asked.ino_softlimit
+                if asked.fieldmask & 1 << 1:
+                    kept.ino_hardlimit = asked.ino_hardlimit
+                assert not asked.fieldmask & ~0b1111
             case _:
                 raise OSError(errno.EINVAL, "no such command")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import shutil
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,22 +16,27 @@ import msgspec
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.cells import (
+    OWN_MARK,
     Cell,
+    CellOwner,
+    CellUsage,
     Executable,
     ExecutableState,
-    Exit,
-    Runtime,
-    Stream,
-    Usage,
+    ExitStatus,
+    OutputChannel,
+    RuntimeCommand,
     is_within,
+    own_name,
 )
 from skerry.model.ids import CellName, Digest, ExecutableName
-from skerry.model.images import Image, ImageConfig, ImageId, Platform, PullProgress
+from skerry.model.images import Image, ImageAccess, ImageConfig, ImageId, Platform, PullProgress
+from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
-from skerry.node.cells.known import CellView
-from skerry.node.containers.disks import LimitKind
+from skerry.node.cells.state import CellView
+from skerry.node.containers.writable_layers import DiskLimitKind, OpenLayer, SharedDisk
 from skerry.node.logs.readers import RingReader
 from skerry.node.network.network import Attachment
+from skerry.node.user_namespaces import UserNamespace
 
 SIGKILL = 9
 
@@ -47,7 +54,7 @@ class Process:
 
     def exit(self, code: int | None = None, signal: int | None = None, *, oom: bool = False) -> None:
         if self.state.exit is None:
-            how = Exit(at=self.state.started_at + 1, code=code, signal=signal, oom=oom)
+            how = ExitStatus(at=self.state.started_at + 1, code=code, signal=signal, oom=oom)
             self.state = msgspec.structs.replace(self.state, exit=how)
             self.ended.set()
 
@@ -59,6 +66,7 @@ class Machine:
     folder: Path
     clock: ManualClock = field(default_factory=ManualClock)
     cells: dict[CellName, Cell] = field(default_factory=dict)
+    ungrouped: set[CellName] = field(default_factory=set)  # cells whose groups somebody removed
     inits: set[CellName] = field(default_factory=set)  # of cells
     processes: dict[tuple[CellName, ExecutableName], Process] = field(default_factory=dict)
     attached: dict[str, Attachment] = field(default_factory=dict)
@@ -69,6 +77,7 @@ class Machine:
     used: dict[Path, int] = field(default_factory=dict)
     failing: dict[str, Exception] = field(default_factory=dict)  # by the name of the call, once each
     pids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
+    released: list[str] = field(default_factory=list)  # containers whose programs were begun by themselves
     stubborn: bool = False  # what starts from now on does not end for being asked
 
     def __post_init__(self) -> None:
@@ -93,7 +102,22 @@ class Machine:
         return self.folder / "runtime"
 
     def main(self, name: str) -> Process:
-        return self.processes[CellName(name), ExecutableName("main")]
+        return self.processes[own_name(name), ExecutableName("main")]
+
+    def unmark(self, *, has_owners: bool) -> None:
+        """Have cells as a version made them that did not mark the names of its own, nor perhaps say whose
+        they are."""
+
+        def old(name: CellName) -> CellName:
+            return CellName(name.removeprefix(OWN_MARK))
+
+        changes: dict[str, object] = {} if has_owners else {"owner": None}
+        cells = [
+            msgspec.structs.replace(cell, name=old(cell.name), **changes) for cell in self.cells.values()
+        ]
+        self.cells = {cell.name: cell for cell in cells}
+        self.inits = {old(name) for name in self.inits}
+        self.processes = {(old(cell), name): each for (cell, name), each in self.processes.items()}
 
     def maybe_fail(self, call: str) -> None:
         if (error := self.failing.pop(call, None)) is not None:
@@ -147,7 +171,31 @@ class FakeCells:
             raise errors.AlreadyExists(f"cell {cell.name!r} exists already")
         self._machine.cells[cell.name] = cell
 
-    async def free(self, name: CellName, *, grace_s: float | None = None) -> None:
+    async def ensure(self, cell: Cell) -> bool:
+        if (there := self._machine.cells.get(cell.name)) not in (None, cell):
+            raise errors.AlreadyExists(f"another cell is called {cell.name!r}")
+        if there is not None and self.is_whole(cell.name):
+            return False
+        if there is not None:
+            await self.free(cell.name)
+        await self.allocate(cell)
+        return True
+
+    def is_whole(self, name: CellName) -> bool:
+        return name in self._machine.cells and name not in self._machine.ungrouped
+
+    def own(self, path: str) -> CellName:
+        unmarked = self._machine.cells.get(CellName(path))
+        is_ours = unmarked is not None and unmarked.owner is not None
+        return CellName(path) if is_ours else own_name(path)
+
+    def claim(self, cell: Cell, owner: CellOwner) -> None:
+        if self._machine.cells.get(cell.name) == cell and cell.owner is None:
+            self._machine.cells[cell.name] = msgspec.structs.replace(cell, owner=owner)
+
+    async def free(
+        self, name: CellName, *, grace_s: float | None = None, owner: CellOwner | None = None
+    ) -> None:
         self._cell(name)
         await asyncio.sleep(0)
         self._machine.maybe_fail("free")
@@ -155,6 +203,7 @@ class FakeCells:
             self._machine.processes.pop(key).exit(signal=SIGKILL)
         for cell in [cell for cell in self._machine.cells if is_within(cell, name)]:
             del self._machine.cells[cell]
+            self._machine.ungrouped.discard(cell)
             self._machine.inits.discard(cell)
 
     def is_idle(self, cell: Cell) -> bool:
@@ -188,14 +237,20 @@ class FakeCells:
         return state
 
     async def start_container(
-        self, executable: Executable, runtime: Callable[[str], Runtime]
+        self,
+        executable: Executable,
+        runtime: Callable[[str], RuntimeCommand],
+        release: Callable[[], Awaitable[None]] | None = None,
     ) -> ExecutableState:
         self._cell(executable.cell)
         await asyncio.sleep(0)
         command = runtime(f"/groups/{executable.cell}")
-        container = executable.cell.rpartition("/")[2]  # it may be in a cell of others
+        # It may be in a cell of others.
+        container = executable.cell.rpartition("/")[2].removeprefix(OWN_MARK)
         (self._machine.runtime_folder / container).mkdir(parents=True)
         self._machine.maybe_fail("start")
+        if release is not None:
+            await release()
         return self._begin(executable, command.arguments)
 
     async def start_trusted(
@@ -214,7 +269,10 @@ class FakeCells:
         if not process.is_stubborn:
             process.exit(signal=number)
 
-    async def kill(self, cell: CellName, name: ExecutableName) -> Exit:
+    def executable(self, cell: CellName, name: ExecutableName) -> ExecutableState:
+        return self._process(cell, name).state
+
+    async def kill(self, cell: CellName, name: ExecutableName) -> ExitStatus:
         process = self._process(cell, name)
         await asyncio.sleep(0)
         if process.is_unkillable:
@@ -223,24 +281,31 @@ class FakeCells:
         assert process.state.exit is not None
         return process.state.exit
 
-    async def stop(self, cell: CellName, name: ExecutableName, *, grace_s: float | None = None) -> Exit:
+    async def stop(
+        self,
+        cell: CellName,
+        name: ExecutableName,
+        *,
+        grace_s: float | None = None,
+        owner: CellOwner | None = None,
+    ) -> ExitStatus:
         how = await self.kill(cell, name)
         self._machine.processes.pop((cell, name), None)
         return how
 
-    async def wait(self, cell: CellName, name: ExecutableName) -> Exit:
+    async def wait(self, cell: CellName, name: ExecutableName) -> ExitStatus:
         process = self._process(cell, name)
         await process.ended.wait()
         assert process.state.exit is not None
         return process.state.exit
 
-    def logs(self, cell: CellName, name: ExecutableName, stream: Stream) -> RingReader:
+    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader:
         self._process(cell, name)
         return RingReader(self._machine.folder / "logs", stream.value)
 
-    def usage(self, name: CellName) -> Usage:
+    def usage(self, name: CellName) -> CellUsage:
         self._cell(name)
-        return Usage(cpu_ns=7, pids=2)
+        return CellUsage(cpu_ns=7, pids=2)
 
 
 class FakeImages:
@@ -252,7 +317,12 @@ class FakeImages:
         self.guests = FakeGuestImages(self)
 
     async def ensure(
-        self, reference: str, *, owner: str = "", on_progress: Callable[[PullProgress], None]
+        self,
+        reference: str,
+        *,
+        access: ImageAccess,
+        owner: str = "",
+        on_progress: Callable[[PullProgress], None],
     ) -> Image:
         on_progress(PullProgress(reference, "pulling"))
         if self.gate is not None:
@@ -263,6 +333,9 @@ class FakeImages:
 
     def for_guests(self) -> FakeGuestImages:
         return self.guests
+
+    def get(self, image: ImageId) -> Image:
+        return self.find(image)
 
     def find(self, reference_or_id: str) -> Image:
         for image in self._machine.images.values():
@@ -282,7 +355,7 @@ class FakeImages:
 
 
 class FakeGuestImages:
-    """`skerry.node.images.guests.GuestImages`: remembers what it was asked for."""
+    """`skerry.node.images.images.GuestImages`: remembers what it was asked for."""
 
     def __init__(self, images: FakeImages) -> None:
         self._images = images
@@ -290,10 +363,15 @@ class FakeGuestImages:
         self.tidied: list[ImageId] = []
 
     async def ensure(
-        self, reference: str, *, owner: str = "", on_progress: Callable[[PullProgress], None]
+        self,
+        reference: str,
+        *,
+        access: ImageAccess,
+        owner: str = "",
+        on_progress: Callable[[PullProgress], None],
     ) -> Image:
         self.asked.append(reference)
-        return await self._images.ensure(reference, owner=owner, on_progress=on_progress)
+        return await self._images.ensure(reference, access=access, owner=owner, on_progress=on_progress)
 
     def tidy(self, image: ImageId) -> None:
         self.tidied.append(image)
@@ -306,7 +384,12 @@ class FakeNetwork:
         self._machine = machine
 
     async def attach(
-        self, owner: str, ports: Sequence[PortMapping] = (), *, is_apart: bool = False
+        self,
+        owner: str,
+        ports: Sequence[PortMapping] = (),
+        *,
+        is_apart: bool = False,
+        policy: NetworkPolicy = OPEN_POLICY,
     ) -> Attachment:
         await asyncio.sleep(0)
         self._machine.maybe_fail("attach")
@@ -315,10 +398,18 @@ class FakeNetwork:
         taken = {port.source: each.owner for each in self._machine.attached.values() for port in each.ports}
         for port in ports:
             if port.source in taken:
-                raise errors.Refused(f"port {port.source} is taken by {taken[port.source]!r}")
+                raise errors.FailedPrecondition(f"port {port.source} is taken by {taken[port.source]!r}")
         number = next(n for n in range(2, 250) if f"10.0.0.{n}" not in self._addresses())
         attachment = Attachment(
-            owner, f"/ns/{number}", f"10.0.0.{number}", 24, "10.0.0.1", tuple(ports), is_apart
+            owner,
+            f"/ns/{number}",
+            f"10.0.0.{number}",
+            24,
+            "10.0.0.1",
+            tuple(ports),
+            is_apart,
+            users=UserNamespace(f"/users/{number}", number * 65_536) if is_apart else None,
+            policy=policy,
         )
         self._machine.attached[owner] = attachment
         return attachment
@@ -331,6 +422,12 @@ class FakeNetwork:
         self._machine.maybe_fail("publish")
         assert owner in self._machine.attached
         self._machine.published.add(owner)
+
+    async def restrict(self, owner: str, policy: NetworkPolicy) -> None:
+        await asyncio.sleep(0)
+        self._machine.maybe_fail("restrict")
+        if (attachment := self._machine.attached.get(owner)) is not None:
+            self._machine.attached[owner] = msgspec.structs.replace(attachment, policy=policy)
 
     async def detach(self, owner: str) -> None:
         await asyncio.sleep(0)
@@ -349,6 +446,22 @@ class FakeNetwork:
         return "nameserver 10.0.0.1\n"
 
 
+class FakeUserNamespaces:
+    """`skerry.node.user_namespaces.UserNamespaces`."""
+
+    def make(self, owner: str) -> None:
+        """What is without a network here stays without a namespace."""
+
+    def get(self, owner: str) -> None:
+        return None
+
+    def remove(self, owner: str) -> None:
+        pass
+
+    def keep_only(self, owners: Iterable[str]) -> None:
+        pass
+
+
 class FakeOverlays:
     """`skerry.node.containers.overlays.Overlays`."""
 
@@ -356,13 +469,24 @@ class FakeOverlays:
         self._machine = machine
         self.loses = False  # a layer was lost when the machine went down
 
-    def mount(self, target: Path, lowers: Sequence[Path], *, layer: Path | None) -> bool:
+    def mount(
+        self,
+        target: Path,
+        lowers: Sequence[Path],
+        *,
+        layer: Path | None,
+        users: UserNamespace | None = None,
+    ) -> bool:
         self._machine.maybe_fail("mount")
         target.mkdir(exist_ok=True)
         assert layer is not None
         assert layer.is_dir()
         self._machine.mounts.add(target)
         return self.loses
+
+    @contextlib.contextmanager
+    def reachable(self, target: Path, users: UserNamespace | None) -> Iterator[Path]:
+        yield target
 
     def unmount(self, target: Path) -> None:
         self._machine.maybe_fail("unmount")
@@ -373,21 +497,59 @@ class FakeOverlays:
 
 
 class FakeDisks:
-    """`skerry.node.containers.disks.Disks`, of a kind that is told."""
+    """`skerry.node.containers.writable_layers.WritableLayers`, of a kind that is told."""
 
-    def __init__(self, machine: Machine, kind: LimitKind = LimitKind.MEASURED) -> None:
+    def __init__(self, machine: Machine, kind: DiskLimitKind = DiskLimitKind.FILE_SYSTEM) -> None:
         self._machine = machine
         self.kind = kind
+        self.why_measured = "there are no loop devices"
+        self.given_back: list[Path] = []
+        self.opened_in: set[str] = set()  # names of threads
+        self.shared: dict[SharedDisk, set[str]] = {}
 
-    def make(self, layer: Path, limit_bytes: int | None) -> LimitKind:
+    @property
+    def can_share(self) -> bool:
+        return self.kind is not DiskLimitKind.MEASURED
+
+    def make(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
         layer.mkdir(exist_ok=True)
-        return self.limit(layer, limit_bytes)
+        if shared is not None:
+            self.shared.setdefault(shared, set())
 
-    def limit(self, layer: Path, limit_bytes: int | None) -> LimitKind:
-        return LimitKind.NONE if limit_bytes is None else self.kind
+    def open(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> OpenLayer:
+        self.opened_in.add(threading.current_thread().name)
+        self.make(layer, limit_bytes, shared)
+        if shared is not None:
+            self.shared[shared].add(layer.parent.name)
+        return OpenLayer(self.limit(layer, limit_bytes))
+
+    def limit(self, layer: Path, limit_bytes: int | None) -> DiskLimitKind:
+        if any(layer.parent.name in members for members in self.shared.values()):
+            return DiskLimitKind.FILE_SYSTEM
+        return DiskLimitKind.NONE if limit_bytes is None else self.kind
 
     def used(self, layer: Path) -> int:
         return self._machine.used.get(layer, 0)
+
+    def used_together(self, name: str) -> int:
+        layers = {
+            member for shared, members in self.shared.items() if shared.name == name for member in members
+        }
+        return sum(size for layer, size in self._machine.used.items() if layer.parent.name in layers)
+
+    def give_back(self, layer: Path, limit_bytes: int | None, shared: SharedDisk | None = None) -> None:
+        self.given_back.append(layer)
+
+    def leave(self, layer: Path, shared: SharedDisk) -> None:
+        members = self.shared.pop(shared, set()) - {layer.parent.name}  # the last may have gone already
+        if members:
+            self.shared[shared] = members
+
+    def keep_only(self, names: Set[str]) -> None:
+        self.shared = {shared: each for shared, each in self.shared.items() if shared.name in names}
+
+    def close(self) -> None:
+        pass
 
     def remove(self, layer: Path) -> None:
         self._machine.maybe_fail("remove layer")
@@ -403,6 +565,15 @@ class FakeRuntime:
 
     def run_arguments(self, container: str, **paths: Path) -> tuple[str, ...]:
         return ("run", container)
+
+    def create_arguments(self, container: str, **paths: Path) -> tuple[str, ...]:
+        return ("create", container)
+
+    async def start(self, container: str) -> None:
+        await asyncio.sleep(0)
+        self._machine.maybe_fail("release")
+        assert (self._machine.runtime_folder / container).exists()
+        self._machine.released.append(container)
 
     def exec_arguments(self, container: str, **paths: Path) -> tuple[str, ...]:
         return ("exec", container)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from skerry.model.cells import OWN_MARK
 from skerry.model.containers import ContainerSpec
 from skerry.model.settings import NodeSettings
 from skerry.node.containers.containers import Containers
@@ -15,8 +17,10 @@ from tests.node.containers.fakes import (
     FakeNetwork,
     FakeOverlays,
     FakeRuntime,
+    FakeUserNamespaces,
     Machine,
 )
+from tests.support.folders import paths_below
 
 
 class Node:
@@ -46,6 +50,7 @@ class Node:
             boot=self.boot,
             overlays=self.overlays,  # type: ignore[arg-type]
             disks=self.disks,  # type: ignore[arg-type]
+            users=FakeUserNamespaces(),  # type: ignore[arg-type]
             **({"reached": self.steps.append} | more),
         )
         self.agents.append(containers)
@@ -66,17 +71,40 @@ class Node:
         self.machine.mounts.clear()
         self.machine.claims.clear()
 
+    def downgrade(self, *, has_owners: bool) -> None:
+        """Have everything as a version left it that did not mark the names of its own cells."""
+        self.machine.unmark(has_owners=has_owners)
+        for path in self.folder.glob("*/container.json"):
+            unmark_record(path, has_owners=has_owners)
+
     def left(self) -> list[str]:
         """Everything there is of any container."""
         return [
             *self.machine.held(),
             *(
                 str(path.relative_to(self.top))
-                for path in sorted(self.top.rglob("*"))
+                for path in paths_below(self.top)
                 if path not in (self.folder, self.machine.runtime_folder)
             ),
         ]
 
 
+def unmark_record(path: Path, *, has_owners: bool) -> None:
+    """Have a record that names a cell as a version wrote it that did not mark the names of its own."""
+    record = json.loads(path.read_bytes())
+    record["cell"]["name"] = record["cell"]["name"].removeprefix(OWN_MARK)
+    if not has_owners:
+        del record["cell"]["owner"]
+    path.write_text(json.dumps(record))
+
+
 def spec(name: str = "web", **more: Any) -> ContainerSpec:
     return ContainerSpec(name, **({"image": "web:1"} | more))
+
+
+async def running(node: Node, name: str = "web", **more: object) -> Containers:
+    """An agent with a container that runs."""
+    containers = await node.agent()
+    await containers.create(spec(name, **more))
+    await containers.start(name)
+    return containers

@@ -14,21 +14,24 @@ from typing import Any, ClassVar
 import pytest
 
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import Keeper
-from skerry.model.cells import Stream
+from skerry.kit.tasks import TaskSupervisor
+from skerry.model.cells import OutputChannel
 from skerry.model.containers import ContainerSpec
-from skerry.model.images import Platform
+from skerry.model.images import ImageAccess, Platform
 from skerry.model.settings import ImageSettings, NetworkSettings, NodeSettings
-from skerry.node import host
+from skerry.node import host, user_namespaces
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.containers import overlays
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.runtimes import find_runtime
+from skerry.node.images.image_catalog import NameRecord
 from skerry.node.images.images import Images
-from skerry.node.launching import Launcher
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.launcher.child.cell_root import HostView
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.network import Network
+from skerry.node.user_namespaces import UserNamespaces
 from tests.node.cells import real as cells_real
 from tests.node.network import machines
 
@@ -73,10 +76,20 @@ def make_image(folder: Path) -> Path:
         "tty",
         "ls",
         "wget",
+        "rm",
+        "sync",
+        "fallocate",
+        "md5sum",
     ):
         (folder / "bin" / name).symlink_to("busybox")
     (folder / "unrunnable").write_text("no program")
     return folder
+
+
+async def have_image(images: Images, folder: Path) -> None:
+    """The root file system `folder`, as if it had come from a registry: so it is everybody's."""
+    image = await images.ensure(f"rootfs:{folder}", access=ImageAccess.ALL)
+    await images._catalogue.name(NameRecord(Ground.reference, image.id, ""))
 
 
 class Ground:
@@ -88,19 +101,21 @@ class Ground:
         self.root = root or f"skt-ctrs-{os.getpid()}-{next(_numbers)}"
         self.folder = folder
         self.image = image
-        Ground.reference = f"rootfs:{image}"
+        Ground.reference = "localhost/busybox:latest"
         self.groups = detect(self.root)
         self.boot = host.boot_id()
         self.settings = NodeSettings(stop_grace_s=5.0, free_timeout_s=30.0, disk_check_s=0.2)
         self.network = NetworkSettings(subnet=SUBNET, pool=2, dns=("10.98.0.1",))
 
     @contextlib.asynccontextmanager
-    async def agent(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Agent]:
+    async def agent(
+        self, reached: Callable[[str], None] = lambda step: None, *, has_userns: bool = True
+    ) -> AsyncIterator[Agent]:
         clock = SystemClock()
         top = self.folder / "containers"
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as undo:
-            launcher = await Launcher.start()
+            launcher = await LauncherClient.start(view=HostView(hidden=(str(self.folder),)))
             undo.push_async_callback(launcher.stop)
             cells = await Cells.open(
                 self.folder / "cells",
@@ -108,7 +123,6 @@ class Ground:
                 launcher,
                 self.settings,
                 clock,
-                hidden=[self.folder],
                 boot=self.boot,
                 reached=lambda step: reached(f"cells.{step}"),
             )
@@ -119,6 +133,7 @@ class Ground:
                 clock,
                 key=KEY,
                 boot=self.boot,
+                users=self._users("network", reached) if has_userns else None,
                 reached=lambda step: reached(f"network.{step}"),
             )
             undo.push_async_callback(network.close)
@@ -128,10 +143,10 @@ class Ground:
                 ImageSettings(),
                 clock,
                 platform=Platform(host.system(), host.architecture()),
-                unpacker=Unpacker(),
+                unpacker=LayerUnpacker(),
             )
             undo.push_async_callback(images.close)
-            await images.ensure(f"rootfs:{self.image}")
+            await have_image(images, self.image)
             containers = await Containers.open(
                 top,
                 cells,
@@ -141,18 +156,27 @@ class Ground:
                 self.settings,
                 clock,
                 boot=self.boot,
+                users=self._users("containers", reached) if has_userns else None,
                 reached=reached,
             )
             undo.push_async_callback(containers.close)
-            loops = await undo.enter_async_context(Keeper("test", clock=clock))
+            loops = await undo.enter_async_context(TaskSupervisor("test", clock=clock))
             loops.forever("cells", cells.run)
             loops.forever("network", network.run)
             loops.forever("containers", containers.run)
             yield Agent(cells, images, network, containers, launcher.pid)
 
+    def _users(self, part: str, reached: Callable[[str], None]) -> UserNamespaces:
+        return UserNamespaces(f"{self.root}-{part}", reached=lambda step: reached(f"{part}.{step}"))
+
+    def ranges(self) -> list[Path]:
+        """Folders of ranges of ids that somebody here has claimed."""
+        return user_namespaces.claimed_by(f"{self.root}-")
+
     def mounts(self) -> list[Path]:
         points = overlays.mount_points(Path("/proc/self/mountinfo").read_bytes())
-        return [point for point in reversed(points) if point.is_relative_to(self.folder)]
+        ours = (self.folder, *self.ranges())
+        return [point for point in reversed(points) if any(point.is_relative_to(place) for place in ours)]
 
     def left(self) -> list[str]:
         """Everything there is of any container: processes, groups, mounts, links, rules and files."""
@@ -161,12 +185,15 @@ class Ground:
         files = [
             *(self.folder / "containers" / "all").glob("*"),
             *(self.folder / "containers" / "runtime").glob("*"),
+            *(self.folder / "containers" / "filesystems").glob("*"),
             *self.folder.glob("network/attached/*"),
             *self.folder.glob("network/ns/*"),
+            *self.ranges(),
         ]
         return [
             *cells.left(),
             *(f"mount {path}" for path in self.mounts()),
+            *(f"loop device of {path}" for path in stuck_loops(self.folder)),
             *(f"link {name}" for name in links()),
             *machines.run("nft", "list", "tables").splitlines(),
             *map(str, files),
@@ -187,6 +214,20 @@ class Ground:
         self.groups.dispose()
         for path in self.mounts():
             machines.run("umount", "-l", str(path))
+        for folder in self.ranges():
+            shutil.rmtree(folder)
+
+
+def stuck_loops(folder: Path) -> list[Path]:
+    """Files below `folder` that are loop devices and would be for ever. Others go with their last mount, of
+    which namespaces that have nothing to do with us may hold copies for as long as they like."""
+    found = []
+    for device in Path("/sys/block").glob("loop*/loop"):
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            path = Path((device / "backing_file").read_text().strip().removesuffix(" (deleted)"))
+            if path.is_relative_to(folder) and (device / "autoclear").read_text().strip() != "1":
+                found.append(path)
+    return found
 
 
 def links() -> list[str]:
@@ -210,6 +251,6 @@ def spec(name: str = "web", *arguments: str, **more: Any) -> ContainerSpec:
     return ContainerSpec(name, **(parts | more))
 
 
-def printed(containers: Containers, name: str, stream: Stream = Stream.STDOUT) -> bytes:
+def printed(containers: Containers, name: str, stream: OutputChannel = OutputChannel.STDOUT) -> bytes:
     """What a container has written so far."""
     return b"".join(getattr(item, "data", b"<gap>") for item in containers.logs(name, stream).read())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,46 +11,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.model.cells import Cell, ExecutableState, Exit
+from skerry.model.cells import Cell, CellOwner, ExecutableState, ExitStatus, own_name
 from skerry.model.containers import ContainerState, NetworkMode
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.images import ImageConfig, ImageId
 from skerry.model.ports import PortMapping
-from skerry.model.room import Gigabytes, Room
-from skerry.node.cells.known import CellView
-from skerry.node.containers.adoption import NETWORK_LOST, REBOOTED, Plan, plan
-from skerry.node.containers.ending import NOBODY_KNOWS
-from skerry.node.containers.records import ContainerRecord, Found, RunRecord
-from tests.node.containers.nodes import Node, spec
+from skerry.model.resources import Gigabytes, Resources
+from skerry.node.cells.state import CellView
+from skerry.node.containers.adoption import (
+    NETWORK_LOST,
+    REBOOTED,
+    UNCONFINED_GUEST,
+    ContainerAdoptionPlan,
+    plan,
+)
+from skerry.node.containers.records import ContainerRecord, RunRecord, StoredContainer
+from skerry.node.containers.run_teardown import NOBODY_KNOWS
+from tests.node.containers.nodes import Node, running, spec
 from tests.support.waiting import eventually
 
-ENDED = Exit(at=5.0, code=3)
+ENDED = ExitStatus(at=5.0, code=3)
 RUN = RunRecord("this", 2.0)
 WEB: frozenset[str] = frozenset({"web"})
 
 
 def record(name: str = "web", network: NetworkMode = NetworkMode.BRIDGE) -> ContainerRecord:
-    cell = Cell(CellName(name), isolates_processes=False)
+    cell = Cell(own_name(name), isolates_processes=False, owner=CellOwner.CONTAINER)
     return ContainerRecord(spec(name, network=network), ImageId("image"), ImageConfig(), cell, 1.0)
 
 
-def found(name: str = "web", run: RunRecord | None = None, **other: object) -> Found:
+def found(name: str = "web", run: RunRecord | None = None, **other: object) -> StoredContainer:
     parts: dict[str, object] = {"record": record(name), "is_removing": False}
-    return Found(name=name, run=run, **(parts | other))  # type: ignore[arg-type]
+    return StoredContainer(name=name, run=run, **(parts | other))  # type: ignore[arg-type]
 
 
-def cell(how: Exit | None = None, name: str = "web", *, main: bool = True, own: bool = True) -> CellView:
-    state = ExecutableState(ExecutableName("main"), CellName(name), "serve", "", 7, 2.0, how)
-    made = Cell(CellName(name), isolates_processes=not own)
+def cell(
+    how: ExitStatus | None = None, name: str = "web", *, main: bool = True, own: bool = True
+) -> CellView:
+    state = ExecutableState(ExecutableName("main"), own_name(name), "serve", "", 7, 2.0, how)
+    made = Cell(own_name(name), isolates_processes=not own, owner=CellOwner.CONTAINER)
     return CellView(made, 61184, 1.0, False, (state,) if main else ())
 
 
-def decide(one: Found, view: CellView | None, held: frozenset[str] = WEB, boot: str = "this") -> Plan:
-    return plan([one], {} if view is None else {one.name: view}, held, held, boot)
+def decide(
+    one: StoredContainer, view: CellView | None, held: frozenset[str] = WEB, boot: str = "this"
+) -> ContainerAdoptionPlan:
+    return plan([one], {} if view is None else {view.cell.name: view}, held, held, boot)
 
 
 def test_nothing_found_is_nothing_to_do() -> None:
-    assert plan([], {}, set(), set(), "this") == Plan((), (), ())
+    assert plan([], {}, set(), set(), "this") == ContainerAdoptionPlan((), (), ())
 
 
 def test_what_runs_goes_on() -> None:
@@ -172,17 +180,10 @@ def test_every_name_has_exactly_one_fate_and_what_does_not_run_holds_nothing(
         assert not kept.is_running or (kept.run is not None and not kept.run.has_ended)
 
 
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    node = Node(tmp_path)
-    yield node
-    await node.leave()
-
-
 async def test_containers_go_on_without_the_agent(node: Node) -> None:
     containers = await node.agent()
     for name in ("made", "runs", "ends", "over"):
-        await containers.create(spec(name, room=Room(disk=Gigabytes(1))))
+        await containers.create(spec(name, room=Resources(disk=Gigabytes(1))))
     for name in ("runs", "ends", "over"):
         await containers.start(name)
     await containers.stop("over")
@@ -201,7 +202,7 @@ async def test_containers_go_on_without_the_agent(node: Node) -> None:
     assert node.machine.attached.keys() == {"runs"}
     assert node.machine.mounts == {node.folder / "runs/rootfs"}
     assert node.machine.claims.keys() == set(now)
-    assert (await containers.stats("runs")).disk_limit_kind == "measured"
+    assert (await containers.stats("runs")).disk_limit_kind == "filesystem"
     waiting = asyncio.create_task(containers.wait("runs"))
     node.machine.main("runs").exit(code=9)
     assert (await waiting).code == 9
@@ -221,7 +222,7 @@ async def test_after_a_reboot_containers_are_listed_and_can_be_started_again(nod
     made, ran = containers.list()
     assert (made.state, made.reason) == (ContainerState.CREATED, "")
     assert (ran.state, ran.exit, ran.reason) == (ContainerState.EXITED, None, REBOOTED)
-    with pytest.raises(errors.Refused, match="restarted"):
+    with pytest.raises(errors.FailedPrecondition, match="restarted"):
         await containers.wait("ran")
     assert (await containers.stats("ran")).usage.pids == 0
     assert list(node.machine.runtime_folder.iterdir()) == []
@@ -308,18 +309,21 @@ async def test_an_image_that_is_gone_does_not_keep_the_agent_from_starting(node:
 
 STEPS = [
     *("create.recorded", "create.allocated", "create.synced"),
-    *("start.attached", "start.mounted", "start.bundled", "start.running", "start.published"),
-    "start.recorded",
-    *("stop.asked", "stop.ended", "stop.recorded", "tidy.unmounted", "tidy.detached", "tidy.forgotten"),
-    *("remove.marked", "remove.freed", "remove.discarded", "remove.removed"),
+    *("start.attached", "start.layer_opened", "start.mounted", "start.bundled"),
+    *("start.running", "start.published", "start.recorded"),
+    *("stop.asked", "stop.ended", "stop.recorded"),
+    *("tidy.unmounted", "tidy.layer_unmounted", "tidy.detached", "tidy.forgotten"),
+    *("remove.marked", "remove.freed", "remove.left", "remove.discarded", "remove.removed"),
 ]
 
 
 async def test_the_steps_are_all_there_are(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec(ports=(PortMapping(8080, 80),)))
+    await containers.create(spec("strange", is_apart=True, inside="lent"))
     await containers.start("web")
-    await containers.remove("web", force=True)
+    for name in ("web", "strange"):
+        await containers.remove(name, force=True)
     assert set(node.steps) == set(STEPS)
 
 
@@ -358,6 +362,19 @@ async def test_what_cannot_be_put_right_keeps_no_agent_from_starting(node: Node,
     assert node.left() == []
 
 
+async def test_a_stranger_s_container_of_a_version_without_user_namespaces_is_killed(node: Node) -> None:
+    containers = await node.agent()
+    for name in ("old", "new"):
+        await containers.create(spec(name, is_apart=True, inside="lent"))
+        await containers.start(name)
+    await node.leave()
+    node.machine.attached["old"] = msgspec.structs.replace(node.machine.attached["old"], users=None)
+    containers = await node.agent()
+    assert containers.get("new").state is ContainerState.RUNNING
+    view = containers.get("old")
+    assert (view.state, view.reason) == (ContainerState.EXITED, UNCONFINED_GUEST)
+
+
 async def test_what_must_end_and_cannot_yet_is_listed_as_running(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())
@@ -370,3 +387,57 @@ async def test_what_must_end_and_cannot_yet_is_listed_as_running(node: Node) -> 
     node.machine.main("web").is_unkillable = False
     await containers.stop("web", grace_s=0)
     assert containers.get("web").reason == NETWORK_LOST
+
+
+@pytest.mark.parametrize("has_owners", [True, False])
+async def test_what_a_version_before_marked_names_started_goes_on_and_is_renamed_when_it_starts_again(
+    node: Node, has_owners: bool
+) -> None:
+    before = await running(node)
+    pid = before.get("web").pid
+    await node.leave()
+    node.downgrade(has_owners=has_owners)
+    containers = await node.agent()
+    view = containers.get("web")
+    assert (view.state, view.pid, containers.cell("web")) == (ContainerState.RUNNING, pid, "web")
+    assert node.machine.cells[CellName("web")].owner is CellOwner.CONTAINER  # so no client's any more
+    await containers.stop("web")
+    await containers.start("web")
+    assert (list(node.machine.cells), containers.cell("web")) == (["@web"], "@web")
+    await node.leave()
+    containers = await node.agent()
+    assert containers.get("web").state is ContainerState.RUNNING
+    await containers.remove("web", force=True)
+    assert node.left() == []
+
+
+@pytest.mark.parametrize("has_owners", [True, False])
+async def test_what_a_version_before_marked_names_made_can_be_removed(node: Node, has_owners: bool) -> None:
+    await running(node)
+    await node.leave()
+    node.downgrade(has_owners=has_owners)
+    containers = await node.agent()
+    await containers.remove("web", force=True)
+    assert node.left() == []
+
+
+async def test_after_a_reboot_into_marked_names_a_cell_of_a_client_is_in_no_way(node: Node) -> None:
+    await running(node)
+    await node.leave()
+    node.downgrade(has_owners=True)
+    node.reboot()
+    theirs = node.machine.cells[CellName("web")] = Cell(CellName("web"))
+    containers = await node.agent()
+    await containers.start("web")
+    await containers.remove("web", force=True)
+    assert node.machine.cells == {"web": theirs}
+
+
+async def test_a_cell_whose_groups_somebody_removed_is_made_again_by_a_start(node: Node) -> None:
+    containers = await running(node)
+    node.machine.main("web").exit(signal=9)
+    node.machine.ungrouped.add(containers.cell("web"))
+    await containers.wait("web")
+    await containers.start("web")
+    assert containers.get("web").state is ContainerState.RUNNING
+    assert node.machine.ungrouped == set()

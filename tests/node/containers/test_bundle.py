@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.containers import ContainerSpec
 from skerry.model.images import ImageConfig
-from skerry.node.containers import bundle, confinement
-from skerry.node.containers.files import Files, write_files
-from skerry.node.containers.users import Identity
+from skerry.node.containers import confinement, oci_config
+from skerry.node.containers.etc_files import EtcFiles, write_files
+from skerry.node.containers.users import ContainerUser
 from tests.support.bundles import Bundle, busybox_root, lend_python, needs_runc
 
-FILES = Files(Path("/c/resolv.conf"), Path("/c/hosts"), Path("/c/hostname"))
+FILES = EtcFiles(Path("/c/resolv.conf"), Path("/c/hosts"), Path("/c/hostname"))
 DOCKER_CAPABILITIES = {
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
     *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
@@ -47,11 +47,11 @@ def a_config(
     spec: ContainerSpec | None = None,
     image: ImageConfig | None = None,
     *,
-    identity: Identity = Identity(),  # noqa: B008 - frozen
+    identity: ContainerUser = ContainerUser(),  # noqa: B008 - frozen
     network_namespace: str | None = None,
 ) -> dict[str, Any]:
     """As the runtime reads it."""
-    made = bundle.make_config(
+    made = oci_config.make_config(
         spec or a_spec(arguments=("true",)),
         image or ImageConfig(),
         identity=identity,
@@ -60,7 +60,7 @@ def a_config(
         network_namespace=network_namespace,
         files=FILES,
     )
-    config: dict[str, Any] = json.loads(jsonio.encode(made))
+    config: dict[str, Any] = json.loads(json_codec.encode(made))
     return config
 
 
@@ -83,27 +83,27 @@ def test_what_runs_is_put_together_as_docker_does(
 
 def test_an_image_without_an_entrypoint_runs_its_command_or_the_arguments() -> None:
     image = ImageConfig(command=("img-command",))
-    assert bundle.command(a_spec(), image) == ("img-command",)
-    assert bundle.command(a_spec(arguments=("a", "b")), image) == ("a", "b")
+    assert oci_config.command(a_spec(), image) == ("img-command",)
+    assert oci_config.command(a_spec(arguments=("a", "b")), image) == ("a", "b")
 
 
 def test_a_container_that_nobody_says_what_to_run_in_is_refused() -> None:
     with pytest.raises(
         errors.Invalid, match=r"image example\.org/web does not say what to run; give"
     ) as caught:
-        bundle.command(a_spec(), ImageConfig())
+        oci_config.command(a_spec(), ImageConfig())
     assert caught.value.field == "arguments"
 
 
 def test_the_environment_is_the_defaults_the_image_and_the_spec_in_this_order() -> None:
     image = ImageConfig(environment=("A=image", "B=image", "HOME=/image"))
     spec = a_spec(arguments=("true",), environment=("B=spec=1", "C=", "PATH=/spec"))
-    environment = a_config(spec, image, identity=Identity(home="/root"))["process"]["env"]
+    environment = a_config(spec, image, identity=ContainerUser(home="/root"))["process"]["env"]
     assert environment == ["PATH=/spec", "HOSTNAME=web", "HOME=/image", "A=image", "B=spec=1", "C="]
 
 
 def test_the_environment_has_defaults() -> None:
-    environment = a_config(identity=Identity(home="/srv/web"))["process"]["env"]
+    environment = a_config(identity=ContainerUser(home="/srv/web"))["process"]["env"]
     assert environment == [
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOSTNAME=web",
@@ -112,12 +112,12 @@ def test_the_environment_has_defaults() -> None:
 
 
 def test_what_an_image_has_in_its_environment_that_is_no_setting_is_left_out() -> None:
-    assert bundle.merge_environment(["NOTHING", "=x", "A=\0", "B=1"]) == ["B=1"]
+    assert oci_config.merge_environment(["NOTHING", "=x", "A=\0", "B=1"]) == ["B=1"]
 
 
 @given(st.lists(st.lists(st.text(max_size=6), max_size=6), max_size=4))
 def test_each_key_of_the_environment_is_there_once_with_its_last_value(sources: list[list[str]]) -> None:
-    merged = bundle.merge_environment(*sources)
+    merged = oci_config.merge_environment(*sources)
     keys = [setting.partition("=")[0] for setting in merged]
     assert len(set(keys)) == len(keys)
     for setting in merged:
@@ -148,11 +148,11 @@ def test_the_working_folder_is_absolute_whatever_the_image_says(
 
 def test_the_stop_signal_is_the_specs_or_the_images_or_term() -> None:
     image = ImageConfig(stop_signal="SIGQUIT")
-    assert bundle.stop_signal(a_spec(), ImageConfig()) == 15
-    assert bundle.stop_signal(a_spec(), image) == 3
-    assert bundle.stop_signal(a_spec(stop_signal="INT"), image) == 2
+    assert oci_config.stop_signal(a_spec(), ImageConfig()) == 15
+    assert oci_config.stop_signal(a_spec(), image) == 3
+    assert oci_config.stop_signal(a_spec(stop_signal="INT"), image) == 2
     with pytest.raises(errors.Invalid, match="'SIGWHAT' is no signal"):
-        bundle.stop_signal(a_spec(), ImageConfig(stop_signal="SIGWHAT"))
+        oci_config.stop_signal(a_spec(), ImageConfig(stop_signal="SIGWHAT"))
 
 
 def test_root_has_no_capability_that_docker_does_not_give_and_others_have_none() -> None:
@@ -163,7 +163,7 @@ def test_root_has_no_capability_that_docker_does_not_give_and_others_have_none()
         DOCKER_CAPABILITIES - set(names) == {"CAP_MKNOD", "CAP_NET_RAW", "CAP_AUDIT_WRITE"}
         for names in root.values()
     )
-    other = a_config(identity=Identity(uid=1000))["process"]["capabilities"]
+    other = a_config(identity=ContainerUser(uid=1000))["process"]["capabilities"]
     assert all(names == [] for names in other.values())
 
 
@@ -220,9 +220,15 @@ def test_the_place_of_everything_is_as_given() -> None:
 
 def test_a_further_process_is_confined_like_the_first() -> None:
     spec, image = a_spec(arguments=("true",), environment=("A=spec",)), ImageConfig(folder="/app")
-    first = bundle.make_process(spec, image, ("true",), identity=Identity())
-    further = bundle.make_process(
-        spec, image, ("sh",), identity=Identity(5, 6, (7,)), environment=("A=exec",), folder="/x", tty=True
+    first = oci_config.make_process(spec, image, ("true",), identity=ContainerUser())
+    further = oci_config.make_process(
+        spec,
+        image,
+        ("sh",),
+        identity=ContainerUser(5, 6, (7,)),
+        environment=("A=exec",),
+        folder="/x",
+        tty=True,
     )
     assert further["user"] == {"uid": 5, "gid": 6, "additionalGids": (7,)}
     assert (further["cwd"], further["terminal"], further["args"]) == ("/x", True, ("sh",))
@@ -266,7 +272,7 @@ class TestByARealRuntime:
         assert printed.split() == ["box", "/made/for/it", "1", "/", "box", "nameserver", "192.0.2.1"]
 
     def test_it_is_the_user_it_was_given(self, box: Bundle) -> None:
-        identity = Identity(1000, 1001, (6, 26), "/srv/web")
+        identity = ContainerUser(1000, 1001, (6, 26), "/srv/web")
         printed = box.output("id; grep Cap /proc/self/status", identity=identity)
         assert "uid=1000(web) gid=1001(web) groups=6(disk),26(tape)" in printed
         assert {line.split()[1] for line in printed.splitlines()[1:]} == {"0" * 16}
@@ -321,7 +327,7 @@ class TestByARealRuntime:
         assert "not permitted" in done.stderr
 
     def test_any_user_may_ping_and_listen_on_low_ports(self, box: Bundle) -> None:
-        config = box.config("", identity=Identity(1000, 1001))
+        config = box.config("", identity=ContainerUser(1000, 1001))
         config["process"]["args"] = [lend_python(config, box.rootfs), "-I", "-c", LISTEN]
         done = box.run(config)
         assert (done.returncode, done.stderr) == (0, "")

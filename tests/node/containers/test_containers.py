@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
 
+import msgspec
 import pytest
 
+from skerry.kit import disk_reserve
+from skerry.kit.disk_reserve import DiskReserve
 from skerry.model import errors
-from skerry.model.cells import Cell, Stream
+from skerry.model.cells import Cell, CellOwner, ExitStatus, OutputChannel, own_name
 from skerry.model.containers import ContainerState, NetworkMode
 from skerry.model.ids import CellName
 from skerry.model.ports import PortMapping
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.node.containers.containers import Containers
-from tests.node.containers.nodes import Node, spec
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from tests.node.containers.nodes import Node, running, spec
 from tests.support.waiting import eventually
 
 SIGTERM, SIGKILL, SIGQUIT = 15, 9, 3
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    node = Node(tmp_path)
-    yield node
-    await node.leave()
-
-
-async def running(node: Node, name: str = "web", **more: object) -> Containers:
-    containers = await node.agent()
-    await containers.create(spec(name, **more))
-    await containers.start(name)
-    return containers
 
 
 def config(node: Node, name: str = "web") -> dict[str, object]:
@@ -44,13 +31,13 @@ def config(node: Node, name: str = "web") -> dict[str, object]:
 
 async def test_a_container_is_created_with_its_cell_and_its_image_is_claimed(node: Node) -> None:
     containers = await node.agent()
-    room = Room(Millicores(500), Megabytes(64), Gigabytes(2))
+    room = Resources(Millicores(500), Megabytes(64), Gigabytes(2))
     view = await containers.create(spec(room=room, pids=50))
     assert (view.state, view.pid, view.address, view.exit) == (ContainerState.CREATED, None, "", None)
     assert view.image == node.machine.images["web:1"].id
     assert containers.list() == [containers.get("web")] == [view]
     (cell,) = node.machine.cells.values()
-    assert (cell.name, cell.isolates_processes) == ("web", False)
+    assert (cell.name, cell.isolates_processes) == ("@web", False)
     assert (cell.limits.cpu_quota, cell.limits.memory, cell.limits.pids) == (500, 64, 50)
     assert node.machine.claims == {"web": view.image}
 
@@ -59,7 +46,7 @@ async def test_a_container_may_be_inside_another_cell_and_is_found_there_by_the_
     node: Node,
 ) -> None:
     containers = await running(node, inside="functions")
-    assert list(node.machine.cells) == ["functions/web"]
+    assert list(node.machine.cells) == ["@functions/web"]
     assert containers.get("web").state is ContainerState.RUNNING
     await node.leave()
     containers = await node.agent()
@@ -90,7 +77,7 @@ async def test_a_stranger_s_container_is_attached_apart_and_its_image_asked_for_
 async def test_what_is_not_asked_for_has_no_limit_but_processes_do(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())
-    limits = node.machine.cells[CellName("web")].limits
+    limits = node.machine.cells[own_name("web")].limits
     assert (limits.cpu_quota, limits.memory, limits.pids) == (None, None, node.settings.container_pids)
 
 
@@ -105,7 +92,7 @@ async def test_a_started_container_has_a_root_an_address_and_ports(node: Node) -
     assert node.machine.mounts == {node.folder / "web" / "rootfs"}
     linux = config(node)["linux"]
     assert isinstance(linux, dict)
-    assert linux["cgroupsPath"] == "/groups/web"
+    assert linux["cgroupsPath"] == "/groups/@web"
     assert {"type": "network", "path": "/ns/2"} in linux["namespaces"]
     assert "10.0.0.2" in (node.folder / "web/hosts").read_text()
 
@@ -128,7 +115,7 @@ async def test_what_ends_by_itself_gives_back_its_root_address_and_ports_and_sta
     machine = node.machine
     assert (machine.attached, machine.published, machine.mounts) == ({}, set(), set())
     assert list(machine.runtime_folder.iterdir()) == []
-    assert containers.logs("web", Stream.STDOUT) is not None
+    assert containers.logs("web", OutputChannel.STDOUT) is not None
 
 
 async def test_a_stop_asks_with_the_containers_signal_first(node: Node) -> None:
@@ -193,9 +180,9 @@ async def test_a_stopped_container_starts_again_with_what_it_wrote(node: Node) -
 
 async def test_a_container_that_runs_cannot_be_started_or_removed(node: Node) -> None:
     containers = await running(node)
-    with pytest.raises(errors.Refused, match="runs already"):
+    with pytest.raises(errors.FailedPrecondition, match="runs already"):
         await containers.start("web")
-    with pytest.raises(errors.Refused, match="stop it first"):
+    with pytest.raises(errors.FailedPrecondition, match="stop it first"):
         await containers.remove("web")
     assert containers.get("web").state is ContainerState.RUNNING
 
@@ -217,14 +204,15 @@ async def test_a_forced_removal_stops_first(node: Node) -> None:
     assert node.left() == []
 
 
-async def test_a_name_is_taken_by_a_container_or_by_a_cell(node: Node) -> None:
+async def test_a_name_is_taken_by_a_container_and_not_by_a_cell_of_a_client(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())
     with pytest.raises(errors.AlreadyExists, match="container 'web'"):
         await containers.create(spec())
     theirs = node.machine.cells[CellName("mine")] = Cell(CellName("mine"))
-    with pytest.raises(errors.AlreadyExists, match="cell 'mine'"):
-        await containers.create(spec("mine"))
+    await containers.create(spec("mine"))
+    assert (await containers.start("mine")).state is ContainerState.RUNNING
+    await containers.remove("mine", force=True)
     assert node.machine.cells[CellName("mine")] is theirs
     assert node.machine.claims.keys() == {"web"}
 
@@ -244,15 +232,15 @@ async def test_nothing_is_known_of_what_was_never_created(node: Node) -> None:
         with pytest.raises(errors.NotFound, match="no container 'web'"):
             await call("web")
     with pytest.raises(errors.NotFound):
-        containers.logs("web", Stream.STDOUT)
+        containers.logs("web", OutputChannel.STDOUT)
 
 
 async def test_what_was_never_started_has_no_end(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())
-    with pytest.raises(errors.Refused, match="never started"):
+    with pytest.raises(errors.FailedPrecondition, match="never started"):
         await containers.wait("web")
-    assert list(containers.logs("web", Stream.STDOUT).read()) == []
+    assert list(containers.logs("web", OutputChannel.STDOUT).read()) == []
 
 
 @pytest.mark.parametrize(
@@ -270,8 +258,8 @@ async def test_a_container_that_cannot_be_made_leaves_nothing(
 
 async def test_a_cell_that_cannot_be_had_leaves_nothing(node: Node) -> None:
     containers = await node.agent()
-    node.machine.failing["allocate"] = errors.NoRoom("this node has its 64 cells")
-    with pytest.raises(errors.NoRoom):
+    node.machine.failing["allocate"] = errors.ResourcesExhausted("this node has its 64 cells")
+    with pytest.raises(errors.ResourcesExhausted):
         await containers.create(spec())
     assert node.left() == []
 
@@ -312,7 +300,7 @@ async def test_a_start_that_fails_is_undone_and_may_be_repeated(node: Node, call
         await containers.start("web")
     view = containers.get("web")
     assert (view.state, view.address, view.pid) == (ContainerState.CREATED, "", None)
-    assert sorted(node.machine.held()) == ["cell web", "claim of web"]
+    assert sorted(node.machine.held()) == ["cell @web", "claim of web"]
     assert list(node.machine.runtime_folder.glob("*")) == []
     assert (await containers.start("web")).state is ContainerState.RUNNING
 
@@ -320,7 +308,7 @@ async def test_a_start_that_fails_is_undone_and_may_be_repeated(node: Node, call
 async def test_a_port_that_another_has_is_named_before_anything_starts(node: Node) -> None:
     containers = await running(node, "first", ports=(PortMapping(8080, 80),))
     await containers.create(spec("second", ports=(PortMapping(8080, 80),)))
-    with pytest.raises(errors.Refused, match="8080 is taken by 'first'"):
+    with pytest.raises(errors.FailedPrecondition, match="8080 is taken by 'first'"):
         await containers.start("second")
     assert containers.get("second").state is ContainerState.CREATED
     await containers.stop("first")
@@ -331,7 +319,7 @@ async def test_an_image_that_is_gone_is_said_to_be(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec())
     node.machine.images.clear()
-    with pytest.raises(errors.Refused, match="image of container 'web' is gone"):
+    with pytest.raises(errors.FailedPrecondition, match="image of container 'web' is gone"):
         await containers.start("web")
 
 
@@ -343,7 +331,7 @@ async def test_what_cannot_be_given_back_at_once_is_given_back_later(node: Node,
     assert containers.get("web").state is ContainerState.EXITED
     assert len(node.machine.held()) + len(list(node.machine.runtime_folder.iterdir())) > 3
     await containers._upkeep.look()
-    assert sorted(node.machine.held())[:2] == ["cell web", "claim of web"]
+    assert sorted(node.machine.held())[:2] == ["cell @web", "claim of web"]
     assert (node.machine.attached, node.machine.mounts) == ({}, set())
     assert list(node.machine.runtime_folder.iterdir()) == []
 
@@ -355,7 +343,7 @@ async def test_a_removal_that_cannot_be_finished_can_be_repeated(node: Node) -> 
     with pytest.raises(errors.Unavailable, match="remove it again later"):
         await containers.remove("web")
     assert containers.get("web").state is ContainerState.REMOVING
-    with pytest.raises(errors.Refused, match="remove it again"):
+    with pytest.raises(errors.FailedPrecondition, match="remove it again"):
         await containers.start("web")
     await containers.remove("web")
     assert node.left() == []
@@ -387,36 +375,88 @@ async def test_what_does_not_die_keeps_what_it_has(node: Node) -> None:
 
 async def test_a_cell_that_somebody_freed_ends_the_container(node: Node) -> None:
     containers = await running(node)
-    node.machine.processes.pop((CellName("web"), node.machine.main("web").state.name)).exit(signal=SIGKILL)
+    node.machine.processes.pop((own_name("web"), node.machine.main("web").state.name)).exit(signal=SIGKILL)
     node.machine.cells.clear()
     ended = await containers.wait("web")
     assert ended.signal == SIGKILL
     assert node.machine.attached == {}
     assert (await containers.start("web")).state is ContainerState.RUNNING  # in a new cell
-    assert node.machine.cells.keys() == {"web"}
+    assert node.machine.cells.keys() == {"@web"}
 
 
 async def test_somebody_elses_cell_is_neither_used_nor_freed(node: Node) -> None:
     containers = await running(node)
     await containers.stop("web")
-    theirs = node.machine.cells[CellName("web")] = Cell(CellName("web"))
+    theirs = node.machine.cells[own_name("web")] = Cell(own_name("web"), owner=CellOwner.CONTRACT)
     node.machine.processes.clear()
-    with pytest.raises(errors.AlreadyExists, match="free it first"):
+    with pytest.raises(errors.AlreadyExists, match="another cell is called '@web'"):
         await containers.start("web")
     await containers.remove("web")
-    assert node.machine.cells == {"web": theirs}
+    assert node.machine.cells == {"@web": theirs}
+
+
+async def test_an_end_that_the_disk_refuses_to_record_is_told_and_recorded_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = await running(node)
+    with monkeypatch.context() as refusing:
+        refusing.setattr("skerry.node.containers.records.write_json", refused)
+        node.machine.main("web").exit(code=7)
+        assert (await containers.wait("web")).code == 7
+    record = node.folder / "web" / "run.json"
+    assert not json.loads(record.read_text())["has_ended"]
+    await containers._upkeep.look()
+    assert json.loads(record.read_text())["exit"]["code"] == 7
+
+
+async def test_an_end_of_which_nobody_knows_how_is_told_as_that_until_its_record_comes(node: Node) -> None:
+    containers = await running(node)
+    node.machine.main("web").exit()
+    with pytest.raises(errors.FailedPrecondition, match="how is not known"):
+        await containers.wait("web")
+    view = containers.get("web")
+    assert (view.state, view.exit) == (ContainerState.EXITED, None)
+    assert "disk" in view.reason
+    await containers._upkeep.look()
+    assert containers.get("web") == view
+    process = node.machine.main("web")
+    process.state = msgspec.structs.replace(process.state, exit=ExitStatus(at=5.0, code=3))
+    await containers._upkeep.look()
+    view = containers.get("web")
+    assert (view.exit, view.reason) == (ExitStatus(at=5.0, code=3), "")
+
+
+async def test_a_container_is_stopped_and_removed_on_a_disk_that_takes_nothing_and_none_is_made_or_started(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = await running(node)
+    await containers.create(spec("idle"))
+    with disk_reserve.installed(DiskReserve(node.folder, 1 << 20)):  # of which nothing is there
+        with pytest.raises(errors.ResourcesExhausted, match="is full"):
+            await containers.create(spec("more"))
+        with pytest.raises(errors.ResourcesExhausted, match="is full"):
+            await containers.start("idle")
+        monkeypatch.setattr("skerry.node.containers.records.write_json", refused)
+        assert (await containers.stop("web")).state is ContainerState.EXITED
+        await containers.remove("web")
+        await containers.remove("idle")
+    assert node.machine.held() == []
+
+
+def refused(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 async def test_what_has_ended_gives_its_init_back_after_a_while(node: Node) -> None:
     containers = await running(node)
     node.machine.clock.advance(100)
     await containers._upkeep.look()
-    assert node.machine.inits == {"web"}, "it runs"
+    assert node.machine.inits == {"@web"}, "it runs"
     node.machine.clock.advance(-100)
     await containers.stop("web")
     ended = containers.get("web")
     await containers._upkeep.look()
-    assert node.machine.inits == {"web"}, "it may be started again at once"
+    assert node.machine.inits == {"@web"}, "it may be started again at once"
     node.machine.clock.advance(100)
     node.machine.failing["rest"] = errors.Unavailable("it does not die")
     for _ in range(3):
@@ -424,38 +464,18 @@ async def test_what_has_ended_gives_its_init_back_after_a_while(node: Node) -> N
     assert node.machine.inits == set()
     assert containers.get("web") == ended
     await containers.start("web")
-    assert node.machine.inits == {"web"}
+    assert node.machine.inits == {"@web"}
 
 
 async def test_the_init_of_a_cell_that_is_somebody_elses_is_left_alone(node: Node) -> None:
     containers = await running(node)
     await containers.stop("web")
-    node.machine.cells[CellName("web")] = Cell(CellName("web"), isolates_network=True)
+    node.machine.cells[own_name("web")] = Cell(
+        own_name("web"), isolates_network=True, owner=CellOwner.CONTRACT
+    )
     node.machine.clock.advance(100)
     await containers._upkeep.look()
-    assert node.machine.inits == {"web"}
-
-
-async def test_who_writes_more_than_it_may_is_killed_and_told_why(node: Node) -> None:
-    containers = await running(node, room=Room(disk=Gigabytes(1)))
-    layer = node.folder / "web" / "layer"
-    node.machine.used[layer] = 1024**3
-    await containers._upkeep.look()
-    assert containers.get("web").state is ContainerState.RUNNING
-    node.machine.used[layer] = 1024**3 + 1
-    stats = await containers.stats("web")
-    assert (stats.disk_bytes, stats.disk_limit_bytes, stats.disk_limit_kind) == (
-        1024**3 + 1,
-        1024**3,
-        "measured",
-    )
-    assert stats.usage.cpu_ns == 7
-    await containers._upkeep.look()
-    view = containers.get("web")
-    assert view.state is ContainerState.EXITED
-    assert node.machine.main("web").signals == []
-    assert view.reason == "it had written 1024 MB, and may keep 1024; it was killed"
-    assert (await containers.start("web")).reason == ""
+    assert node.machine.inits == {"@web"}
 
 
 async def test_that_what_was_written_is_lost_is_told(node: Node) -> None:
@@ -479,7 +499,7 @@ async def test_a_command_runs_in_a_container_that_is_up(node: Node) -> None:
         assert len(node.machine.processes) == 1
         await session.kill()
         await containers.stop("web")
-        with pytest.raises(errors.Refused, match="start it first"):
+        with pytest.raises(errors.FailedPrecondition, match="start it first"):
             await containers.exec("web", ("date",), stdio=stdio)
 
 
@@ -504,7 +524,7 @@ async def test_a_start_that_cannot_be_written_down_is_undone(node: Node) -> None
     with pytest.raises(errors.Unavailable, match="cannot keep the state"):
         await containers.start("web")
     assert containers.get("web").state is ContainerState.CREATED
-    assert sorted(node.machine.held()) == ["cell web", "claim of web"]
+    assert sorted(node.machine.held()) == ["cell @web", "claim of web"]
     (node.folder / "web" / ".run.json.new").rmdir()
     await containers.start("web")
     (node.folder / "web" / ".run.json.new").mkdir()
@@ -516,10 +536,13 @@ async def test_a_start_that_cannot_be_written_down_is_undone(node: Node) -> None
 async def test_a_start_of_which_two_things_fail_tells_of_the_runtime(node: Node) -> None:
     containers = await node.agent()
     await containers.create(spec(ports=(PortMapping(8080, 80),)))
-    node.machine.failing |= {"start": errors.Refused("no such program"), "publish": errors.Unavailable("nft")}
-    with pytest.raises(errors.Refused, match="no such program"):
+    node.machine.failing |= {
+        "start": errors.FailedPrecondition("no such program"),
+        "publish": errors.Unavailable("nft"),
+    }
+    with pytest.raises(errors.FailedPrecondition, match="no such program"):
         await containers.start("web")
-    assert sorted(node.machine.held()) == ["cell web", "claim of web"]
+    assert sorted(node.machine.held()) == ["cell @web", "claim of web"]
 
 
 async def test_commands_end_with_the_agent(node: Node) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.node.containers import calls, trees
-from skerry.node.containers import disks as disks_module
-from skerry.node.containers.disks import Disks, LimitKind
+from skerry.node.containers import runtime_commands, tree_size
+from skerry.node.containers import writable_layers as disks_module
 from skerry.node.containers.overlays import Overlays
-from skerry.node.containers.quotas import ProjectQuotas, Quota
+from skerry.node.containers.quotas import ProjectQuota, ProjectQuotas
+from skerry.node.containers.writable_layers import DiskLimitKind, WritableLayers
 from tests.node.containers.fake_quotas import DiskQuota, FakeQuotas
 from tests.support.bundles import Bundle, busybox_root, needs_runc
 
@@ -33,42 +33,56 @@ class TestQuotas:
     def test_a_layer_is_held_to_its_limit_with_all_that_comes_into_it(
         self, tmp_path: Path, kernel: FakeQuotas
     ) -> None:
-        disks, layer = Disks(ProjectQuotas(kernel)), tmp_path / "layer"
-        assert disks.kind is LimitKind.QUOTA
-        assert disks.make(layer, 5 * MB) is LimitKind.QUOTA
+        disks, layer = WritableLayers(ProjectQuotas(kernel)), tmp_path / "layer"
+        assert disks.kind is DiskLimitKind.QUOTA
+        assert disks.open(layer, 5 * MB) == (DiskLimitKind.QUOTA, False)
         attributes = kernel.attributes[layer.stat().st_ino]
         assert attributes.xflags == 0x80 | 0x200  # what was there, and inheritance
         assert attributes.extsize == 7
         quota = kernel.quotas[attributes.projid]
         assert (quota.blk_hardlimit, quota.blk_softlimit) == (5 * 2048, 5 * 2048)
+        assert (quota.ino_hardlimit, quota.ino_softlimit) == (320, 320)  # one for every 16 KB
         assert {path.name for path in layer.iterdir()} == {"upper", "work"}
 
+    def test_quotas_are_not_relied_on_where_containers_have_the_nodes_ids(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever owns a file there can give it to another project."""
+        monkeypatch.setattr(disks_module, "_holds", lambda quotas, trial: True)
+        for has_userns in (True, False):
+            disks = WritableLayers.on(tmp_path, "boot", has_userns=has_userns)
+            assert (disks.kind is DiskLimitKind.QUOTA) is has_userns
+            disks.close()
+
     def test_what_is_used_is_what_the_kernel_has_counted(self, tmp_path: Path, kernel: FakeQuotas) -> None:
-        disks, layer = Disks(ProjectQuotas(kernel)), tmp_path / "layer"
+        disks, layer = WritableLayers(ProjectQuotas(kernel)), tmp_path / "layer"
         disks.make(layer, 5 * MB)
         kernel.quotas[kernel.attributes[layer.stat().st_ino].projid].bcount = 123
         assert disks.used(layer) == 123 * 512
 
     def test_a_limit_may_change_and_go(self, tmp_path: Path, kernel: FakeQuotas) -> None:
         quotas, layer = ProjectQuotas(kernel), tmp_path / "layer"
-        disks = Disks(quotas)
+        disks = WritableLayers(quotas)
         disks.make(layer, 5 * MB)
-        assert disks.limit(layer, 7 * MB) is LimitKind.QUOTA
-        assert quotas.read(layer) == Quota(7 * MB, 0)
-        assert disks.limit(layer, 1) is LimitKind.QUOTA
+        assert disks.limit(layer, 7 * MB) is DiskLimitKind.QUOTA
+        assert quotas.read(layer) == ProjectQuota(7 * MB, 0)
+        assert disks.limit(layer, 1) is DiskLimitKind.QUOTA
         assert quotas.read(layer).limit == 512  # not none
-        assert disks.limit(layer, None) is LimitKind.NONE
-        assert quotas.read(layer) == Quota(0, 0)
+        (kept,) = kernel.quotas.values()
+        assert kept.ino_hardlimit == 64  # enough for what the overlay makes itself
+        assert disks.limit(layer, None) is DiskLimitKind.NONE
+        assert quotas.read(layer) == ProjectQuota(0, 0)
+        assert kept.ino_hardlimit == 0
 
     def test_making_it_again_keeps_its_project(self, tmp_path: Path, kernel: FakeQuotas) -> None:
         layer = tmp_path / "layer"
-        Disks(ProjectQuotas(kernel)).make(layer, 5 * MB)
+        WritableLayers(ProjectQuotas(kernel)).make(layer, 5 * MB)
         project = kernel.attributes[layer.stat().st_ino].projid
-        Disks(ProjectQuotas(kernel)).make(layer, 6 * MB)
+        WritableLayers(ProjectQuotas(kernel)).make(layer, 6 * MB)
         assert kernel.attributes[layer.stat().st_ino].projid == project
 
     def test_no_two_layers_share_a_project(self, tmp_path: Path, kernel: FakeQuotas) -> None:
-        disks = Disks(ProjectQuotas(kernel))
+        disks = WritableLayers(ProjectQuotas(kernel))
         for number in range(5):
             disks.make(tmp_path / str(number), MB)
         projects = {attributes.projid for attributes in kernel.attributes.values()}
@@ -76,7 +90,7 @@ class TestQuotas:
         assert min(projects) >= 1 << 30
 
     def test_a_project_that_somebody_uses_is_left_alone(self, tmp_path: Path, kernel: FakeQuotas) -> None:
-        disks, layer = Disks(ProjectQuotas(kernel)), tmp_path / "layer"
+        disks, layer = WritableLayers(ProjectQuotas(kernel)), tmp_path / "layer"
         layer.mkdir()
         wanted = (1 << 30) + layer.stat().st_ino % (1 << 30)
         kernel.quotas[wanted] = DiskQuota(bcount=1)
@@ -87,20 +101,20 @@ class TestQuotas:
     def test_a_removed_layer_leaves_no_limit_for_the_next_with_its_number(
         self, tmp_path: Path, kernel: FakeQuotas
     ) -> None:
-        disks, layer = Disks(ProjectQuotas(kernel)), tmp_path / "layer"
+        disks, layer = WritableLayers(ProjectQuotas(kernel)), tmp_path / "layer"
         disks.make(layer, 5 * MB)
         disks.remove(layer)
         disks.remove(layer)
-        assert [quota.blk_hardlimit for quota in kernel.quotas.values()] == [0]
+        assert [(quota.blk_hardlimit, quota.ino_hardlimit) for quota in kernel.quotas.values()] == [(0, 0)]
         assert not layer.exists()
 
     def test_a_layer_from_before_quotas_worked_is_measured(self, tmp_path: Path, kernel: FakeQuotas) -> None:
         layer = tmp_path / "layer"
-        Disks(None).make(layer, MB)
+        WritableLayers(None).make(layer, MB)
         (layer / "upper" / "file").write_bytes(bytes(8192))
-        later = Disks(ProjectQuotas(kernel))
-        assert later.limit(layer, MB) is LimitKind.MEASURED
-        assert later.used(layer) == trees.measure(layer / "upper", within_s=FOREVER_S).bytes
+        later = WritableLayers(ProjectQuotas(kernel))
+        assert later.limit(layer, MB) is DiskLimitKind.MEASURED
+        assert later.used(layer) == tree_size.measure(layer / "upper", within_s=FOREVER_S).bytes
         later.remove(layer)
         assert not layer.exists()
 
@@ -110,27 +124,28 @@ class TestMeasured:
         folder = Path("/dev/shm") / f"skerry-test-{os.getpid()}"
         folder.mkdir()
         try:
-            disks = Disks.open(folder)
-            assert disks.kind is LimitKind.MEASURED
+            disks = WritableLayers.on(folder, "boot")
+            assert disks.kind is not DiskLimitKind.QUOTA
+            disks.close()
             assert list(folder.iterdir()) == []
         finally:
             shutil.rmtree(folder)
 
     def test_a_limit_is_said_to_be_measured_or_none(self, tmp_path: Path) -> None:
-        disks = Disks(None)
-        assert disks.kind is LimitKind.MEASURED
-        assert disks.make(tmp_path / "a", MB) is LimitKind.MEASURED
-        assert disks.make(tmp_path / "b", None) is LimitKind.NONE
+        disks = WritableLayers(None)
+        assert disks.kind is DiskLimitKind.MEASURED
+        assert disks.open(tmp_path / "a", MB).kind is DiskLimitKind.MEASURED
+        assert disks.open(tmp_path / "b", None).kind is DiskLimitKind.NONE
 
     def test_what_is_written_is_counted_in_blocks(self, tmp_path: Path) -> None:
-        disks, layer = Disks(None), tmp_path / "layer"
+        disks, layer = WritableLayers(None), tmp_path / "layer"
         disks.make(layer, MB)
         assert disks.used(layer) == 0
         (layer / "upper" / "file").write_bytes(bytes(100_000))
         assert 100_000 <= disks.used(layer) <= 110_000
 
     def test_a_hole_costs_nothing_and_a_file_counts_once_whatever_its_names(self, tmp_path: Path) -> None:
-        disks, layer = Disks(None), tmp_path / "layer"
+        disks, layer = WritableLayers(None), tmp_path / "layer"
         disks.make(layer, MB)
         file = layer / "upper" / "file"
         file.write_bytes(bytes(100_000))
@@ -140,7 +155,7 @@ class TestMeasured:
         assert disks.used(layer) <= 110_000
 
     def test_no_link_is_followed(self, tmp_path: Path) -> None:
-        disks, layer = Disks(None), tmp_path / "layer"
+        disks, layer = WritableLayers(None), tmp_path / "layer"
         (tmp_path / "large").write_bytes(bytes(MB))
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "large").write_bytes(bytes(MB))
@@ -150,14 +165,14 @@ class TestMeasured:
         assert disks.used(layer) < 10_000
 
     def test_a_layer_that_is_not_there_takes_nothing(self, tmp_path: Path) -> None:
-        assert Disks(None).used(tmp_path / "absent") == 0
+        assert WritableLayers(None).used(tmp_path / "absent") == 0
 
     def test_it_agrees_with_du(self, tmp_path: Path) -> None:
         for number in range(30):
             folder = tmp_path / "tree" / f"{number % 3}" / f"{number % 5}"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"file{number}").write_bytes(bytes(number * 777))
-        size = trees.measure(tmp_path / "tree", within_s=FOREVER_S)
+        size = tree_size.measure(tmp_path / "tree", within_s=FOREVER_S)
         told = subprocess.run(
             ["du", "-s", "--block-size=1", str(tmp_path / "tree")], capture_output=True, text=True, check=True
         )
@@ -191,35 +206,35 @@ class TestHostileTrees:
         write_at(here, "last", 50_000)
         os.close(here)
         yield root
-        trees.remove(root.parent)
+        tree_size.remove(root.parent)
 
     def test_what_lies_deep_is_counted(self, deep: Path) -> None:
-        size = trees.measure(deep, within_s=FOREVER_S)
+        size = tree_size.measure(deep, within_s=FOREVER_S)
         assert size.whole
         assert size.bytes >= 50_000
         assert size.files == 2 * self.DEPTH + 1
 
     def test_what_lies_deep_is_removed(self, deep: Path) -> None:
-        Disks(None).remove(deep.parent)
+        WritableLayers(None).remove(deep.parent)
         assert not deep.parent.exists()
 
     def test_a_depth_beyond_reason_is_said_not_to_be_whole(
         self, deep: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trees, "_MOST_STEPS", 2)
-        size = trees.measure(deep, within_s=FOREVER_S)
+        monkeypatch.setattr(tree_size, "_MOST_STEPS", 2)
+        size = tree_size.measure(deep, within_s=FOREVER_S)
         assert not size.whole
         assert 0 < size.files < 2 * self.DEPTH
 
     def test_measuring_ends_when_its_time_is_over(self, deep: Path) -> None:
-        size = trees.measure(deep, within_s=-1)
+        size = tree_size.measure(deep, within_s=-1)
         assert (size.whole, size.files) == (False, 2)
 
     def test_a_layer_too_large_to_measure_counts_with_what_was_seen(
         self, deep: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(disks_module, "_MEASURING_S", -1)
-        assert 0 < Disks(None).used(deep.parent) < MB
+        assert 0 < WritableLayers(None).used(deep.parent) < MB
 
 
 @settings(max_examples=30)
@@ -228,8 +243,8 @@ def test_every_tree_is_counted_and_removed(tmp_path_factory: pytest.TempPathFact
     root = tmp_path_factory.mktemp("tree") / "root"
     root.mkdir()
     expected = plant(root, tree)
-    assert trees.measure(root, within_s=FOREVER_S).files == expected
-    trees.remove(root)
+    assert tree_size.measure(root, within_s=FOREVER_S).files == expected
+    tree_size.remove(root)
     assert not root.exists()
 
 
@@ -246,7 +261,7 @@ def plant(folder: Path, tree: object) -> int:
 
 
 @needs_runc
-@pytest.mark.skipif(shutil.which("mkfs.ext4", path=calls.PATH) is None, reason="needs mkfs.ext4")
+@pytest.mark.skipif(shutil.which("mkfs.ext4", path=runtime_commands.PATH) is None, reason="needs mkfs.ext4")
 @pytest.mark.root
 def test_a_real_file_system_with_quotas_stops_a_container_at_its_limit(tmp_path: Path) -> None:
     image, place = tmp_path / "image", tmp_path / "mounted"
@@ -263,10 +278,10 @@ def test_a_real_file_system_with_quotas_stops_a_container_at_its_limit(tmp_path:
         pytest.skip("this machine cannot mount ext4 with project quotas")
     overlays = Overlays(place, "boot")
     try:
-        disks = Disks.open(place)
-        assert disks.kind is LimitKind.QUOTA
+        disks = WritableLayers.on(place, "boot")
+        assert disks.kind is DiskLimitKind.QUOTA
         layer = place / "layer"
-        assert disks.make(layer, 4 * MB) is LimitKind.QUOTA
+        assert disks.open(layer, 4 * MB).kind is DiskLimitKind.QUOTA
         root = busybox_root(place / "images")
         overlays.mount(place / "rootfs", [root], layer=layer)
         box = Bundle(tmp_path, place / "rootfs")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Exit
+from skerry.model.cells import ExitStatus
 from skerry.model.containers import ContainerState
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.execs import ExecSession, code_of
 from tests.node.cells.real import is_alive
 from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, spec
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 SLEEP = ("sleep", "1000")
 
@@ -28,20 +28,20 @@ SLEEP = ("sleep", "1000")
 @pytest.mark.parametrize(
     ("how", "failure", "code"),
     [
-        (Exit(1.0, code=0), "", 0),
-        (Exit(1.0, code=3), "", 3),
-        (Exit(1.0, code=137), "", 137),
-        (Exit(1.0, code=255), "", 255),
-        (Exit(1.0, signal=9), "", 137),
-        (Exit(1.0, code=255), 'exec: "x": executable file not found in $PATH', 127),
-        (Exit(1.0, code=255), "exec /x: no such file or directory", 127),
-        (Exit(1.0, code=255), 'exec: "/x": permission denied', 126),
-        (Exit(1.0, code=255), "exec /x: exec format error", 126),
-        (Exit(1.0, code=3), "something that it was warned of", 3),
+        (ExitStatus(1.0, code=0), "", 0),
+        (ExitStatus(1.0, code=3), "", 3),
+        (ExitStatus(1.0, code=137), "", 137),
+        (ExitStatus(1.0, code=255), "", 255),
+        (ExitStatus(1.0, signal=9), "", 137),
+        (ExitStatus(1.0, code=255), 'exec: "x": executable file not found in $PATH', 127),
+        (ExitStatus(1.0, code=255), "exec /x: no such file or directory", 127),
+        (ExitStatus(1.0, code=255), 'exec: "/x": permission denied', 126),
+        (ExitStatus(1.0, code=255), "exec /x: exec format error", 126),
+        (ExitStatus(1.0, code=3), "something that it was warned of", 3),
     ],
 )
 def test_the_code_of_a_command_is_its_own_or_says_why_there_was_none(
-    how: Exit, failure: str, code: int
+    how: ExitStatus, failure: str, code: int
 ) -> None:
     assert code_of(how, failure) == code
 
@@ -255,4 +255,4 @@ async def reads(master: int, pattern: bytes) -> None:
     """Wait until the terminal has said this."""
     said = b""
     while not re.search(pattern, said):
-        said += await asyncio.wait_for(asyncio.to_thread(os.read, master, 1000), 10)
+        said += await asyncio.wait_for(asyncio.to_thread(os.read, master, 1000), PATIENCE_S)

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.node.containers import overlays, syscalls
-from skerry.node.containers.disks import Disks
+from skerry.node.containers import overlays
 from skerry.node.containers.overlays import Overlays
+from skerry.node.containers.writable_layers import WritableLayers
+from skerry.node.kernel import thread_syscalls
+from skerry.node.user_namespaces import UserNamespace, UserNamespaces
 from tests.support.bundles import Bundle, busybox_root, needs_root, needs_runc
+from tests.support.waiting import PATIENCE_S
 
 THIS_BOOT, NEXT_BOOT = "boot-1", "boot-2"
 
@@ -27,7 +30,7 @@ class Ground:
         self.folder = folder
         self.appends_layers = appends_layers
         self.overlays = self.opened()
-        self.disks = Disks(None)
+        self.disks = WritableLayers(None)
         self.target = folder / "rootfs"
         self.layer = folder / "layer"
 
@@ -157,10 +160,10 @@ class TestMounting:
             assert (ground.target / "a").read_text() == "498"
         else:
             with pytest.raises(
-                errors.Refused, match="cannot mount 499 layers at once; build the image with fewer"
+                errors.FailedPrecondition, match="cannot mount 499 layers at once; build the image with fewer"
             ):
                 ground.mount(*lowers)
-        with pytest.raises(errors.Refused, match="build it with at most 499"):
+        with pytest.raises(errors.FailedPrecondition, match="build it with at most 499"):
             ground.overlays.mount(ground.folder / "other", [*lowers, lowers[0]], layer=None)
 
     @pytest.mark.parametrize("step", ["open_file_system", "set_option", "make_file_system"])
@@ -173,7 +176,7 @@ class TestMounting:
             asked.append(arguments)
             raise OSError(errno.ENOSYS if step == "open_file_system" else errno.EINVAL, "not here")
 
-        monkeypatch.setattr(syscalls, step, refuse)
+        monkeypatch.setattr(thread_syscalls, step, refuse)
         for number in range(2):
             ground.mount(ground.lower(f"low{number}", a="x"))
             assert (ground.target / "a").read_text() == "x"
@@ -201,7 +204,7 @@ class TestAgain:
 
     def test_what_was_mounted_twice_is_unmounted_whole(self, ground: Ground) -> None:
         ground.mount(ground.lower("low"))
-        syscalls.mount("tmpfs", str(ground.target), "tmpfs", 0, "")
+        thread_syscalls.mount("tmpfs", str(ground.target), "tmpfs", 0, "")
         assert ground.overlays.mounted() == [ground.target] * 2
         ground.overlays.unmount(ground.target)
         assert ground.overlays.mounted() == []
@@ -254,7 +257,7 @@ class TestAgain:
         user = subprocess.Popen(["sleep", "0.2"], cwd=ground.target)
         try:
             ground.opened(busy_s=30).unmount(ground.target)
-            assert user.poll() is not None or user.wait(timeout=10) == 0
+            assert user.poll() is not None or user.wait(timeout=PATIENCE_S) == 0
             assert ground.overlays.mounted() == []
         finally:
             user.kill()
@@ -284,6 +287,56 @@ def test_a_runtime_runs_on_it(ground: Ground, read_only: bool) -> None:
     assert (done.returncode != 0) == read_only
     if layer is not None:
         assert {path.name for path in (layer / overlays.UPPER).iterdir()} == {"file"}
+
+
+@pytest.fixture
+def users() -> Iterator[UserNamespace]:
+    namespaces = UserNamespaces(f"skt-overlays-{os.getpid()}")
+    made = namespaces.make("web")
+    yield made
+    namespaces.keep_only(())
+    assert not Path(made.folder).exists()
+
+
+@needs_root
+@pytest.mark.root
+class TestOwners:
+    """As those in a user namespace see them."""
+
+    @pytest.mark.parametrize("is_mount_point", [False, True])
+    def test_are_shown_as_the_namespaces_and_written_as_they_are(
+        self, ground: Ground, users: UserNamespace, is_mount_point: bool
+    ) -> None:
+        low, high = ground.lower("low", a="low", old="low"), ground.lower("high", b="high")
+        os.chown(low / "a", 7, 8)
+        if is_mount_point:  # a file system of its own for what the container writes
+            ground.layer.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "layer", ground.layer], check=True)
+        ground.disks.make(ground.layer, None)
+        ground.overlays.mount(ground.target, [low, high], layer=ground.layer, users=users)
+        first = users.first_id
+        with ground.overlays.reachable(ground.target, users) as rootfs:
+            assert (rootfs / "b").read_text() == "high"
+            shown = [(rootfs / name).stat() for name in ("a", "b")]
+            assert [(each.st_uid - first, each.st_gid - first) for each in shown] == [(7, 8), (0, 0)]
+            its_root = ("setpriv", f"--reuid={first}", f"--regid={first}", "--clear-groups")
+            script = f"echo mine > {rootfs}/new && rm {rootfs}/old"
+            subprocess.run((*its_root, "sh", "-c", script), check=True)
+        upper = ground.layer / overlays.UPPER
+        assert {path.name: path.lstat().st_uid for path in upper.iterdir()} == {"new": 0, "old": 0}
+        # Nothing of it is held any more but the overlay itself.
+        assert not os.path.ismount(users.root)
+        ground.overlays.unmount(ground.target)
+        if is_mount_point:
+            thread_syscalls.unmount(str(ground.layer))  # would be busy
+
+    def test_of_a_file_system_that_cannot_show_others_are_refused(
+        self, ground: Ground, users: UserNamespace
+    ) -> None:
+        ground.disks.make(ground.layer, None)
+        with pytest.raises(errors.FailedPrecondition, match=r"cannot show other owners.*userns host"):
+            ground.overlays.mount(ground.target, [Path("/proc/sys")], layer=ground.layer, users=users)
+        assert not os.path.ismount(ground.target)
 
 
 def test_mount_points_are_read_as_the_kernel_writes_them() -> None:

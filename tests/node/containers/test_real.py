@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Stream
+from skerry.model.cells import OutputChannel, own_name
 from skerry.model.containers import ContainerState, NetworkMode
-from skerry.model.ids import CellName
 from skerry.model.ports import PortMapping
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.node.containers.containers import Containers
-from skerry.node.logs.readers import Record
+from skerry.node.logs.readers import LogRecord
 from tests.node.cells.real import is_alive
 from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, printed, spec
 from tests.node.network import machines
@@ -38,23 +37,53 @@ async def test_a_container_runs_says_something_and_ends_with_its_code(agent: Age
     ended = await containers.wait("web")
     assert (ended.code, ended.signal, ended.oom) == (7, None, False)
     assert printed(containers, "web") == b"here\n"
-    assert printed(containers, "web", Stream.STDERR) == b"there\n"
+    assert printed(containers, "web", OutputChannel.STDERR) == b"there\n"
     assert agent.network.attachments() == {}
 
 
 async def test_it_is_in_its_cell_its_root_and_its_network(agent: Agent, ground: Ground) -> None:
     containers = agent.containers
-    await begun(containers, "web", room=Room(Millicores(500), Megabytes(64)), pids=40)
+    await begun(containers, "web", room=Resources(Millicores(500), Megabytes(64)), pids=40)
     view = containers.get("web")
-    assert f"{ground.root}/web/" in Path(f"/proc/{view.pid}/cgroup").read_text()
+    assert f"{ground.root}/@web/" in Path(f"/proc/{view.pid}/cgroup").read_text()
     assert Path(f"/proc/{view.pid}/cwd/bin/busybox").exists()
     assert not Path(f"/proc/{view.pid}/cwd/usr").exists()
     assert os.readlink(f"/proc/{view.pid}/ns/net") != os.readlink("/proc/self/ns/net")
     stats = await containers.stats("web")
     assert stats.usage.memory_bytes > 0
     assert stats.usage.pids >= 2
-    limits = ground.groups.read_limits(agent.cells.get(view.spec.name).cell.name)  # type: ignore[arg-type]
+    limits = ground.groups.read_limits(own_name(view.spec.name))
     assert (limits.cpu_quota, limits.memory, limits.pids) == (500, 64, 40)
+
+
+async def test_a_small_cpu_quota_is_off_while_the_runtime_works_and_on_when_the_program_begins(
+    ground: Ground,
+) -> None:
+    name, cell = "tiny", own_name("tiny")
+    prepared: list[tuple[int | None, int]] = []
+
+    def reached(step: str) -> None:
+        if step == "cells.start.prepared":  # the program is next, and waits for the runtime's word
+            limits, usage = ground.groups.read_limits(cell), ground.groups.usage(cell)
+            prepared.append((limits.cpu_quota, usage.throttled_ns))
+
+    async with ground.agent(reached) as agent:
+        await begun(agent.containers, name, "echo", "begun", room=Resources(Millicores(10), Megabytes(64)))
+        assert prepared == [(10, 0)]  # held, and nothing was held up by it so far
+        assert (await agent.containers.wait(name)).code == 0
+        assert printed(agent.containers, name) == b"begun\n"
+        await agent.containers.start(name)  # again, in the same cell
+        assert [quota for quota, _ in prepared] == [10, 10]
+        await agent.containers.remove(name, force=True)
+    assert ground.left() == []
+
+
+async def test_without_a_cpu_quota_one_call_of_the_runtime_starts_it(ground: Ground) -> None:
+    steps: list[str] = []
+    async with ground.agent(steps.append) as agent:
+        await begun(agent.containers, "web", "true")
+        assert "cells.start.prepared" not in steps
+        await agent.containers.remove("web", force=True)
 
 
 async def test_its_published_port_leads_to_it_and_is_free_when_it_has_ended(agent: Agent) -> None:
@@ -95,7 +124,7 @@ async def test_without_a_network_it_has_only_a_loopback(agent: Agent) -> None:
 async def test_a_signal_a_kill_for_memory_and_a_code_are_told_apart(agent: Agent) -> None:
     containers = agent.containers
     hungry = "x=0123456789abcdef; while :; do x=$x$x; done"
-    await begun(containers, "hungry", "sh", "-c", hungry, room=Room(memory=Megabytes(32)))
+    await begun(containers, "hungry", "sh", "-c", hungry, room=Resources(memory=Megabytes(32)))
     await begun(containers, "killed")
     ended = await containers.wait("hungry")
     assert (ended.oom, ended.signal) == (True, signal.SIGKILL)
@@ -175,7 +204,7 @@ async def test_a_user_of_the_image_and_a_host_name(agent: Agent) -> None:
 
 async def test_little_room_is_enough_to_start_in(agent: Agent) -> None:
     containers = agent.containers
-    await begun(containers, "web", "echo", "hi", room=Room(memory=Megabytes(16)), pids=16)
+    await begun(containers, "web", "echo", "hi", room=Resources(memory=Megabytes(16)), pids=16)
     assert (await containers.wait("web")).code == 0
 
 
@@ -183,8 +212,8 @@ async def test_output_is_followed_until_the_end(agent: Agent) -> None:
     containers = agent.containers
     await begun(containers, "web", "sh", "-c", "echo one; sleep 0.1; echo two")
     said = b""
-    async for item in containers.logs("web", Stream.STDOUT).follow():
-        assert isinstance(item, Record)
+    async for item in containers.logs("web", OutputChannel.STDOUT).follow():
+        assert isinstance(item, LogRecord)
         said += item.data
     assert said == b"one\ntwo\n"
 
@@ -192,8 +221,8 @@ async def test_output_is_followed_until_the_end(agent: Agent) -> None:
 async def test_one_that_has_ended_costs_no_process_and_starts_again(
     ground: Ground, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.node.containers.upkeep._REST_AFTER_S", 0.0)
-    containers, cell = agent.containers, CellName("web")
+    monkeypatch.setattr("skerry.node.containers.maintenance._REST_AFTER_S", 0.0)
+    containers, cell = agent.containers, own_name("web")
     await begun(containers, "web", "sh", "-c", "echo here; exit 7")
     await containers.wait("web")
     ended = containers.get("web")
@@ -204,18 +233,6 @@ async def test_one_that_has_ended_costs_no_process_and_starts_again(
     await containers.start("web")
     assert (await containers.wait("web")).code == 7
     assert printed(containers, "web") == b"here\n"
-
-
-async def test_who_writes_too_much_is_killed_or_refused(agent: Agent) -> None:
-    containers = agent.containers
-    script = "busybox fallocate -l 1153433600 /big || exit 9; exec sleep 1000"
-    await begun(containers, "web", "sh", "-c", script, room=Room(disk=Gigabytes(1)))
-    ended = await containers.wait("web")
-    if (await containers.stats("web")).disk_limit_kind == "quota":
-        assert ended.code == 9
-    else:
-        assert ended.signal == signal.SIGKILL
-        assert "may keep 1024" in containers.get("web").reason
 
 
 async def test_containers_live_on_without_the_agent(ground: Ground) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.node.cgroups.detection import MOUNTINFO
-from skerry.node.containers import calls, runtimes, trials
+from skerry.node.containers import runtime_commands, runtime_probe, runtimes
 from skerry.node.containers.runtimes import OciRuntime, failure_in, find_runtime
 from tests.support.bundles import RUNC, Bundle, busybox_root, needs_runc
 from tests.support.waiting import eventually
@@ -109,7 +109,7 @@ async def test_what_cannot_run_a_container_is_refused_with_its_reason(
 async def test_what_does_not_end_is_refused_and_killed(
     pretender: Pretender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "_TRIAL_S", 0.2)
+    monkeypatch.setattr(runtime_probe, "_TRIAL_S", 0.2)
     pretender.becomes("exec sleep 600")
     with pytest.raises(errors.Unavailable, match=r"had not ended after 0\.2 s"):
         await pretender.find()
@@ -127,7 +127,7 @@ async def test_what_is_no_runtime_is_refused(tmp_path: Path) -> None:
 async def test_no_runtime_at_all_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "PATH", str(tmp_path))
+    monkeypatch.setattr(runtime_commands, "PATH", str(tmp_path))
     with pytest.raises(errors.Unavailable) as caught:
         await find_runtime("", tmp_path, cgroup_root="skerry-test", boot_id="boot")
     assert caught.value.message == (
@@ -137,7 +137,7 @@ async def test_no_runtime_at_all_says_what_to_install(
 
 
 async def test_the_first_that_works_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PATH", f"{tmp_path}:{calls.PATH}")
+    monkeypatch.setattr(runtime_commands, "PATH", f"{tmp_path}:{runtime_commands.PATH}")
     Pretender(tmp_path, "exit 1").path.rename(tmp_path / "runc")
     (tmp_path / "good").mkdir()
     Pretender(tmp_path / "good").path.rename(tmp_path / "crun")
@@ -189,7 +189,7 @@ def test_a_log_that_is_not_there_or_without_end_is_read_all_the_same(tmp_path: P
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_program_of_the_trial_is_an_executable_file(machine: str, tmp_path: Path) -> None:
-    program = trials.program(machine)
+    program = runtime_probe.program(machine)
     assert program[:4] == b"\x7fELF"
     assert len(program) < 140
     if machine == os.uname().machine:
@@ -200,7 +200,7 @@ def test_the_program_of_the_trial_is_an_executable_file(machine: str, tmp_path: 
 
 def test_there_is_no_program_for_an_unknown_processor() -> None:
     with pytest.raises(LookupError, match="this is riscv64"):
-        trials.program("riscv64")
+        runtime_probe.program("riscv64")
 
 
 @pytest.fixture
@@ -227,7 +227,8 @@ class TestTheRealOne:
     async def test_a_trial_that_was_cut_short_is_cleaned_up(self, tmp_path: Path) -> None:
         trial = tmp_path / "trial"
         assert RUNC is not None
-        trials._make_bundle(trial, "skerry-cut")
+        runtime_probe._make_root(trial / "image")
+        runtime_probe._make_bundle(trial, "skerry-cut", trial / "image", None)
         subprocess.run(
             [RUNC, "--root", str(trial / "state"), "create", "--bundle", str(trial), "trial"],
             check=True,
@@ -245,7 +246,7 @@ class TestTheRealOne:
     ) -> None:
         box = Bundle(tmp_path, busybox_root(tmp_path / "rootfs"))
         config = box.config("/bin/sh", "-c", "trap 'exit 3' USR1; echo ready; while :; do sleep 0.01; done")
-        (tmp_path / "config.json").write_bytes(jsonio.encode(config))
+        (tmp_path / "config.json").write_bytes(json_codec.encode(config))
         with pytest.raises(errors.NotFound, match="runc has no container"):
             await runtime.state(box.name)
         arguments = runtime.run_arguments(
@@ -258,7 +259,7 @@ class TestTheRealOne:
             assert await runtime.state(box.name) == "running"
             await eventually(lambda: (tmp_path / "output").read_text() == "ready\n")
             (tmp_path / "process.json").write_bytes(
-                jsonio.encode({**config["process"], "args": ["/bin/hostname"]})
+                json_codec.encode({**config["process"], "args": ["/bin/hostname"]})
             )
             inner = runtime.exec_arguments(
                 box.name, process=tmp_path / "process.json", log=tmp_path / "log", pid_file=tmp_path / "inner"
@@ -273,7 +274,9 @@ class TestTheRealOne:
                 return await runtime.state(box.name) == "stopped"
 
             await eventually(has_stopped)
-            with pytest.raises(errors.Refused, match="runc cannot kill the container: container not running"):
+            with pytest.raises(
+                errors.FailedPrecondition, match="runc cannot kill the container: container not running"
+            ):
                 await runtime.kill(box.name, 10)
         finally:
             await runtime.delete(box.name)
@@ -286,7 +289,7 @@ class TestTheRealOne:
         self, tmp_path: Path, runtime: OciRuntime
     ) -> None:
         box = Bundle(tmp_path, busybox_root(tmp_path / "rootfs"))
-        (tmp_path / "config.json").write_bytes(jsonio.encode(box.config("/bin/sleep", "600")))
+        (tmp_path / "config.json").write_bytes(json_codec.encode(box.config("/bin/sleep", "600")))
         places = {"bundle": tmp_path, "pid_file": tmp_path / "pid", "log": tmp_path / "log"}
         quiet = subprocess.DEVNULL
         subprocess.run(
@@ -305,7 +308,7 @@ class TestTheRealOne:
         self, tmp_path: Path, runtime: OciRuntime
     ) -> None:
         box = Bundle(tmp_path, busybox_root(tmp_path / "rootfs"))
-        (tmp_path / "config.json").write_bytes(jsonio.encode(box.config("serve")))
+        (tmp_path / "config.json").write_bytes(json_codec.encode(box.config("serve")))
         arguments = runtime.run_arguments(
             box.name, bundle=tmp_path, pid_file=tmp_path / "pid", log=tmp_path / "log"
         )

@@ -12,9 +12,12 @@ import pytest
 
 from skerry.model import errors
 from skerry.node.containers import seccomp
-from skerry.node.launcher import kernel
-from skerry.node.launcher.seccomp import MACHINES, REFUSED
+from skerry.node.kernel import syscall_numbers
+from skerry.node.kernel import syscalls as kernel_syscalls
+from skerry.node.kernel.syscall_numbers import MACHINES
+from skerry.node.launcher.child.seccomp import audit_of
 from tests.support.bundles import Bundle, busybox_root, lend_python, needs_runc
+from tests.support.system_calls import dangerous
 
 LIBSECCOMP = ctypes.util.find_library("seccomp")
 # Of Linux 6.10 and later: the C library falls back where a filter does not know them.
@@ -23,9 +26,12 @@ BY_ARGUMENT = {"clone", "socket", "personality"}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_is_dangerous_to_a_cell_is_dangerous_to_a_container(machine: str) -> None:
-    assert seccomp.allowed(machine) & REFUSED.keys() == set()
-    assert not {"clone3", *BY_ARGUMENT} & seccomp.allowed(machine)
+def test_it_allows_what_cells_are_allowed_and_nothing_dangerous(machine: str) -> None:
+    allowed = syscall_numbers.allowed(machine).keys()
+    assert allowed & dangerous(machine).keys() == set()
+    assert allowed & {"clone3", *BY_ARGUMENT} == set()
+    (names,) = [rule["names"] for rule in seccomp.profile(machine)["syscalls"] if len(rule["names"]) > 1]
+    assert names == sorted(allowed)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -38,22 +44,29 @@ def test_a_name_stands_in_it_once_and_only_one_architecture_does(machine: str) -
 
 @pytest.mark.skipif(LIBSECCOMP is None, reason="needs libseccomp, which runtimes use")
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_name_is_a_call_of_the_machine(machine: str) -> None:
+def test_every_name_is_a_call_of_the_machine_and_has_its_number(machine: str) -> None:
     assert LIBSECCOMP is not None
     library = ctypes.CDLL(LIBSECCOMP)
 
     def number(name: str) -> int:
-        found: int = library.seccomp_syscall_resolve_name_arch(MACHINES[machine].audit, name.encode())
+        found: int = library.seccomp_syscall_resolve_name_arch(audit_of(machine), name.encode())
         return found
 
-    names = seccomp.allowed(machine) | BY_ARGUMENT | {"clone3"}
-    assert {name for name in names if number(name) < 0} <= NEWEST
-    assert number("clone") == MACHINES[machine].clone
+    listed = (
+        syscall_numbers.allowed(machine)
+        | syscall_numbers.checked(machine)
+        | {"clone3": syscall_numbers.CLONE3}
+    )
+    known = {name: number(name) for name in listed}
+    assert {name for name in known if known[name] < 0} <= NEWEST
+    assert {name for name in known if known[name] not in (listed[name], -1)} == set()
+    assert dangerous(machine) == {name: number(name) for name in dangerous(machine)}
 
 
 def test_older_spellings_are_known_only_where_they_are() -> None:
-    assert {"open", "fork", "poll", "arch_prctl"} <= seccomp.allowed("x86_64") - seccomp.allowed("aarch64")
-    assert seccomp.allowed("aarch64") < seccomp.allowed("x86_64")
+    intel, arm = (syscall_numbers.allowed(machine).keys() for machine in ("x86_64", "aarch64"))
+    assert {"open", "fork", "poll", "arch_prctl"} <= intel - arm
+    assert arm < intel
 
 
 def test_a_processor_without_a_filter_is_refused() -> None:
@@ -96,13 +109,11 @@ json.dump({
 @pytest.mark.root
 def test_the_kernel_holds_a_container_to_it(tmp_path: Path) -> None:
     box = Bundle(tmp_path, busybox_root(tmp_path / "rootfs"))
-    machine = MACHINES[kernel.MACHINE]
-    numbers = {name: row[machine.column] for name, row in REFUSED.items() if row[machine.column] is not None}
-    personality = {"x86_64": 135, "aarch64": 92}[kernel.MACHINE]
+    checked = syscall_numbers.checked(kernel_syscalls.MACHINE)
     config = box.config("")
     config["process"]["args"] = [
         *(lend_python(config, box.rootfs), "-I", "-c", TRIAL),
-        json.dumps([numbers, machine.clone, personality]),
+        json.dumps([dangerous(kernel_syscalls.MACHINE), checked["clone"], checked["personality"]]),
     ]
     done = box.run(config)
     assert done.returncode == 0, done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.node.containers import roots
-from skerry.node.containers.users import Identity, resolve_user
+from skerry.node.containers import rootfs_files
+from skerry.node.containers.users import ContainerUser, resolve_user
 
 PASSWD = """\
 root:x:0:0:root:/root:/bin/sh
@@ -41,22 +41,22 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("user", "identity"),
     [
-        ("", Identity(0, 0, (6, 26), "/root")),
-        ("root", Identity(0, 0, (6, 26), "/root")),
-        ("web", Identity(1000, 1001, (6, 26), "/srv/web")),
-        ("1000", Identity(1000, 1001, (6, 26), "/srv/web")),
-        ("web:tape", Identity(1000, 26, (), "/srv/web")),
-        ("web:77", Identity(1000, 77, (), "/srv/web")),
-        ("1000:1001", Identity(1000, 1001, (), "/srv/web")),
-        ("5000", Identity(5000, 0, (), "/")),
-        ("5000:6000", Identity(5000, 6000, (), "/")),
-        (":tape", Identity(0, 26, (), "/root")),
-        ("homeless", Identity(1002, 1002, (), "/")),
-        ("33", Identity(2033, 2033, (), "/odd")),  # a name comes before a number
-        ("2147483647", Identity(2147483647, 0, (), "/")),
+        ("", ContainerUser(0, 0, (6, 26), "/root")),
+        ("root", ContainerUser(0, 0, (6, 26), "/root")),
+        ("web", ContainerUser(1000, 1001, (6, 26), "/srv/web")),
+        ("1000", ContainerUser(1000, 1001, (6, 26), "/srv/web")),
+        ("web:tape", ContainerUser(1000, 26, (), "/srv/web")),
+        ("web:77", ContainerUser(1000, 77, (), "/srv/web")),
+        ("1000:1001", ContainerUser(1000, 1001, (), "/srv/web")),
+        ("5000", ContainerUser(5000, 0, (), "/")),
+        ("5000:6000", ContainerUser(5000, 6000, (), "/")),
+        (":tape", ContainerUser(0, 26, (), "/root")),
+        ("homeless", ContainerUser(1002, 1002, (), "/")),
+        ("33", ContainerUser(2033, 2033, (), "/odd")),  # a name comes before a number
+        ("2147483647", ContainerUser(2147483647, 0, (), "/")),
     ],
 )
-def test_a_user_is_looked_up_as_docker_does(root: Path, user: str, identity: Identity) -> None:
+def test_a_user_is_looked_up_as_docker_does(root: Path, user: str, identity: ContainerUser) -> None:
     assert resolve_user(user, root) == identity
 
 
@@ -76,8 +76,8 @@ def test_a_group_that_the_image_lacks_is_named(root: Path) -> None:
 
 
 def test_an_image_without_users_has_numbers_and_root(tmp_path: Path) -> None:
-    assert resolve_user("", tmp_path) == Identity(0, 0, (), "/")
-    assert resolve_user("12:34", tmp_path) == Identity(12, 34, (), "/")
+    assert resolve_user("", tmp_path) == ContainerUser(0, 0, (), "/")
+    assert resolve_user("12:34", tmp_path) == ContainerUser(12, 34, (), "/")
     with pytest.raises(errors.Invalid, match='image has no user "root"'):
         resolve_user("root", tmp_path)
 
@@ -110,7 +110,7 @@ def test_a_folder_that_leads_out_leads_nowhere(root: Path, tmp_path: Path) -> No
 def test_a_pipe_in_place_of_the_file_is_not_waited_for(root: Path) -> None:
     (root / "etc" / "passwd").unlink()
     os.mkfifo(root / "etc" / "passwd")
-    assert resolve_user("", root) == Identity(0, 0, (), "/")
+    assert resolve_user("", root) == ContainerUser(0, 0, (), "/")
 
 
 def test_a_file_that_never_ends_is_refused(root: Path) -> None:
@@ -127,9 +127,9 @@ def test_bytes_that_are_no_text_do_no_harm(root: Path) -> None:
 
 def test_a_file_is_read_up_to_its_limit(root: Path) -> None:
     (root / "file").write_bytes(b"12345")
-    assert roots.read_file(root, "file", 5) == b"12345"
-    assert roots.read_file(root, "/file", 5) == b"12345"
-    assert roots.read_file(root, "absent", 5) is None
-    assert roots.read_file(root, "etc", 5) is None
+    assert rootfs_files.read_file(root, "file", 5) == b"12345"
+    assert rootfs_files.read_file(root, "/file", 5) == b"12345"
+    assert rootfs_files.read_file(root, "absent", 5) is None
+    assert rootfs_files.read_file(root, "etc", 5) is None
     with pytest.raises(errors.TooLarge):
-        roots.read_file(root, "file", 4)
+        rootfs_files.read_file(root, "file", 4)

@@ -19,7 +19,7 @@ from skerry.kit.clock import SystemClock
 from skerry.model.images import Platform
 from skerry.model.settings import ImageSettings
 from skerry.node.images.images import Images
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker
 
 
 class Death:
@@ -41,7 +41,7 @@ async def main(folder: str, step: str, times: str, *calls: str) -> None:
         ImageSettings(parallel=1),
         SystemClock(),
         platform=Platform(),
-        unpacker=Unpacker(),
+        unpacker=LayerUnpacker(),
         reached=Death(step, int(times)),
     )
     for call in calls:

@@ -17,12 +17,12 @@ from aiohttp import web
 
 from skerry.model import errors
 from skerry.model.ids import Digest
-from skerry.node.layers.unpacking import Unpacked, Unpacker, UnpackLimits
+from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackedLayer, UnpackLimits
 from tests.support import imagery
 from tests.support.imagery import Made
 
 
-class FakeUnpacker(Unpacker):
+class FakeUnpacker(LayerUnpacker):
     """Unpacks in this process, plain files and links only, and does no more than tests of images need.
 
     `gate` holds every unpacking until it is set. `begun` counts them.
@@ -43,7 +43,7 @@ class FakeUnpacker(Unpacker):
         *,
         diff_id: Digest | None,
         limits: UnpackLimits,
-    ) -> Unpacked:
+    ) -> UnpackedLayer:
         assert not isinstance(source, Path)
         assert list(target.iterdir()) == []
         self.begun += 1
@@ -62,7 +62,7 @@ class FakeUnpacker(Unpacker):
         finally:
             self.at_once -= 1
 
-    def _unpack(self, data: bytes, target: Path, diff_id: Digest | None) -> Unpacked:
+    def _unpack(self, data: bytes, target: Path, diff_id: Digest | None) -> UnpackedLayer:
         found = Digest("sha256:" + hashlib.sha256(data).hexdigest())
         if diff_id is not None and diff_id != found:
             raise errors.Invalid(f"the layer is {found} and not {diff_id}")
@@ -72,7 +72,7 @@ class FakeUnpacker(Unpacker):
                 archive.extractall(target, filter="tar")
         except tarfile.TarError as error:
             raise errors.Invalid(f"the layer is no tar: {error}") from None
-        return Unpacked(found, len(data), len(members))
+        return UnpackedLayer(found, len(data), len(members))
 
 
 def _decompressed(data: bytes) -> bytes:
@@ -116,12 +116,12 @@ class FakeRegistry:
         return made
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[FakeRegistry]:
+    async def serving(self, host: str = "127.0.0.1") -> AsyncIterator[FakeRegistry]:
         app = web.Application(client_max_size=1024**2)
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, host, 0)
         await site.start()
         host, port = runner.addresses[0][:2]
         self.address = f"{host}:{port}"

@@ -15,7 +15,7 @@ from skerry.kit.clock import SystemClock
 from skerry.model.images import Platform, PullProgress
 from skerry.model.settings import ImageSettings
 from skerry.node.images.images import Images
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.node.images.fakes import FakeUnpacker
 from tests.support.imagery import Made
 
@@ -28,7 +28,7 @@ class Ground:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "images"
-        self.unpacker: Unpacker = FakeUnpacker()
+        self.unpacker: LayerUnpacker = FakeUnpacker()
         self.platform = Platform()
         self.guest_registries: tuple[str, ...] = ()
         # A file of our own: the one in the home of whoever runs the tests is none of our business.

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from skerry.node.images.images import Images
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.node.images.ground import Ground, diff_ids, needs_root
 from tests.support import imagery
 from tests.support.imagery import Made
 from tests.support.registry import Registry
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -43,7 +44,7 @@ def drive(ground: Ground, step: str, times: int, *calls: str) -> list[str]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == (-signal.SIGKILL if step else 0)
@@ -64,7 +65,7 @@ def check_whole(images: Images, *known: Made) -> None:
 async def test_an_agent_that_dies_after_a_step_leaves_nothing_that_only_looks_complete(
     registry: Registry, ground: Ground, step: str, times: int
 ) -> None:
-    ground.unpacker = Unpacker()
+    ground.unpacker = LayerUnpacker()
     name = f"{registry.address}/crash:{step}-{times}"
     registry.push(OLD, f"crash:{step}-{times}")
     other = f"{name}-other"
@@ -99,7 +100,7 @@ async def test_an_agent_that_dies_while_a_layer_streams_leaves_no_child_behind(
     registry.push(OLD, "crash:stream")
     await asyncio.to_thread(drive, ground, "layer.draft", 1, f"pull:{registry.address}/crash:stream")
     assert [path.name for path in (ground.folder / "drafts").iterdir()] == ["0"]
-    ground.unpacker = Unpacker()
+    ground.unpacker = LayerUnpacker()
     async with ground.images() as images:
         assert images.list() == []
         assert ground.kept() == []

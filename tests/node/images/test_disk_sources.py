@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.images import ImageConfig, Platform
+from skerry.model.images import ImageAccess, ImageConfig, Platform
 from skerry.node.images.images import Images
 from tests.node.images.ground import Ground, diff_ids
 from tests.support import imagery
@@ -22,6 +22,7 @@ from tests.support.imagery import Made
 BASE = imagery.layer(imagery.file("base", "b" * 5000))
 TOP = imagery.layer(imagery.file("top"), compression="zstd")
 MADE = imagery.image(BASE, TOP, config={"Cmd": ["/base"]})
+ALL = ImageAccess.ALL
 
 
 def convert(source: str, target: str) -> None:
@@ -30,11 +31,11 @@ def convert(source: str, target: str) -> None:
 
 async def check(images: Images, reference: str, made: Made = MADE) -> None:
     """It is pulled, whole; and asked for again, it is not unpacked again."""
-    image = await images.pull(reference)
+    image = await images.pull(reference, access=ALL)
     assert (image.id, image.config.command) == (made.id, ("/base",))
     assert [(path / name).exists() for path, name in zip(images.layers(image), ("base", "top"), strict=True)]
     assert (images.layers(image)[0] / "base").read_text() == "b" * 5000
-    assert await images.pull(reference) == image == images.find(reference)
+    assert await images.pull(reference, access=ALL) == image == images.find(reference, access=ALL)
 
 
 async def test_an_image_in_a_layout_is_pulled_by_its_tag(ground: Ground, tmp_path: Path) -> None:
@@ -43,9 +44,9 @@ async def test_an_image_in_a_layout_is_pulled_by_its_tag(ground: Ground, tmp_pat
     async with ground.images() as images:
         await check(images, f"oci:{layout}:v1")
         with pytest.raises(errors.NotFound, match="v3 is not there; the layout has: v1, v2"):
-            await images.pull(f"oci:{layout}:v3")
-        with pytest.raises(errors.Refused, match=r"holds 2 images; say which.* It has: v1, v2"):
-            await images.pull(f"oci:{layout}")
+            await images.pull(f"oci:{layout}:v3", access=ALL)
+        with pytest.raises(errors.FailedPrecondition, match=r"holds 2 images; say which.* It has: v1, v2"):
+            await images.pull(f"oci:{layout}", access=ALL)
     assert ground.fake.begun == 2
 
 
@@ -70,7 +71,7 @@ async def test_a_layout_may_hold_one_image_for_several_machines(ground: Ground, 
     (layout / "index.json").write_bytes(imagery.encode({"schemaVersion": 2, "manifests": [row]}))
     ground.platform = Platform("linux", "arm64")
     async with ground.images() as images:
-        assert (await images.pull(f"oci:{layout}:v1")).id == arm.id
+        assert (await images.pull(f"oci:{layout}:v1", access=ALL)).id == arm.id
 
 
 async def test_indexes_that_lead_to_indexes_end_somewhere(ground: Ground, tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ async def test_indexes_that_lead_to_indexes_end_somewhere(ground: Ground, tmp_pa
     (layout / "index.json").write_bytes(data)
     async with ground.images() as images:
         with pytest.raises(errors.Unprocessable, match="indexes lead to indexes"):
-            await images.pull(f"oci:{layout}")
+            await images.pull(f"oci:{layout}", access=ALL)
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
@@ -94,11 +95,11 @@ async def test_an_archive_of_skopeo_is_pulled(ground: Ground, tmp_path: Path, ki
     target = tmp_path / "saved.tar"
     convert(f"oci:{layout}:v1", f"{kind}:{target}:web:v1" if kind == "docker-archive" else f"{kind}:{target}")
     async with ground.images() as images:
-        image = await images.pull(f"{kind}:{target}")
+        image = await images.pull(f"{kind}:{target}", access=ALL)
         assert set(image.layers) == diff_ids(made)
         assert (images.layers(image)[0] / "base").read_text() == "b" * 5000
         assert image.config == ImageConfig(command=("/base",))
-        assert await images.pull(f"{kind}:{target}") == image
+        assert await images.pull(f"{kind}:{target}", access=ALL) == image
     assert ground.fake.begun == 2
 
 
@@ -148,12 +149,12 @@ async def test_layers_that_are_links_in_the_archive_are_followed_inside_it(
     target.write_bytes(imagery.tar(entries))
     async with ground.images() as images:
         await check(images, f"docker-archive:{target}")
-        await images.remove(MADE.id)
+        await images.remove(MADE.id, access=ALL)
         for link in (str(tmp_path / "outside"), "../../../outside", "l.tar"):
             entries[-1] = imagery.symlink("b/l.tar", link)
             target.write_bytes(imagery.tar(entries))
             with pytest.raises(errors.NotFound, match=r"holds no file 'b/l.tar'"):
-                await images.pull(f"docker-archive:{target}")
+                await images.pull(f"docker-archive:{target}", access=ALL)
 
 
 def spoil_config(members: dict[str, bytes]) -> None:
@@ -185,7 +186,7 @@ def break_manifest(members: dict[str, bytes]) -> None:
     ("spoil", "error", "message"),
     [
         (spoil_config, errors.Unprocessable, "the configuration of .* has the wrong digest"),
-        (name_two, errors.Refused, r"holds 2 images \(web:1, web:1\); save one alone"),
+        (name_two, errors.FailedPrecondition, r"holds 2 images \(web:1, web:1\); save one alone"),
         (drop_manifest, errors.Unprocessable, "was not written by `docker save`"),
         (drop_a_layer, errors.NotFound, "holds no file 'one.tar'"),
         (swap_layers, errors.Unprocessable, "layer one.tar of .*: the layer is sha256:"),
@@ -202,7 +203,7 @@ async def test_a_broken_archive_is_told_in_plain_words(
     target = imagery.write_tar(members, tmp_path / "saved.tar")
     async with ground.images() as images:
         with pytest.raises(error, match=message):
-            await images.pull(f"docker-archive:{target}")
+            await images.pull(f"docker-archive:{target}", access=ALL)
     assert ground.kept() == []
 
 
@@ -218,14 +219,14 @@ async def test_an_archive_that_is_none_is_told_in_plain_words(ground: Ground, tm
             for kind in ("docker-archive", "oci-archive"):
                 (tmp_path / "broken.tar").write_bytes(data)
                 with pytest.raises(errors.Unprocessable, match=message):
-                    await images.pull(f"{kind}:{tmp_path}/broken.tar")
+                    await images.pull(f"{kind}:{tmp_path}/broken.tar", access=ALL)
         with pytest.raises(errors.NotFound, match="this node has no file"):
-            await images.pull(f"docker-archive:{tmp_path}/nothing.tar")
-        with pytest.raises(errors.Refused, match="is not a file"):
-            await images.pull(f"docker-archive:{tmp_path}")
+            await images.pull(f"docker-archive:{tmp_path}/nothing.tar", access=ALL)
+        with pytest.raises(errors.FailedPrecondition, match="is not a file"):
+            await images.pull(f"docker-archive:{tmp_path}", access=ALL)
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(errors.Refused, match="is not a file"):
-            await images.pull(f"docker-archive:{tmp_path}/pipe")
+        with pytest.raises(errors.FailedPrecondition, match="is not a file"):
+            await images.pull(f"docker-archive:{tmp_path}/pipe", access=ALL)
 
 
 async def test_an_archive_cannot_make_us_read_without_bounds(ground: Ground, tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ async def test_an_archive_cannot_make_us_read_without_bounds(ground: Ground, tmp
     async with ground.images() as images:
         imagery.write_tar({"manifest.json": b" " * (5 * 1024 * 1024)}, target)
         with pytest.raises(errors.TooLarge, match=r"manifest.json .* has 5242880 bytes"):
-            await images.pull(f"docker-archive:{target}")
+            await images.pull(f"docker-archive:{target}", access=ALL)
         # A header that says that its own name is longer than all memory.
         name = tarfile.TarInfo("././@LongLink")
         name.type, name.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
@@ -241,19 +242,19 @@ async def test_an_archive_cannot_make_us_read_without_bounds(ground: Ground, tmp
             file.write(name.tobuf(tarfile.GNU_FORMAT))
             file.truncate(1 << 30)
         with pytest.raises(errors.Unprocessable, match="cannot be read as an archive"):
-            await images.pull(f"docker-archive:{target}")
+            await images.pull(f"docker-archive:{target}", access=ALL)
 
 
 async def test_an_archive_with_more_members_than_any_image_is_not_read_on(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skerry.node.images import members
+    from skerry.node.images import source_files
 
-    monkeypatch.setattr(members, "_MAX_MEMBERS", 50)
+    monkeypatch.setattr(source_files, "_MAX_MEMBERS", 50)
     target = imagery.write_tar({str(number): b"" for number in range(60)}, tmp_path / "hostile.tar")
     async with ground.images() as images:
         with pytest.raises(errors.TooLarge, match="more than 50 members"):
-            await images.pull(f"docker-archive:{target}")
+            await images.pull(f"docker-archive:{target}", access=ALL)
 
 
 async def test_a_blob_of_a_layout_that_was_changed_is_refused(ground: Ground, tmp_path: Path) -> None:
@@ -264,17 +265,17 @@ async def test_a_blob_of_a_layout_that_was_changed_is_refused(ground: Ground, tm
         path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
         async with ground.images() as images:
             with pytest.raises(errors.Unprocessable, match=f"{what}.* has the wrong digest"):
-                await images.pull(f"oci:{layout}:v1")
+                await images.pull(f"oci:{layout}:v1", access=ALL)
         path.write_bytes(good[:-1])
         async with ground.images() as images:
             with pytest.raises(
                 errors.Unprocessable, match="is truncated" if digest == TOP.digest else "digest"
             ):
-                await images.pull(f"oci:{layout}:v1")
+                await images.pull(f"oci:{layout}:v1", access=ALL)
         path.unlink()
         async with ground.images() as images:
             with pytest.raises(errors.NotFound, match="this node has no file"):
-                await images.pull(f"oci:{layout}:v1")
+                await images.pull(f"oci:{layout}:v1", access=ALL)
         path.write_bytes(good)
         assert ground.kept() == []
 
@@ -282,10 +283,10 @@ async def test_a_blob_of_a_layout_that_was_changed_is_refused(ground: Ground, tm
 async def test_a_folder_that_is_no_layout_is_told_so(ground: Ground, tmp_path: Path) -> None:
     async with ground.images() as images:
         with pytest.raises(errors.NotFound, match=r"index\.json"):
-            await images.pull(f"oci:{tmp_path}")
+            await images.pull(f"oci:{tmp_path}", access=ALL)
         (tmp_path / "index.json").write_bytes(MADE.manifest)
         with pytest.raises(errors.Unprocessable, match="is no OCI layout"):
-            await images.pull(f"oci:{tmp_path}")
+            await images.pull(f"oci:{tmp_path}", access=ALL)
 
 
 @pytest.mark.parametrize("compression", ["", "gzip", "zstd"])
@@ -296,17 +297,17 @@ async def test_a_tarball_of_a_root_is_an_image_of_one_layer(
     tarball = tmp_path / "root.tar"
     tarball.write_bytes(layer.data)
     async with ground.images() as images:
-        image = await images.pull(f"rootfs:{tarball}")
+        image = await images.pull(f"rootfs:{tarball}", access=ALL)
         assert image.layers == (layer.diff_id,)
         assert image.config == ImageConfig()
         assert (images.layers(image)[0] / "bin" / "true").read_text() == "x"
-        assert await images.pull(f"rootfs:{tarball}") == image
+        assert await images.pull(f"rootfs:{tarball}", access=ALL) == image
         assert ground.fake.begun == 1
         # Other content under the same name, and the same content under another.
         tarball.write_bytes(imagery.layer(imagery.file("bin/false")).data)
-        assert (await images.pull(f"rootfs:{tarball}")).id != image.id
+        assert (await images.pull(f"rootfs:{tarball}", access=ALL)).id != image.id
         (tmp_path / "copy.tar").write_bytes(layer.data)
-        assert (await images.pull(f"rootfs:{tmp_path}/copy.tar")).id == image.id
+        assert (await images.pull(f"rootfs:{tmp_path}/copy.tar", access=ALL)).id == image.id
 
 
 async def test_a_folder_is_an_image_where_it_stands(ground: Ground, tmp_path: Path) -> None:
@@ -315,19 +316,19 @@ async def test_a_folder_is_an_image_where_it_stands(ground: Ground, tmp_path: Pa
     (tree / "bin" / "sh").write_bytes(b"x" * 1000)
     (tree / "loop").symlink_to(".")
     async with ground.images() as images:
-        image = await images.pull(f"rootfs:{tree}")
+        image = await images.pull(f"rootfs:{tree}", access=ALL)
         assert images.layers(image) == (tree,)
         assert (image.layers, image.folder) == ((), str(tree))
         assert 1000 <= image.bytes < 2000
-        assert await images.ensure(f"rootfs:{tree}") == image
+        assert await images.ensure(f"rootfs:{tree}", access=ALL) == image
     async with ground.images() as images:
         assert images.list() == [image]
         tree.rename(tmp_path / "elsewhere")
         with pytest.raises(errors.NotFound, match="is gone; put it back"):
             images.layers(image)
-        assert await images.remove(image.id) == 0
+        assert await images.remove(image.id, access=ALL) == 0
         with pytest.raises(errors.NotFound, match="this node has no"):
-            await images.pull(f"rootfs:{tree}")
+            await images.pull(f"rootfs:{tree}", access=ALL)
     assert (tmp_path / "elsewhere" / "bin" / "sh").exists()
 
 
@@ -335,7 +336,7 @@ async def test_a_tarball_that_is_none_is_refused_and_nothing_is_kept(ground: Gro
     (tmp_path / "root.tar").write_bytes(b"no tar at all" * 100)
     async with ground.images() as images:
         with pytest.raises(errors.Unprocessable, match=r"rootfs:.*root.tar: the layer is no tar"):
-            await images.pull(f"rootfs:{tmp_path}/root.tar")
+            await images.pull(f"rootfs:{tmp_path}/root.tar", access=ALL)
     assert ground.kept() == []
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skerry.model import errors
 from skerry.model.images import Platform
-from skerry.node.images import challenges, credentials, formats, platforms, references
+from skerry.node.images import challenges, credentials, oci_documents, platforms, references
 from skerry.node.images.references import RegistryReference
 from tests.support import imagery
 
@@ -58,23 +58,23 @@ def test_an_index_without_this_machine_says_what_it_has() -> None:
         {"architecture": "arm64", "os": "linux", "variant": "v8"},
         {"architecture": "s390x", "os": "linux"},
     ]
-    index = formats.read_document(
+    index = oci_documents.read_document(
         imagery.index(*images, images[0], platforms=[*told, attestation]), "", "web"
     )
-    assert isinstance(index, formats.Index)
+    assert isinstance(index, oci_documents.OciIndex)
     with pytest.raises(
         errors.Unprocessable, match="it is for linux/arm64/v8, linux/s390x, this is linux/amd64"
     ):
-        formats.choose(index, MACHINE, "web")
+        oci_documents.choose(index, MACHINE, "web")
 
 
 def test_the_only_image_of_an_index_that_names_no_platform_is_taken() -> None:
     row = imagery.descriptor(MADE.manifest, MADE.media_type)
-    index = formats.read_document(imagery.encode({"manifests": [row]}), "", "web")
-    assert isinstance(index, formats.Index)
-    assert formats.choose(index, MACHINE, "web").digest == MADE.digest
+    index = oci_documents.read_document(imagery.encode({"manifests": [row]}), "", "web")
+    assert isinstance(index, oci_documents.OciIndex)
+    assert oci_documents.choose(index, MACHINE, "web").digest == MADE.digest
     with pytest.raises(errors.Unprocessable, match="no image at all"):
-        formats.choose(formats.Index((*index.manifests, *index.manifests)), MACHINE, "web")
+        oci_documents.choose(oci_documents.OciIndex((*index.manifests, *index.manifests)), MACHINE, "web")
 
 
 def changed(**fields: Any) -> bytes:
@@ -110,7 +110,7 @@ def changed(**fields: Any) -> bytes:
 )
 def test_what_is_no_manifest_is_told_in_plain_words(data: bytes, media_type: str, message: str) -> None:
     with pytest.raises(errors.Unprocessable, match=message):
-        formats.read_document(data, media_type, "web")
+        oci_documents.read_document(data, media_type, "web")
 
 
 def test_a_manifest_is_read_whether_its_kind_came_with_it_or_is_in_it() -> None:
@@ -121,7 +121,7 @@ def test_a_manifest_is_read_whether_its_kind_came_with_it_or_is_in_it() -> None:
         (changed(mediaType=None), imagery.OCI_MANIFEST),
         (changed(mediaType=None), ""),
     ):
-        assert isinstance(formats.read_document(data, media_type, "web"), formats.Manifest)
+        assert isinstance(oci_documents.read_document(data, media_type, "web"), oci_documents.OciManifest)
 
 
 json_values = st.recursive(
@@ -155,8 +155,8 @@ json_values = st.recursive(
 def test_every_document_is_read_or_refused(value: Any, media_type: str) -> None:
     data = value if isinstance(value, bytes) else imagery.encode(value)
     for read in (
-        lambda: formats.read_document(data, media_type, "web"),
-        lambda: formats.read_configuration(data, 1, MACHINE, "web"),
+        lambda: oci_documents.read_document(data, media_type, "web"),
+        lambda: oci_documents.read_configuration(data, 1, MACHINE, "web"),
     ):
         try:
             read()
@@ -165,16 +165,18 @@ def test_every_document_is_read_or_refused(value: Any, media_type: str) -> None:
 
 
 def test_a_configuration_may_leave_almost_everything_out() -> None:
-    bare = formats.read_configuration(b'{"config": null, "rootfs": {"type": "layers"}}', 0, MACHINE, "web")
+    bare = oci_documents.read_configuration(
+        b'{"config": null, "rootfs": {"type": "layers"}}', 0, MACHINE, "web"
+    )
     assert bare.platform is None
     nulls = {"config": {"Cmd": None, "Env": None, "Labels": None, "Volumes": None, "Entrypoint": None}}
-    assert formats.read_configuration(imagery.encode(nulls), 0, MACHINE, "web").config == bare.config
+    assert oci_documents.read_configuration(imagery.encode(nulls), 0, MACHINE, "web").config == bare.config
     with pytest.raises(errors.Unprocessable, match="holds a NUL byte"):
-        formats.read_configuration(rb'{"config": {"Cmd": ["a\u0000b"]}}', 0, MACHINE, "web")
+        oci_documents.read_configuration(rb'{"config": {"Cmd": ["a\u0000b"]}}', 0, MACHINE, "web")
     with pytest.raises(errors.Unprocessable, match="names 0 layers, its manifest 2"):
-        formats.read_configuration(b"{}", 2, MACHINE, "web")
+        oci_documents.read_configuration(b"{}", 2, MACHINE, "web")
     with pytest.raises(errors.Unprocessable, match="its configuration cannot be read"):
-        formats.read_configuration(b'{"rootfs": 3}', 0, MACHINE, "web")
+        oci_documents.read_configuration(b'{"rootfs": 3}', 0, MACHINE, "web")
 
 
 @pytest.mark.parametrize(
@@ -282,15 +284,17 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_told_in_plain_words(tmp_path: Path) -> None:
     web = reference("example.org/web")
-    with pytest.raises(errors.Refused, match="there is no such file"):
+    with pytest.raises(errors.FailedPrecondition, match="there is no such file"):
         credentials.load(str(tmp_path / "nothing"), web)
     (tmp_path / "broken").write_text('{"auths": 3}')
-    with pytest.raises(errors.Refused, match="cannot be read"):
+    with pytest.raises(errors.FailedPrecondition, match="cannot be read"):
         credentials.load(str(tmp_path / "broken"), web)
-    with pytest.raises(errors.Refused, match="is a directory"):
+    with pytest.raises(errors.FailedPrecondition, match="is a directory"):
         credentials.load(str(tmp_path), web)
     path = written(tmp_path, {"auths": {"example.org": {"auth": "no base64"}}})
-    with pytest.raises(errors.Refused, match="its `auth` is not base64 of USER:PASSWORD") as caught:
+    with pytest.raises(
+        errors.FailedPrecondition, match="its `auth` is not base64 of USER:PASSWORD"
+    ) as caught:
         credentials.load(path, web)
     assert "no base64" not in caught.value.message
     (tmp_path / "large").write_bytes(b" " * (2 * 1024 * 1024))

@@ -9,9 +9,9 @@ import pytest
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import Digest
-from skerry.node.images.flights import Flights
-from skerry.node.images.progress import LayerCount, Pull
-from skerry.node.images.threads import in_thread, unbroken
+from skerry.node.images.progress import LayerCounter, PullTracker
+from skerry.node.images.single_flight import SingleFlight
+from skerry.node.images.threads import in_thread, run_uninterrupted
 from tests.node.images.ground import Listener
 from tests.support.waiting import eventually
 
@@ -34,7 +34,7 @@ class Work:
 
 
 async def test_work_is_done_once_for_all_who_come_meanwhile() -> None:
-    flights, work = Flights[str](shares_failures=True), Work()
+    flights, work = SingleFlight[str](shares_failures=True), Work()
     joined = [asyncio.create_task(flights.join("a", work)) for _ in range(3)]
     await eventually(lambda: work.begun)
     work.end.set_result("done")
@@ -45,7 +45,7 @@ async def test_work_is_done_once_for_all_who_come_meanwhile() -> None:
 
 
 async def test_only_the_last_who_gives_up_ends_the_work_and_waits_for_its_end() -> None:
-    flights, work = Flights[str](shares_failures=True), Work()
+    flights, work = SingleFlight[str](shares_failures=True), Work()
     first, last = (asyncio.create_task(flights.join("a", work)) for _ in range(2))
     await eventually(lambda: work.begun)
     first.cancel()
@@ -58,7 +58,7 @@ async def test_only_the_last_who_gives_up_ends_the_work_and_waits_for_its_end() 
 
 @pytest.mark.parametrize("shares", [True, False])
 async def test_a_failure_is_shared_or_tried_again_by_who_did_not_begin(shares: bool) -> None:
-    flights, work = Flights[str](shares_failures=shares), Work()
+    flights, work = SingleFlight[str](shares_failures=shares), Work()
 
     async def again() -> str:
         return "again"
@@ -78,7 +78,7 @@ async def test_a_failure_is_shared_or_tried_again_by_who_did_not_begin(shares: b
 
 
 async def test_closing_ends_all_work_and_tells_who_waits() -> None:
-    flights, work = Flights[str](shares_failures=False), Work()
+    flights, work = SingleFlight[str](shares_failures=False), Work()
     joined = [asyncio.create_task(flights.join("a", work)) for _ in range(2)]
     await eventually(lambda: work.begun)
     await flights.close()
@@ -96,7 +96,7 @@ async def test_steps_that_are_not_to_be_broken_end_before_a_cancel_shows() -> No
         await end.wait()
         steps.append(await in_thread(lambda: "done"))
 
-    task = asyncio.create_task(unbroken(work()))
+    task = asyncio.create_task(run_uninterrupted(work()))
     await begun.wait()
     task.cancel()
     task.cancel()
@@ -110,8 +110,8 @@ async def test_steps_that_are_not_to_be_broken_end_before_a_cancel_shows() -> No
 
 def test_progress_is_told_at_every_new_state_and_else_ten_times_a_second() -> None:
     clock, listener = ManualClock(), Listener()
-    pull = Pull("web", clock)
-    count = LayerCount(Digest("sha256:1"), 1000)
+    pull = PullTracker("web", clock)
+    count = LayerCounter(Digest("sha256:1"), 1000)
     with pull.heard_by(listener):
         pull.say("asking")
         pull.count([count])

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from skerry.model import errors
 from skerry.node.images.images import Images
-from skerry.node.images.layers import Layers
+from skerry.node.images.layer_store import LayerStore
 from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground, Listener, diff_ids
 from tests.support import imagery
@@ -55,7 +55,7 @@ async def test_a_stranger_gets_an_image_that_anybody_may_have(
     async with open_ground.images() as images:
         got = await images.for_guests().ensure(f"{fake.address}/web:1", owner="guest", on_progress=listener)
         assert got.id == ONE.id
-        assert images.find(got.id).names == ()  # it is nobody's `web:1`
+        assert images.get(got.id).names == ()  # it is nobody's `web:1`
         assert listener.told
     assert set(fake.shown) == {""}  # the provider's login was shown to nobody
 
@@ -69,7 +69,7 @@ async def test_an_image_that_wants_a_login_is_refused_though_the_provider_has_on
     async with open_ground.images() as images:
         mine = await images.pull(f"{fake.address}/web:1")  # and what the provider has of it is no help
         fake.shown.clear()
-        with pytest.raises(errors.Refused, match="let everybody pull it") as caught:
+        with pytest.raises(errors.FailedPrecondition, match="let everybody pull it") as caught:
             await images.for_guests().ensure(f"{fake.address}/web:1", owner="guest", on_progress=Listener())
         assert str(open_ground.settings.credentials) not in caught.value.message
         assert set(fake.shown) == {""}
@@ -175,12 +175,12 @@ async def test_a_pull_that_did_not_come_to_its_end_leaves_nothing(
 @pytest.mark.parametrize(
     ("free", "all_", "refusal"),
     [
-        (50_000, 1_000_000, errors.NoRoom),  # no more than what is kept
+        (50_000, 1_000_000, errors.ResourcesExhausted),  # no more than what is kept
         (50_000 + 4 * 9_000, 1_000_000, errors.TooLarge),  # four pulls at once may have 9 kB each
-        (8 << 30, 1 << 40, errors.NoRoom),
+        (8 << 30, 1 << 40, errors.ResourcesExhausted),
     ],
 )
-async def test_images_of_strangers_do_not_fill_the_disk_of_the_provider(
+async def test_images_do_not_fill_the_disk_of_the_node(
     fake: FakeRegistry,
     open_ground: Ground,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,12 +190,13 @@ async def test_images_of_strangers_do_not_fill_the_disk_of_the_provider(
 ) -> None:
     open_ground.set(parallel=4)
     fake.hold(imagery.image(imagery.layer(imagery.file("large", "x" * 100_000))))
-    monkeypatch.setattr(Layers, "disk", lambda layers: (free, all_))
+    monkeypatch.setattr(LayerStore, "disk", lambda layers: (free, all_))
     async with open_ground.images() as images:
         with pytest.raises(refusal):
             await images.for_guests().ensure(f"{fake.address}/web:1", owner="guest")
+        with pytest.raises(refusal):
+            await images.pull(f"{fake.address}/web:1")
         assert images.list() == []
-        await images.pull(f"{fake.address}/web:1")  # the provider's own
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ async def test_a_registry_that_is_not_public_is_refused_unless_it_is_listed(
     fake.hold(ONE)
     port = fake.address.rpartition(":")[2]
     async with ground.images() as images:
-        with pytest.raises(errors.Refused, match=f"{name} is not in public reach"):
+        with pytest.raises(errors.FailedPrecondition, match=f"{name} is not in public reach"):
             await images.for_guests().ensure(f"{name}:{port}/web:1", owner="guest", on_progress=Listener())
         assert fake.requests == []  # it was not even spoken to
         await images.pull(f"{name}:{port}/web:1")  # the provider may
@@ -255,7 +256,7 @@ async def test_a_registry_cannot_send_us_where_it_could_not_be_itself(
 
         fake.before = lead
         async with ground.images() as images:
-            with pytest.raises(errors.Refused, match="not in public reach"):
+            with pytest.raises(errors.FailedPrecondition, match="not in public reach"):
                 await images.for_guests().ensure(
                     f"{fake.address}/web:1", owner="guest", on_progress=Listener()
                 )
@@ -270,7 +271,7 @@ async def test_a_registry_cannot_name_a_token_server_where_it_could_not_be_itsel
         challenge = f'Bearer realm="http://{inner.address}/token",service="registry"'
         fake.before = lambda request: web.Response(status=401, headers={"WWW-Authenticate": challenge})
         async with ground.images() as images:
-            with pytest.raises(errors.Refused, match="not in public reach"):
+            with pytest.raises(errors.FailedPrecondition, match="not in public reach"):
                 await images.for_guests().ensure(
                     f"{fake.address}/web:1", owner="guest", on_progress=Listener()
                 )

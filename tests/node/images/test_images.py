@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.images import ImageId, PullProgress
+from skerry.model.images import ImageAccess, ImageId, PullProgress
 from skerry.node.images.images import Images
 from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground, Listener, diff_ids
@@ -58,24 +58,24 @@ async def test_an_image_is_found_by_name_id_and_the_beginning_of_an_id(
 
 async def test_the_beginning_of_two_ids_is_not_enough(ground: Ground, tmp_path: Path) -> None:
     # Ids of folders depend on nothing but their path, so that two with a common beginning can be looked for.
-    from skerry.node.images import rootfs
+    from skerry.node.images import rootfs_sources
 
     seen: dict[str, str] = {}
     number, same = 0, ""
     while not same:
         path = str(tmp_path / str(number))
-        digits = rootfs.id_of_folder(path).removeprefix("sha256:")[:6]
+        digits = rootfs_sources.id_of_folder(path).removeprefix("sha256:")[:6]
         same = seen.get(digits, "")
         seen[digits] = path
         number += 1
     async with ground.images() as images:
         for each in (same, path):
             Path(each).mkdir()
-            await images.pull(f"rootfs:{each}")
+            await images.pull(f"rootfs:{each}", access=ImageAccess.ALL)
         with pytest.raises(
             errors.Invalid, match=f"2 images have an id that begins with {digits}; write more"
         ):
-            images.find(digits)
+            images.find(digits, access=ImageAccess.ALL)
 
 
 async def test_removing_a_name_keeps_the_image_until_its_last_one(fake: FakeRegistry, ground: Ground) -> None:
@@ -118,11 +118,13 @@ async def test_what_is_claimed_is_not_removed_and_the_message_names_who_uses_it(
         await images.pull(f"{fake.address}/web:2")
         assert await images.remove(f"{fake.address}/web:2") == 0  # only a name
         for what in (f"{fake.address}/web:1", image.id):
-            with pytest.raises(errors.Refused, match="is used by web-1, web-2; remove what uses it first"):
+            with pytest.raises(
+                errors.FailedPrecondition, match="is used by web-1, web-2; remove what uses it first"
+            ):
                 await images.remove(what)
         images.release("web-1")
         images.release("nobody")
-        with pytest.raises(errors.Refused, match="is used by web-2;"):
+        with pytest.raises(errors.FailedPrecondition, match="is used by web-2;"):
             await images.remove(image.id)
         images.release("web-2")
         assert await images.remove(image.id) > 0
@@ -164,7 +166,7 @@ async def test_pulls_of_one_thing_at_once_share_the_work(fake: FakeRegistry, gro
             )
         )
         assert {image.id for image in pulled} == {ONE.id}
-        with pytest.raises(errors.Refused, match="used by web-0, web-1, web-2, web-3, web-4"):
+        with pytest.raises(errors.FailedPrecondition, match="used by web-0, web-1, web-2, web-3, web-4"):
             await images.remove(ONE.id)
     assert ground.fake.begun == 2
     assert len(fake.asked("GET /v2/web/manifests")) == 1
@@ -230,16 +232,16 @@ async def test_a_layer_on_its_way_arrives_for_others_when_who_began_it_gives_up(
 
 
 async def test_a_layer_that_another_source_cannot_give_is_taken_from_ones_own(
-    fake: FakeRegistry, ground: Ground, tmp_path: Path
+    fake: FakeRegistry, ground: Ground
 ) -> None:
     fake.hold(ONE)
     fake.blobs[BASE.digest] = b"\x1f\x8b" + bytes(len(BASE.data) - 2)
     fake.held = {BASE.digest}
-    layout = imagery.write_layout(TWO, tmp_path / "layout")
-    async with ground.images() as images:
+    async with ground.images() as images, FakeRegistry().serving() as other:
+        other.hold(TWO)
         bad = asyncio.create_task(images.pull(f"{fake.address}/web:1"))
         await eventually(lambda: fake.asked(BASE.digest))
-        good = asyncio.create_task(images.pull(f"oci:{layout}"))
+        good = asyncio.create_task(images.pull(f"{other.address}/web:1"))
         await eventually(lambda: TWO.layers[1].diff_id in ground.kept_layers())  # the other one it waits for
         fake.gate.set()
         with pytest.raises(errors.Unprocessable, match="wrong digest"):
@@ -358,7 +360,7 @@ async def test_a_listener_that_fails_does_not_end_the_pull(fake: FakeRegistry, g
 @pytest.mark.parametrize(
     ("number", "error", "message"),
     [
-        (errno.ENOSPC, errors.NoRoom, "the disk is too full"),
+        (errno.ENOSPC, errors.ResourcesExhausted, "the disk is too full"),
         (errno.EIO, errors.Internal, "input/output error"),
     ],
 )
@@ -389,7 +391,7 @@ class Crowd:
         name = self.chance.choice(self.names)
         match self.chance.randrange(6):
             case 0:
-                with contextlib.suppress(errors.NotFound, errors.Refused):
+                with contextlib.suppress(errors.NotFound, errors.FailedPrecondition):
                     await self.images.remove(name)
             case 1:
                 await self.images.collect()

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from skerry.model import errors
-from skerry.node.images.registry import TRIES
+from skerry.node.images.registry_source import TRIES
 from tests.node.images.fakes import FakeRegistry
 from tests.node.images.ground import Ground, diff_ids
 from tests.support import imagery
-from tests.support.etcd import free_port
+from tests.support.shares import free_port
 from tests.support.waiting import eventually
 
 LARGE = imagery.layer(imagery.file("large", bytes(range(256)) * 2000), compression="")
@@ -119,7 +119,7 @@ async def test_answers_that_may_pass_are_asked_for_again(
         (429, errors.Overloaded, "we ask too often"),
         (503, errors.Unavailable, "answers 503"),
         (418, errors.Unavailable, "answers 418 when asked for"),
-        (403, errors.Refused, "does not let us pull"),
+        (403, errors.FailedPrecondition, "does not let us pull"),
     ],
 )
 async def test_answers_that_do_not_pass_end_the_pull(
@@ -163,7 +163,7 @@ async def test_a_login_is_not_shown_to_the_host_that_blobs_are_redirected_to(
 @pytest.mark.parametrize(
     ("location", "error", "message"),
     [
-        ("http://registry.example/x", errors.Refused, "sends us to registry.example without TLS"),
+        ("http://registry.example/x", errors.FailedPrecondition, "sends us to registry.example without TLS"),
         ("ftp://127.0.0.1/x", errors.Unavailable, "which is no address"),
         ("http://[/x", errors.Unavailable, "which is no address"),
         ("/v2/web/manifests/1", errors.Unavailable, "redirects more than"),
@@ -302,7 +302,7 @@ async def test_off_loopback_plain_http_is_only_for_registries_that_are_named(
     fake.hold(MADE)
     async with ground.images() as images:
         with pytest.raises(
-            errors.Refused, match=rf"{address} cannot be spoken to with TLS: .* images\.insecure"
+            errors.FailedPrecondition, match=rf"{address} cannot be spoken to with TLS: .* images\.insecure"
         ):
             await images.pull(f"{address}/web:1")
         assert fake.requests == []
@@ -314,8 +314,8 @@ async def test_off_loopback_plain_http_is_only_for_registries_that_are_named(
 @pytest.mark.parametrize(
     ("challenge", "error", "message"),
     [
-        ("", errors.Refused, "in ways that are not known here: none at all"),
-        ("Negotiate", errors.Refused, "in ways that are not known here: negotiate"),
+        ("", errors.FailedPrecondition, "in ways that are not known here: none at all"),
+        ("Negotiate", errors.FailedPrecondition, "in ways that are not known here: negotiate"),
         ('Bearer realm="ftp://x/"', errors.Unavailable, "names no token server"),
         ('Bearer realm="http://["', errors.Unavailable, "names no token server"),
         ("Bearer", errors.Unavailable, "names no token server"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.node.images.reach import Reach, is_public
+from skerry.node.images.registry_policy import RegistryPolicy, is_public
 
 PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 PRIVATE = [
@@ -44,16 +44,16 @@ PRIVATE = [
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
-    Reach(()).check("example.org", 443, [address])
+    RegistryPolicy(()).check("example.org", 443, [address])
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_addresses_that_not_everybody_reaches_are_not_public(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
-    with pytest.raises(errors.Refused, match="not in public reach"):
-        Reach(()).check("example.org", 443, [address])
-    with pytest.raises(errors.Refused, match=r"market\.guest_registries"):
-        Reach(()).check_url(f"[{address}]" if ":" in address else address, 443)
+    with pytest.raises(errors.FailedPrecondition, match="not in public reach"):
+        RegistryPolicy(()).check("example.org", 443, [address])
+    with pytest.raises(errors.FailedPrecondition, match=r"market\.guest_registries"):
+        RegistryPolicy(()).check_url(f"[{address}]" if ":" in address else address, 443)
 
 
 @given(st.ip_addresses(v=4))
@@ -64,8 +64,8 @@ def test_no_other_way_to_write_an_address_makes_it_public(address: ipaddress.IPv
 
 
 def test_a_name_that_leads_to_several_addresses_must_be_public_with_all_of_them() -> None:
-    with pytest.raises(errors.Refused):
-        Reach(()).check("example.org", 443, ["8.8.8.8", "10.0.0.1"])
+    with pytest.raises(errors.FailedPrecondition):
+        RegistryPolicy(()).check("example.org", 443, ["8.8.8.8", "10.0.0.1"])
 
 
 def test_the_addresses_of_this_machine_are_not_public_even_if_they_look_so(
@@ -73,14 +73,14 @@ def test_the_addresses_of_this_machine_are_not_public_even_if_they_look_so(
 ) -> None:
     mine = SimpleNamespace(family=socket.AF_INET, address="8.8.4.4")
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [mine]})
-    Reach(()).check("example.org", 443, ["8.8.8.8"])
-    with pytest.raises(errors.Refused):
-        Reach(()).check("example.org", 443, ["8.8.4.4"])
+    RegistryPolicy(()).check("example.org", 443, ["8.8.8.8"])
+    with pytest.raises(errors.FailedPrecondition):
+        RegistryPolicy(()).check("example.org", 443, ["8.8.4.4"])
 
 
 def test_names_in_urls_are_judged_by_where_they_lead_and_not_before() -> None:
-    Reach(()).check_url("localhost", 443)
-    Reach(()).check_url("registry.example.org", 443)
+    RegistryPolicy(()).check_url("localhost", 443)
+    RegistryPolicy(()).check_url("registry.example.org", 443)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_names_in_urls_are_judged_by_where_they_lead_and_not_before() -> None:
 )
 def test_a_listed_host_may_be_anywhere(listed: str, host: str, port: int, is_let: bool) -> None:
     try:
-        Reach([listed]).check(host, port, ["127.0.0.1"])
-    except errors.Refused:
+        RegistryPolicy([listed]).check(host, port, ["127.0.0.1"])
+    except errors.FailedPrecondition:
         assert not is_let
     else:
         assert is_let

@@ -13,7 +13,7 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.images import ImageConfig, Platform
-from skerry.node.layers.unpacking import Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.node.images.ground import Ground, Listener, diff_ids, needs_root
 from tests.support import imagery
 from tests.support.certificates import TestAuthority
@@ -149,10 +149,10 @@ async def test_a_password_is_shown_to_who_asks_for_it(ground: Ground, tmp_path: 
         registry.push(web(), "web:1")
         name = f"{registry.address}/web:1"
         async with ground.images() as images:
-            with pytest.raises(errors.Refused, match="without a login"):
+            with pytest.raises(errors.FailedPrecondition, match="without a login"):
                 await images.pull(name)
             log_in(ground, registry, {"auth": base64.b64encode(f"{USER}:wrong".encode()).decode()})
-            with pytest.raises(errors.Refused, match=f"does not let {USER} pull"):
+            with pytest.raises(errors.FailedPrecondition, match=f"does not let {USER} pull"):
                 await images.pull(name)
             assert ground.kept() == []
             log_in(ground, registry, {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()})
@@ -167,7 +167,7 @@ async def test_with_tls_the_registry_must_be_signed_by_a_known_ca(ground: Ground
         registry.push(web(), "web:1")
         name = f"{registry.address}/web:1"
         async with ground.images() as images:
-            with pytest.raises(errors.Refused, match=r"not trusted: .* name it in images\.ca"):
+            with pytest.raises(errors.FailedPrecondition, match=r"not trusted: .* name it in images\.ca"):
                 await images.pull(name)
         assert ground.kept() == []
         for ca in (authority.ca, authority.ca.parent):
@@ -200,7 +200,7 @@ async def test_the_real_unpacker_makes_the_layers(registry: Registry, ground: Gr
         )
     )
     registry.push(made, "real:1")
-    ground.unpacker = Unpacker()
+    ground.unpacker = LayerUnpacker()
     async with ground.images() as images:
         image = await images.pull(f"{registry.address}/real:1")
         lower, upper = images.layers(image)
@@ -223,7 +223,7 @@ async def test_layers_below_one_that_covers_all_of_them_are_not_stacked(
         imagery.layer(imagery.file("above")),
     ]
     registry.push(imagery.image(*layers), "covered:1")
-    ground.unpacker = Unpacker()
+    ground.unpacker = LayerUnpacker()
     async with ground.images() as images:
         image = await images.pull(f"{registry.address}/covered:1")
         assert [os.listdir(path) for path in images.layers(image)] == [["covering"], ["above"]]
@@ -242,7 +242,7 @@ async def test_a_blob_that_was_changed_in_the_registry_is_told_by_its_digest(
     bad = imagery.layer(imagery.file("bad", bytes(range(256)) * 4000))
     made = imagery.image(good, bad)
     if real:
-        ground.unpacker = Unpacker()
+        ground.unpacker = LayerUnpacker()
     with Registry(tmp_path / "registry") as registry:
         registry.push(made, "spoiled:1")
         path = registry.path_of_blob(bad.digest)
@@ -266,7 +266,7 @@ async def test_a_blob_that_was_cut_off_in_the_registry_is_told_as_truncated(
 ) -> None:
     bad = imagery.layer(imagery.file("bad", bytes(range(256)) * 4000))
     if real:
-        ground.unpacker = Unpacker()
+        ground.unpacker = LayerUnpacker()
     with Registry(tmp_path / "registry") as registry:
         registry.push(imagery.image(bad), "spoiled:1")
         path = registry.path_of_blob(bad.digest)
@@ -287,7 +287,7 @@ async def test_a_layer_with_a_way_out_of_its_root_is_refused_and_nothing_is_kept
     hostile = imagery.layer(imagery.symlink("out", str(tmp_path)), imagery.file("../escaped", "x"))
     made = imagery.image(imagery.layer(imagery.file("good")), hostile)
     registry.push(made, "hostile:1")
-    ground.unpacker = Unpacker()
+    ground.unpacker = LayerUnpacker()
     async with ground.images() as images:
         with pytest.raises(
             errors.Unprocessable, match=rf"layer {hostile.digest} of .*hostile:1: .* leads out of the layer"

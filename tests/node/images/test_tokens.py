@@ -46,10 +46,10 @@ async def test_a_token_is_asked_for_once_and_used_for_everything(ground: Ground,
 async def test_a_login_is_shown_to_the_token_server(ground: Ground, tmp_path: Path) -> None:
     async with guarded(tmp_path) as (registry, tokens), ground.images() as images:
         tokens.login = f"Basic {BASIC}"
-        with pytest.raises(errors.Refused, match="lets nobody pull web without a login"):
+        with pytest.raises(errors.FailedPrecondition, match="lets nobody pull web without a login"):
             await images.pull(f"{registry.address}/web:1")
         log_in(ground, registry, username=USER, password="wrong")
-        with pytest.raises(errors.Refused, match="does not accept the login"):
+        with pytest.raises(errors.FailedPrecondition, match="does not accept the login"):
             await images.pull(f"{registry.address}/web:1")
         log_in(ground, registry, auth=BASIC)
         assert (await images.pull(f"{registry.address}/web:1")).id == MADE.id
@@ -89,7 +89,7 @@ async def test_tokens_that_are_never_good_end_the_pull_with_a_word_about_clocks(
         tokens.says_when = False
         async with ground.images() as images:
             with pytest.raises(
-                errors.Refused, match=r"token that was just given .* expired .* Compare the clocks"
+                errors.FailedPrecondition, match=r"token that was just given .* expired .* Compare the clocks"
             ):
                 await images.pull(f"{registry.address}/web:1")
             assert ground.kept() == []

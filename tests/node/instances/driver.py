@@ -18,29 +18,29 @@ from msgspec.structs import replace
 
 from skerry.kit.clock import SystemClock
 from skerry.model.ids import InstanceId
-from skerry.model.orders import Order
+from skerry.model.node_messages import SessionConfig
+from skerry.model.orders import InstanceOrder
 from skerry.model.ports import PortMapping
-from skerry.model.sessions import Welcome
-from skerry.model.statuses import Desired
-from skerry.node.instances.instances import NodeInstances
+from skerry.model.statuses import DesiredStatus
+from skerry.node.agent.instances.instances import NodeInstances
 from tests.node.cells.driver import Death, say
 from tests.node.containers.real import Agent, Ground
 from tests.node.instances import worlds
 from tests.support.waiting import eventually
 
-TERMS = Welcome(worlds.TERMS.node, "", 2, restart_base_s=0.01, restart_cap_s=0.05, restart_reset_s=600)
+TERMS = SessionConfig(worlds.TERMS.node, "", 2, restart_base_s=0.01, restart_cap_s=0.05, restart_reset_s=600)
 # A status, and the generation in which it is to be reached.
 Goal = tuple[str, int]
 
 
-def real_order(desired: str, generation: int, *arguments: str, id: str = worlds.ID) -> Order:
+def real_order(desired: str, generation: int, *arguments: str, id: str = worlds.ID) -> InstanceOrder:
     """Of the image that the last ground was made for, with a port of its own in each generation."""
     spec = worlds.spec(
         uri=Ground.reference,
         arguments=arguments or ("sleep", "1000"),
         ports=(PortMapping(20_000 + generation, 80),),
     )
-    return Order(InstanceId(id), generation, spec, Desired(desired))
+    return InstanceOrder(InstanceId(id), generation, spec, DesiredStatus(desired))
 
 
 @contextlib.asynccontextmanager
@@ -62,7 +62,7 @@ async def reach(instances: NodeInstances, status: str, generation: int, id: str 
         copy = instances.copy(InstanceId(id))
         return (str(copy.history.status), copy.order.generation) == (status, generation)
 
-    await eventually(is_there, within=60, what=f"{id} is {status}")
+    await eventually(is_there, what=f"{id} is {status}")
 
 
 async def do(instances: NodeInstances, desired: str, generation: int, status: str) -> None:
@@ -86,7 +86,7 @@ async def main(folder: str, image: str, root: str, step: str = "", times: str = 
             await do(instances, *json.loads(line))
             say(done=True)
         await instances.apply([], is_whole=True)
-        await eventually(lambda: not instances._drivers, within=60)
+        await eventually(lambda: not instances._drivers)
         say(done=True)
 
 

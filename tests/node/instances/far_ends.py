@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from skerry.model import errors
-from skerry.model.tunnels import Channel, Frame
+from skerry.model.streams import TunnelChannel, TunnelFrame
 
 
 class FakeTunnel:
@@ -35,12 +35,12 @@ class FakeTunnel:
     async def fail(self, error: errors.SkerryError) -> None:
         self.failure, self.is_ended = error, True
 
-    def say(self, channel: Channel, data: bytes = b"") -> None:
-        self.incoming.put_nowait(Frame(channel, data).pack())
+    def say(self, channel: TunnelChannel, data: bytes = b"") -> None:
+        self.incoming.put_nowait(TunnelFrame(channel, data).pack())
 
-    def heard(self, channel: Channel = Channel.OUTPUT) -> bytes:
+    def heard(self, channel: TunnelChannel = TunnelChannel.OUTPUT) -> bytes:
         """All that came over one channel so far."""
-        frames = map(Frame.unpack, self.sent)
+        frames = map(TunnelFrame.unpack, self.sent)
         return b"".join(frame.data for frame in frames if frame.channel is channel)
 
     def hang_up(self) -> None:

@@ -11,11 +11,11 @@ from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.containers import ContainerView
 from skerry.model.ids import InstanceId
-from skerry.model.orders import Order, Report
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.node.agent.instances.container_specs import container_name
+from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.instances.state import LocalInstance
 from skerry.node.containers.containers import Containers
-from skerry.node.instances.histories import Copy
-from skerry.node.instances.instances import NodeInstances
-from skerry.node.instances.specs import container_name
 from tests.node.containers.fakes import Process
 from tests.node.containers.nodes import Node
 from tests.node.instances import worlds
@@ -69,10 +69,10 @@ class Ground:
         await self.instances.close()
         await self.node.leave()
 
-    async def apply(self, *orders: Order, whole: bool = False, gone: tuple[str, ...] = ()) -> None:
+    async def apply(self, *orders: InstanceOrder, whole: bool = False, gone: tuple[str, ...] = ()) -> None:
         await self.instances.apply(orders, is_whole=whole, gone=tuple(map(InstanceId, gone)))
 
-    def copy(self, id: str = worlds.ID) -> Copy:
+    def copy(self, id: str = worlds.ID) -> LocalInstance:
         return self.instances.copy(InstanceId(id))
 
     def status(self, id: str = worlds.ID) -> str:
@@ -81,7 +81,7 @@ class Ground:
         except errors.NotFound:
             return ""
 
-    async def until(self, status: str, id: str = worlds.ID) -> Copy:
+    async def until(self, status: str, id: str = worlds.ID) -> LocalInstance:
         """Wait until the instance is that; it has to come to rest there."""
         await eventually(lambda: self.status(id) == status, what=f"{id} is {status}, not {self.status(id)}")
         return self.copy(id)
@@ -98,7 +98,7 @@ class Ground:
     def process(self, id: str = worlds.ID) -> Process:
         return self.machine.main(container_name(InstanceId(id)))
 
-    def reports(self, id: str | None = None) -> list[Report]:
+    def reports(self, id: str | None = None) -> list[InstanceReport]:
         """All that is to be told."""
         told = [each.report for each in self.instances.reports(0, LATEST)]
         return [report for report in told if id in (None, report.instance)]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from skerry.model.ids import InstanceId
-from skerry.model.statuses import Status, may_become
-from skerry.node.instances.instances import NodeInstances
+from skerry.model.statuses import InstanceStatus, may_become
+from skerry.node.agent.instances.instances import NodeInstances
 from tests.node.cells.real import is_alive
 from tests.node.containers.conftest import busybox, ground
 from tests.node.containers.real import Ground, needs_root, needs_runc
@@ -76,9 +76,12 @@ def check_told(instances: NodeInstances) -> None:
     """What is to be told of the last generation is a way through the state machine, with nothing left out."""
     told = [each.report for each in instances.reports(0, 1000)]
     generation = max((report.generation for report in told), default=0)
-    path = [Status.SCHEDULED, *(report.status for report in told if report.generation == generation)]
-    if path[-1] is Status.TERMINATED:
-        path[-1:] = [Status.DESTROYING, Status.TERMINATED]  # which is the control plane's to say
+    path = [InstanceStatus.SCHEDULED, *(report.status for report in told if report.generation == generation)]
+    if path[-1] is InstanceStatus.TERMINATED:
+        path[-1:] = [
+            InstanceStatus.DESTROYING,
+            InstanceStatus.TERMINATED,
+        ]  # which is the control plane's to say
     assert all(may_become(before, after) for before, after in itertools.pairwise(path)), path
 
 
@@ -118,4 +121,4 @@ async def test_an_end_that_no_agent_saw_is_told_by_the_next_which_starts_it_agai
         crash = next(each.report for each in instances.reports(0, 99) if each.report.status == "CRASHED")
         assert (crash.exit_code, crash.reason) == (137, "ended by signal 9 (SIGKILL)")
         await instances.apply([], is_whole=True)
-        await eventually(lambda: not instances._drivers, within=30)
+        await eventually(lambda: not instances._drivers)

@@ -15,17 +15,18 @@ from msgspec.structs import replace
 from skerry.model import errors
 from skerry.model.containers import ContainerSpec, ContainerState
 from skerry.model.ids import InstanceId
-from skerry.model.room import Room
-from skerry.model.sessions import Welcome
-from skerry.model.statuses import Desired, Status, may_become
-from skerry.node.instances.histories import MAX_PENDING
-from skerry.node.instances.records import Records
-from skerry.node.instances.specs import container_name
+from skerry.model.network import Egress
+from skerry.model.node_messages import SessionConfig
+from skerry.model.resources import Resources
+from skerry.model.statuses import DesiredStatus, InstanceStatus, may_become
+from skerry.node.agent.instances.container_specs import container_name
+from skerry.node.agent.instances.records import InstanceRecords
+from skerry.node.agent.instances.state import MAX_PENDING
 from tests.node.instances.ground import Ground
 from tests.node.instances.worlds import ID, TERMS, order
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
-RUNNING, STOPPED, DESTROYED = Desired.RUNNING, Desired.STOPPED, Desired.DESTROYED
+RUNNING, STOPPED, DESTROYED = DesiredStatus.RUNNING, DesiredStatus.STOPPED, DesiredStatus.DESTROYED
 NAME = container_name(ID)
 
 
@@ -46,13 +47,13 @@ class TestOrders:
             "name": "My_web.1",
             "environment": ("A=1",),
             "arguments": ("serve", "all"),
-            "room": Room(500, 64),
+            "room": Resources(500, 64),
         }
         await run(ground, **asked)
         view = ground.view()
         assert view is not None
         assert (view.spec.host_name, view.spec.environment) == ("My-web-1", ("A=1",))
-        assert (view.spec.arguments, view.spec.room) == (("serve", "all"), Room(500, 64))
+        assert (view.spec.arguments, view.spec.room) == (("serve", "all"), Resources(500, 64))
         assert ground.statuses() == ["STARTING", "RUNNING"]
         assert ground.reports()[-1].ip == view.address == "10.0.0.2"
 
@@ -80,6 +81,29 @@ class TestOrders:
         assert view is not None
         assert view.spec.image == "web:2"
         assert {report.generation for report in ground.reports()} == {2}
+
+    async def test_of_another_egress_restrict_what_runs(self, ground: Ground) -> None:
+        await run(ground)
+        pid = ground.process().state.pid
+        await ground.apply(order(egress=Egress.INTERNET))
+        await eventually(lambda: ground.machine.attached[NAME].policy.egress is Egress.INTERNET)
+        await ground.leave()
+        await ground.open()
+        view = ground.view()
+        assert view is not None
+        assert (view.egress, view.pid) == (Egress.INTERNET, pid)
+
+    async def test_with_an_egress_are_held_to_it_from_the_first_start_on(self, ground: Ground) -> None:
+        await run(ground, egress=Egress.INTERNET)
+        assert ground.machine.attached[NAME].policy.egress is Egress.INTERNET
+        assert "done.restrict" not in ground.steps
+
+    async def test_to_restrict_are_tried_until_they_are_done(self, ground: Ground) -> None:
+        await run(ground)
+        ground.machine.failing["restrict"] = errors.Unavailable("nft is busy")
+        await ground.apply(order(egress=Egress.INTERNET))
+        await eventually(lambda: ground.machine.attached[NAME].policy.egress is Egress.INTERNET)
+        assert ground.status() == "RUNNING"
 
     async def test_to_stop_keep_the_container_and_to_start_again_use_it(self, ground: Ground) -> None:
         await run(ground)
@@ -213,7 +237,7 @@ class TestRestarts:
         told = ground.statuses()
         assert len(told) <= MAX_PENDING
         assert told[:3] == ["STARTING", "RUNNING", "CRASHED"]
-        path = list(map(Status, ["SCHEDULED", *told]))
+        path = list(map(InstanceStatus, ["SCHEDULED", *told]))
         assert all(may_become(before, after) for before, after in itertools.pairwise(path))
         assert ground.reports()[-1].restarts == 40
 
@@ -227,16 +251,55 @@ class TestRestarts:
         ground.process().exit(code=1)
         await eventually(lambda: ground.copy().history.restarts == 1)
         assert ground.time.slept == [7]
-        assert isinstance(ground.instances.terms, Welcome)
+        assert isinstance(ground.instances.terms, SessionConfig)
 
 
 class TestStarts:
     async def test_of_what_cannot_be_are_over_at_once(self, ground: Ground) -> None:
         ground.machine.add_image("empty:1", command=())
-        await ground.apply(order(uri="empty:1"))
+        await ground.apply(order(uri="empty:1", restart="on-failure"))
         copy = await ground.until("FAILED")
         assert copy.history.reason.startswith("not started: ")
         assert ground.time.slept == []
+
+    async def test_go_on_for_ever_with_restart_always_until_the_image_is_there(self, ground: Ground) -> None:
+        tries = 0
+
+        async def sleep(seconds: float) -> None:
+            nonlocal tries
+            tries += 1
+            ground.machine.clock.advance(seconds)
+            if tries == 30:
+                ground.machine.add_image("late:1")
+            await asyncio.sleep(0)
+
+        await ground.leave()
+        await ground.open(sleep=sleep)
+        await ground.apply(order(uri="late:1"))
+        copy = await ground.until("RUNNING")
+        assert (tries, copy.history.restarts) == (30, 0)
+
+    async def test_wait_as_long_as_before_when_another_agent_takes_over(self, ground: Ground) -> None:
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            if len(slept) < 6:
+                ground.machine.clock.advance(seconds)
+            else:
+                await asyncio.Event().wait()
+
+        await ground.leave()
+        await ground.open(sleep=sleep)
+        await ground.apply(order(uri="late:1"))
+        await eventually(lambda: len(slept) == 6)
+        retry_at = ground.copy().history.retry_at
+        await ground.leave()
+        await ground.open(sleep=sleep)
+        await ground.apply(order(uri="late:1"), whole=True)
+        await eventually(lambda: len(slept) == 7)
+        assert ground.copy().history.retry_at == retry_at == ground.machine.clock.now() + slept[-1]
+        assert slept[:6] == [1, 2, 4, 8, 16, 32]
 
     async def test_wait_for_an_image_that_is_not_there_and_say_so(self, ground: Ground) -> None:
         waits: list[asyncio.Event] = []
@@ -268,8 +331,26 @@ class TestStarts:
         gate.set()
         await ground.until("RUNNING", "slow")
 
+    async def test_say_while_they_pull_again_why_the_try_before_failed(self, ground: Ground) -> None:
+        async def sleep(seconds: float) -> None:
+            ground.machine.add_image("late:1")
+            ground.node.images.gate = asyncio.Event()
+            ground.machine.clock.advance(seconds)
+
+        await ground.leave()
+        await ground.open(sleep=sleep)
+        await ground.apply(order(uri="late:1"))
+        failed = "pulling: pulling; the try before failed: there is no image 'late:1'"
+        await eventually(lambda: ground.reports() and ground.reports()[-1].reason.startswith(failed))
+        assert "next try" not in ground.reports()[-1].reason
+        assert ground.node.images.gate is not None
+        ground.node.images.gate.set()
+        await ground.until("RUNNING")
+
     @pytest.mark.parametrize(("desired", "status"), [(STOPPED, "STOPPED"), (DESTROYED, "TERMINATED")])
-    async def test_are_given_up_during_a_pull(self, ground: Ground, desired: Desired, status: str) -> None:
+    async def test_are_given_up_during_a_pull(
+        self, ground: Ground, desired: DesiredStatus, status: str
+    ) -> None:
         ground.node.images.gate = asyncio.Event()  # which nobody opens
         await ground.apply(order())
         await eventually(lambda: ground.reports()[-1:] and ground.reports()[-1].reason)
@@ -354,7 +435,7 @@ class TestTrouble:
         await ground.open()
         await ground.apply(order(STOPPED))
         await eventually(lambda: len(ground.time.slept) > 3)
-        assert ground.reports()[-1].status is Status.STOPPING
+        assert ground.reports()[-1].status is InstanceStatus.STOPPING
         assert "do not die" in ground.reports()[-1].reason
         ground.process().is_unkillable = False
         await ground.until("STOPPED")
@@ -429,13 +510,13 @@ class TestReports:
         await run(ground, restart="never")
         await run(ground, id="other")
         ground.acknowledge()
-        disk, sync = threading.Event(), Records.sync
+        disk, sync = threading.Event(), InstanceRecords.sync
 
-        def sync_slowly(records: Records, instances: Sequence[InstanceId]) -> None:
-            assert ID not in instances or disk.wait(10)
+        def sync_slowly(records: InstanceRecords, instances: Sequence[InstanceId]) -> None:
+            assert ID not in instances or disk.wait(PATIENCE_S)
             sync(records, instances)
 
-        monkeypatch.setattr(Records, "sync", sync_slowly)
+        monkeypatch.setattr(InstanceRecords, "sync", sync_slowly)
         ground.process().exit(code=0)
         await ground.until("TERMINATED")
         ground.process("other").exit(code=1)
@@ -446,14 +527,16 @@ class TestReports:
 
         def is_told() -> bool:
             later = (told.report for told in ground.instances.reports(latest, 100))
-            return any(report.instance == ID and report.status is Status.TERMINATED for report in later)
+            return any(
+                report.instance == ID and report.status is InstanceStatus.TERMINATED for report in later
+            )
 
         await eventually(is_told)
 
     async def test_wake_whoever_waits_for_them(self, ground: Ground) -> None:
         waiting = asyncio.ensure_future(ground.instances.news())
         await ground.apply(order())
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE_S)
         assert ground.statuses()[0] == "STARTING"
 
     async def test_of_everything_there_is_are_an_inventory(self, ground: Ground) -> None:
@@ -470,7 +553,7 @@ class TestReports:
         ground.machine.used[ground.node.folder / NAME / "layer"] = 3 * 1024**3
         await ground.instances.look()
         (report,) = ground.instances.take_usage()
-        assert (report.status, report.usage) == (Status.RUNNING, Room(0, 0, 3))
+        assert (report.status, report.usage) == (InstanceStatus.RUNNING, Resources(0, 0, 3))
         assert ground.instances.disk_bytes == 3 * 1024**3
         await ground.instances.look()
         assert ground.instances.take_usage() == []

@@ -9,15 +9,16 @@ from msgspec.structs import replace
 
 from skerry.model import errors, statuses
 from skerry.model.containers import ContainerState
-from skerry.model.statuses import FINAL, Desired, Status
-from skerry.node.instances.histories import Copy
-from skerry.node.instances.steps import Act, Do, Tell, Wait, next_step
+from skerry.model.network import Egress
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.node.agent.instances.state import LocalInstance
+from skerry.node.agent.instances.steps import InstanceAction, ReportStatus, RunAction, WaitUntil, next_step
 from tests.node.instances.worlds import ID, TERMS, World, order, spec
 
-RUNNING, STOPPED, DESTROYED = Desired.RUNNING, Desired.STOPPED, Desired.DESTROYED
+RUNNING, STOPPED, DESTROYED = DesiredStatus.RUNNING, DesiredStatus.STOPPED, DesiredStatus.DESTROYED
 
 
-def last(world: World) -> Copy:
+def last(world: World) -> LocalInstance:
     assert world.copy is not None
     return world.copy
 
@@ -35,7 +36,7 @@ def test_a_new_instance_is_created_and_started_and_told_with_its_address() -> No
     world = World()
     world.settle()
     assert world.statuses == ["STARTING", "RUNNING"]
-    assert world.acts == [Act.CREATE, Act.START]
+    assert world.acts == [InstanceAction.CREATE, InstanceAction.START]
     report = last(world).report()
     assert (report.ip, report.exit_code, report.restarts) == ("10.64.1.7", None, 0)
     assert world.view is not None
@@ -111,12 +112,12 @@ class TestAnEnd:
         world.view = None
         world.settle()
         assert world.statuses == ["CRASHED", "STARTING", "RUNNING"]
-        assert world.acts == [Act.CREATE, Act.START]
+        assert world.acts == [InstanceAction.CREATE, InstanceAction.START]
 
     def test_that_nobody_saw_is_told_after_the_run_it_ended(self) -> None:
         world = World(order(restart="never"))
         world.step(), world.step(), world.step()
-        assert world.acts == [Act.CREATE, Act.START]
+        assert world.acts == [InstanceAction.CREATE, InstanceAction.START]
         world.exit(7)  # before anybody looked
         world.settle()
         assert world.statuses == ["STARTING", "RUNNING", "CRASHED", "FAILED"]
@@ -129,18 +130,40 @@ class TestRestarts:
         for _ in range(9):
             world.exit(1)
             before = world.now
-            assert isinstance(world.step(), Tell)
+            assert isinstance(world.step(), ReportStatus)
             step = world.step()
-            assert isinstance(step, Wait)
+            assert isinstance(step, WaitUntil)
             assert step.until is not None
             pauses.append(step.until - before)
             world.settle()
         assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60])
         world.exit(1)
         world.settle()
-        assert last(world).history.status is Status.FAILED
+        assert last(world).history.status is InstanceStatus.FAILED
         assert last(world).history.reason == "ended with code 1; all 9 restarts are used up"
         assert last(world).history.restarts == 9
+
+    def test_go_on_for_ever_if_no_budget_is_asked_for(self) -> None:
+        world = running()
+        for _ in range(200):
+            world.exit(1)
+            world.settle()
+        assert last(world).history.status is InstanceStatus.RUNNING
+        assert last(world).history.restarts == 200
+        assert "FAILED" not in world.statuses
+
+    def test_of_what_waits_are_told_with_the_time_of_the_next_try(self) -> None:
+        world = running()
+        world.exit(3)
+        world.step()
+        report = last(world).report()
+        assert (report.status, report.exit_code, report.retry_at) == (
+            InstanceStatus.CRASHED,
+            3,
+            world.now + 1,
+        )
+        world.settle()
+        assert last(world).report().retry_at is None
 
     def test_differ_by_chance(self) -> None:
         pauses = set()
@@ -157,10 +180,10 @@ class TestRestarts:
         for _ in range(5):
             world.exit(1)
             world.settle()
-            assert last(world).history.status is Status.RUNNING
+            assert last(world).history.status is InstanceStatus.RUNNING
             world.exit(1, after=TERMS.restart_reset_s)
             world.settle()
-            assert last(world).history.status is Status.RUNNING
+            assert last(world).history.status is InstanceStatus.RUNNING
         assert last(world).history.restarts == 10
 
     def test_wait_no_longer_because_the_clock_was_set_back(self) -> None:
@@ -168,8 +191,8 @@ class TestRestarts:
         world.exit(1)
         world.step()
         world.now -= 86_400
-        assert isinstance(world.step(), Tell)
-        assert last(world).history.status is Status.STARTING
+        assert isinstance(world.step(), ReportStatus)
+        assert last(world).history.status is InstanceStatus.STARTING
 
     def test_do_not_come_while_it_is_to_be_stopped(self) -> None:
         world = running()
@@ -185,28 +208,37 @@ class TestRestarts:
 class TestAStartThatFails:
     @pytest.mark.parametrize("error", [errors.Invalid, errors.Unprocessable, errors.TooLarge])
     def test_for_what_cannot_be_is_the_end(self, error: type[errors.SkerryError]) -> None:
-        world = World()
+        world = World(order(restart="on-failure"))
         world.failures = [error("no user `nobody`")]
         world.settle()
         assert world.statuses == ["STARTING", "FAILED"]
         assert last(world).history.reason == "not started: no user `nobody`"
 
+    @pytest.mark.parametrize("error", [errors.Invalid, errors.Unprocessable, errors.NotFound])
+    def test_is_tried_again_for_ever_with_restart_always(self, error: type[errors.SkerryError]) -> None:
+        world = World()
+        world.failures = [error("no such image")] * 100
+        world.settle()
+        assert world.statuses == ["STARTING"] * 101 + ["RUNNING"]
+
     @pytest.mark.parametrize(
         "error",
         [
             errors.NotFound,
-            errors.Refused,
+            errors.FailedPrecondition,
             errors.Unavailable,
             errors.TimedOut,
             errors.Overloaded,
-            errors.NoRoom,
+            errors.ResourcesExhausted,
         ],
     )
     def test_for_what_may_pass_is_tried_again_and_says_why(self, error: type[errors.SkerryError]) -> None:
         world = World()
         world.failures = [error("no registry")]
         world.step(), world.step()
-        assert last(world).history.reason == "not started yet: no registry"
+        next_try = "next try at 1970-01-01 00:16:41 UTC"
+        assert last(world).history.reason == f"not started yet: no registry; {next_try}"
+        assert last(world).report().retry_at == 1001
         world.settle()
         assert world.statuses == ["STARTING", "STARTING", "RUNNING"]
         assert last(world).report().restarts == 0  # it had not run before
@@ -235,7 +267,7 @@ class TestStopping:
         world.order(order(RUNNING))
         world.settle()
         assert world.statuses == ["STOPPING", "STOPPED", "STARTING", "RUNNING"]
-        assert world.acts == [Act.STOP, Act.START]
+        assert world.acts == [InstanceAction.STOP, InstanceAction.START]
         assert last(world).report().restarts == 0
 
     def test_that_is_taken_back_is_finished_first(self) -> None:
@@ -269,14 +301,14 @@ class TestStopping:
         assert world.view is not None
 
     @pytest.mark.parametrize("desired", [STOPPED, RUNNING])
-    def test_what_somebody_started_by_hand_and_is_over_stops_it(self, desired: Desired) -> None:
+    def test_what_somebody_started_by_hand_and_is_over_stops_it(self, desired: DesiredStatus) -> None:
         world = running(restart="never")
         world.exit(0)
         world.settle()
         world.order(order(desired, restart="never"))
         world.start()
         world.settle()
-        assert world.acts == [Act.STOP]
+        assert world.acts == [InstanceAction.STOP]
         assert world.statuses == ["TERMINATED"]
 
 
@@ -286,11 +318,11 @@ class TestDestroying:
         world.order(order(DESTROYED))
         world.settle()
         assert world.statuses == ["TERMINATED"]
-        assert world.acts == [Act.REMOVE]
+        assert world.acts == [InstanceAction.REMOVE]
         assert last(world).pending
         world.acknowledge()
         assert world.settle() is None
-        assert world.acts == [Act.REMOVE, Act.FORGET]
+        assert world.acts == [InstanceAction.REMOVE, InstanceAction.FORGET]
 
     def test_is_told_also_of_what_was_over_and_of_what_never_was(self) -> None:
         over = running(restart="never")
@@ -313,7 +345,7 @@ class TestAnotherGeneration:
         world = running()
         world.order(order(generation=2, uri="web:2"))
         world.settle()
-        assert world.acts == [Act.REMOVE, Act.CREATE, Act.START]
+        assert world.acts == [InstanceAction.REMOVE, InstanceAction.CREATE, InstanceAction.START]
         assert world.statuses == ["STARTING", "RUNNING"]
         assert world.view is not None
         assert world.view.spec.image == "web:2"
@@ -332,7 +364,7 @@ class TestAnotherGeneration:
         world.order(order(generation=2, restart="never"))
         world.settle()
         assert world.statuses == ["STARTING", "RUNNING"]
-        assert world.acts == [Act.START]
+        assert world.acts == [InstanceAction.START]
 
     def test_that_is_lower_is_refused(self) -> None:
         world = running(generation=3)
@@ -347,12 +379,30 @@ class TestAnotherGeneration:
         world.settle()
         assert world.acts == []
 
+    def test_another_egress_alone_changes_what_runs_and_restarts_nothing(self) -> None:
+        world = running()
+        for egress in (Egress.INTERNET, Egress.ALL):
+            world.order(order(egress=egress))
+            world.settle()
+            assert world.view is not None
+            assert world.view.egress is egress
+        assert (world.acts, world.statuses) == ([InstanceAction.RESTRICT] * 2, [])
+
+    def test_another_egress_holds_before_what_was_stopped_starts(self) -> None:
+        world = running()
+        world.order(order(STOPPED))
+        world.settle()
+        world.acts.clear()
+        world.order(order(egress=Egress.INTERNET))
+        world.settle()
+        assert world.acts == [InstanceAction.RESTRICT, InstanceAction.START]
+
     def test_a_removal_that_was_begun_is_finished_before_anything_is_made(self) -> None:
         world = running()
         assert world.view is not None
         world.view = replace(world.view, state=ContainerState.REMOVING)
         world.settle()
-        assert world.acts == [Act.REMOVE, Act.CREATE, Act.START]
+        assert world.acts == [InstanceAction.REMOVE, InstanceAction.CREATE, InstanceAction.START]
 
 
 ORDERS = st.builds(
@@ -364,7 +414,12 @@ ORDERS = st.builds(
     uri=st.sampled_from(["web:1", "web:2"]),
 )
 FAILURES = st.sampled_from(
-    [errors.Invalid("bad"), errors.NotFound("no image"), errors.Unavailable("away"), errors.NoRoom("full")]
+    [
+        errors.Invalid("bad"),
+        errors.NotFound("no image"),
+        errors.Unavailable("away"),
+        errors.ResourcesExhausted("full"),
+    ]
 )
 EVENTS = st.one_of(
     st.tuples(st.just("order"), ORDERS),
@@ -406,9 +461,9 @@ def happen(world: World, event: tuple[object, ...]) -> None:
 
 def check_path(world: World) -> None:
     """What was told of each generation is a way through the state machine."""
-    before: dict[int, Status] = {}
+    before: dict[int, InstanceStatus] = {}
     for generation, status in world.told:
-        assert statuses.may_become(before.get(generation, Status.SCHEDULED), status)
+        assert statuses.may_become(before.get(generation, InstanceStatus.SCHEDULED), status)
         before[generation] = status
 
 
@@ -425,19 +480,19 @@ def test_whatever_happens_it_is_told_truly_and_gets_to_what_is_wanted(
     world.settle()
     check_path(world)
     copy, runs = last(world), world.view is not None and world.view.state is ContainerState.RUNNING
-    assert runs == (copy.history.status is Status.RUNNING)
+    assert runs == (copy.history.status is InstanceStatus.RUNNING)
     assert (
         copy.history.status
         in {
-            RUNNING: {Status.RUNNING, *FINAL},
-            STOPPED: {Status.STOPPED, *FINAL},
-            DESTROYED: {Status.TERMINATED},
+            RUNNING: {InstanceStatus.RUNNING, *TERMINAL},
+            STOPPED: {InstanceStatus.STOPPED, *TERMINAL},
+            DESTROYED: {InstanceStatus.TERMINATED},
         }[copy.order.desired]
     )
     # And away it goes, from wherever it is.
     world.order(replace(copy.order, desired=DESTROYED))
     world.settle()
-    assert (world.view, world.told[-1][1]) == (None, Status.TERMINATED)
+    assert (world.view, world.told[-1][1]) == (None, InstanceStatus.TERMINATED)
     world.acknowledge()
     assert world.settle() is None
 
@@ -450,11 +505,11 @@ def test_nothing_is_started_that_is_not_to_run_and_no_more_often_than_it_may(
     for event in events:
         happen(world, event)
         step = next_step(world.situation())
-        if isinstance(step, Do) and step.act in (Act.CREATE, Act.START):
+        if isinstance(step, RunAction) and step.act in (InstanceAction.CREATE, InstanceAction.START):
             assert last(world).order.desired is RUNNING
-            assert last(world).history.status is Status.STARTING  # told before it is done
+            assert last(world).history.status is InstanceStatus.STARTING  # told before it is done
             assert last(world).history.streak <= 4
-        if isinstance(step, Do) and step.act is Act.CREATE:
+        if isinstance(step, RunAction) and step.act is InstanceAction.CREATE:
             assert world.view is None
 
 

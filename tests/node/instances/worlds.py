@@ -8,21 +8,29 @@ from typing import Any
 from msgspec.structs import replace
 
 from skerry.model import errors
-from skerry.model.cells import Exit
+from skerry.model.cells import ExitStatus
 from skerry.model.containers import ContainerState, ContainerView
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.images import ImageId
-from skerry.model.orders import Order
-from skerry.model.sessions import Welcome
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Restart, RestartPolicy, Spec
-from skerry.node.instances import histories, steps
-from skerry.node.instances.histories import Copy
-from skerry.node.instances.specs import container_spec
-from skerry.node.instances.steps import Act, Do, Situation, Step, Tell, Wait
+from skerry.model.network import Egress
+from skerry.model.node_messages import SessionConfig
+from skerry.model.orders import InstanceOrder
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import InstanceSpec, RestartMode, RestartPolicy
+from skerry.node.agent.instances import state, steps
+from skerry.node.agent.instances.container_specs import container_spec
+from skerry.node.agent.instances.state import LocalInstance
+from skerry.node.agent.instances.steps import (
+    InstanceAction,
+    InstanceSituation,
+    InstanceStep,
+    ReportStatus,
+    RunAction,
+    WaitUntil,
+)
 
 ID = InstanceId("01hx")
-TERMS = Welcome(
+TERMS = SessionConfig(
     node=NodeId("n1"),
     subnet="10.64.1.0/24",
     report_s=2,
@@ -32,24 +40,31 @@ TERMS = Welcome(
 )
 
 
-def spec(*, restart: str = "always", budget: int = 10, **more: Any) -> Spec:
-    policy = RestartPolicy(Restart(restart), budget)
-    return Spec(**({"name": "web", "uri": "web:1", "restart": policy} | more))
+def spec(*, restart: str = "always", budget: int | None = None, **more: Any) -> InstanceSpec:
+    policy = RestartPolicy(RestartMode(restart), budget)
+    return InstanceSpec(**({"name": "web", "uri": "web:1", "restart": policy} | more))
 
 
-def order(desired: Desired = Desired.RUNNING, *, generation: int = 1, id: str = ID, **more: Any) -> Order:
-    return Order(InstanceId(id), generation, spec(**more), desired)
+def order(
+    desired: DesiredStatus = DesiredStatus.RUNNING,
+    *,
+    generation: int = 1,
+    id: str = ID,
+    egress: Egress = Egress.ALL,
+    **more: Any,
+) -> InstanceOrder:
+    return InstanceOrder(InstanceId(id), generation, spec(**more), desired, egress)
 
 
 class World:
     """One instance. `told` is all that was ever told, as generation and status."""
 
-    def __init__(self, first: Order | None = None) -> None:
+    def __init__(self, first: InstanceOrder | None = None) -> None:
         self.now = 1000.0
-        self.copy: Copy | None = Copy(first or order())
+        self.copy: LocalInstance | None = LocalInstance(first or order())
         self.view: ContainerView | None = None
-        self.told: list[tuple[int, Status]] = []
-        self.acts: list[Act] = []
+        self.told: list[tuple[int, InstanceStatus]] = []
+        self.acts: list[InstanceAction] = []
         self.failures: list[errors.SkerryError] = []  # of the next starts
         self.chance = 0.5
         self._numbers = itertools.count(1)
@@ -61,10 +76,10 @@ class World:
         assert self.copy is not None
         return [str(status) for number, status in self.told if number == self.copy.order.generation]
 
-    def situation(self) -> Situation:
+    def situation(self) -> InstanceSituation:
         assert self.copy is not None
         wanted = container_spec(ID, self.copy.order.spec)
-        return Situation(
+        return InstanceSituation(
             copy=self.copy,
             view=self.view,
             is_outdated=self.view is not None and self.view.spec != wanted,
@@ -73,29 +88,29 @@ class World:
             chance=self.chance,
         )
 
-    def order(self, wanted: Order) -> None:
-        after = histories.apply(self.copy, wanted)
+    def order(self, wanted: InstanceOrder) -> None:
+        after = state.apply(self.copy, wanted)
         if after is not None:
             self.copy = after
 
-    def step(self) -> Step:
+    def step(self) -> InstanceStep:
         """Decide, and do it."""
         step = steps.next_step(self.situation())
         match step:
-            case Tell(history):
+            case ReportStatus(history):
                 self._tell(history)
-            case Do(act):
+            case RunAction(act):
                 self.acts.append(act)
                 self._do(act)
         return step
 
-    def settle(self, most: int = 1000) -> Wait | None:
+    def settle(self, most: int = 1000) -> WaitUntil | None:
         """Step until there is nothing to do but to wait for somebody; time flies. None: it is gone."""
         for _ in range(most):
             if self.copy is None:
                 return None
             match self.step():
-                case Wait(until) as wait:
+                case WaitUntil(until) as wait:
                     if until is None:
                         return wait
                     assert until > self.now
@@ -109,7 +124,7 @@ class World:
         assert self.view is not None
         assert self.view.started_at is not None
         self.now += after
-        how = Exit(at=self.now, code=None if signal is not None else code, signal=signal, oom=oom)
+        how = ExitStatus(at=self.now, code=None if signal is not None else code, signal=signal, oom=oom)
         self.view = replace(self.view, state=ContainerState.EXITED, exit=how, address="", pid=None)
 
     def reboot(self) -> None:
@@ -140,30 +155,37 @@ class World:
         if self.copy is not None:
             self.copy = self.copy.acknowledge(2**62)
 
-    def _tell(self, history: histories.History) -> None:
+    def _tell(self, history: state.LocalStatus) -> None:
         assert self.copy is not None
         self.copy = self.copy.tell(history, next(self._numbers))
         self.told.append((self.copy.order.generation, history.status))
 
-    def _do(self, act: Act) -> None:
+    def _do(self, act: InstanceAction) -> None:
         assert self.copy is not None
         match act:
-            case Act.CREATE | Act.START if self.failures:
+            case InstanceAction.CREATE | InstanceAction.START if self.failures:
                 self._tell(steps.not_started(self.situation(), self.failures.pop(0)))
-            case Act.CREATE:
+            case InstanceAction.CREATE:
                 assert self.view is None
                 made = container_spec(ID, self.copy.order.spec)
                 self.copy = replace(self.copy, made=made)
                 self.view = ContainerView(
-                    made, ImageId("sha256:" + "a" * 64), ContainerState.CREATED, self.now
+                    made,
+                    ImageId("sha256:" + "a" * 64),
+                    ContainerState.CREATED,
+                    self.now,
+                    egress=self.copy.order.egress,
                 )
-            case Act.START:
+            case InstanceAction.RESTRICT:
+                assert self.view is not None
+                self.view = replace(self.view, egress=self.copy.order.egress)
+            case InstanceAction.START:
                 assert self.view is not None
                 assert self.view.state is not ContainerState.RUNNING
                 self.start()
-            case Act.STOP:
+            case InstanceAction.STOP:
                 self.exit(signal=15)
-            case Act.REMOVE:
+            case InstanceAction.REMOVE:
                 self.view = None
-            case Act.FORGET:
+            case InstanceAction.FORGET:
                 self.copy = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.node.launching import Launcher
+from skerry.node.launcher.client import LauncherClient
 from tests.node.launcher.ground import Ground, Room, launching
 
 
@@ -19,13 +19,13 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
 
 
 @pytest.fixture
-async def launcher() -> AsyncIterator[Launcher]:
+async def launcher() -> AsyncIterator[LauncherClient]:
     async with launching() as launcher:
         yield launcher
 
 
 @pytest.fixture
-async def room(ground: Ground, launcher: Launcher) -> Room:
+async def room(ground: Ground, launcher: LauncherClient) -> Room:
     """An open cell."""
     room = ground.room()
     await room.open(launcher)

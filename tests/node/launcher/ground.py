@@ -5,23 +5,32 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from skerry.model.cells import Limits, Sandbox
+from skerry.model.cells import CellLimits, Sandbox
 from skerry.model.ids import CellName
 from skerry.node.cgroups.detection import detect
 from skerry.node.cgroups.protocol import Cgroups
-from skerry.node.launching import Exited, InitHandle, InitSpec, Launcher, Started, StartSpec
-from skerry.node.logs.readers import Record, RingReader
+from skerry.node.launcher.child.cell_root import HostView
+from skerry.node.launcher.client import (
+    InitClient,
+    InitSpec,
+    LauncherClient,
+    ProcessExit,
+    StartedProcess,
+    StartSpec,
+)
+from skerry.node.logs.readers import LogRecord, RingReader
 from tests.support.waiting import eventually
 
 UID = 61184
 LOG_BYTES = 1024 * 1024
 _numbers = itertools.count()
+_PLAIN = HostView()
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and cgroups need root")
 
@@ -30,7 +39,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and cgroup
 class Ran:
     """How something ended and what it printed."""
 
-    exited: Exited
+    exited: ProcessExit
     out: str
     err: str
 
@@ -38,17 +47,19 @@ class Ran:
 class Room:
     """One cell: its groups, its folder, and its init once there is one."""
 
-    def __init__(self, groups: Cgroups, name: str, folder: Path, limits: Limits) -> None:
+    def __init__(self, groups: Cgroups, name: str, folder: Path, limits: CellLimits) -> None:
         self.groups = groups
         self.name = CellName(name)
         self.folder = folder
         self._keys = itertools.count(1)
-        self._early: dict[str, Exited] = {}
+        self._early: dict[str, ProcessExit] = {}
         groups.create(self.name, limits)
         groups.add_leaf(self.name, "_init")
 
-    async def open(self, launcher: Launcher, spec: InitSpec | None = None) -> InitHandle:
-        with self.groups.entrance(self.name, "_init") as entrance:
+    async def open(
+        self, launcher: LauncherClient, spec: InitSpec | None = None, *, outside_quota: bool = False
+    ) -> InitClient:
+        with self.groups.entrance(self.name, "_init", outside_quota=outside_quota) as entrance:
             self.init = await launcher.make_init(spec or InitSpec("cell"), entrance)
         return self.init
 
@@ -66,16 +77,22 @@ class Room:
         key: str = "",
         uid: int = UID,
         within_s: float = 10,
-    ) -> tuple[str, Started]:
+        before_exec: Callable[[], None] | None = None,
+        outside_quota: bool = False,
+    ) -> tuple[str, StartedProcess]:
         """Start `command` in a leaf of its own; the caller closes what it gets."""
         key = key or str(next(self._keys))
         self.place(key).mkdir(parents=True)
         self.groups.add_leaf(self.name, self.leaf(key))
         spec = StartSpec(key, command, sandbox or Sandbox(), uid, uid, LOG_BYTES)
-        with self.groups.entrance(self.name, self.leaf(key), from_within=True) as entrance:
-            return key, await self.init.start(spec, self.place(key), entrance, within_s=within_s)
+        with self.groups.entrance(
+            self.name, self.leaf(key), from_within=True, outside_quota=outside_quota
+        ) as entrance:
+            return key, await self.init.start(
+                spec, self.place(key), entrance, before_exec=before_exec, within_s=within_s
+            )
 
-    async def ended(self, key: str) -> Exited:
+    async def ended(self, key: str) -> ProcessExit:
         """How the executable ended, once it has."""
         while key not in self._early:
             exited = await anext(self.init.exits())
@@ -94,12 +111,12 @@ class Room:
         """All of a stream, until it ends."""
         reader = RingReader(self.place(key), stream)
         async with contextlib.aclosing(reader.follow()) as items:
-            return b"".join([item.data async for item in items if isinstance(item, Record)])
+            return b"".join([item.data async for item in items if isinstance(item, LogRecord)])
 
     def printed(self, key: str, stream: str = "stdout") -> bytes:
         """What is there of a stream now."""
         return b"".join(
-            item.data for item in RingReader(self.place(key), stream).read() if isinstance(item, Record)
+            item.data for item in RingReader(self.place(key), stream).read() if isinstance(item, LogRecord)
         )
 
     async def close(self) -> None:
@@ -120,8 +137,8 @@ class Ground:
         self.folder = folder
         self.rooms: list[Room] = []
 
-    def room(self, name: str = "one", limits: Limits | None = None) -> Room:
-        room = Room(self.groups, name, self.folder, limits or Limits())
+    def room(self, name: str = "one", limits: CellLimits | None = None) -> Room:
+        room = Room(self.groups, name, self.folder, limits or CellLimits())
         self.rooms.append(room)
         return room
 
@@ -132,8 +149,8 @@ class Ground:
 
 
 @contextlib.asynccontextmanager
-async def launching() -> AsyncIterator[Launcher]:
-    launcher = await Launcher.start()
+async def launching(view: HostView = _PLAIN) -> AsyncIterator[LauncherClient]:
+    launcher = await LauncherClient.start(view=view)
     try:
         yield launcher
     finally:

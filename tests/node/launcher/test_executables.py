@@ -11,8 +11,8 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.cells import Sandbox
-from skerry.node.launcher.executables import candidates
-from skerry.node.launching import StartSpec
+from skerry.node.launcher.child.exec_setup import candidates
+from skerry.node.launcher.client import StartSpec
 from tests.node.launcher.ground import LOG_BYTES, UID, Room, gone, needs_root
 
 pytestmark = needs_root
@@ -54,11 +54,16 @@ async def test_a_killed_executable_is_reported_by_its_signal(room: Room) -> None
 
 
 async def test_it_is_in_its_leaf_from_its_first_instruction(room: Room) -> None:
+    # Its cgroup namespace is made in its groups, so that they are the root of what it sees in each hierarchy.
     ran = await room.run("", sandbox=Sandbox(arguments=("/bin/cat", "/proc/self/cgroup")))
-    of_the_init = Path(f"/proc/{room.init.pid}/cgroup").read_text()
-    assert "/one/_x1\n" in ran.out
+    assert {line.split(":", 2)[2] for line in ran.out.splitlines()} == {"/"}
+    _, started = await room.start("sleep 600")
+    started.close()
+    seen = Path(f"/proc/{started.pid}/cgroup").read_text()
+    assert "/one/_x2\n" in seen
     # In every hierarchy it is where its init is, but for the leaf.
-    assert ran.out.replace("/_x1", "/_init") == of_the_init
+    of_the_init = Path(f"/proc/{room.init.pid}/cgroup").read_text()
+    assert seen.replace("/_x2", "/_init") == of_the_init
 
 
 async def test_environment_folder_umask_and_limits_are_as_asked(room: Room) -> None:
@@ -120,7 +125,7 @@ async def test_a_start_that_fails_names_the_step_and_leaves_nothing(
     room: Room, sandbox: Sandbox, words: str
 ) -> None:
     before = os.listdir(f"/proc/{room.init.pid}/fd")
-    with pytest.raises(errors.Refused) as caught:
+    with pytest.raises(errors.FailedPrecondition) as caught:
         await room.start("true", sandbox=sandbox, key="bad")
     assert words in caught.value.message
     assert room.groups.pids(room.name, "_xbad") == []

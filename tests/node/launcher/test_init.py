@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.node.launcher import messages
-from skerry.node.launching import InitSpec, Launcher
+from skerry.node.launcher.child import messages
+from skerry.node.launcher.client import InitClient, InitSpec, LauncherClient
 from tests.node.launcher.ground import Ground, Room, gone, needs_root
+from tests.support.disks import small_disk
 from tests.support.waiting import eventually
 
 pytestmark = needs_root
@@ -79,6 +80,37 @@ async def test_a_folder_that_is_gone_stalls_nothing(room: Room) -> None:
     await room.run("touch /tmp/go")
     assert (await room.ended(key)).code == 5
     assert (await room.run("echo fine")).out == "fine\n"
+
+
+async def test_an_end_that_a_full_disk_refuses_is_told_and_recorded_when_there_is_room(
+    tmp_path: Path, ground: Ground, launcher: LauncherClient
+) -> None:
+    with small_disk(tmp_path, megabytes=8) as disk:
+        ground.folder = disk.root
+        room = ground.room()
+        await room.open(launcher)
+        await room.run("true")
+        before = open_in(room.init.pid)
+        kept, gone = [await room.start("read line < /dev/zero; exit 5") for _ in range(2)]
+        disk.fill()
+        room.groups.kill(room.name, room.leaf(kept[0]))
+        room.groups.kill(room.name, room.leaf(gone[0]))
+        for key, started in (kept, gone):
+            started.close()
+            assert (await room.ended(key)).signal == signal.SIGKILL
+            assert not (room.place(key) / "exit.json").exists()
+        room.init.close()
+        adopted = InitClient.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+        assert adopted is not None
+        room.init = adopted
+        for key in (kept[0], gone[0]):
+            assert (await room.ended(key)).signal == signal.SIGKILL, "who comes later is told too"
+        shutil.rmtree(room.place(gone[0]))
+        disk.empty()
+        record = room.place(kept[0]) / "exit.json"
+        await eventually(record.exists, what="the record")
+        assert json.loads(record.read_text())["signal"] == signal.SIGKILL
+        await eventually(lambda: open_in(room.init.pid) == before, what="nothing is left open")
 
 
 async def test_nothing_stays_open_after_an_executable_has_ended(room: Room) -> None:
@@ -149,7 +181,7 @@ async def test_an_init_that_is_killed_while_it_is_asked_is_noticed(room: Room) -
         await asking
 
 
-async def test_a_cell_without_namespaces_is_reaped_too(ground: Ground, launcher: Launcher) -> None:
+async def test_a_cell_without_namespaces_is_reaped_too(ground: Ground, launcher: LauncherClient) -> None:
     room = ground.room()
     await room.open(launcher, InitSpec("cell", isolates_processes=False))
     key, started = await room.start("(setsid sh -c 'exec sleep 600' &) ; exit 4")

@@ -16,12 +16,13 @@ import pytest
 import uvloop
 
 from skerry.model import errors
-from skerry.model.cells import Limits
-from skerry.node.cgroups.protocol import Entrance
-from skerry.node.launcher import kernel, messages
-from skerry.node.launching import InitHandle, InitSpec, Launcher
+from skerry.model.cells import CellLimits
+from skerry.node.cgroups.protocol import CgroupEntryFds
+from skerry.node.kernel import syscalls
+from skerry.node.launcher.child import messages
+from skerry.node.launcher.client import InitClient, InitSpec, LauncherClient, ZygoteSpec
 from tests.node.launcher.ground import UID, Ground, Room, gone, launching, needs_root
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = needs_root
 
@@ -31,8 +32,11 @@ def opened() -> set[str]:
 
 
 async def test_the_launcher_imports_the_standard_library_only() -> None:
-    script = "import sys; sys.path.append(sys.argv[1]); import skerry.node.launcher.main; print(*sys.modules)"
-    source = str(Path(messages.__file__).parents[3])
+    script = (
+        "import sys; sys.path.append(sys.argv[1]); import skerry.node.launcher.child.main; "
+        "print(*sys.modules)"
+    )
+    source = str(Path(messages.__file__).parents[4])
     command = [sys.executable, "-I", "-S", "-c", script, source]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     roots = {name.partition(".")[0] for name in names}
@@ -42,20 +46,21 @@ async def test_the_launcher_imports_the_standard_library_only() -> None:
     )
 
 
-async def test_the_launcher_has_one_thread_and_few_descriptors(launcher: Launcher) -> None:
+async def test_the_launcher_has_one_thread_and_few_descriptors(launcher: LauncherClient) -> None:
     assert len(os.listdir(f"/proc/{launcher.pid}/task")) == 1
-    assert len(os.listdir(f"/proc/{launcher.pid}/fd")) == 3 + 1 + 2 + 1  # streams, agent, signals, itself
+    # Streams, agent, signals, itself, and the root of cells with its files.
+    assert len(os.listdir(f"/proc/{launcher.pid}/fd")) == 3 + 1 + 2 + 1 + 2
     assert os.getsid(launcher.pid) == launcher.pid
 
 
-async def test_the_launcher_ends_with_its_agent(launcher: Launcher) -> None:
+async def test_the_launcher_ends_with_its_agent(launcher: LauncherClient) -> None:
     pid = launcher.pid
     await launcher.stop()
     await gone(pid)
 
 
 async def test_signals_meant_for_the_agent_do_not_end_the_launcher(
-    ground: Ground, launcher: Launcher
+    ground: Ground, launcher: LauncherClient
 ) -> None:
     pid = launcher.pid
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -64,7 +69,9 @@ async def test_signals_meant_for_the_agent_do_not_end_the_launcher(
     assert launcher.pid == pid
 
 
-async def test_a_dead_launcher_is_replaced_and_its_inits_go_on(ground: Ground, launcher: Launcher) -> None:
+async def test_a_dead_launcher_is_replaced_and_its_inits_go_on(
+    ground: Ground, launcher: LauncherClient
+) -> None:
     old, first = ground.room("old"), launcher.pid
     await old.open(launcher)
     _, started = await old.start("exec sleep 600")
@@ -83,14 +90,41 @@ async def test_a_dead_launcher_is_replaced_and_its_inits_go_on(ground: Ground, l
     await gone(started.pid)
 
 
-async def test_a_launcher_that_dies_unnoticed_is_replaced_too(ground: Ground, launcher: Launcher) -> None:
+async def test_a_launcher_that_dies_unnoticed_is_replaced_too(
+    ground: Ground, launcher: LauncherClient
+) -> None:
     os.kill(launcher.pid, signal.SIGKILL)
     room = ground.room()
     await room.open(launcher)
     assert (await room.run("echo fine")).out == "fine\n"
 
 
-async def test_a_launcher_that_dies_at_work_leaves_no_init_behind(ground: Ground, launcher: Launcher) -> None:
+async def test_a_launcher_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    program, killed = tmp_path / "python", tmp_path / "killed"
+    program.write_text(
+        f'#!/bin/sh\n[ -e {killed} ] && exec {sys.executable} "$@"\necho x > {killed}\nkill -9 $$\n'
+    )
+    program.chmod(0o755)
+    launcher = await LauncherClient.start(ZygoteSpec(str(program), "json:loads"))
+    assert killed.exists()
+    assert Path(f"/proc/{launcher.pid}").exists()
+    await launcher.stop()
+
+
+async def test_a_launcher_that_cannot_start_is_not_started_again_and_again(tmp_path: Path) -> None:
+    program, starts = tmp_path / "python", tmp_path / "starts"
+    for line, count in (("exit 1", 1), ("kill -9 $$", 3)):
+        program.write_text(f"#!/bin/sh\necho x >> {starts}\n{line}\n")
+        program.chmod(0o755)
+        with pytest.raises(errors.Unavailable, match="does not start"):
+            await LauncherClient.start(ZygoteSpec(str(program), "json:loads"))
+        assert len(starts.read_text().split()) == count
+        starts.unlink()
+
+
+async def test_a_launcher_that_dies_at_work_leaves_no_init_behind(
+    ground: Ground, launcher: LauncherClient
+) -> None:
     room = ground.room()
     os.kill(launcher.pid, signal.SIGSTOP)
     opening = asyncio.create_task(room.open(launcher))
@@ -100,7 +134,9 @@ async def test_a_launcher_that_dies_at_work_leaves_no_init_behind(ground: Ground
     assert room.groups.pids(room.name) == [room.init.pid]
 
 
-async def test_a_launcher_that_does_not_answer_is_not_waited_for(ground: Ground, launcher: Launcher) -> None:
+async def test_a_launcher_that_does_not_answer_is_not_waited_for(
+    ground: Ground, launcher: LauncherClient
+) -> None:
     room = ground.room()
     before = opened()
     os.kill(launcher.pid, signal.SIGSTOP)
@@ -115,7 +151,9 @@ async def test_a_launcher_that_does_not_answer_is_not_waited_for(ground: Ground,
     assert len(opened() - before) == 2, "the pidfd and the control socket of the second one"
 
 
-async def test_an_init_that_is_called_off_half_way_leaves_nothing(ground: Ground, launcher: Launcher) -> None:
+async def test_an_init_that_is_called_off_half_way_leaves_nothing(
+    ground: Ground, launcher: LauncherClient
+) -> None:
     room = ground.room()
     before = opened()
     for turns in range(12):
@@ -136,6 +174,9 @@ async def test_a_start_that_is_called_off_leaves_no_descriptor(room: Room) -> No
         starting = asyncio.create_task(room.start("true"))
         for _ in range(turns):
             await asyncio.sleep(0)
+        if starting.done():  # a quick machine
+            (await starting)[1].close()
+            break
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
@@ -143,7 +184,7 @@ async def test_a_start_that_is_called_off_leaves_no_descriptor(room: Room) -> No
     assert opened() == before
 
 
-async def test_a_group_that_is_gone_refuses_the_init(ground: Ground, launcher: Launcher) -> None:
+async def test_a_group_that_is_gone_refuses_the_init(ground: Ground, launcher: LauncherClient) -> None:
     room = ground.room()
     entrance = room.groups.entrance(room.name, "_init")
     room.groups.remove_leaf(room.name, "_init")
@@ -151,17 +192,17 @@ async def test_a_group_that_is_gone_refuses_the_init(ground: Ground, launcher: L
         await launcher.make_init(InitSpec("cell"), entrance)
 
 
-async def test_many_cells_are_made_at_once(ground: Ground, launcher: Launcher) -> None:
+async def test_many_cells_are_made_at_once(ground: Ground, launcher: LauncherClient) -> None:
     rooms = [ground.room(f"cell-{number}") for number in range(20)]
     await asyncio.gather(*(room.open(launcher, InitSpec(f"h{n}")) for n, room in enumerate(rooms)))
     ran = await asyncio.gather(*(room.run("hostname") for room in rooms))
     assert [one.out.strip() for one in ran] == [f"h{number}" for number in range(20)]
 
 
-async def test_a_cell_at_its_limit_of_processes_says_so(ground: Ground, launcher: Launcher) -> None:
-    room = ground.room(limits=Limits(pids=1))
+async def test_a_cell_at_its_limit_of_processes_says_so(ground: Ground, launcher: LauncherClient) -> None:
+    room = ground.room(limits=CellLimits(pids=1))
     await room.open(launcher)
-    with pytest.raises(errors.Refused, match="as many processes as it may"):
+    with pytest.raises(errors.FailedPrecondition, match="as many processes as it may"):
         await room.start("true")
 
 
@@ -173,7 +214,7 @@ async def test_an_init_outlives_its_agents_end_and_is_adopted(ground: Ground) ->
         started.close()
     init = room.init
     init.close()
-    adopted = InitHandle.adopt(init.pid, init.start_time, init.control_fd)
+    adopted = InitClient.adopt(init.pid, init.start_time, init.control_fd)
     assert adopted is not None
     room.init = adopted
     assert (await room.run("until echo > /tmp/go; do :; done")).exited.code == 0
@@ -182,7 +223,7 @@ async def test_an_init_outlives_its_agents_end_and_is_adopted(ground: Ground) ->
 
 
 async def test_what_ended_while_nobody_looked_is_told_and_on_record(
-    ground: Ground, launcher: Launcher
+    ground: Ground, launcher: LauncherClient
 ) -> None:
     room = ground.room()
     await room.open(launcher)
@@ -192,7 +233,7 @@ async def test_what_ended_while_nobody_looked_is_told_and_on_record(
     again.close()
     room.init.close()
     await eventually(lambda: (room.place(key) / "exit.json").exists())
-    adopted = InitHandle.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+    adopted = InitClient.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
     assert adopted is not None
     room.init = adopted
     assert json.loads((room.place(key) / "exit.json").read_text())["code"] == 9
@@ -202,10 +243,10 @@ async def test_what_ended_while_nobody_looked_is_told_and_on_record(
 
 async def test_only_the_very_process_is_adopted(room: Room) -> None:
     before = opened()
-    assert InitHandle.adopt(room.init.pid, room.init.start_time + 1, room.init.control_fd) is None
-    assert InitHandle.adopt(room.init.pid, room.init.start_time, 250) is None
-    assert InitHandle.adopt(room.init.pid, room.init.start_time, 0) is None, "not a socket"
-    assert InitHandle.adopt(2**22 - 1, 1, room.init.control_fd) is None
+    assert InitClient.adopt(room.init.pid, room.init.start_time + 1, room.init.control_fd) is None
+    assert InitClient.adopt(room.init.pid, room.init.start_time, 250) is None
+    assert InitClient.adopt(room.init.pid, room.init.start_time, 0) is None, "not a socket"
+    assert InitClient.adopt(2**22 - 1, 1, room.init.control_fd) is None
     assert opened() == before
 
 
@@ -213,13 +254,13 @@ async def test_only_the_very_process_is_adopted(room: Room) -> None:
 def raw(room: Room) -> Iterator[socket.socket]:
     """The agent's end of the control socket, used by an agent that never reads and then dies."""
     pidfd = os.pidfd_open(room.init.pid)
-    end = socket.socket(fileno=kernel.descriptor_of(pidfd, room.init.control_fd))
+    end = socket.socket(fileno=syscalls.descriptor_of(pidfd, room.init.control_fd))
     os.close(pidfd)
     yield end
     end.close()
 
 
-def request(room: Room, number: int, entrance: Entrance) -> messages.Body:
+def request(room: Room, number: int, entrance: CgroupEntryFds) -> messages.MessageBody:
     return {
         "id": number,
         "key": f"stale-{number}",
@@ -238,6 +279,7 @@ def request(room: Room, number: int, entrance: Entrance) -> messages.Body:
         "is_fork": False,
         "has_logs": False,
         "pid_file": "",
+        "owner": 0,
     }
 
 
@@ -254,7 +296,7 @@ async def test_answers_to_a_dead_agent_are_drained(room: Room, raw: socket.socke
             messages.send(raw, packet, [folder, *into, *entrance.procs])
     os.close(folder)
     raw.close()
-    adopted = InitHandle.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
+    adopted = InitClient.adopt(room.init.pid, room.init.start_time, room.init.control_fd)
     assert adopted is not None
     room.init = adopted
     before = opened()
@@ -272,10 +314,10 @@ from pathlib import Path
 from skerry.model.cells import Sandbox
 from skerry.model.ids import CellName
 from skerry.node.cgroups.detection import detect
-from skerry.node.launching import InitSpec, Launcher, StartSpec
+from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec
 async def main(root, folder):
     groups, cell = detect(root), CellName("one")
-    launcher = await Launcher.start()
+    launcher = await LauncherClient.start()
     with groups.entrance(cell, "_init") as entrance:
         init = await launcher.make_init(InitSpec("cell"), entrance)
     groups.add_leaf(cell, "_xleft")
@@ -299,7 +341,7 @@ async def test_a_killed_agent_leaves_a_cell_that_the_next_one_takes_over(ground:
     launcher_pid, pid, start_time, control_fd, started = json.loads(done.stderr.splitlines()[-1])
     await gone(launcher_pid)
     assert Path(f"/proc/{started}").exists()
-    adopted = InitHandle.adopt(pid, start_time, control_fd)
+    adopted = InitClient.adopt(pid, start_time, control_fd)
     assert adopted is not None
     room.init = adopted
     assert (await room.run("until echo > /tmp/go; do :; done")).exited.code == 0
@@ -325,19 +367,19 @@ def test_all_of_it_works_on_uvloop(tmp_path: Path) -> None:
 
 
 async def test_an_agent_is_a_subreaper_only_while_it_has_a_launcher() -> None:
-    assert kernel.set_subreaper(False) is False
+    assert syscalls.set_subreaper(False) is False
     async with launching():
-        assert kernel.set_subreaper(True) is True
-    assert kernel.set_subreaper(False) is False
+        assert syscalls.set_subreaper(True) is True
+    assert syscalls.set_subreaper(False) is False
 
 
-async def test_an_init_that_cannot_enter_its_group_says_so(ground: Ground, launcher: Launcher) -> None:
+async def test_an_init_that_cannot_enter_its_group_says_so(ground: Ground, launcher: LauncherClient) -> None:
     room = ground.room()
     with (
         open("/proc/self/comm") as not_writable,
         pytest.raises(errors.Internal, match="set up: enter cgroup: Bad file descriptor"),
     ):
-        await launcher.make_init(InitSpec("cell"), Entrance(None, (not_writable.fileno(),)))
+        await launcher.make_init(InitSpec("cell"), CgroupEntryFds(None, (not_writable.fileno(),)))
     assert room.groups.pids(room.name) == []
 
 
@@ -345,7 +387,7 @@ async def test_an_init_that_cannot_enter_its_group_says_so(ground: Ground, launc
 def test_a_spare_ends_also_with_a_launcher_that_ended_before_it_could_ask_for_that(
     is_over: bool, code: int
 ) -> None:
-    program = "import sys; from skerry.node.launcher import kernel; kernel.end_with(int(sys.argv[1]))"
+    program = "import sys; from skerry.node.kernel import syscalls; syscalls.end_with(int(sys.argv[1]))"
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
         pidfd = os.pidfd_open(launcher.pid)
         try:
@@ -353,7 +395,7 @@ def test_a_spare_ends_also_with_a_launcher_that_ended_before_it_could_ask_for_th
                 launcher.kill()
                 launcher.wait()
             done = subprocess.run(
-                [sys.executable, "-c", program, str(pidfd)], pass_fds=[pidfd], check=False, timeout=60
+                [sys.executable, "-c", program, str(pidfd)], pass_fds=[pidfd], check=False, timeout=PATIENCE_S
             )
         finally:
             os.close(pidfd)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skerry.node.launcher import messages
+from skerry.node.launcher.child import messages
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -60,7 +60,7 @@ def test_the_largest_message_fits_and_a_larger_one_is_refused(ends: Ends) -> Non
     message = messages.receive(ends[1])
     assert message is not None
     assert len(message.body["text"]) == room
-    with pytest.raises(messages.TooLarge):
+    with pytest.raises(messages.MessageTooLarge):
         messages.encode({"text": "x" * (room + 1)})
 
 
@@ -68,7 +68,7 @@ def test_the_largest_message_fits_and_a_larger_one_is_refused(ends: Ends) -> Non
 def test_what_is_no_message_leaves_no_descriptor_open(ends: Ends, packet: bytes) -> None:
     before = set(os.listdir("/proc/self/fd"))
     messages.send(ends[0], packet, [0, 1])
-    with pytest.raises(messages.Garbled):
+    with pytest.raises(messages.MalformedMessage):
         messages.receive(ends[1])
     assert set(os.listdir("/proc/self/fd")) == before
 

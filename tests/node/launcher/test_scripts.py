@@ -12,18 +12,20 @@ import textwrap
 import psutil
 import pytest
 
-from skerry.node.launcher.kernel import StepFailed
-from skerry.node.launcher.scripts import Script, Stage
+from skerry.node.kernel.syscalls import StepFailed
+from skerry.node.launcher.child.syscall_scripts import ScriptMemory, SyscallScript
 
 SHELL = b"/bin/sh"
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
-    return Stage()
+def stage() -> ScriptMemory:
+    return ScriptMemory()
 
 
-def output_of(script: Script, stage: Stage, paths: list[bytes], *words: bytes) -> tuple[bytes, int]:
+def output_of(
+    script: SyscallScript, stage: ScriptMemory, paths: list[bytes], *words: bytes
+) -> tuple[bytes, int]:
     """What the program prints, and how it ends."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
@@ -42,15 +44,19 @@ def output_of(script: Script, stage: Stage, paths: list[bytes], *words: bytes) -
             os.close(writing)
 
 
-def test_the_program_gets_its_arguments_and_its_environment(stage: Stage) -> None:
-    said, code = output_of(Script(), stage, [SHELL], b"-c", b'echo "$A-$B-$1"; exit 7', b"sh", b"\xff x")
+def test_the_program_gets_its_arguments_and_its_environment(stage: ScriptMemory) -> None:
+    said, code = output_of(
+        SyscallScript(), stage, [SHELL], b"-c", b'echo "$A-$B-$1"; exit 7', b"sh", b"\xff x"
+    )
     assert said == b"1-two words-\xff x\n"
     assert code == 7
 
 
-def test_the_calls_are_made_in_the_child_and_not_here(stage: Stage, tmp_path: os.PathLike[str]) -> None:
+def test_the_calls_are_made_in_the_child_and_not_here(
+    stage: ScriptMemory, tmp_path: os.PathLike[str]
+) -> None:
     here, session = os.getcwd(), os.getsid(0)
-    script = Script()
+    script = SyscallScript()
     script.call("change folder", "chdir", os.fsencode(tmp_path))
     script.call("set up", "umask", 0o027)
     script.call("set up", "setsid")
@@ -65,9 +71,9 @@ def test_the_calls_are_made_in_the_child_and_not_here(stage: Stage, tmp_path: os
     assert (os.getcwd(), os.getsid(0)) == (here, session)
 
 
-def test_a_call_that_fails_is_told_with_its_step_and_the_child_is_gone(stage: Stage) -> None:
+def test_a_call_that_fails_is_told_with_its_step_and_the_child_is_gone(stage: ScriptMemory) -> None:
     before = psutil.Process().children()
-    script = Script()
+    script = SyscallScript()
     script.call("change folder", "chdir", b"/no/such/folder")
     script.exec([SHELL], [b"sh"], {})
     with pytest.raises(StepFailed) as caught:
@@ -76,10 +82,10 @@ def test_a_call_that_fails_is_told_with_its_step_and_the_child_is_gone(stage: St
     assert psutil.Process().children() == before, "a child is left, be it a dead one"
 
 
-def test_nothing_after_a_call_that_failed_is_done(stage: Stage) -> None:
+def test_nothing_after_a_call_that_failed_is_done(stage: ScriptMemory) -> None:
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        script = Script()
+        script = SyscallScript()
         script.call("fail", "chdir", b"/no/such/folder")
         script.call("go on", "write", writing, b"x", 1)
         with pytest.raises(StepFailed):
@@ -91,8 +97,8 @@ def test_nothing_after_a_call_that_failed_is_done(stage: Stage) -> None:
         os.close(writing)
 
 
-def test_the_first_program_that_is_there_runs(stage: Stage) -> None:
-    said, _ = output_of(Script(), stage, [b"/no/sh", b"/etc/passwd/sh", SHELL], b"-c", b"echo here")
+def test_the_first_program_that_is_there_runs(stage: ScriptMemory) -> None:
+    said, _ = output_of(SyscallScript(), stage, [b"/no/sh", b"/etc/passwd/sh", SHELL], b"-c", b"echo here")
     assert said == b"here\n"
 
 
@@ -106,33 +112,33 @@ def test_the_first_program_that_is_there_runs(stage: Stage) -> None:
     ],
 )
 def test_of_programs_that_do_not_run_the_most_telling_reason_is_told(
-    stage: Stage, paths: list[bytes], number: int
+    stage: ScriptMemory, paths: list[bytes], number: int
 ) -> None:
-    script = Script()
+    script = SyscallScript()
     script.exec(paths, [b"x"], {})
     with pytest.raises(StepFailed) as caught:
         script.spawn(stage, None)
     assert (caught.value.step, caught.value.errno) == ("exec", number)
 
 
-def test_what_does_not_fit_is_refused_before_there_is_a_child(stage: Stage) -> None:
-    script = Script()
+def test_what_does_not_fit_is_refused_before_there_is_a_child(stage: ScriptMemory) -> None:
+    script = SyscallScript()
     script.exec([SHELL], [b"x" * 2**20], {})
     with pytest.raises(StepFailed) as caught:
         script.spawn(stage, None)
     assert caught.value.errno == errno.E2BIG
 
 
-def test_as_many_words_as_a_message_can_hold_arrive(stage: Stage) -> None:
+def test_as_many_words_as_a_message_can_hold_arrive(stage: ScriptMemory) -> None:
     many = [b"w"] * 40_000
-    said, _ = output_of(Script(), stage, [SHELL], b"-c", b"echo $#", b"sh", *many)
+    said, _ = output_of(SyscallScript(), stage, [SHELL], b"-c", b"echo $#", b"sh", *many)
     assert said == b"40000\n"
 
 
-def test_a_child_that_is_killed_on_the_way_has_run(stage: Stage) -> None:
+def test_a_child_that_is_killed_on_the_way_has_run(stage: ScriptMemory) -> None:
     """Nobody can tell it from one whose program was killed at once."""
     before = signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # what Python ignores stays ignored in a child
-    script = Script()
+    script = SyscallScript()
     script.call("limit", "prlimit64", 0, 1, (0).to_bytes(8, "little") * 2, 0)  # no file may grow
     file = os.memfd_create("full")
     try:
@@ -149,9 +155,9 @@ def test_a_child_that_is_killed_on_the_way_has_run(stage: Stage) -> None:
 def test_the_same_calls_can_be_made_in_a_process_that_stays() -> None:
     program = """
         import os
-        from skerry.node.launcher.kernel import StepFailed
-        from skerry.node.launcher.scripts import Script
-        script = Script()
+        from skerry.node.kernel.syscalls import StepFailed
+        from skerry.node.launcher.child.syscall_scripts import SyscallScript
+        script = SyscallScript()
         script.call("change folder", "chdir", b"/usr")
         script.call("set up", "umask", 0o027)
         script.perform()

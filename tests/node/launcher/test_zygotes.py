@@ -13,31 +13,35 @@ import pytest
 
 from skerry.model import errors
 from skerry.model.cells import Sandbox
-from skerry.node.launcher import kernel
-from skerry.node.launching import InitSpec, Launcher, StartSpec, Zygote
-from skerry.node.workers import frames, programs
+from skerry.node.kernel import syscalls
+from skerry.node.launcher.child.cell_root import HostView
+from skerry.node.launcher.client import InitSpec, LauncherClient, StartSpec, ZygoteSpec
+from skerry.node.workers import interpreters, worker_frames
 from tests.node.launcher.ground import LOG_BYTES, UID, Ground, Room, needs_root
 
 pytestmark = [needs_root, pytest.mark.root]
 
-ENTRY = "skerry.node.workers.python:main"
-HOME = InitSpec("cell", isolates_network=True, has_own_home=True)
+ENTRY = "skerry.node.workers.python_worker:main"
+HOME = InitSpec("cell", isolates_network=True)
+VIEW = HostView(places=("/home/function",))
 
 
-async def zygote(entry: str = ENTRY, preload: tuple[str, ...] = ()) -> Launcher:
-    return await Launcher.start(Zygote((await programs.find_python()).path, entry, preload))
+async def zygote(entry: str = ENTRY, preload: tuple[str, ...] = ()) -> LauncherClient:
+    return await LauncherClient.start(
+        ZygoteSpec((await interpreters.find_python()).path, entry, preload), view=VIEW
+    )
 
 
 @pytest.fixture
-async def launcher() -> AsyncIterator[Launcher]:
+async def launcher() -> AsyncIterator[LauncherClient]:
     launcher = await zygote(preload=("fractions", "no_such_module"))
     yield launcher
     await launcher.stop()
 
 
 @pytest.fixture
-async def plain() -> AsyncIterator[Launcher]:
-    launcher = await Launcher.start()
+async def plain() -> AsyncIterator[LauncherClient]:
+    launcher = await LauncherClient.start()
     yield launcher
     await launcher.stop()
 
@@ -72,7 +76,7 @@ async def fork(room: Room, theirs: socket.socket, sandbox: Sandbox | None = None
 
 
 async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
-    ground: Ground, launcher: Launcher, ends: tuple[socket.socket, socket.socket], tmp_path: Path
+    ground: Ground, launcher: LauncherClient, ends: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
     code = tmp_path / "code"
     code.mkdir(mode=0o755)
@@ -82,7 +86,7 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
     )
     room = ground.room()
     init = await room.open(launcher, HOME)
-    detached = kernel.detached_mount(str(code), kernel.MOUNT_ATTR_RDONLY)
+    detached = syscalls.detached_mount(str(code), syscalls.MOUNT_ATTR_RDONLY)
     await init.mount(detached, "/home/function")
     os.close(detached)
     ours, theirs = ends
@@ -91,11 +95,14 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
     assert Path(f"/proc/{pid}/comm").read_text() == "skerry-worker\n"
     load = {"handler": "main.handle", "folder": "/home/function", "environment": {}, "context": {}}
     load |= {"max_result_bytes": 1000, "max_output_bytes": 1000, "max_concurrency": 1}
-    ours.sendall(frames.pack(frames.LOAD, 0, json.dumps(load).encode()))
-    ours.sendall(frames.pack(frames.CALL, 1, b"\0null"))
+    load |= {"is_program": False}
+    ours.sendall(worker_frames.pack(worker_frames.LOAD, 0, json.dumps(load).encode()))
+    ours.sendall(worker_frames.pack(worker_frames.CALL, 1, b"\0null"))
     answers = b""
     while not answers.endswith(b"true"):
-        answers += await asyncio.to_thread(ours.recv, 4096)
+        part = await asyncio.to_thread(ours.recv, 4096)
+        assert part, answers
+        answers += part
     ours.close()
     exited = await room.ended("1")
     assert (exited.code, exited.signal) == (0, None)
@@ -104,17 +111,17 @@ async def test_a_fork_has_what_was_imported_and_its_output_and_its_end_are_kept(
 
 
 async def test_a_step_that_fails_is_told_and_leaves_no_process(
-    ground: Ground, launcher: Launcher, ends: tuple[socket.socket, socket.socket]
+    ground: Ground, launcher: LauncherClient, ends: tuple[socket.socket, socket.socket]
 ) -> None:
     room = ground.room()
     init = await room.open(launcher, HOME)
-    with pytest.raises(errors.Refused, match="change folder"):
+    with pytest.raises(errors.FailedPrecondition, match="change folder"):
         await fork(room, ends[1], Sandbox(folder="/nowhere"))
     assert room.groups.pids(room.name) == [init.pid]
 
 
 async def test_the_init_of_another_launcher_forks_no_worker(
-    ground: Ground, plain: Launcher, ends: tuple[socket.socket, socket.socket]
+    ground: Ground, plain: LauncherClient, ends: tuple[socket.socket, socket.socket]
 ) -> None:
     room = ground.room()
     await room.open(plain)
@@ -123,16 +130,16 @@ async def test_the_init_of_another_launcher_forks_no_worker(
 
 
 async def test_a_mount_with_no_place_for_it_is_refused(
-    ground: Ground, plain: Launcher, tmp_path: Path
+    ground: Ground, plain: LauncherClient, tmp_path: Path
 ) -> None:
     room = ground.room()
     init = await room.open(plain, HOME)
-    detached = kernel.detached_mount(str(tmp_path), kernel.MOUNT_ATTR_RDONLY)
+    detached = syscalls.detached_mount(str(tmp_path), syscalls.MOUNT_ATTR_RDONLY)
     with pytest.raises(errors.Internal, match="mount /nowhere"):
         await init.mount(detached, "/nowhere")
     os.close(detached)
-    with pytest.raises(kernel.StepFailed):
-        kernel.detached_mount(str(tmp_path / "nothing"), kernel.MOUNT_ATTR_RDONLY)
+    with pytest.raises(syscalls.StepFailed):
+        syscalls.detached_mount(str(tmp_path / "nothing"), syscalls.MOUNT_ATTR_RDONLY)
 
 
 async def test_a_zygote_without_its_entry_does_not_start() -> None:

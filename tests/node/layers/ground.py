@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from skerry.model.ids import Digest
-from skerry.node.layers.unpacking import Unpacked, Unpacker, UnpackLimits
+from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackedLayer, UnpackLimits
 
 LIMITS = UnpackLimits(bytes=1 << 30, files=100_000)
 MTIME = 1_600_000_000
@@ -102,14 +102,14 @@ async def unpack(
     *,
     diff_id: Digest | None = None,
     limits: UnpackLimits = LIMITS,
-    unpacker: Unpacker | None = None,
-) -> Unpacked:
+    unpacker: LayerUnpacker | None = None,
+) -> UnpackedLayer:
     """Unpack the bytes of a layer into the new folder `target`, by way of a file beside it."""
     source = target.with_name(f"{target.name}.layer")
     source.write_bytes(data)
     target.mkdir()
     try:
-        return await (unpacker or Unpacker()).unpack(source, target, diff_id=diff_id, limits=limits)
+        return await (unpacker or LayerUnpacker()).unpack(source, target, diff_id=diff_id, limits=limits)
     finally:
         source.unlink()
 

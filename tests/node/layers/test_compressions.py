@@ -11,8 +11,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.node.layers.unpacker import compressions, zstd_steps
-from skerry.node.layers.unpacker.faults import Fault
+from skerry.node.layers.unpacker import compressions, zstd_blocks
+from skerry.node.layers.unpacker.errors import UnpackError
 
 SKIPPED = b"\x5a\x2a\x4d\x18\x04\0\0\0skip"
 
@@ -40,7 +40,7 @@ def test_what_was_compressed_in_parts_comes_out_whole(how: str, parts: list[byte
 def test_what_was_cut_off_is_a_fault(how: str, data: bytes, left: int) -> None:
     whole = compress(data, how)
     cut = whole[: min(left, len(whole) - 1)]
-    with pytest.raises(Fault, match=f"{how} data"):
+    with pytest.raises(UnpackError, match=f"{how} data"):
         decompress(cut)
 
 
@@ -79,11 +79,11 @@ def test_the_steps_of_zstd_data_are_all_of_it_and_end_where_frames_do(
     )
     frames = [compressor.compress(part * 500) for part in parts]
     data = b"".join(frames)
-    steps = list(zstd_steps.steps(data[at : at + size] for at in range(0, len(data), size)))
+    steps = list(zstd_blocks.steps(data[at : at + size] for at in range(0, len(data), size)))
     ends = set(accumulate(map(len, steps)))
     assert b"".join(steps) == data
     assert set(accumulate(map(len, frames))) <= ends
-    with_garbage = list(zstd_steps.steps(iter([data + garbage])))
+    with_garbage = list(zstd_blocks.steps(iter([data + garbage])))
     assert b"".join(with_garbage) == data + garbage
 
 
@@ -99,5 +99,5 @@ def test_gzip_with_a_name_and_a_comment_is_gzip() -> None:
     [(b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"), (b"\x04\x22\x4d\x18", "lz4"), (b"PK\x03\x04", "zip")],
 )
 def test_other_compressions_are_refused_by_name(magic: bytes, name: str) -> None:
-    with pytest.raises(Fault, match=f"compressed with {name}; it may be gzip, zstd or a plain tar"):
+    with pytest.raises(UnpackError, match=f"compressed with {name}; it may be gzip, zstd or a plain tar"):
         compressions.choose(magic)

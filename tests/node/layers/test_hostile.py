@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from skerry.model import errors
-from skerry.node.layers.unpacking import UnpackLimits
+from skerry.node.layers.unpacker_client import UnpackLimits
 from tests.node.layers.ground import (
     Member,
     device,

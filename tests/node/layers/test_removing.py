@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.node.layers import removing
+from skerry.node.kernel import tree_removal
 from tests.node.layers.ground import needs_root
 
 FLAGS = {"immutable": 0x10, "append-only": 0x20}
@@ -24,7 +24,7 @@ def parent(tmp_path: Path) -> Iterator[int]:
 
 
 def test_nothing_there_is_fine(parent: int) -> None:
-    removing.remove("nothing", parent)
+    tree_removal.remove("nothing", parent)
 
 
 def test_a_file_a_link_and_a_fifo_go_and_what_the_link_leads_to_stays(parent: int, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_file_a_link_and_a_fifo_go_and_what_the_link_leads_to_stays(parent: in
     (tmp_path / "tree").mkdir()
     os.symlink(tmp_path / "kept", tmp_path / "tree" / "link")
     for name in ("link", "fifo", "tree"):
-        removing.remove(name, parent)
+        tree_removal.remove(name, parent)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "kept"]
 
 
@@ -48,7 +48,7 @@ def test_a_tree_deeper_than_recursion_and_paths_go_is_removed(parent: int, tmp_p
         os.close(at)
         at = below
     os.close(at)
-    removing.remove("deep", parent)
+    tree_removal.remove("deep", parent)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -59,7 +59,7 @@ def test_names_that_are_in_the_way_of_the_removal_are_no_hindrance(parent: int, 
         (tree / "a" / "b" / str(number) / "y").mkdir(parents=True)
     (tree / "6").touch()
     os.symlink("a", tree / "7")
-    removing.remove(b"tree", parent)
+    tree_removal.remove(b"tree", parent)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,7 +77,7 @@ def test_what_is_locked_is_unlocked_and_removed(flag: str, parent: int, tmp_path
         pytest.skip("this file system has no such flags")
     with pytest.raises(PermissionError):
         (locked / "deeper" / "file").unlink()
-    removing.remove("tree", parent)
+    tree_removal.remove("tree", parent)
     assert list(tmp_path.iterdir()) == []
 
 

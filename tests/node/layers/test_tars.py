@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skerry.node.layers.unpacker import faults, fields
-from skerry.node.layers.unpacker.faults import Fault
-from skerry.node.layers.unpacker.feeds import Feed
-from skerry.node.layers.unpacker.tars import BLOCK, Entry, Tar
+from skerry.node.layers.unpacker import errors, tar_fields
+from skerry.node.layers.unpacker.byte_feed import ByteFeed
+from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.node.layers.unpacker.tar_reader import BLOCK, TarEntry, TarReader
 from tests.node.layers.ground import Member, file, folder, member, pack
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -23,18 +23,18 @@ def chunked(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def read(data: bytes, size: int = 1 << 20) -> list[tuple[Entry, bytes]]:
-    tar = Tar(Feed(chunked(data, size), 1 << 40))
+def read(data: bytes, size: int = 1 << 20) -> list[tuple[TarEntry, bytes]]:
+    tar = TarReader(ByteFeed(chunked(data, size), 1 << 40))
     return [(entry, b"".join(tar.content())) for entry in tar.entries()]
 
 
-OUTCOMES = {"read", faults.MALFORMED, faults.REFUSED}
+OUTCOMES = {"read", errors.MALFORMED, errors.REFUSED}
 
 
 def outcome(data: bytes) -> str:
     try:
         read(data)
-    except Fault as fault:
+    except UnpackError as fault:
         return fault.kind
     return "read"
 
@@ -84,7 +84,7 @@ def test_what_tarfile_writes_in_pax_is_read_as_it_was(written: list[Member], siz
     assert [told(entry, content) for entry, content in entries] == [meant(each) for each in written]
 
 
-def told(entry: Entry, content: bytes) -> tuple[object, ...]:
+def told(entry: TarEntry, content: bytes) -> tuple[object, ...]:
     return (
         entry.name.decode().rstrip("/"),
         entry.kind,
@@ -157,8 +157,8 @@ def test_bytes_of_any_kind_are_read_or_are_a_fault(data: bytes) -> None:
 @example(b"6 a=b\n6 c=d\n")
 def test_records_are_read_whole_or_are_a_fault(data: bytes) -> None:
     try:
-        found = fields.records(data)
-    except Fault:
+        found = tar_fields.records(data)
+    except UnpackError:
         return
     # Nothing but whole records passes: written again, they fill as many bytes, unless a key came twice.
     lengths = [len(key) + len(value) for key, value in found.items()]
@@ -181,13 +181,13 @@ def test_records_are_read_whole_or_are_a_fault(data: bytes) -> None:
     ],
 )
 def test_a_number_is_octal_or_bytes(field: bytes, value: int) -> None:
-    assert fields.number(field) == value
+    assert tar_fields.number(field) == value
 
 
 @pytest.mark.parametrize("field", [b"0000648\0", b"0x1f    ", b"-0000001", b"+7      ", b"1_0     "])
 def test_what_only_python_takes_for_a_number_is_none(field: bytes) -> None:
-    with pytest.raises(Fault):
-        fields.number(field)
+    with pytest.raises(UnpackError):
+        tar_fields.number(field)
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,13 @@ def test_what_only_python_takes_for_a_number_is_none(field: bytes) -> None:
     ],
 )
 def test_a_time_is_read_to_the_nanosecond(text: bytes, nanoseconds: int) -> None:
-    assert fields.nanoseconds(text) == nanoseconds
+    assert tar_fields.nanoseconds(text) == nanoseconds
 
 
 @pytest.mark.parametrize("text", [b"", b"-", b".5", b"1.x", b"1e9", b"--1", b" 1", b"9" * 30])
 def test_what_is_no_time_is_a_fault(text: bytes) -> None:
-    with pytest.raises(Fault):
-        fields.nanoseconds(text)
+    with pytest.raises(UnpackError):
+        tar_fields.nanoseconds(text)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -245,7 +245,7 @@ def test_a_file_whose_name_ends_in_a_slash_is_a_folder() -> None:
 
 
 def test_content_that_nobody_reads_is_passed_over() -> None:
-    tar = Tar(Feed(chunked(pack(file("a", b"x" * 5000), folder("b"), file("c")), 700), 1 << 20))
+    tar = TarReader(ByteFeed(chunked(pack(file("a", b"x" * 5000), folder("b"), file("c")), 700), 1 << 20))
     assert [entry.name for entry in tar.entries()] == [b"a", b"b/", b"c"]
     assert tar.has_end
 

@@ -13,23 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.node.layers.unpacker import faults, tars
-from skerry.node.layers.unpacker.faults import Fault
-from skerry.node.layers.unpacker.folders import Folders
-from skerry.node.layers.unpacker.tars import Entry
-from skerry.node.layers.unpacker.trees import Tree
+from skerry.node.layers.unpacker import errors, tar_reader
+from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.node.layers.unpacker.folder_tree import LayerFolderTree
+from skerry.node.layers.unpacker.layer_writer import LayerWriter
+from skerry.node.layers.unpacker.tar_reader import TarEntry
 from tests.node.layers.ground import look, needs_root
 
 pytestmark = needs_root
 
 PARTS = (b"a", b"b", b"c", b"..", b".", b"", b".wh.a", b".wh.b", b".wh..wh..opq", b".wh...", b"canary")
 KINDS = (
-    tars.FILE,
-    tars.FOLDER,
-    tars.SYMLINK,
-    tars.HARD_LINK,
-    tars.CHARACTER_DEVICE,
-    tars.FIFO,
+    tar_reader.FILE,
+    tar_reader.FOLDER,
+    tar_reader.SYMLINK,
+    tar_reader.HARD_LINK,
+    tar_reader.CHARACTER_DEVICE,
+    tar_reader.FIFO,
 )
 
 
@@ -38,14 +38,14 @@ def paths(*, parts: tuple[bytes, ...] = PARTS) -> st.SearchStrategy[bytes]:
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Entry:
+def entries(draw: st.DrawFn) -> TarEntry:
     kind = draw(st.sampled_from(KINDS))
     # Mostly plain names, so that the odd ones meet a tree in which they could do something.
     name = draw(st.one_of(paths(parts=PARTS[:3]), paths(parts=PARTS[:3]), paths()))
-    entry = Entry(
+    entry = TarEntry(
         name, kind, mode=draw(st.sampled_from((0o755, 0o4711, 0o000))), major=draw(st.integers(0, 1))
     )
-    if kind in (tars.SYMLINK, tars.HARD_LINK):
+    if kind in (tar_reader.SYMLINK, tar_reader.HARD_LINK):
         entry.link = draw(paths())
         if draw(st.booleans()):
             entry.link = b"/" + entry.link
@@ -56,13 +56,13 @@ def content() -> Iterator[memoryview]:
     yield memoryview(b"overwritten")
 
 
-def outcome(tree: Tree, sequence: list[Entry]) -> str:
+def outcome(tree: LayerWriter, sequence: list[TarEntry]) -> str:
     try:
         for entry in sequence:
             tree.apply(entry, content)
         for _ in tree.finish():
             pass
-    except Fault as fault:
+    except UnpackError as fault:
         return fault.kind
     finally:
         tree.close()
@@ -71,7 +71,7 @@ def outcome(tree: Tree, sequence: list[Entry]) -> str:
 
 @settings(max_examples=200)
 @given(st.lists(entries(), max_size=14))
-def test_no_sequence_of_entries_reaches_outside(sequence: list[Entry]) -> None:
+def test_no_sequence_of_entries_reaches_outside(sequence: list[TarEntry]) -> None:
     place = Path(tempfile.mkdtemp(prefix="skerry-trees-"))
     try:
         (place / "canary").mkdir()
@@ -83,7 +83,7 @@ def test_no_sequence_of_entries_reaches_outside(sequence: list[Entry]) -> None:
         before = {path: thing for path, thing in look(place).items() if not path.startswith("target")}
         root = os.open(place / "target", os.O_RDONLY)
         try:
-            assert outcome(Tree(root, 1000), sequence) in ("applied", faults.REFUSED)
+            assert outcome(LayerWriter(root, 1000), sequence) in ("applied", errors.REFUSED)
         finally:
             os.close(root)
         assert {path: thing for path, thing in look(place).items() if not path.startswith("target")} == before
@@ -108,10 +108,10 @@ def root(tmp_path: Path) -> Iterator[int]:
 
 
 def test_more_folders_than_may_be_open_at_once_are_written_to_in_turn(root: int, tmp_path: Path) -> None:
-    tree = Tree(root, 10_000)
+    tree = LayerWriter(root, 10_000)
     for turn in range(3):
         for number in range(200):
-            tree.apply(Entry(b"f%d/sub/%d" % (number, turn)), content)
+            tree.apply(TarEntry(b"f%d/sub/%d" % (number, turn)), content)
     open_files = len(os.listdir("/proc/self/fd"))
     for _ in tree.finish():
         pass
@@ -122,9 +122,9 @@ def test_more_folders_than_may_be_open_at_once_are_written_to_in_turn(root: int,
 
 
 def test_a_link_is_followed_within_the_root_and_no_further(root: int) -> None:
-    folders = Folders(root)
+    folders = LayerFolderTree(root)
     folders.root.links.update({b"up": b"../../a", b"abs": b"/b/./c//", b"loop": b"loop"})
     assert folders.resolve([b"up", b"x"]) == (folders.root, [b"a", b"x"])
     assert folders.resolve([b"abs", b"..", b"..", b"..", b"z"]) == (folders.root, [b"z"])
-    with pytest.raises(Fault, match="too many links"):
+    with pytest.raises(UnpackError, match="too many links"):
         folders.resolve([b"loop"])

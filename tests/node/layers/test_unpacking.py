@@ -16,8 +16,8 @@ import pytest
 import zstandard
 
 from skerry.model import errors
-from skerry.node.layers.children import Watch, import_paths
-from skerry.node.layers.unpacking import Unpacked, Unpacker
+from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackedLayer
+from skerry.node.layers.unpacker_process import ProgressWatchdog, import_paths
 from tests.node.layers.ground import LIMITS, digest_of, file, folder, needs_root, pack, unpack
 from tests.support.waiting import eventually, eventually_sync
 
@@ -58,12 +58,14 @@ def children() -> set[int]:
 
 
 async def begin(
-    stream: Stream, target: Path, unpacker: Unpacker | None = None
-) -> tuple[asyncio.Task[Unpacked], int]:
+    stream: Stream, target: Path, unpacker: LayerUnpacker | None = None
+) -> tuple[asyncio.Task[UnpackedLayer], int]:
     """An unpacking under way, and the process that does it, confined already."""
     target.mkdir()
     before = children()
-    task = asyncio.create_task((unpacker or Unpacker()).unpack(stream(), target, diff_id=None, limits=LIMITS))
+    task = asyncio.create_task(
+        (unpacker or LayerUnpacker()).unpack(stream(), target, diff_id=None, limits=LIMITS)
+    )
     (pid,) = await eventually(lambda: children() - before)
     await eventually(lambda: "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text())
     return task, pid
@@ -75,7 +77,7 @@ async def test_a_stream_and_a_file_give_the_same(compress: type[bytes], size: in
     data = compress(LAYER if size > 1 else pack(file("a")))
     stream = Stream(*(data[at : at + size] for at in range(0, len(data), size)))
     (tmp_path / "streamed").mkdir()
-    streamed = await Unpacker().unpack(stream(), tmp_path / "streamed", diff_id=None, limits=LIMITS)
+    streamed = await LayerUnpacker().unpack(stream(), tmp_path / "streamed", diff_id=None, limits=LIMITS)
     assert streamed == await unpack(data, tmp_path / "filed")
     assert stream.is_closed
     names = [sorted(path.name for path in (tmp_path / name).rglob("*")) for name in ("streamed", "filed")]
@@ -84,7 +86,7 @@ async def test_a_stream_and_a_file_give_the_same(compress: type[bytes], size: in
 
 async def test_it_tells_what_it_unpacked(tmp_path: Path) -> None:
     done = await unpack(gzip.compress(LAYER), tmp_path / "target", diff_id=digest_of(LAYER))
-    assert done == Unpacked(digest_of(LAYER), len(LAYER), 51)
+    assert done == UnpackedLayer(digest_of(LAYER), len(LAYER), 51)
 
 
 async def test_layers_are_unpacked_side_by_side(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ PROBES = {
 PROBING = """
 import ctypes, json, os, socket, sys
 sys.path += sys.argv[2:]
-from skerry.node.launcher import kernel
+from skerry.node.kernel import syscalls as kernel
 from skerry.node.layers.unpacker import confinement
 probes = json.loads(sys.argv[1])
 def libc(name, *arguments):
@@ -186,14 +188,14 @@ async def test_a_source_that_fails_says_so_itself(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     lost = Stream(LAYER[:5000], then_fails=errors.Unavailable("the registry is away"))
     with pytest.raises(errors.Unavailable, match="the registry is away"):
-        await Unpacker().unpack(lost(), tmp_path / "target", diff_id=None, limits=LIMITS)
+        await LayerUnpacker().unpack(lost(), tmp_path / "target", diff_id=None, limits=LIMITS)
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_time_out_of_the_source_is_not_one_of_the_process(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     with pytest.raises(TimeoutError, match="of the source"):
-        await Unpacker().unpack(
+        await LayerUnpacker().unpack(
             Stream(LAYER[:5000], then_fails=TimeoutError("of the source"))(),
             tmp_path / "target",
             diff_id=None,
@@ -205,7 +207,7 @@ async def test_a_source_is_read_no_further_than_the_fault(tmp_path: Path) -> Non
     (tmp_path / "target").mkdir()
     stream = Stream(b"no tar at all" * 100, then_waits=True)
     with pytest.raises(errors.Invalid, match="not a tar"):
-        await Unpacker().unpack(stream(), tmp_path / "target", diff_id=None, limits=LIMITS)
+        await LayerUnpacker().unpack(stream(), tmp_path / "target", diff_id=None, limits=LIMITS)
     assert stream.is_closed
 
 
@@ -233,7 +235,7 @@ NONSENSE = {
 async def test_what_a_process_says_is_not_taken_on_trust(
     said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry.node.layers.children._PROGRAM", NONSENSE[said])
+    monkeypatch.setattr("skerry.node.layers.unpacker_process._PROGRAM", NONSENSE[said])
     with pytest.raises(errors.Internal, match="died or made no sense"):
         await unpack(LAYER, tmp_path / "target", diff_id=digest_of(LAYER))
     assert list(tmp_path.iterdir()) == []
@@ -250,7 +252,7 @@ async def test_a_process_that_stands_still_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     before = children()
     task = asyncio.create_task(
-        Unpacker(idle_s=0.5).unpack(endless(), tmp_path / "target", diff_id=None, limits=LIMITS)
+        LayerUnpacker(idle_s=0.5).unpack(endless(), tmp_path / "target", diff_id=None, limits=LIMITS)
     )
     (pid,) = await eventually(lambda: children() - before)
     os.kill(pid, signal.SIGSTOP)
@@ -262,7 +264,7 @@ async def test_a_process_that_stands_still_is_given_up(tmp_path: Path) -> None:
 
 async def test_time_does_not_run_while_the_process_has_no_input() -> None:
     async with asyncio.timeout(60) as deadline:  # noqa: ASYNC100 - it is the thing under test
-        watch = Watch(deadline, 5)
+        watch = ProgressWatchdog(deadline, 5)
         watch.pause()
         watch.restart()  # a line came, from what it had been given before
         assert deadline.when() is None
@@ -275,8 +277,8 @@ async def test_a_full_disk_is_told_as_such_and_left_empty(tmp_path: Path) -> Non
     try:
         (tmp_path / "target").mkdir()
         stream = Stream(pack(file("a", bytes(5 << 20))))
-        with pytest.raises(errors.NoRoom, match="disk is full"):
-            await Unpacker().unpack(stream(), tmp_path / "target", diff_id=None, limits=LIMITS)
+        with pytest.raises(errors.ResourcesExhausted, match="disk is full"):
+            await LayerUnpacker().unpack(stream(), tmp_path / "target", diff_id=None, limits=LIMITS)
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path], check=True)
@@ -311,19 +313,20 @@ async def test_a_layer_or_a_folder_that_went_away_is_named_in_plain_words(
     (tmp_path / "target").mkdir()
     (tmp_path / missing).rename(tmp_path / "elsewhere")
     with pytest.raises(errors.Internal, match=f"{missing} cannot be opened"):
-        await Unpacker().unpack(tmp_path / "layer", tmp_path / "target", diff_id=None, limits=LIMITS)
+        await LayerUnpacker().unpack(tmp_path / "layer", tmp_path / "target", diff_id=None, limits=LIMITS)
     assert not (tmp_path / "target").exists()
 
 
 AGENT = """
 import asyncio, os, sys
 from pathlib import Path
-from skerry.node.layers.unpacking import Unpacker, UnpackLimits
+from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackLimits
 async def silent():
     yield bytes(100)
     await asyncio.Event().wait()
     yield b""
-asyncio.run(Unpacker().unpack(silent(), Path(sys.argv[1]), diff_id=None, limits=UnpackLimits(1000, 1000)))
+limits = UnpackLimits(1000, 1000)
+asyncio.run(LayerUnpacker().unpack(silent(), Path(sys.argv[1]), diff_id=None, limits=limits))
 """
 
 

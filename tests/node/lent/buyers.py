@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from skerry.model import errors
 from skerry.model.ids import InstanceId
-from skerry.model.orders import Order, Report
-from skerry.model.sessions import Acknowledged, Down, Hello, Orders, Welcome
-from skerry.wire.nodes import links, messages
-from skerry.wire.proto import nodes_pb2 as pb
+from skerry.model.node_messages import NodeHello, OrderUpdate, ReportAck, ServerMessage, SessionConfig
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.transport.links.nodes import messages, tunnel_connection
+from skerry.transport.proto import nodes_pb2 as pb
 from tests.node.instances import worlds
 from tests.support.waiting import eventually
 
@@ -55,15 +55,17 @@ def tunnel() -> tuple[End, End]:
 class Buyer:
     """A control plane that gives orders over one tunnel and acknowledges what it is told."""
 
-    def __init__(self, welcome: Welcome = QUICK, *, acknowledges: bool = True) -> None:
+    def __init__(self, welcome: SessionConfig = QUICK, *, acknowledges: bool = True) -> None:
         self.near, self.far = tunnel()  # the far end is the node's
         self.welcome = welcome
         self.acknowledges = acknowledges
-        self.hello: Hello | None = None
-        self.reports: list[Report] = []
+        self.hello: NodeHello | None = None
+        self.reports: list[InstanceReport] = []
         self.heartbeats = 0
         self.failure: errors.SkerryError | None = None
-        self._link: links.Link[pb.ToNode, pb.FromNode] = links.Link(self.near, pb.FromNode)
+        self._link: tunnel_connection.TunnelMessageStream[pb.ToNode, pb.FromNode] = (
+            tunnel_connection.TunnelMessageStream(self.near, pb.FromNode)
+        )
         self._sequence = 0
         self._tasks: list[asyncio.Future[None]] = []
 
@@ -73,8 +75,8 @@ class Buyer:
 
     async def _listen(self) -> None:
         try:
-            self.hello = links.hello_of(await self._link.recv_message())
-            await self._link.send_message(messages.told_welcome(self.welcome))
+            self.hello = tunnel_connection.decode_first_hello(await self._link.recv_message())
+            await self._link.send_message(messages.encode_welcome(self.welcome))
             while (message := await self._link.recv_message()) is not None:
                 await self._hear(message)
         except errors.SkerryError as error:
@@ -85,25 +87,25 @@ class Buyer:
             case "heartbeat":
                 self.heartbeats += 1
             case "reports":
-                batch = messages.reports_of(message.reports)
+                batch = messages.decode_reports(message.reports)
                 self.reports += batch.reports
                 if self.acknowledges:
-                    await self.say(Acknowledged(batch.sequence))
+                    await self.say(ReportAck(batch.sequence))
 
-    async def say(self, *down: Down) -> None:
+    async def say(self, *down: ServerMessage) -> None:
         for each in down:
-            for part in messages.told(each):
+            for part in messages.encode_server_message(each):
                 await self._link.send_message(part)
 
-    async def order(self, *orders: Order, whole: bool = True) -> None:
+    async def order(self, *orders: InstanceOrder, whole: bool = True) -> None:
         await self.welcomed()
         self._sequence += 1
-        await self.say(Orders(self._sequence, is_whole=whole, orders=orders))
+        await self.say(OrderUpdate(self._sequence, is_whole=whole, orders=orders))
 
-    async def welcomed(self) -> Hello:
+    async def welcomed(self) -> NodeHello:
         return await eventually(lambda: self.hello, what="the node says hello")
 
-    def last(self, instance: str = worlds.ID) -> Report | None:
+    def last(self, instance: str = worlds.ID) -> InstanceReport | None:
         told = [report for report in self.reports if report.instance == instance]
         return told[-1] if told else None
 
@@ -112,12 +114,12 @@ class Buyer:
         told = [str(report.status) for report in self.reports if report.instance == InstanceId(instance)]
         return [status for at, status in enumerate(told) if at == 0 or told[at - 1] != status]
 
-    async def until(self, status: str, instance: str = worlds.ID) -> Report:
-        def reached() -> Report | None:
+    async def until(self, status: str, instance: str = worlds.ID) -> InstanceReport:
+        def reached() -> InstanceReport | None:
             last = self.last(instance)
             return last if last is not None and str(last.status) == status else None
 
-        return await eventually(reached, within=60, what=f"{instance} is {status}, not {self.last(instance)}")
+        return await eventually(reached, what=f"{instance} is {status}, not {self.last(instance)}")
 
     def hang_up(self) -> None:
         self.far.incoming.put_nowait(errors.Unavailable("the tunnel was closed at its other end"))

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from skerry.kit.clock import SystemClock
-from skerry.model.images import Image, PullProgress
-from skerry.model.orders import Order
-from skerry.model.sessions import OpenTunnel
-from skerry.model.statuses import Desired
-from skerry.model.tunnels import SessionAsk
+from skerry.model.images import Image, ImageAccess, PullProgress
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.orders import InstanceOrder
+from skerry.model.statuses import DesiredStatus
+from skerry.model.streams import GuestSessionRequest
+from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.instances.tunnel_handler import TunnelHandler
+from skerry.node.guests.leased_cells import LeasedCells
 from skerry.node.images.images import Images
-from skerry.node.instances.instances import NodeInstances
-from skerry.node.instances.tunnels import Tunnels
-from skerry.node.lent.cells import LentCells
-from skerry.wire.nodes.links import LinkConnection
+from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 from tests.node.containers.real import Agent, Ground
 from tests.node.instances import worlds
 from tests.node.lent.buyers import QUICK, Buyer, End
@@ -33,9 +33,14 @@ class AnyImages:
         self._images = images
 
     async def ensure(
-        self, reference: str, *, owner: str, on_progress: Callable[[PullProgress], None]
+        self,
+        reference: str,
+        *,
+        access: ImageAccess,
+        owner: str,
+        on_progress: Callable[[PullProgress], None],
     ) -> Image:
-        return await self._images.ensure(reference, owner=owner, on_progress=on_progress)
+        return await self._images.ensure(reference, access=access, owner=owner, on_progress=on_progress)
 
     def release(self, owner: str) -> None:
         self._images.release(owner)
@@ -46,22 +51,22 @@ class Lender:
     """A node that is up."""
 
     agent: Agent
-    lent: LentCells
+    lent: LeasedCells
     instances: NodeInstances
-    tunnels: Tunnels
+    tunnels: TunnelHandler
     buyers: list[Buyer] = field(default_factory=list)
 
-    async def lend(self, wanted: Order | None = None) -> None:
+    async def lend(self, wanted: InstanceOrder | None = None) -> None:
         wanted = wanted or contract()
         await self.instances.apply([wanted], is_whole=False)
-        await eventually(lambda: self.instances.copy(wanted.instance).history.status == "RUNNING", within=60)
+        await eventually(lambda: self.instances.copy(wanted.instance).history.status == "RUNNING")
 
     def buyer(self) -> Buyer:
         buyer = Buyer()
         self.buyers.append(buyer)
 
         async def serve(end: End) -> None:
-            await self.tunnels.serve(OpenTunnel("t", CONTRACT, SessionAsk()), end)
+            await self.tunnels.serve(TunnelRequest("t", CONTRACT, GuestSessionRequest()), end)
 
         buyer.begin(serve)
         return buyer
@@ -76,20 +81,20 @@ class Lender:
 async def lender(ground: Ground) -> AsyncIterator[Lender]:
     async with ground.agent() as agent:
         clock, folder = SystemClock(), ground.folder
-        lent = await LentCells.open(
+        lent = await LeasedCells.open(
             folder / "lent",
             agent.cells,
             agent.containers,
             AnyImages(agent.images),
             ground.settings,
             clock,
-            connect=LinkConnection,
+            connect=TunnelConnection,
         )
         instances = await NodeInstances.open(
             folder / "instances", agent.containers, agent.images, clock, cells=lent
         )
         await instances.hold_to(QUICK)
-        here = Lender(agent, lent, instances, Tunnels(instances, agent.containers, lent))
+        here = Lender(agent, lent, instances, TunnelHandler(instances, agent.containers, lent))
         try:
             yield here
         finally:
@@ -99,7 +104,9 @@ async def lender(ground: Ground) -> AsyncIterator[Lender]:
             await lent.close()
 
 
-def guests_order(*arguments: str, desired: Desired = Desired.RUNNING, **more: Any) -> Order:
+def guests_order(
+    *arguments: str, desired: DesiredStatus = DesiredStatus.RUNNING, **more: Any
+) -> InstanceOrder:
     return worlds.order(
         desired, uri=Ground.reference, **({"arguments": arguments or ("sleep", "1000")} | more)
     )

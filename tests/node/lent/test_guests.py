@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.model import errors
-from skerry.model.cells import Stream
+from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId
+from skerry.model.node_messages import ServerList, SessionClose, TunnelRequest
 from skerry.model.ports import PortMapping
-from skerry.model.sessions import Goodbye, OpenTunnel, Servers
-from skerry.model.statuses import Desired, Status
-from skerry.model.tunnels import Channel, ExecAsk, GuestAsk, LogsAsk
-from skerry.model.workloads import Kind
-from skerry.node import session
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.streams import ExecStreamRequest, GuestStreamRequest, LogStreamRequest, TunnelChannel
+from skerry.model.workloads import WorkloadKind
+from skerry.node.agent import agent
 from tests.node.instances.worlds import ID, order
 from tests.node.lent.buyers import QUICK
 from tests.node.lent.ground import BOUGHT, CELL, CONTRACT, Ground
@@ -27,7 +27,7 @@ class TestAConversation:
         await ground.lend()
         hello = await ground.buyer().welcomed()
         assert (hello.name, hello.room) == (CONTRACT, BOUGHT)
-        assert (hello.facts, hello.labels, hello.subnet) == (session.facts(), {}, "")
+        assert (hello.facts, hello.labels, hello.subnet) == (agent.facts(), {}, "")
 
     async def test_carries_orders_down_and_reports_up_until_they_are_known(self, ground: Ground) -> None:
         await ground.lend()
@@ -38,7 +38,7 @@ class TestAConversation:
         assert view is not None
         assert (view.spec.inside, view.spec.is_apart, view.spec.environment) == (CELL, True, ("A=1",))
         assert report.ip == view.address
-        await buyer.order(order(Desired.DESTROYED))
+        await buyer.order(order(DesiredStatus.DESTROYED))
         await buyer.until("TERMINATED")
         assert buyer.statuses() == ["STARTING", "RUNNING", "TERMINATED"]
         copies = ground.folder / "lent" / CELL / "instances" / "copies"
@@ -56,7 +56,7 @@ class TestAConversation:
 
         def is_back() -> bool:
             last = second.last()
-            return last is not None and (last.status, last.restarts) == (Status.RUNNING, 1)
+            return last is not None and (last.status, last.restarts) == (InstanceStatus.RUNNING, 1)
 
         await ground.later(is_back)
         assert "CRASHED" in second.statuses()
@@ -65,7 +65,7 @@ class TestAConversation:
         await ground.lend()
         older, newer = ground.buyer(), ground.buyer()
         await eventually(lambda: older.failure)
-        assert isinstance(older.failure, errors.Refused)
+        assert isinstance(older.failure, errors.FailedPrecondition)
         await newer.order(order())
         await newer.until("RUNNING")
         newest = ground.buyer()
@@ -77,7 +77,7 @@ class TestAConversation:
         await ground.lend()
         buyer = ground.buyer()
         await buyer.welcomed()
-        await buyer.say(Servers(("10.0.0.1:1",)), OpenTunnel("t", InstanceId(ID), LogsAsk()))
+        await buyer.say(ServerList(("10.0.0.1:1",)), TunnelRequest("t", InstanceId(ID), LogStreamRequest()))
         await buyer.order(order())
         await buyer.until("RUNNING")
 
@@ -85,7 +85,7 @@ class TestAConversation:
         await ground.lend()
         buyer = ground.buyer()
         await buyer.welcomed()
-        await buyer.say(Goodbye("this server stops"))
+        await buyer.say(SessionClose("this server stops"))
         await eventually(lambda: buyer.failure)
         assert "this server stops" in str(buyer.failure)
 
@@ -111,7 +111,7 @@ class TestOrders:
         ("wanted", "why"),
         [
             ({"ports": (PortMapping(8080, 80),)}, "publishes no ports"),
-            ({"kind": Kind.CELL}, "cannot be lent on"),
+            ({"kind": WorkloadKind.CELL}, "cannot be lent on"),
             ({"room": replace(BOUGHT, memory=BOUGHT.memory + 1)}, "lacks 1 MB of memory"),
         ],
     )
@@ -120,10 +120,32 @@ class TestOrders:
     ) -> None:
         await ground.lend()
         buyer = ground.buyer()
-        await buyer.order(order(**wanted))
+        await buyer.order(order(**wanted, restart="on-failure"))
         report = await buyer.until("FAILED")
         assert why in report.reason
         assert ground.containers.list() == []
+
+    async def test_that_reach_out_of_the_cell_are_tried_again_for_ever_with_restart_always(
+        self, ground: Ground
+    ) -> None:
+        await ground.lend()
+        buyer = ground.buyer()
+        await buyer.order(order(ports=(PortMapping(8080, 80),)))
+
+        def is_tried_again() -> bool:
+            ground.machine.clock.advance(1)
+            report = buyer.last()
+            return report is not None and "publishes no ports" in report.reason and "tried 3" in report.reason
+
+        await eventually(is_tried_again)
+        last = buyer.last()
+        assert last is not None
+        assert last.status is InstanceStatus.STARTING
+        assert last.reason.startswith("not started yet: ")
+        assert last.retry_at is not None
+        # What the node refuses is mended by another order, like anything else.
+        await buyer.order(order(generation=2))
+        await buyer.until("RUNNING")
 
     async def test_beyond_the_most_there_may_be_fail_and_leave_nothing(self, ground: Ground) -> None:
         await ground.leave()
@@ -137,7 +159,9 @@ class TestOrders:
         copies = ground.folder / "lent" / CELL / "instances" / "copies"
         assert {path.name for path in copies.iterdir()} == {"i0.json", "i1.json"}
         # What is gone makes place, and what never was is gone when it should be.
-        await buyer.order(order(Desired.DESTROYED, id="i0"), order(Desired.DESTROYED, id="i4"), whole=False)
+        await buyer.order(
+            order(DesiredStatus.DESTROYED, id="i0"), order(DesiredStatus.DESTROYED, id="i4"), whole=False
+        )
         for id in ("i0", "i4"):
             await buyer.until("TERMINATED", id)
         await eventually(lambda: len(list(copies.iterdir())) == 1)
@@ -163,27 +187,27 @@ class TestTunnels:
         buyer = ground.buyer()
         await buyer.order(order())
         await buyer.until("RUNNING")
-        tunnel = ground.ask(GuestAsk(ID, LogsAsk(stream=Stream.STDOUT)))
+        tunnel = ground.ask(GuestStreamRequest(ID, LogStreamRequest(stream=OutputChannel.STDOUT)))
         await eventually(lambda: tunnel.is_ended)
-        assert (tunnel.failure, tunnel.heard(Channel.LOST)) == (None, b"")
+        assert (tunnel.failure, tunnel.heard(TunnelChannel.LOST)) == (None, b"")
 
     async def test_to_what_is_not_in_the_cell_say_so(self, ground: Ground) -> None:
         await ground.instances.apply([order(id="mine")], is_whole=False)
         await ground.lend()
-        for ask in (LogsAsk(), ExecAsk(("true",))):
-            tunnel = ground.ask(GuestAsk(InstanceId("mine"), ask))
+        for ask in (LogStreamRequest(), ExecStreamRequest(("true",))):
+            tunnel = ground.ask(GuestStreamRequest(InstanceId("mine"), ask))
             await eventually(lambda: tunnel.failure)  # noqa: B023 - awaited
             assert isinstance(tunnel.failure, errors.NotFound)
 
     async def test_are_not_too_many(self, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("skerry.node.lent.guests._MOST_TUNNELS", 1)
+        monkeypatch.setattr("skerry.node.guests.agent._MOST_TUNNELS", 1)
         await ground.lend()
         buyer = ground.buyer()
         await buyer.order(order())
         await buyer.until("RUNNING")
-        first = ground.ask(GuestAsk(ID, LogsAsk(follow=True)))
+        first = ground.ask(GuestStreamRequest(ID, LogStreamRequest(follow=True)))
         await eventually(lambda: ground.lent._guest(CELL)._asks)
-        second = ground.ask(GuestAsk(ID, LogsAsk()))
+        second = ground.ask(GuestStreamRequest(ID, LogStreamRequest()))
         await eventually(lambda: second.failure)
         assert isinstance(second.failure, errors.Overloaded)
         first.hang_up()

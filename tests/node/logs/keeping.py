@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from skerry.kit.gaps import Gap
-from skerry.node.logs.readers import Item, Record
+from skerry.kit.sequence_gap import SequenceGap
+from skerry.node.logs.readers import LogRecord, RingItem
 from skerry.node.logs.rings import RingWriter
 
 STREAM = "stdout"
@@ -61,17 +61,17 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def assert_numbers_are_whole(items: Iterable[Item], after: int, last: int) -> set[int]:
+def assert_numbers_are_whole(items: Iterable[RingItem], after: int, last: int) -> set[int]:
     """Each number after `after` up to `last` is there once, in order, or in a gap; gives those in gaps."""
     expected = after + 1
     missing: set[int] = set()
     for item in items:
-        if isinstance(item, Gap):
+        if isinstance(item, SequenceGap):
             assert item.first == expected <= item.last
             missing.update(range(item.first, item.last + 1))
             expected = item.last + 1
         else:
-            assert isinstance(item, Record)
+            assert isinstance(item, LogRecord)
             assert item.seq == expected
             expected += 1
     assert expected == last + 1

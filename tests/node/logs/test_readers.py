@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from skerry.kit import inotify
-from skerry.kit.gaps import Gap
-from skerry.node.logs.readers import Item, Record, RingReader
+from skerry.kit.sequence_gap import SequenceGap
+from skerry.node.logs.readers import LogRecord, RingItem, RingReader
 from tests.node.logs.keeping import (
     STREAM,
     Ring,
@@ -39,7 +39,7 @@ async def writer_process(
         await process.wait()
 
 
-async def collect(reader: RingReader, after: int = 0) -> list[Item]:
+async def collect(reader: RingReader, after: int = 0) -> list[RingItem]:
     async with aclosing(reader.follow(after)) as following:
         return [item async for item in following]
 
@@ -52,11 +52,11 @@ def test_a_follower_gets_what_was_there_what_comes_and_the_end(
         with Ring(tmp_path) as writer:
             writer.write(b"before", 1)
             async with aclosing(RingReader(tmp_path, STREAM, look_again_s=60).follow()) as following:
-                assert await anext(following) == Record(1, 1, b"before")
+                assert await anext(following) == LogRecord(1, 1, b"before")
                 waiting = asyncio.ensure_future(anext(following))
                 await asyncio.sleep(0)
                 writer.write(b"after", 2)
-                assert await waiting == Record(2, 2, b"after")
+                assert await waiting == LogRecord(2, 2, b"after")
                 writer.end(3)
                 with pytest.raises(StopAsyncIteration):
                     await anext(following)
@@ -81,7 +81,7 @@ ring.end(now())
     for after, items in zip(starts, read, strict=True):
         assert_numbers_are_whole(items, after, max(after, 3000))
         for item in items:
-            if isinstance(item, Record):
+            if isinstance(item, LogRecord):
                 assert item.data == str(item.seq).encode() * (item.seq % 50 + 1)
 
 
@@ -89,16 +89,16 @@ async def test_a_slow_follower_gets_a_gap_and_goes_on_with_the_oldest_that_is_ke
     with Ring(tmp_path, max_bytes=1024) as writer:
         async with aclosing(RingReader(tmp_path, STREAM).follow()) as following:
             writer.write(b"first", 0)
-            assert await anext(following) == Record(1, 0, b"first")
+            assert await anext(following) == LogRecord(1, 0, b"first")
             for _ in range(200):
                 writer.write(b"more", 0)
             writer.end(0)
             rest = [item async for item in following]
     assert_numbers_are_whole(rest, 1, 201)
-    (gap,) = [item for item in rest if isinstance(item, Gap)]
+    (gap,) = [item for item in rest if isinstance(item, SequenceGap)]
     # What the segment that it had open still holds comes before the gap.
     assert gap.last - gap.first > 100
-    assert isinstance(rest[0], Record)
+    assert isinstance(rest[0], LogRecord)
 
 
 async def test_a_segment_that_is_open_stays_readable_when_the_ring_drops_it(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ async def test_a_segment_that_is_open_stays_readable_when_the_ring_drops_it(tmp_
         for _ in range(3):
             writer.write(b"kept", 0)
         reading = RingReader(tmp_path, STREAM).read()
-        assert next(reading) == Record(1, 0, b"kept")
+        assert next(reading) == LogRecord(1, 0, b"kept")
         for segment in segments(tmp_path):
             segment.unlink()
-        assert list(reading) == [Record(2, 0, b"kept"), Record(3, 0, b"kept")]
+        assert list(reading) == [LogRecord(2, 0, b"kept"), LogRecord(3, 0, b"kept")]
 
 
 async def test_reading_what_is_there_ends_although_the_writer_does_not(tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ while True:
         process.kill()
         items = await following
     last = items[-1]
-    assert isinstance(last, Record)
+    assert isinstance(last, LogRecord)
     assert_numbers_are_whole(items, 0, last.seq)
-    assert all(item.data == item.data[:1000] * 60 for item in items if isinstance(item, Record))
+    assert all(item.data == item.data[:1000] * 60 for item in items if isinstance(item, LogRecord))
     with Ring(tmp_path, max_bytes=1024 * 1024) as writer:
         writer.write(b"next", 0)
-    (record,) = [item for item in reader.read(last.seq) if isinstance(item, Record)]
+    (record,) = [item for item in reader.read(last.seq) if isinstance(item, LogRecord)]
     assert record.data == b"next"
     assert record.seq - last.seq in (1, 2)
 
@@ -171,13 +171,13 @@ async def test_following_ends_when_the_folder_is_removed(tmp_path: Path) -> None
         writer.write(b"first", 0)
         reader = RingReader(folder, STREAM, look_again_s=0.01)
         async with aclosing(reader.follow()) as following:
-            assert await anext(following) == Record(1, 0, b"first")
+            assert await anext(following) == LogRecord(1, 0, b"first")
             writer.write(b"last", 0)
             shutil.rmtree(folder)
             folder.mkdir()  # another one of that name is not this stream
             with Ring(folder) as other:
                 other.write(b"other", 0)
-            assert [item async for item in following] == [Record(2, 0, b"last")]
+            assert [item async for item in following] == [LogRecord(2, 0, b"last")]
 
 
 async def test_a_folder_that_was_never_there_has_nothing(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_follower_that_waits_before_the_first_output_gets_it(tmp_path: P
     with Ring(tmp_path) as writer:
         writer.write(b"first", 0)
         writer.end(0)
-    assert await following == [Record(1, 0, b"first")]
+    assert await following == [LogRecord(1, 0, b"first")]
 
 
 async def test_a_cancelled_follower_closes_its_files(tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ async def test_without_inotify_following_still_works(tmp_path: Path, monkeypatch
     def refuse(path: str) -> None:
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(inotify, "Watch", refuse)
+    monkeypatch.setattr(inotify, "DirectoryWatch", refuse)
     reader = RingReader(tmp_path, STREAM, look_again_s=0.01)
     following = asyncio.ensure_future(collect(reader))
     await asyncio.sleep(0)
     with Ring(tmp_path) as writer:
         writer.write(b"first", 0)
         writer.end(0)
-    assert await following == [Record(1, 0, b"first")]
+    assert await following == [LogRecord(1, 0, b"first")]

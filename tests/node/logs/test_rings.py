@@ -13,9 +13,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from skerry.kit.gaps import Gap
+from skerry.kit.sequence_gap import SequenceGap
 from skerry.node.logs import rings
-from skerry.node.logs.readers import Record, RingReader
+from skerry.node.logs.readers import LogRecord, RingReader
 from tests.node.logs.keeping import STREAM, Ring, assert_numbers_are_whole, segments, size_of
 from tests.test_repo import imported_by
 
@@ -35,7 +35,7 @@ shapes = strategies.integers(100, 3000).flatmap(
 )
 
 
-def read(folder: Path, after: int = 0) -> list[Record | Gap]:
+def read(folder: Path, after: int = 0) -> list[LogRecord | SequenceGap]:
     return list(RingReader(folder, STREAM).read(after))
 
 
@@ -81,10 +81,10 @@ def test_reading_gives_the_newest_part_in_order_and_gaps_for_all_that_is_missing
         # The end has a number too, and is no item.
         missing = assert_numbers_are_whole(items, after, max(after, last - 1))
         for item in items:
-            if isinstance(item, Record):
+            if isinstance(item, LogRecord):
                 assert item.data == written[item.seq]
         dropped = missing - torn
-        kept = {item.seq for item in items if isinstance(item, Record)}
+        kept = {item.seq for item in items if isinstance(item, LogRecord)}
         assert not dropped or not kept or max(dropped) < min(kept)
         if dropped and all(kind == "write" for kind, _ in steps):
             assert size_of(folder) >= max_bytes - 2 * segment_bytes
@@ -95,8 +95,8 @@ def test_a_record_has_its_number_its_time_and_its_bytes(tmp_path: Path) -> None:
         writer.write(b"one", 11)
         writer.write(memoryview(b"\xff\x00\n"), 12)
         writer.write(b"", 13)
-    assert read(tmp_path) == [Record(1, 11, b"one"), Record(2, 12, b"\xff\x00\n")]
-    assert read(tmp_path, after=1) == [Record(2, 12, b"\xff\x00\n")]
+    assert read(tmp_path) == [LogRecord(1, 11, b"one"), LogRecord(2, 12, b"\xff\x00\n")]
+    assert read(tmp_path, after=1) == [LogRecord(2, 12, b"\xff\x00\n")]
     assert read(tmp_path, after=2) == []
 
 
@@ -108,7 +108,7 @@ def test_the_streams_of_an_executable_stand_side_by_side(tmp_path: Path) -> None
         writer.end(0)
     os.close(descriptor)
     for stream in ("stdout", "stderr", "stdout-old"):
-        assert list(RingReader(tmp_path, stream).read()) == [Record(1, 0, stream.encode())]
+        assert list(RingReader(tmp_path, stream).read()) == [LogRecord(1, 0, stream.encode())]
 
 
 @pytest.mark.parametrize("segment_bytes", [rings.HEADER.size, 2049])
@@ -122,8 +122,8 @@ def test_more_than_a_record_may_hold_is_divided(tmp_path: Path) -> None:
         data = os.urandom(rings.MAX_RECORD * 2 + 1)
         writer.write(data, 0)
     records = read(tmp_path)
-    assert [len(r.data) for r in records if isinstance(r, Record)] == [rings.MAX_RECORD] * 2 + [1]
-    assert b"".join(r.data for r in records if isinstance(r, Record)) == data
+    assert [len(r.data) for r in records if isinstance(r, LogRecord)] == [rings.MAX_RECORD] * 2 + [1]
+    assert b"".join(r.data for r in records if isinstance(r, LogRecord)) == data
 
 
 def test_output_is_readable_by_its_owner_only(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_a_torn_tail_is_never_read_as_data_and_a_new_writer_goes_on_after_it(
         writer.write(b"torn!", 2)
     (segment,) = segments(tmp_path)
     os.truncate(segment, rings.HEADER.size + len(b"whole") + cut)
-    assert read(tmp_path) == [Record(1, 1, b"whole")]
+    assert read(tmp_path) == [LogRecord(1, 1, b"whole")]
 
     with Ring(tmp_path) as writer:
         writer.write(b"next", 3)
-    assert read(tmp_path) == [Record(1, 1, b"whole"), Gap(2, 2), Record(3, 3, b"next")]
+    assert read(tmp_path) == [LogRecord(1, 1, b"whole"), SequenceGap(2, 2), LogRecord(3, 3, b"next")]
 
 
 def test_a_segment_with_nothing_but_a_torn_record_is_passed_by(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_segment_with_nothing_but_a_torn_record_is_passed_by(tmp_path: Path) -
     assert read(tmp_path, after=4) == []
     with Ring(tmp_path) as writer:
         writer.write(b"next", 3)
-    assert read(tmp_path, after=4) == [Gap(5, 5), Record(6, 3, b"next")]
+    assert read(tmp_path, after=4) == [SequenceGap(5, 5), LogRecord(6, 3, b"next")]
 
 
 def test_a_new_writer_goes_on_with_the_numbers_also_after_an_end(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_new_writer_goes_on_with_the_numbers_also_after_an_end(tmp_path: Path)
         with Ring(tmp_path) as writer:
             writer.write(text, 0)
             writer.end(0)
-    assert read(tmp_path) == [Record(1, 0, b"one"), Record(3, 0, b"two")]
+    assert read(tmp_path) == [LogRecord(1, 0, b"one"), LogRecord(3, 0, b"two")]
 
 
 def test_a_folder_that_is_gone_loses_the_output_and_raises_nothing(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_a_full_disk_loses_records_and_readers_see_which(small_disk: Path) -> No
     missing = assert_numbers_are_whole(items, 0, 12)
     assert missing
     assert max(missing) == 11
-    assert items[0] == Record(1, 0, b"before" * 100)
-    assert items[-1] == Record(12, 0, b"after")
-    assert {r.data for r in items[1:-1] if isinstance(r, Record)} <= {b"x" * 5000}
+    assert items[0] == LogRecord(1, 0, b"before" * 100)
+    assert items[-1] == LogRecord(12, 0, b"after")
+    assert {r.data for r in items[1:-1] if isinstance(r, LogRecord)} <= {b"x" * 5000}
 
 
 @pytest.mark.root

@@ -7,29 +7,29 @@ from collections.abc import AsyncIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.kit.gaps import Gap
-from skerry.model.cells import Stream
-from skerry.node.logs import tails
-from skerry.node.logs.readers import Item, Record
+from skerry.kit.sequence_gap import SequenceGap
+from skerry.model.cells import OutputChannel
+from skerry.node.logs import tail
+from skerry.node.logs.readers import LogRecord, RingItem
 
 PIECES = st.lists(
-    st.tuples(st.sampled_from(list(Stream)), st.text("ab\n", max_size=6).map(str.encode)), max_size=12
+    st.tuples(st.sampled_from(list(OutputChannel)), st.text("ab\n", max_size=6).map(str.encode)), max_size=12
 )
 
 
-async def each(pieces: list[tuple[Stream, Item]]) -> AsyncIterator[tuple[Stream, Item]]:
+async def each(pieces: list[tuple[OutputChannel, RingItem]]) -> AsyncIterator[tuple[OutputChannel, RingItem]]:
     for piece in pieces:
         yield piece
 
 
-def records(pieces: list[tuple[Stream, bytes]]) -> list[tuple[Stream, Item]]:
-    return [(stream, Record(number, 0, data)) for number, (stream, data) in enumerate(pieces, 1)]
+def records(pieces: list[tuple[OutputChannel, bytes]]) -> list[tuple[OutputChannel, RingItem]]:
+    return [(stream, LogRecord(number, 0, data)) for number, (stream, data) in enumerate(pieces, 1)]
 
 
-def lines_in_order(pieces: list[tuple[Stream, bytes]]) -> list[tuple[Stream, bytes]]:
+def lines_in_order(pieces: list[tuple[OutputChannel, bytes]]) -> list[tuple[OutputChannel, bytes]]:
     """The slow and obvious way: byte for byte, a line is where its first byte is."""
-    lines: list[tuple[Stream, bytearray]] = []
-    begun: dict[Stream, bytearray] = {}
+    lines: list[tuple[OutputChannel, bytearray]] = []
+    begun: dict[OutputChannel, bytearray] = {}
     for stream, data in pieces:
         for number in data:
             if stream not in begun:
@@ -43,29 +43,35 @@ def lines_in_order(pieces: list[tuple[Stream, bytes]]) -> list[tuple[Stream, byt
 @given(PIECES, st.integers(0, 6))
 async def test_what_is_let_through_is_the_last_lines_byte_for_byte(pieces, asked):
     items = records(pieces)
-    skip = tails.Skip(await tails.count(each(items)) - asked)
-    seen = dict.fromkeys(Stream, b"")
+    skip = tail.TailFilter(await tail.count(each(items)) - asked)
+    seen = dict.fromkeys(OutputChannel, b"")
     for stream, item in items:
-        if isinstance(kept := skip.take(stream, item), Record):
+        if isinstance(kept := skip.take(stream, item), LogRecord):
             assert (kept.seq, kept.time_ns) == (item.seq, item.time_ns)
             seen[stream] += kept.data
     last = lines_in_order(pieces)[-asked:] if asked else []
-    assert seen == {stream: b"".join(line for whose, line in last if whose is stream) for stream in Stream}
+    assert seen == {
+        stream: b"".join(line for whose, line in last if whose is stream) for stream in OutputChannel
+    }
 
 
 @given(PIECES)
 async def test_lines_are_counted_once_each(pieces):
-    assert await tails.count(each(records(pieces))) == len(lines_in_order(pieces))
+    assert await tail.count(each(records(pieces))) == len(lines_in_order(pieces))
 
 
 async def test_a_gap_before_the_last_lines_is_of_no_interest_and_one_among_them_is():
-    items: list[tuple[Stream, Item]] = [
-        (Stream.STDOUT, Gap(1, 4)),
-        (Stream.STDOUT, Record(5, 0, b"old\nopen")),
-        (Stream.STDOUT, Gap(6, 6)),
-        (Stream.STDOUT, Record(7, 0, b"new\n")),
+    items: list[tuple[OutputChannel, RingItem]] = [
+        (OutputChannel.STDOUT, SequenceGap(1, 4)),
+        (OutputChannel.STDOUT, LogRecord(5, 0, b"old\nopen")),
+        (OutputChannel.STDOUT, SequenceGap(6, 6)),
+        (OutputChannel.STDOUT, LogRecord(7, 0, b"new\n")),
     ]
-    for asked, expected in ((0, []), (1, [Gap(6, 6), b"new\n"]), (2, [b"open", Gap(6, 6), b"new\n"])):
-        skip = tails.Skip(await tails.count(each(items)) - asked)
+    for asked, expected in (
+        (0, []),
+        (1, [SequenceGap(6, 6), b"new\n"]),
+        (2, [b"open", SequenceGap(6, 6), b"new\n"]),
+    ):
+        skip = tail.TailFilter(await tail.count(each(items)) - asked)
         kept = [skip.take(stream, item) for stream, item in items]
-        assert [k.data if isinstance(k, Record) else k for k in kept if k is not None] == expected
+        assert [k.data if isinstance(k, LogRecord) else k for k in kept if k is not None] == expected

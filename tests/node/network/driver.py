@@ -20,8 +20,10 @@ import msgspec
 
 from skerry.kit.clock import SystemClock
 from skerry.model import ports
+from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.settings import NetworkSettings
 from skerry.node.network.network import Network
+from tests.node.network.machines import pool_of
 from tests.support.waiting import eventually
 
 
@@ -47,7 +49,7 @@ async def do(network: Network, verb: str, *rest: str) -> None:
     match verb:
         case "fill":
             running = asyncio.create_task(network.run())
-            await eventually(lambda: len(network._pool._ready) >= network._settings.pool)
+            await eventually(lambda: len(pool_of(network)._ready) >= network._settings.pool)
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
@@ -58,6 +60,12 @@ async def do(network: Network, verb: str, *rest: str) -> None:
         case "seclude":
             (owner,) = rest
             await network.attach(owner, is_apart=True)
+        case "hold":
+            (owner,) = rest
+            await network.attach(owner, policy=NetworkPolicy(Ingress.NODE, Egress.INTERNET))
+        case "restrict":
+            (owner,) = rest
+            await network.restrict(owner, NetworkPolicy(egress=Egress.INTERNET))
         case "detach":
             await asyncio.gather(*(network.detach(owner) for owner in rest))
         case "close":

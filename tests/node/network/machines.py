@@ -7,6 +7,7 @@ machine and container are made in this process, in threads that went there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import itertools
@@ -14,7 +15,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +23,14 @@ import pytest
 
 from skerry.kit.clock import SystemClock
 from skerry.model import ports
+from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
 from skerry.model.settings import NetworkSettings
-from skerry.node.network import kernel
+from skerry.node.kernel import namespaces
+from skerry.node.network.namespace_pool import NamespacePool
 from skerry.node.network.network import Network
+from tests.support.folders import paths_below
+from tests.support.waiting import PATIENCE_S
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="networks need root")
 
@@ -34,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _numbers = itertools.count(1)
 
 T = TypeVar("T")
-WITHIN_S = 10.0
+WITHIN_S = PATIENCE_S
 
 
 def run(*command: str, text: str = "") -> str:
@@ -60,7 +65,7 @@ def inside(place: Path | str, work: Callable[[], T]) -> T:
         enter(place)
         return work()
 
-    return kernel.in_own_thread(go)
+    return namespaces.in_own_thread(go)
 
 
 class Machine:
@@ -71,17 +76,17 @@ class Machine:
         self.place.touch()
 
         def make() -> None:
-            kernel.enter_new_namespace()
-            kernel.keep_namespace(self.place)
+            namespaces.enter_new_namespace()
+            namespaces.keep_namespace(self.place)
             run("ip", "link", "set", "lo", "up")
 
-        kernel.in_own_thread(make)
+        namespaces.in_own_thread(make)
 
     def run(self, *command: str, text: str = "") -> str:
         return inside(self.place, lambda: run(*command, text=text))
 
     def end(self) -> None:
-        kernel.let_go(self.place)
+        namespaces.let_go(self.place)
 
 
 @contextlib.contextmanager
@@ -172,17 +177,55 @@ def exchange(server: socket.socket, caller: socket.socket, address: str, port: i
     return str(seen[0])
 
 
-def cannot_dial(place: Path | str, address: str, port: int) -> bool:
+def cannot_dial(place: Path | str, address: str, port: int, *, within_s: float = 0.3) -> bool:
     """True if nobody answers within a moment, or the answer is no."""
     try:
-        dial(place, address, port, within_s=0.3).close()
+        dial(place, address, port, within_s=within_s).close()
     except OSError:
         return True
     return False
 
 
+Call = tuple[str, str, str, int]  # what it is, from which namespace, to which address and port
+
+
+async def reached(calls: Sequence[Call], *, within_s: float = 0.3) -> list[str]:
+    """Which of `calls` somebody answers, all made at once."""
+    refused = await asyncio.gather(
+        *(
+            asyncio.to_thread(cannot_dial, place, address, port, within_s=within_s)
+            for _, place, address, port in calls
+        )
+    )
+    return [name for (name, *_), is_refused in zip(calls, refused, strict=True) if not is_refused]
+
+
+async def unreached(calls: Sequence[Call]) -> list[str]:
+    """Which of `calls` nobody answers, however long one waits."""
+    answered = await reached(calls, within_s=WITHIN_S)
+    return [name for name, *_ in calls if name not in answered]
+
+
+def frames(place: Path | str, link: str) -> socket.socket:
+    """All that passes by a link, and what is sent there as it is."""
+
+    def make() -> socket.socket:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        made.bind((link, 0))
+        made.settimeout(WITHIN_S)
+        return made
+
+    return inside(place, make)
+
+
 def mappings(*texts: str) -> tuple[PortMapping, ...]:
     return tuple(ports.parse(text) for text in texts)
+
+
+def pool_of(network: Network, policy: NetworkPolicy = OPEN_POLICY) -> NamespacePool:
+    """Its namespaces that wait for containers of `policy`."""
+    assert network._pools is not None
+    return network._pools._pools[policy]
 
 
 class Ground:
@@ -223,7 +266,7 @@ class Ground:
         return run("nft", "list", "tables").splitlines()
 
     def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+        return [str(path.relative_to(self.folder)) for path in paths_below(self.folder)]
 
     def left(self) -> list[str]:
         """Everything that there is of any Skerry."""
@@ -232,4 +275,4 @@ class Ground:
     def clear(self) -> None:
         """Whatever a failed test left goes; the machine takes links and rules with it."""
         for path in self.mounts():
-            kernel.let_go(Path(path))
+            namespaces.let_go(Path(path))

@@ -14,9 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from skerry.model.network import OPEN_POLICY
 from skerry.node.network.network import Network
 from tests.node.network.driver import do
 from tests.node.network.machines import Ground, listen, needs_root, run, speak
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -43,6 +45,15 @@ APART: list[Call] = [
     ("detach", "a", "c"),
     ("close",),
 ]
+HELD: list[Call] = [
+    ("attach", "a"),
+    ("restrict", "a"),
+    ("hold", "b"),
+    ("hold", "c"),
+    ("detach", "b"),
+    ("detach", "a", "c"),
+    ("close",),
+]
 STEPS = [
     *((f"make.{step}", times) for step in ("file", "kept", "linked", "joined") for times in (1, 2, 3)),
     *((f"attach.{step}", times) for step in ("taken", "recorded") for times in (1, 4)),
@@ -65,7 +76,7 @@ def drive(ground: Ground, script: Iterable[Call], *death: str) -> list[str]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == (-signal.SIGKILL if death else 0)
@@ -77,7 +88,7 @@ def outcome(calls: Iterable[Call]) -> State:
     state: State = {}
     for verb, *rest in calls:
         match verb:
-            case "attach" | "seclude":
+            case "attach" | "seclude" | "hold":
                 state[rest[0]] = tuple(rest[1:])
             case "detach":
                 state = {owner: mappings for owner, mappings in state.items() if owner not in rest}
@@ -104,12 +115,15 @@ def strays(ground: Ground, network: Network) -> list[str]:
         f"table bridge skerry_{ground.key}_apart": ("bridge", "identities"),
         f"table ip skerry_{ground.key}_apart": ("ip", "guests"),
     }
+    held = {each.address for each in attached if each.policy != OPEN_POLICY}
+    ours = {f"table {family} skerry_{ground.key}" for family in ("ip", "bridge")}
     return [
         *sorted(set(ground.links()) ^ links ^ {f"sk-{ground.key}"}),
         *sorted(set(ground.mounts()) ^ mounts),
         *sorted(set(ground.files()) ^ files),
         *sorted(set(re.findall(r"\d+ : [\d.]+ \. \d+", listed)) ^ rules),
-        *sorted(set(ground.tables()) ^ {f"table ip skerry_{ground.key}", *(walls if apart else ())}),
+        *sorted(set(ground.tables()) ^ {*ours, *(walls if apart else ())}),
+        *sorted(held ^ _members("ip", f"skerry_{ground.key}", "internet_only")),
         *(
             stray
             for family, name in (walls.values() if apart else ())
@@ -127,6 +141,9 @@ def _members(family: str, table: str, name: str) -> set[str]:
     ("script", "step", "times"),
     [
         *((SCRIPT, step, times) for step, times in STEPS),
+        *((HELD, f"attach.{step}", times) for step in ("restricted", "recorded") for times in (2, 3)),
+        *((HELD, "detach.unrestricted", times) for times in (1, 2, 3)),
+        (HELD, "restrict.ruled", 1),
         *((APART, step, 2) for step in ("attach.walled", "detach.unwalled")),
         *((APART, step, 1) for step in ("attach.walled", "detach.unwalled", "close.unruled")),
     ],

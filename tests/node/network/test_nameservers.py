@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from skerry.model import errors
 from skerry.node.network import nameservers
-from skerry.node.network.nameservers import Resolver
+from skerry.node.network.nameservers import ResolverConfig
 
 
 def test_the_machines_own_servers_are_used_with_search_and_options() -> None:
     servers = "nameserver 192.0.2.1\nnameserver 192.0.2.2\n"
     text = f"# made by hand\n{servers}search a.example b.example\noptions ndots:2\n"
     found = nameservers.choose((), [text])
-    assert found == Resolver(("192.0.2.1", "192.0.2.2"), ("a.example", "b.example"), ("ndots:2",))
+    assert found == ResolverConfig(("192.0.2.1", "192.0.2.2"), ("a.example", "b.example"), ("ndots:2",))
     assert str(found) == (
         "nameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch a.example b.example\noptions ndots:2\n"
     )
@@ -32,12 +32,14 @@ def test_servers_that_a_container_cannot_reach_are_left_out() -> None:
 def test_behind_a_resolver_on_loopback_are_the_servers_that_it_asks() -> None:
     stub = "nameserver 127.0.0.53\noptions edns0\nsearch a.example\n"
     behind = "nameserver 192.0.2.1\nsearch b.example\n"
-    assert nameservers.choose((), [stub, behind]) == Resolver(("192.0.2.1",), ("a.example",), ("edns0",))
+    assert nameservers.choose((), [stub, behind]) == ResolverConfig(
+        ("192.0.2.1",), ("a.example",), ("edns0",)
+    )
 
 
 def test_servers_of_the_settings_come_in_place_of_the_machines() -> None:
     text = "nameserver 192.0.2.1\nsearch a.example\n"
-    assert nameservers.choose(("192.0.2.53",), [text]) == Resolver(("192.0.2.53",), ("a.example",))
+    assert nameservers.choose(("192.0.2.53",), [text]) == ResolverConfig(("192.0.2.53",), ("a.example",))
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["nameserver 127.0.0.1"], ["nameserver", "nameserver ::1"]])

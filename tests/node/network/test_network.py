@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import json
 import os
+import re
 import socket
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import msgspec
@@ -18,11 +21,13 @@ from skerry.node.network.network import Network
 from tests.node.network.machines import (
     Ground,
     Machine,
+    cannot_dial,
     datagrams,
     inside,
     listen,
     mappings,
     needs_root,
+    pool_of,
     run,
     speak,
 )
@@ -42,9 +47,14 @@ table ip other {
 async def filled(network: Network, ground: Ground, count: int) -> asyncio.Task[None]:
     """Its background loop, after it has made `count` namespaces."""
     running = asyncio.create_task(network.run())
-    await eventually(lambda: len(network._pool._ready) == count, what="the pool is full")
+    await eventually(lambda: len(pool_of(network)._ready) == count, what="the pool is full")
     assert len(ground.mounts()) == count + len(network.attachments())
     return running
+
+
+def addresses_of_bridge() -> list[str]:
+    (bridge,) = json.loads(run("ip", "-j", "-4", "address", "show", "sk-5ce1a7e0"))
+    return [f"{each['local']}/{each['prefixlen']}" for each in bridge["addr_info"]]
 
 
 async def stop(running: asyncio.Task[None]) -> None:
@@ -55,11 +65,11 @@ async def stop(running: asyncio.Task[None]) -> None:
 async def test_an_attachment_is_taken_from_the_pool_and_the_pool_is_filled_again(ground: Ground) -> None:
     async with ground.agent() as network:
         running = await filled(network, ground, 2)
-        ready = list(network._pool._ready)
+        ready = list(pool_of(network)._ready)
         web = await network.attach("web")
         assert web.address == str(ready[0])
         assert (web.prefix, web.gateway) == (24, "10.99.0.1")
-        await eventually(lambda: len(network._pool._ready) == 2)
+        await eventually(lambda: len(pool_of(network)._ready) == 2)
         assert network.attachments() == {"web": web}
         await network.detach("web")
         assert network.attachments() == {}
@@ -101,7 +111,7 @@ async def test_attaching_whose_caller_goes_leaves_its_ports_and_address_free(gro
     async with ground.agent() as network:
         caller = asyncio.create_task(network.attach("web", mappings("8080:80")))
         await asyncio.sleep(0)
-        assert network._pool._making
+        assert pool_of(network)._making
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
         await network.attach("shop", mappings("8080:80"))
@@ -116,7 +126,7 @@ async def test_a_full_subnet_says_so_and_the_pool_keeps_nothing_back(ground: Gro
         owners = [f"c{number}" for number in range(5)]
         given = await asyncio.gather(*(network.attach(owner) for owner in owners))
         assert sorted(each.address for each in given) == [f"10.99.0.{last}" for last in range(2, 7)]
-        with pytest.raises(errors.NoRoom, match=r"all 5 addresses of 10\.99\.0\.0/29"):
+        with pytest.raises(errors.ResourcesExhausted, match=r"all 5 addresses of 10\.99\.0\.0/29"):
             await network.attach("one-too-many", mappings("8080:80"))
         await network.detach("c3")
         assert (await network.attach("next", mappings("8080:80"))).address == given[3].address
@@ -127,7 +137,7 @@ async def test_a_full_subnet_says_so_and_the_pool_keeps_nothing_back(ground: Gro
 async def test_the_smallest_subnet_has_room_for_one(ground: Ground) -> None:
     async with ground.agent(settings=NetworkSettings(subnet="10.99.0.4/30", pool=4)) as network:
         assert (await network.attach("one")).address == "10.99.0.6"
-        with pytest.raises(errors.NoRoom):
+        with pytest.raises(errors.ResourcesExhausted):
             await network.attach("two")
         await network.detach("one")
         assert (await network.attach("two")).address == "10.99.0.6"
@@ -136,7 +146,7 @@ async def test_the_smallest_subnet_has_room_for_one(ground: Ground) -> None:
 
 async def test_the_widest_subnet_works_up_to_its_last_address(ground: Ground) -> None:
     async with ground.agent(settings=NetworkSettings(subnet="10.0.0.0/8", pool=0)) as network:
-        network._addresses._next = 2**24 - 4
+        pool_of(network)._addresses._next = 2**24 - 4
         last = await network.attach("last")
         first = await network.attach("first")
         assert (last.address, first.address) == ("10.255.255.254", "10.0.0.2")
@@ -148,7 +158,7 @@ async def test_the_widest_subnet_works_up_to_its_last_address(ground: Ground) ->
 async def test_a_port_of_another_owner_is_refused_by_name(ground: Ground) -> None:
     async with ground.agent() as network:
         await network.attach("web", mappings("8080:80"))
-        with pytest.raises(errors.Refused, match=r"port 8080/tcp is published by 'web'"):
+        with pytest.raises(errors.FailedPrecondition, match=r"port 8080/tcp is published by 'web'"):
             await network.attach("shop", mappings("9090:90", "8080:80"))
         await network.attach("shop", mappings("9090:90", "8080:80/udp"))
         await network.keep_only(set())
@@ -169,7 +179,9 @@ async def test_a_port_of_a_process_is_refused_by_its_name(
     assert await process.stdout.readline() == b"on\n"
     try:
         async with ground.agent() as network:
-            with pytest.raises(errors.Refused, match=rf"8080/tcp .* by process {process.pid} \(python3"):
+            with pytest.raises(
+                errors.FailedPrecondition, match=rf"8080/tcp .* by process {process.pid} \(python3"
+            ):
                 await network.attach("web", mappings("9090:90", "8080:80"))
             await network.attach("web", mappings("9090:90", "8080:80/udp"))
             await network.detach("web")
@@ -181,12 +193,12 @@ async def test_a_port_that_skerry_listens_on_is_refused(ground: Ground) -> None:
     async with ground.agent() as network:
         with (
             listen(ground.machine.place, "127.0.0.1", 1323),
-            pytest.raises(errors.Refused, match=r"1323/tcp .* Skerry itself"),
+            pytest.raises(errors.FailedPrecondition, match=r"1323/tcp .* Skerry itself"),
         ):
             await network.attach("web", mappings("1323:80"))
         with (
             datagrams(ground.machine.place, port=53),
-            pytest.raises(errors.Refused, match=r"53/udp .* Skerry itself"),
+            pytest.raises(errors.FailedPrecondition, match=r"53/udp .* Skerry itself"),
         ):
             await network.attach("web", mappings("53:53/udp"))
 
@@ -253,12 +265,12 @@ async def test_fifty_at_once_come_and_go_and_leave_nothing(ground: Ground) -> No
         with listen(last.namespace, "0.0.0.0", 80) as listener:
             speak(listener, ground.machine.place, "127.0.0.1", 9049)
         await asyncio.gather(*(network.detach(f"c{number}") for number in range(50)))
-        await eventually(lambda: len(network._pool._ready) >= 2 and not network._pool._making)
-        waiting = len(network._pool._ready)
-        assert network._addresses.free == 253 - waiting
+        await eventually(lambda: len(pool_of(network)._ready) >= 2 and not pool_of(network)._making)
+        waiting = len(pool_of(network)._ready)
+        assert pool_of(network)._addresses.free == 253 - waiting
         assert len(ground.links()) == 1 + waiting
         assert len(ground.mounts()) == waiting
-        assert "elements" not in run("nft", "list", "table", "ip", TABLE)
+        assert not re.search(r"\d : ", run("nft", "list", "table", "ip", TABLE))
         assert list((ground.folder / "attached").iterdir()) == []
         assert len(os.listdir("/proc/self/fd")) <= descriptors
         await stop(running)
@@ -279,7 +291,8 @@ async def test_rules_of_others_are_left_alone(ground: Ground) -> None:
 async def test_a_foreign_chain_that_drops_what_is_forwarded_is_told_of(
     ground: Ground, other: Machine
 ) -> None:
-    text = "table ip filter { chain FORWARD { type filter hook forward priority 0; policy drop; }; }"
+    chain = "type filter hook forward priority 0; policy drop; counter;"
+    text = f"table ip filter {{ chain FORWARD {{ {chain} }}; }}"
     run("nft", "-f", "-", text=text)
     async with ground.agent(settings=msgspec.structs.replace(ground.settings, dns=("192.0.2.9",))) as network:
         (sentence,) = network.lacking()
@@ -289,6 +302,10 @@ async def test_a_foreign_chain_that_drops_what_is_forwarded_is_told_of(
         web = await network.attach("web")
         with datagrams(other.place, port=53) as server, datagrams(web.namespace) as caller:
             caller.sendto(b"dropped", ("192.0.2.9", 53))
+            # It waits in its namespace until the next hop is found.
+            await eventually(
+                lambda: "packets 0 " not in run("nft", "list", "chain", "ip", "filter", "FORWARD")
+            )
             for direction in ("iifname", "oifname"):
                 run("nft", f"add rule ip filter FORWARD {direction} sk-5ce1a7e0 accept")
             caller.sendto(b"through", ("192.0.2.9", 53))
@@ -297,13 +314,16 @@ async def test_a_foreign_chain_that_drops_what_is_forwarded_is_told_of(
     run("nft", "delete", "table", "ip", "filter")
 
 
-@pytest.mark.parametrize("flush", ["flush ruleset", f"flush table ip {TABLE}"])
+@pytest.mark.parametrize(
+    "flush", ["flush ruleset", f"flush table ip {TABLE}", f"delete table bridge {TABLE}"]
+)
 async def test_rules_that_somebody_flushed_are_written_anew(ground: Ground, flush: str) -> None:
     async with ground.agent() as network:
         web = await network.attach("web", mappings("8080:80"))
         await network.publish("web")
         run("nft", flush)
         await network._firewall.check()
+        assert {f"table ip {TABLE}", f"table bridge {TABLE}"} <= set(ground.tables())
         with listen(web.namespace, "0.0.0.0", 80) as listener:
             speak(listener, ground.machine.place, "127.0.0.1", 8080)
         await network.detach("web")
@@ -326,7 +346,7 @@ async def test_publishing_after_somebody_flushed_all_rules_brings_back_those_of_
 async def test_two_skerrys_on_one_machine_do_not_meet(ground: Ground) -> None:
     second_folder = ground.tmp / "second"
     async with ground.agent() as first:
-        with pytest.raises(errors.Refused, match=r"overlaps 10\.99\.0\.0/24, .* by sk-5ce1a7e0"):
+        with pytest.raises(errors.FailedPrecondition, match=r"overlaps 10\.99\.0\.0/24, .* by sk-5ce1a7e0"):
             await ground.open(folder=second_folder, key="0123abcd")
         assert not second_folder.exists()
         settings = NetworkSettings(subnet="10.98.0.0/24", pool=2)
@@ -336,7 +356,7 @@ async def test_two_skerrys_on_one_machine_do_not_meet(ground: Ground) -> None:
         await first.publish("web")
         with listen(web.namespace, "0.0.0.0", 80) as listener:
             assert speak(listener, shop.namespace, "10.98.0.1", 8080) == first_gateway
-        with pytest.raises(errors.Refused, match="8080/tcp"):
+        with pytest.raises(errors.FailedPrecondition, match="8080/tcp"):
             await second.attach("shop", mappings("8080:80"))
         await second.keep_only(set())
         await second.close()
@@ -351,7 +371,9 @@ async def test_a_subnet_that_the_machine_uses_is_refused_by_the_name_of_its_inte
 ) -> None:
     run("ip", "route", "add", "default", "via", "192.0.2.9")
     run("ip", "route", "add", "0.0.0.0/1", "via", "192.0.2.9")  # as some VPNs do it
-    with pytest.raises(errors.Refused, match=r"192\.0\.2\.0/25 .* overlaps 192\.0\.2\.0/24, .* by cable"):
+    with pytest.raises(
+        errors.FailedPrecondition, match=r"192\.0\.2\.0/25 .* overlaps 192\.0\.2\.0/24, .* by cable"
+    ):
         await ground.open(settings=NetworkSettings(subnet="192.0.2.0/25"))
     async with ground.agent():
         pass
@@ -423,17 +445,82 @@ async def test_attachments_of_another_boot_are_dropped(ground: Ground) -> None:
         assert network.attachments() == {}
 
 
-async def test_the_subnet_cannot_change_under_those_who_are_attached(ground: Ground) -> None:
+@pytest.mark.parametrize("assigned", ["10.98.0.0/24", "10.99.0.0/16", "172.99.0.0/24"])
+@pytest.mark.parametrize("is_started_again", [False, True])
+async def test_another_subnet_is_for_new_containers_and_those_that_run_keep_theirs(
+    ground: Ground, other: Machine, assigned: str, is_started_again: bool
+) -> None:
     network = await ground.open()
-    await network.attach("web")
+    running = await filled(network, ground, 2)
+    before = network.subnet
+    old = await network.attach("old", mappings("8080:80"))
+    guest = await network.attach("guest", is_apart=True)
+    await network.publish("old")
+    if is_started_again:
+        await stop(running)
+        await network.close()
+        network = await ground.open(assigned=assigned)
+        running = await filled(network, ground, 2)
+    else:
+        await network.use(assigned)
+    assert (network.subnet, network.former) == (assigned, (before,))
+    new = await network.attach("new", mappings("8081:80"))
+    await network.publish("new")
+    assert IPv4Address(new.address) in IPv4Network(assigned)
+    assert network.attachments()["old"] == old
+    with listen(old.namespace, "0.0.0.0", 80) as listener:
+        speak(listener, other.place, "192.0.2.1", 8080)
+        speak(listener, ground.machine.place, "127.0.0.1", 8080)
+        speak(listener, new.namespace, old.address, 80)
+    with listen(new.namespace, "0.0.0.0", 80) as listener:
+        speak(listener, other.place, "192.0.2.1", 8081)
+        speak(listener, old.namespace, new.address, 80)
+    with listen(other.place, "192.0.2.9", 80) as listener:
+        assert speak(listener, old.namespace, "192.0.2.9", 80) == "192.0.2.1"
+        assert speak(listener, new.namespace, "192.0.2.9", 80) == "192.0.2.1"
+    with listen(ground.machine.place, "0.0.0.0", 81):
+        assert cannot_dial(guest.namespace, new.gateway, 81), "it is kept apart from the new ones, too"
+    await network.detach("old")
+    await network.detach("guest")
+    assert addresses_of_bridge() == [f"{new.gateway}/{new.prefix}"]
+    assert network.former == ()
+    await network.detach("new")
+    await stop(running)
     await network.close()
-    for subnet in ("10.98.0.0/24", "10.99.0.0/16"):
-        with pytest.raises(errors.Refused, match=r"cannot become .*: web; set it back"):
-            await ground.open(settings=NetworkSettings(subnet=subnet))
-    async with ground.agent() as network:
+
+
+async def test_a_node_that_was_given_no_subnet_makes_containers_wait_and_says_what_for(
+    ground: Ground,
+) -> None:
+    settings = NetworkSettings(subnet="10.97.0.0/24", pool=2)
+    async with ground.agent(settings=settings, waits=True) as network:
+        running = asyncio.create_task(network.run())
+        assert network.subnet == ""
+        network.explain_wait(lambda: "all 2 subnets of 10.9.0.0/23 are taken")
+        with pytest.raises(errors.Unavailable, match=r"waits for the subnet .*: all 2 subnets .* are taken"):
+            await network.attach("web", mappings("8080:80"))
+        await network._firewall.check()
+        assert ground.links() == []
+        await network.use("10.98.0.0/24")
+        web = await network.attach("web", mappings("8080:80"))
+        assert web.address == "10.98.0.2"
+        await network.publish("web")
+        with listen(web.namespace, "0.0.0.0", 80) as listener:
+            speak(listener, ground.machine.place, "127.0.0.1", 8080)
         await network.detach("web")
-    async with ground.agent(settings=NetworkSettings(subnet="10.98.0.0/24")):
-        pass
+        await stop(running)
+
+
+async def test_a_subnet_that_the_machine_reaches_otherwise_is_not_used_and_told(
+    ground: Ground, other: Machine
+) -> None:
+    async with ground.agent() as network:
+        assert network.occupied == ("192.0.2.0/24",)
+        with pytest.raises(errors.FailedPrecondition, match=r"overlaps 192\.0\.2\.0/24"):
+            await network.use("192.0.2.0/25")
+        assert network.subnet == "10.99.0.0/24"
+    async with ground.agent(assigned="192.0.2.0/25") as network:
+        assert network.subnet == "", "the server gives another one"
 
 
 async def test_name_servers_of_the_settings_are_what_containers_get(ground: Ground) -> None:
@@ -454,7 +541,7 @@ async def test_a_detach_that_fails_can_be_asked_for_again(ground: Ground) -> Non
         with pytest.raises(errors.Unavailable, match="links cannot be removed"):
             await network.detach("web")
         assert network.attachments() == {"web": web}
-        with pytest.raises(errors.Refused, match="by 'web'"):
+        with pytest.raises(errors.FailedPrecondition, match="by 'web'"):
             await network.attach("shop", mappings("8080:80"))
         network._links._programs = working
         await network.detach("web")

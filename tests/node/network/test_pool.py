@@ -9,12 +9,12 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from skerry.kit.batching import Batcher
 from skerry.model import errors
-from skerry.node.network.addresses import Addresses
-from skerry.node.network.batches import Batches
-from skerry.node.network.pool import Pool
-from skerry.node.network.subnets import Subnet
-from tests.support.waiting import eventually
+from skerry.node.network.addresses import AddressAllocator
+from skerry.node.network.namespace_pool import NamespacePool
+from skerry.node.network.subnets import NodeSubnet
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 class FakeLinks:
@@ -26,21 +26,39 @@ class FakeLinks:
         self.gate = threading.Event()
         self.gate.set()
         self.is_broken = False
+        self.is_unprepared = False
 
     def make(self, addresses: Sequence[IPv4Address]) -> None:
-        assert self.gate.wait(10)
+        assert self.gate.wait(PATIENCE_S)
         if self.is_broken:
             raise errors.Unavailable("broken")
         assert self.made.isdisjoint(addresses)
         self.made.update(addresses)
         self.batches.append(len(addresses))
 
+    async def prepare(self, address: IPv4Address) -> None:
+        assert address in self.made
+        if self.is_unprepared:
+            raise errors.Unavailable("no rules")
+
     def remove(self, addresses: Sequence[IPv4Address]) -> None:
         self.made.difference_update(addresses)
 
 
-def pool_of(links: FakeLinks, subnet: str, count: int) -> Pool:
-    return Pool(links, Addresses(Subnet(subnet)), count)  # type: ignore[arg-type]
+def pool_of(links: FakeLinks, subnet: str, count: int) -> NamespacePool:
+    return NamespacePool(links, AddressAllocator(NodeSubnet(subnet)), count, links.prepare)  # type: ignore[arg-type]
+
+
+async def test_one_that_cannot_be_prepared_is_removed_and_its_address_is_free_again() -> None:
+    links = FakeLinks()
+    links.is_unprepared = True
+    pool = pool_of(links, "10.0.0.0/30", 0)
+    with pytest.raises(errors.Unavailable):
+        await pool.take()
+    assert links.made == set()
+    links.is_unprepared = False
+    assert {await pool.take()} == links.made
+    await pool.close()
 
 
 async def stop(task: asyncio.Task[None]) -> None:
@@ -69,7 +87,7 @@ async def test_whoever_needs_the_last_address_gets_the_one_that_is_being_made_fo
     await asyncio.sleep(0)
     links.gate.set()
     assert await first == IPv4Address("10.0.0.2")
-    with pytest.raises(errors.NoRoom):
+    with pytest.raises(errors.ResourcesExhausted):
         await second
     await stop(filling)
     await pool.remove(IPv4Address("10.0.0.2"))
@@ -121,10 +139,10 @@ async def test_work_that_comes_meanwhile_is_done_together_and_in_order() -> None
     gate = threading.Event()
 
     def work(items: list[int]) -> None:
-        assert gate.wait(10)
+        assert gate.wait(PATIENCE_S)
         batches.append(items)
 
-    together = Batches(work, most=3)
+    together = Batcher(work, most=3)
     tasks = [asyncio.create_task(together.do(0))]
     await eventually(lambda: together._task and not together._waiting)
     tasks += [asyncio.create_task(together.do(number)) for number in range(1, 6)]
@@ -140,14 +158,14 @@ async def test_a_batch_that_fails_fails_for_all_of_it_and_for_nobody_else() -> N
         if 1 in items:
             raise errors.Unavailable("no")
 
-    together = Batches(work, most=1)
+    together = Batcher(work, most=1)
     outcomes = await asyncio.gather(*(together.do(number) for number in range(3)), return_exceptions=True)
     assert [type(each) for each in outcomes] == [type(None), errors.Unavailable, type(None)]
 
 
 async def test_work_whose_caller_goes_is_done_all_the_same() -> None:
     done: list[int] = []
-    together = Batches(lambda items: done.extend(items))
+    together = Batcher(lambda items: done.extend(items))
     caller = asyncio.create_task(together.do(7))
     await asyncio.sleep(0)
     caller.cancel()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.node.network import programs
+from skerry.node.network import commands
 from tests.node.network.machines import Ground, needs_root
 
 
@@ -29,7 +29,7 @@ def test_what_is_missing_is_named_with_what_to_install(tmp_path: Path, there: li
     for name in there:
         put(tmp_path, name)
     with pytest.raises(errors.Unavailable, match=said):
-        programs.find(str(tmp_path))
+        commands.find(str(tmp_path))
 
 
 def test_only_root_may_have_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,12 +37,12 @@ def test_only_root_may_have_a_network(tmp_path: Path, monkeypatch: pytest.Monkey
     put(tmp_path, "nft")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(errors.Unavailable, match="as root"):
-        programs.find(str(tmp_path))
+        commands.find(str(tmp_path))
 
 
 def test_a_failure_says_what_the_program_said(tmp_path: Path) -> None:
     put(tmp_path, "nft", "echo 'line 1: no such chain' >&2; exit 1")
-    tools = programs.Programs("ip", str(tmp_path / "nft"))
+    tools = commands.NetworkCommands("ip", str(tmp_path / "nft"))
     with pytest.raises(errors.Unavailable, match="nft says: line 1: no such chain") as caught:
         tools.nft("add rule x y z")
     assert "add rule x y z" in caught.value.detail
@@ -50,7 +50,7 @@ def test_a_failure_says_what_the_program_said(tmp_path: Path) -> None:
 
 def test_a_program_that_cannot_be_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(errors.Unavailable, match="ip cannot be run"):
-        programs.Programs(str(tmp_path / "ip"), "nft").ip(["link"])
+        commands.NetworkCommands(str(tmp_path / "ip"), "nft").ip(["link"])
 
 
 @needs_root
@@ -58,10 +58,10 @@ def test_a_program_that_cannot_be_run_is_told(tmp_path: Path) -> None:
 async def test_an_opening_that_fails_half_way_leaves_nothing(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, broken = programs.find(), ground.tmp / "bin"
+    real, broken = commands.find(), ground.tmp / "bin"
     broken.mkdir()
     put(broken, "nft", "echo 'Operation not supported' >&2; exit 1")
-    monkeypatch.setattr(programs, "find", lambda: programs.Programs(real.ip_path, str(broken / "nft")))
+    monkeypatch.setattr(commands, "find", lambda: commands.NetworkCommands(real.ip_path, str(broken / "nft")))
     with pytest.raises(errors.Unavailable, match="nft says: Operation not supported"):
         await ground.open()
     assert ground.links() == []

@@ -7,9 +7,9 @@ from ipaddress import IPv4Network
 import pytest
 
 from skerry.model import errors
-from skerry.node.network import routes
-from skerry.node.network.routes import Route
-from skerry.node.network.subnets import Subnet
+from skerry.node.network import host_routes
+from skerry.node.network.host_routes import HostRoute
+from skerry.node.network.subnets import NodeSubnet
 
 # As a machine of little-endian byte order writes it, which all that we run on are.
 TABLE = """\
@@ -19,29 +19,31 @@ eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
 tun0\t0000560A\t00000000\t0001\t0\t0\t0\t0080FFFF\t0\t0\t0
 *\t0000A8C0\t00000000\t0201\t0\t0\t0\t0000FFFF\t0\t0\t0
 """
-SUBNET = Subnet("10.86.0.0/24")
+SUBNET = NodeSubnet("10.86.0.0/24")
 
 
 def test_the_kernels_table_is_read() -> None:
-    assert routes.parse(TABLE) == [
-        Route("eth0", IPv4Network("0.0.0.0/0")),
-        Route("eth0", IPv4Network("192.0.2.0/24")),
-        Route("tun0", IPv4Network("10.86.0.0/17")),
-        Route("*", IPv4Network("192.168.0.0/16")),
+    assert host_routes.parse(TABLE) == [
+        HostRoute("eth0", IPv4Network("0.0.0.0/0")),
+        HostRoute("eth0", IPv4Network("192.0.2.0/24")),
+        HostRoute("tun0", IPv4Network("10.86.0.0/17")),
+        HostRoute("*", IPv4Network("192.168.0.0/16")),
     ]
-    assert routes.parse("") == []
+    assert host_routes.parse("") == []
 
 
 def test_this_machines_table_can_be_read() -> None:
-    assert all(route.interface for route in routes.read())
+    assert all(route.interface for route in host_routes.read())
 
 
 @pytest.mark.parametrize(
     "network", ["10.86.0.0/24", "10.86.0.128/25", "10.86.0.0/16", "10.0.0.0/8", "10.86.0.7/32"]
 )
 def test_a_subnet_that_overlaps_another_network_is_refused_by_the_name_of_the_interface(network: str) -> None:
-    with pytest.raises(errors.Refused, match=rf"10\.86\.0\.0/24 .* overlaps {network}, .* by tun0"):
-        routes.check_free(SUBNET, [Route("tun0", IPv4Network(network))], "sk-0123abcd")
+    with pytest.raises(
+        errors.FailedPrecondition, match=rf"10\.86\.0\.0/24 .* overlaps {network}, .* by tun0"
+    ):
+        host_routes.check_free(SUBNET, [HostRoute("tun0", IPv4Network(network))], "sk-0123abcd")
 
 
 @pytest.mark.parametrize(
@@ -54,4 +56,4 @@ def test_a_subnet_that_overlaps_another_network_is_refused_by_the_name_of_the_in
     ],
 )
 def test_our_own_bridge_ways_out_and_other_networks_do_not_matter(interface: str, network: str) -> None:
-    routes.check_free(SUBNET, [Route(interface, IPv4Network(network))], "sk-0123abcd")
+    host_routes.check_free(SUBNET, [HostRoute(interface, IPv4Network(network))], "sk-0123abcd")

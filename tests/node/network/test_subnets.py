@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.node.network.addresses import Addresses
-from skerry.node.network.subnets import Names, Subnet, choose, mac_of
+from skerry.node.network.addresses import AddressAllocator
+from skerry.node.network.subnets import KernelNames, NodeSubnet, choose, mac_of
 
 KEYS = st.text("0123456789abcdef", min_size=8, max_size=8)
 
 
 @st.composite
-def subnets(draw: st.DrawFn) -> Subnet:
+def subnets(draw: st.DrawFn) -> NodeSubnet:
     prefix = draw(st.integers(8, 30))
     block = draw(st.integers(0, 2 ** (prefix - 8) - 1))
-    return Subnet(str(IPv4Network((10 << 24 | block << (32 - prefix), prefix))))
+    return NodeSubnet(str(IPv4Network((10 << 24 | block << (32 - prefix), prefix))))
 
 
 @given(subnets(), st.integers(0))
-def test_every_address_has_a_number_and_every_number_an_address(subnet: Subnet, number: int) -> None:
+def test_every_address_has_a_number_and_every_number_an_address(subnet: NodeSubnet, number: int) -> None:
     number %= subnet.room
     address = subnet.address(number)
     assert subnet.has(address)
@@ -32,7 +32,7 @@ def test_every_address_has_a_number_and_every_number_an_address(subnet: Subnet, 
 
 
 @given(subnets())
-def test_the_ends_of_a_subnet_and_its_gateway_are_nobodys(subnet: Subnet) -> None:
+def test_the_ends_of_a_subnet_and_its_gateway_are_nobodys(subnet: NodeSubnet) -> None:
     for address in (subnet.network[0], subnet.gateway, subnet.network[-1], subnet.network[-1] + 1):
         assert not subnet.has(address)
     assert subnet.has(subnet.network[-2])
@@ -48,15 +48,15 @@ def test_the_ends_of_a_subnet_and_its_gateway_are_nobodys(subnet: Subnet) -> Non
 )
 def test_what_is_no_network_for_containers_is_refused(text: str) -> None:
     with pytest.raises(errors.Invalid) as caught:
-        Subnet(text)
+        NodeSubnet(text)
     assert caught.value.field == "network.subnet"
 
 
 @given(subnets(), KEYS, st.lists(st.integers(0), min_size=2, max_size=20))
 def test_names_and_hardware_addresses_tell_addresses_apart(
-    subnet: Subnet, key: str, numbers: list[int]
+    subnet: NodeSubnet, key: str, numbers: list[int]
 ) -> None:
-    names = Names(key)
+    names = KernelNames(key)
     addresses = {subnet.address(number % subnet.room) for number in numbers} | {subnet.gateway}
     links = {names.link(address) for address in addresses}
     assert len(links) == len(addresses)
@@ -71,7 +71,7 @@ def test_names_and_hardware_addresses_tell_addresses_apart(
 @given(KEYS, KEYS)
 def test_skerrys_with_different_keys_share_no_name(one: str, two: str) -> None:
     if one != two:
-        mine, theirs = Names(one), Names(two)
+        mine, theirs = KernelNames(one), KernelNames(two)
         assert not mine.is_link(theirs.link(IPv4Address("10.0.0.2")))
         assert mine.bridge != theirs.bridge
         assert mine.table != theirs.table
@@ -79,18 +79,18 @@ def test_skerrys_with_different_keys_share_no_name(one: str, two: str) -> None:
 
 @given(KEYS)
 def test_the_group_of_links_to_be_removed_is_never_the_one_that_all_links_are_in(key: str) -> None:
-    assert 0 < Names(key).doomed_group < 2**31
+    assert 0 < KernelNames(key).doomed_group < 2**31
 
 
 @pytest.mark.parametrize("key", ["", "1234567", "123456789", "1234567G", "1234567;"])
 def test_a_key_is_eight_hex_digits(key: str) -> None:
     with pytest.raises(ValueError, match="8 hex digits"):
-        Names(key)
+        KernelNames(key)
 
 
 @given(subnets(), st.lists(st.booleans(), max_size=60))
-def test_no_address_is_ever_given_twice(subnet: Subnet, takes: list[bool]) -> None:
-    addresses = Addresses(subnet)
+def test_no_address_is_ever_given_twice(subnet: NodeSubnet, takes: list[bool]) -> None:
+    addresses = AddressAllocator(subnet)
     held: list[IPv4Address] = []
     for take in takes:
         if take and len(held) < subnet.room:
@@ -99,7 +99,7 @@ def test_no_address_is_ever_given_twice(subnet: Subnet, takes: list[bool]) -> No
             assert subnet.has(given_out)
             held.append(given_out)
         elif take:
-            with pytest.raises(errors.NoRoom, match=str(subnet.network)):
+            with pytest.raises(errors.ResourcesExhausted, match=str(subnet.network)):
                 addresses.take()
         elif held:
             addresses.give_back(held.pop(0))
@@ -107,7 +107,7 @@ def test_no_address_is_ever_given_twice(subnet: Subnet, takes: list[bool]) -> No
 
 
 def test_an_address_that_was_given_back_rests_while_others_are_free() -> None:
-    addresses = Addresses(Subnet("10.0.0.0/29"))
+    addresses = AddressAllocator(NodeSubnet("10.0.0.0/29"))
     first = addresses.take()
     addresses.give_back(first)
     later = [addresses.take() for _ in range(4)]
@@ -116,13 +116,22 @@ def test_an_address_that_was_given_back_rests_while_others_are_free() -> None:
 
 
 def test_claimed_addresses_are_passed_over_and_cannot_be_claimed_twice() -> None:
-    addresses = Addresses(Subnet("10.0.0.0/29"))
+    addresses = AddressAllocator(NodeSubnet("10.0.0.0/29"))
     for last in (2, 4):
         addresses.claim(IPv4Address(f"10.0.0.{last}"))
     assert [str(addresses.take()) for _ in range(3)] == ["10.0.0.3", "10.0.0.5", "10.0.0.6"]
-    for wrong in ("10.0.0.2", "10.0.0.1", "10.0.1.2"):
-        with pytest.raises(ValueError, match=wrong):
-            addresses.claim(IPv4Address(wrong))
+    with pytest.raises(ValueError, match=r"10\.0\.0\.2"):
+        addresses.claim(IPv4Address("10.0.0.2"))
+
+
+def test_no_address_is_given_out_whose_link_is_called_as_that_of_another_subnet() -> None:
+    addresses = AddressAllocator(NodeSubnet("10.0.0.0/29"))
+    other = IPv4Address("172.0.0.3")
+    addresses.claim(other)
+    addresses.claim(IPv4Address("172.0.1.3"))  # no link here is called so
+    assert [str(addresses.take()) for _ in range(3)] == ["10.0.0.2", "10.0.0.4", "10.0.0.5"]
+    addresses.give_back(other)
+    assert [str(addresses.take()) for _ in range(2)] == ["10.0.0.6", "10.0.0.3"]
 
 
 def test_a_subnet_that_nobody_named_is_the_same_for_the_same_key() -> None:

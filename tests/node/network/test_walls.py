@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.node.network import walls
-from skerry.node.network.subnets import Names, Subnet, mac_of
-from skerry.node.network.walls import Apart
+from skerry.node.network import isolation_rules
+from skerry.node.network.isolation_rules import IsolatedAttachment
+from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet, mac_of
 from tests.node.network.machines import Ground, needs_root, run
 
-NAMES = Names("0123abcd")
-SUBNET = Subnet("10.0.0.0/24")
+NAMES = KernelNames("0123abcd")
+SUBNETS = BridgeSubnets(NodeSubnet("10.0.0.0/24"))
 CLOUD = IPv4Network("198.51.100.0/24")
 ADDRESSES = st.frozensets(st.integers(2, 254).map(lambda last: IPv4Address(f"10.0.0.{last}")), max_size=8)
 
@@ -48,7 +48,7 @@ def apply(before: frozenset[str], changes: str) -> frozenset[str]:
 
 @given(ADDRESSES)
 def test_the_tables_keep_apart_whom_they_were_told_and_nobody_else(addresses: frozenset[IPv4Address]) -> None:
-    text = walls.write_tables(NAMES, SUBNET, [CLOUD], Apart(addresses))
+    text = isolation_rules.write_tables(NAMES, SUBNETS, [CLOUD], IsolatedAttachment(addresses))
     assert read(text) == set(map(identity, addresses))
 
 
@@ -56,13 +56,13 @@ def test_the_tables_keep_apart_whom_they_were_told_and_nobody_else(addresses: fr
 def test_changes_lead_from_some_to_others(
     before: frozenset[IPv4Address], after: frozenset[IPv4Address]
 ) -> None:
-    changes = walls.write_changes(NAMES, before, after)
+    changes = isolation_rules.write_changes(NAMES, before, after)
     assert apply(frozenset(map(identity, before)), changes) == set(map(identity, after))
 
 
 @given(ADDRESSES)
 def test_without_a_change_there_is_nothing_to_do(addresses: frozenset[IPv4Address]) -> None:
-    assert walls.write_changes(NAMES, addresses, addresses) == ""
+    assert isolation_rules.write_changes(NAMES, addresses, addresses) == ""
 
 
 @needs_root
@@ -70,15 +70,15 @@ def test_without_a_change_there_is_nothing_to_do(addresses: frozenset[IPv4Addres
 def test_nft_takes_the_tables_the_changes_and_the_removal(ground: Ground) -> None:
     before = frozenset({IPv4Address("10.0.0.2"), IPv4Address("10.0.0.3")})
     after = frozenset({IPv4Address("10.0.0.3"), IPv4Address("10.0.0.4")})
-    apart = Apart(before, ("10.0.0.1", "192.0.2.9"))
+    apart = IsolatedAttachment(before, ("10.0.0.1", "192.0.2.9"))
     for text in (
-        walls.write_tables(NAMES, SUBNET, [CLOUD, IPv4Network("10.64.0.0/10")], apart),
-        walls.write_tables(NAMES, SUBNET, [], apart),
-        walls.write_changes(NAMES, before, after),
+        isolation_rules.write_tables(NAMES, SUBNETS, [CLOUD, IPv4Network("10.64.0.0/10")], apart),
+        isolation_rules.write_tables(NAMES, SUBNETS, [], apart),
+        isolation_rules.write_changes(NAMES, before, after),
     ):
         run("nft", "-f", "-", text=text)
     listed = run("nft", "list", "set", "bridge", NAMES.apart_table, "identities")
     assert set(re.findall(r'"\w+" \. [\w:]+ \. [\d.]+', listed)) == set(map(identity, after))
     assert "10.0.0.3, 10.0.0.4" in run("nft", "list", "set", "ip", NAMES.apart_table, "guests")
-    run("nft", "-f", "-", text=walls.write_removal(NAMES))
-    run("nft", "-f", "-", text=walls.write_removal(NAMES))  # it is no error if there is none
+    run("nft", "-f", "-", text=isolation_rules.write_removal(NAMES))
+    run("nft", "-f", "-", text=isolation_rules.write_removal(NAMES))  # it is no error if there is none

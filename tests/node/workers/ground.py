@@ -13,20 +13,21 @@ from typing import Any
 import pytest
 
 from skerry.kit.clock import SystemClock
-from skerry.kit.tasks import Keeper
-from skerry.model.calls import Answer
+from skerry.kit.tasks import TaskSupervisor
+from skerry.model.calls import CallResult
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName
-from skerry.model.room import Megabytes
+from skerry.model.resources import Megabytes
 from skerry.model.settings import FunctionSettings, NetworkSettings, NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.containers import overlays
-from skerry.node.launching import Launcher
+from skerry.node.launcher.child.cell_root import HostView
+from skerry.node.launcher.client import LauncherClient
 from skerry.node.network.network import Network
-from skerry.node.workers.logs import FunctionLogs
-from skerry.node.workers.workers import Worker, Workers
+from skerry.node.workers.function_logs import FunctionLogs
+from skerry.node.workers.process_workers import ProcessWorker, ProcessWorkers
 from tests.node.cells import real as cells_real
 from tests.node.network import machines
 
@@ -45,9 +46,9 @@ class Agent:
     """An agent that is up."""
 
     cells: Cells
-    workers: Workers
+    workers: ProcessWorkers
     network: Network | None
-    launcher: Launcher
+    launcher: LauncherClient
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Ground:
     has_network: bool = False
     root: str = field(default_factory=lambda: f"skt-wrk-{os.getpid()}-{next(_numbers)}")
     settings: FunctionSettings = field(default_factory=lambda: FunctionSettings(spare_workers=1))
+    node_settings: NodeSettings = field(default_factory=NodeSettings)
     memory_mb: int = 1024
 
     def __post_init__(self) -> None:
@@ -78,11 +80,9 @@ class Ground:
     async def agent(self, reached: Callable[[str], None] = lambda step: None) -> AsyncIterator[Agent]:
         clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
-            launcher = await Launcher.start()
+            launcher = await LauncherClient.start(view=HostView(hidden=(str(self.folder),)))
             undo.push_async_callback(launcher.stop)
-            cells = await Cells.open(
-                self.folder / "cells", self.groups, launcher, NodeSettings(), clock, hidden=[self.folder]
-            )
+            cells = await Cells.open(self.folder / "cells", self.groups, launcher, self.node_settings, clock)
             undo.push_async_callback(cells.close)
             network = None
             if self.has_network:
@@ -93,7 +93,7 @@ class Ground:
                     key=KEY,
                 )
                 undo.push_async_callback(network.close)
-            workers = await Workers.open(
+            workers = await ProcessWorkers.open(
                 cells,
                 network or NO_NETWORK,
                 self.settings,
@@ -105,7 +105,7 @@ class Ground:
                 reached=reached,
             )
             undo.push_async_callback(workers.close)
-            loops = await undo.enter_async_context(Keeper("test", clock=clock))
+            loops = await undo.enter_async_context(TaskSupervisor("test", clock=clock))
             for run in (cells.run, workers.run, *([network.run] if network is not None else [])):
                 loops.forever("loop", run)
             yield Agent(cells, workers, network, launcher)
@@ -155,5 +155,5 @@ class Ground:
             machines.run("umount", "-l", str(path))
 
 
-async def answered(worker: Worker, params: bytes = b"null", within_s: float = WITHIN_S) -> Answer:
+async def answered(worker: ProcessWorker, params: bytes = b"null", within_s: float = WITHIN_S) -> CallResult:
     return await worker.call(params, wants_output=False, within_s=within_s)

@@ -36,10 +36,11 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes | None, ends: bool = False) -> AsyncIterator[Server]:
+async def serving(*answers: bytes | None, ends: bool = False, at_once: int = 1000) -> AsyncIterator[Server]:
     """Gives `answers` in turn, the last again and again; None is none at all, for ever. With `ends` each
-    connection is closed after one."""
+    connection is closed after one. Of `at_once` connections, others wait for the end of one."""
     served = Server()
+    free = asyncio.Semaphore(at_once)
     going: set[asyncio.Task[None]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,6 +49,7 @@ async def serving(*answers: bytes | None, ends: bool = False) -> AsyncIterator[S
         going.add(task)
         served.connections += 1
         try:
+            await free.acquire()
             while True:
                 head, body = await read_request(reader)
                 if not head:
@@ -65,6 +67,7 @@ async def serving(*answers: bytes | None, ends: bool = False) -> AsyncIterator[S
         except (ConnectionError, asyncio.CancelledError):
             pass  # the caller has gone, or the test is over
         finally:
+            free.release()
             going.discard(task)
             writer.close()
 

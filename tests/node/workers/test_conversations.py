@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.kit.clock import ManualClock
-from skerry.model.calls import Answer, Failure, LoadFailed, WorkerGone
-from skerry.node.workers import frames
-from skerry.node.workers.conversations import Conversation, Load
+from skerry.model.calls import CallFailure, CallResult, CodeLoadError, WorkerExited
+from skerry.node.workers import worker_frames
+from skerry.node.workers.worker_channel import LoadRequest, WorkerChannel
 from tests.support.waiting import eventually
 
-WHAT = Load("hello.handler", "/code", {}, {}, max_result_bytes=1000, max_output_bytes=1000)
+WHAT = LoadRequest("hello.handler", "/code", {}, {}, max_result_bytes=1000, max_output_bytes=1000)
 
 
 class FarEnd:
@@ -29,16 +29,16 @@ class FarEnd:
         self.end.setblocking(False)
         self.ends = 0
         self.began: list[float] = []  # of the calls whose output was asked for
-        self.conversation = Conversation(
+        self.conversation = WorkerChannel(
             ours, ManualClock(5000.0), on_end=self._count, explain=self._explain, printed=self._printed
         )
 
     def _count(self) -> None:
         self.ends += 1
 
-    async def _explain(self, gone: WorkerGone) -> WorkerGone:
+    async def _explain(self, gone: WorkerExited) -> WorkerExited:
         await asyncio.sleep(0)
-        return WorkerGone(Failure.MEMORY, f"explained: {gone.error}", "all last words")
+        return WorkerExited(CallFailure.MEMORY, f"explained: {gone.error}", "all last words")
 
     def _printed(self, began: float) -> str:
         self.began.append(began)
@@ -50,14 +50,14 @@ class FarEnd:
     async def hear(self) -> tuple[int, int, bytes]:
         """The next frame to the worker."""
         loop = asyncio.get_running_loop()
-        head = await loop.sock_recv(self.end, frames.HEADER.size)
-        length, kind, number = frames.HEADER.unpack(head)
+        head = await loop.sock_recv(self.end, worker_frames.HEADER.size)
+        length, kind, number = worker_frames.HEADER.unpack(head)
         payload = b""
         while len(payload) < length:
             payload += await loop.sock_recv(self.end, length - len(payload))
         return kind, number, payload
 
-    def call(self, params: bytes = b"1", *, within_s: float = 60.0) -> asyncio.Task[Answer]:
+    def call(self, params: bytes = b"1", *, within_s: float = 60.0) -> asyncio.Task[CallResult]:
         return asyncio.ensure_future(self.conversation.call(params, wants_output=True, within_s=within_s))
 
 
@@ -70,34 +70,34 @@ async def far() -> AsyncIterator[FarEnd]:
 
 
 def result(
-    number: int, body: bytes, *, output: bytes = b"", outcome: int = frames.OK, seconds: float = 0.5
+    number: int, body: bytes, *, output: bytes = b"", outcome: int = worker_frames.OK, seconds: float = 0.5
 ) -> bytes:
-    head = frames.OUTCOME.pack(outcome, seconds, len(output))
-    return frames.pack(frames.RESULT, number, head + output + body)
+    head = worker_frames.OUTCOME.pack(outcome, seconds, len(output))
+    return worker_frames.pack(worker_frames.RESULT, number, head + output + body)
 
 
 async def loaded(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
     await far.hear()
-    far.say(frames.pack(frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
+    far.say(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
     assert await loading == far.conversation.runtime == "Fake 1"
 
 
 async def test_load_says_what_to_load_and_hears_what_runs(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
     kind, number, payload = await far.hear()
-    assert (kind, number) == (frames.LOAD, 0)
-    assert msgspec.json.decode(payload, type=Load) == WHAT
-    far.say(frames.pack(frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
+    assert (kind, number) == (worker_frames.LOAD, 0)
+    assert msgspec.json.decode(payload, type=LoadRequest) == WHAT
+    far.say(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"Fake 1"}'))
     assert await loading == "Fake 1"
 
 
 async def test_load_that_fails_says_why_and_what_was_printed(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
     await far.hear()
-    far.say(frames.pack(frames.FAILED, 0, b'{"error":"no such thing","output":"hm"}'))
+    far.say(worker_frames.pack(worker_frames.FAILED, 0, b'{"error":"no such thing","output":"hm"}'))
     far.end.close()
-    with pytest.raises(LoadFailed, match="no such thing") as failure:
+    with pytest.raises(CodeLoadError, match="no such thing") as failure:
         await loading
     assert failure.value.output == "hm"
     await eventually(lambda: far.ends == 1)
@@ -111,7 +111,7 @@ async def test_a_worker_that_ends_before_it_has_loaded_is_explained(far: FarEnd,
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
     await asyncio.sleep(0)
     far.end.close()
-    with pytest.raises(LoadFailed, match=r"loading 'hello\.handler': explained: its worker") as failure:
+    with pytest.raises(CodeLoadError, match=r"loading 'hello\.handler': explained: its worker") as failure:
         await loading
     assert failure.value.output == "all last words"
 
@@ -120,7 +120,9 @@ async def test_answers_come_in_any_order_and_each_to_its_own_call(far: FarEnd) -
     await loaded(far)
     calls = [far.call(b"%d" % n) for n in range(3)]
     asked = [await far.hear() for _ in calls]
-    assert [(kind, payload) for kind, _, payload in asked] == [(frames.CALL, b"\x01%d" % n) for n in range(3)]
+    assert [(kind, payload) for kind, _, payload in asked] == [
+        (worker_frames.CALL, b"\x01%d" % n) for n in range(3)
+    ]
     assert far.conversation.in_flight == 3
     far.say(b"".join(result(number, payload[1:]) for _, number, payload in reversed(asked)))
     assert [(await call).result for call in calls] == [b"0", b"1", b"2"]
@@ -130,17 +132,19 @@ async def test_answers_come_in_any_order_and_each_to_its_own_call(far: FarEnd) -
 @pytest.mark.parametrize(
     ("outcome", "failure"),
     [
-        (frames.RAISED, Failure.HANDLER),
-        (frames.UNREPRESENTABLE, Failure.RESULT),
-        (frames.TOO_LARGE, Failure.RESULT),
+        (worker_frames.RAISED, CallFailure.HANDLER),
+        (worker_frames.UNREPRESENTABLE, CallFailure.RESULT),
+        (worker_frames.TOO_LARGE, CallFailure.RESULT),
     ],
 )
-async def test_a_failure_carries_its_error_and_output(far: FarEnd, outcome: int, failure: Failure) -> None:
+async def test_a_failure_carries_its_error_and_output(
+    far: FarEnd, outcome: int, failure: CallFailure
+) -> None:
     await loaded(far)
     call = far.call()
     _, number, _ = await far.hear()
     far.say(result(number, "böse".encode(), output=b"bad \xff", outcome=outcome))
-    assert await call == Answer(0.5, b"", "bad \N{REPLACEMENT CHARACTER}", failure, "böse")
+    assert await call == CallResult(0.5, b"", "bad \N{REPLACEMENT CHARACTER}", failure, "böse")
 
 
 async def test_a_success_carries_its_output(far: FarEnd) -> None:
@@ -148,20 +152,23 @@ async def test_a_success_carries_its_output(far: FarEnd) -> None:
     call = far.call()
     _, number, _ = await far.hear()
     far.say(result(number, b"[1]", output=b"said\n"))
-    assert await call == Answer(0.5, b"[1]", "said\n")
+    assert await call == CallResult(0.5, b"[1]", "said\n")
 
 
 BAD: list[tuple[str, Callable[[int], bytes]]] = [
-    ("kind 77", lambda n: frames.pack(77, n, b"")),
-    ("kind 12, 3 bytes", lambda n: frames.pack(frames.RESULT, n, b"abc")),
-    ("kind 10", lambda n: frames.pack(frames.LOADED, 0, b'{"runtime":"again"}')),
+    ("kind 77", lambda n: worker_frames.pack(77, n, b"")),
+    ("kind 12, 3 bytes", lambda n: worker_frames.pack(worker_frames.RESULT, n, b"abc")),
+    ("kind 10", lambda n: worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":"again"}')),
     ("which was not asked", lambda n: result(n + 2, b"1")),
     ("which was not asked", lambda n: result(0, b"1")),
     ("outcome 4", lambda n: result(n, b"1", outcome=4)),
     ("nan s", lambda n: result(n, b"1", seconds=float("nan"))),
     ("-1.0 s", lambda n: result(n, b"1", seconds=-1)),
-    ("9 of 1 bytes", lambda n: frames.pack(frames.RESULT, n, frames.OUTCOME.pack(0, 0.0, 9) + b"1")),
-    ("a frame of", lambda n: frames.HEADER.pack(2**32 - 1, frames.RESULT, n)),
+    (
+        "9 of 1 bytes",
+        lambda n: worker_frames.pack(worker_frames.RESULT, n, worker_frames.OUTCOME.pack(0, 0.0, 9) + b"1"),
+    ),
+    ("a frame of", lambda n: worker_frames.HEADER.pack(2**32 - 1, worker_frames.RESULT, n)),
     ("a frame of", lambda n: result(n, b"1" * 200_000)),
     ("a frame of", lambda n: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 ]
@@ -178,20 +185,20 @@ async def test_what_is_no_answer_ends_the_conversation(
     far.end.setblocking(True)
     far.say(said(number))
     for call in calls:
-        with pytest.raises(WorkerGone) as gone:
+        with pytest.raises(WorkerExited) as gone:
             await call
-        assert gone.value.failure is Failure.MEMORY  # as whoever knows has explained it
+        assert gone.value.failure is CallFailure.MEMORY  # as whoever knows has explained it
         assert reason in gone.value.error
     assert far.ends == 1
-    with pytest.raises(WorkerGone, match="explained"):
+    with pytest.raises(WorkerExited, match="explained"):
         await far.call()
 
 
 async def test_before_it_has_loaded_a_worker_may_not_answer(far: FarEnd) -> None:
     loading = asyncio.ensure_future(far.conversation.load(WHAT, within_s=60))
     await far.hear()
-    far.say(frames.pack(frames.LOADED, 0, b'{"runtime":5}'))
-    with pytest.raises(LoadFailed, match="no answer"):
+    far.say(worker_frames.pack(worker_frames.LOADED, 0, b'{"runtime":5}'))
+    with pytest.raises(CodeLoadError, match="no answer"):
         await loading
 
 
@@ -203,7 +210,7 @@ async def test_before_it_has_loaded_a_worker_may_not_answer(far: FarEnd) -> None
 def test_an_answer_may_come_in_pieces_of_any_size(
     answers: list[tuple[bytes, bytes]], cuts: list[int]
 ) -> None:
-    async def converse() -> list[Answer]:
+    async def converse() -> list[CallResult]:
         far = FarEnd()
         try:
             await loaded(far)
@@ -236,7 +243,7 @@ async def test_parameters_larger_than_the_socket_go_out_as_it_empties(far: FarEn
     await asyncio.sleep(0)
     for letter in (b"a", b"b"):
         kind, number, payload = await far.hear()
-        assert (kind, payload) == (frames.CALL, b"\1" + letter * 2_000_000)
+        assert (kind, payload) == (worker_frames.CALL, b"\1" + letter * 2_000_000)
         far.say(result(number, letter))
     assert [(await call).result for call in calls] == [b"a", b"b"]
 
@@ -245,7 +252,7 @@ async def test_the_end_of_a_worker_with_half_of_the_parameters_unsent_is_seen(fa
     call = far.call(b"a" * 2_000_000)
     await asyncio.sleep(0)
     far.end.close()
-    with pytest.raises(WorkerGone):
+    with pytest.raises(WorkerExited):
         await call
     assert far.ends == 1
 
@@ -261,7 +268,7 @@ async def test_an_answer_that_was_said_before_the_end_still_counts(far: FarEnd) 
 
 
 def test_a_worker_that_dies_with_calls_unread_is_heard_after_what_it_said() -> None:
-    async def die() -> tuple[int, list[Answer | BaseException]]:
+    async def die() -> tuple[int, list[CallResult | BaseException]]:
         far = FarEnd()
         calls = [far.call() for _ in range(3)]
         _, number, _ = await far.hear()
@@ -273,9 +280,9 @@ def test_a_worker_that_dies_with_calls_unread_is_heard_after_what_it_said() -> N
 
     for run in (asyncio.run, uvloop.run):  # which tell of it in ways of their own
         ends, (first, *others) = run(die())
-        assert isinstance(first, Answer)
+        assert isinstance(first, CallResult)
         assert (ends, first.result) == (1, b"1")
-        assert [type(each) for each in others] == [WorkerGone] * 2
+        assert [type(each) for each in others] == [WorkerExited] * 2
 
 
 async def test_each_call_has_a_time_of_its_own(far: FarEnd) -> None:
@@ -283,9 +290,9 @@ async def test_each_call_has_a_time_of_its_own(far: FarEnd) -> None:
     asked = [await far.hear() for _ in range(3)]
     for call, within in ((shorter, 0.02), (short, 0.04)):
         answer = await call
-        assert (answer.failure, answer.duration_s, answer.output) == (Failure.TIMEOUT, within, "printed")
+        assert (answer.failure, answer.duration_s, answer.output) == (CallFailure.TIMEOUT, within, "printed")
         assert far.began.pop() == 5000.0
-    assert {await far.hear(), await far.hear()} == {(frames.CANCEL, n, b"") for _, n, _ in asked[1:]}
+    assert {await far.hear(), await far.hear()} == {(worker_frames.CANCEL, n, b"") for _, n, _ in asked[1:]}
     far.say(result(asked[1][1], b"late"))  # the worker had not heard of it yet
     far.say(result(asked[0][1], b"1"))
     assert (await long).result == b"1"
@@ -310,7 +317,7 @@ async def test_close_fails_what_is_in_it_tells_nobody_and_may_be_repeated(far: F
     await far.hear()
     far.conversation.close()
     far.conversation.close()
-    with pytest.raises(WorkerGone, match="was ended in the middle"):
+    with pytest.raises(WorkerExited, match="was ended in the middle"):
         await call
     assert far.ends == 0
     assert far.end.recv(1) == b""

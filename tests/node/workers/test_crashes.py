@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skerry.node.workers.workers import CELL
+from skerry.node.workers.process_workers import CELL
 from tests.node.cells.real import is_alive
 from tests.node.network import machines
 from tests.node.workers.ground import Ground, answered, needs_root
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -43,7 +43,7 @@ async def test_the_next_agent_removes_what_a_killed_one_has_begun(ground: Ground
         [sys.executable, "-m", "tests.node.workers.driver", str(ground.folder), ground.root, step],
         stdout=subprocess.PIPE,
         cwd=REPOSITORY,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL

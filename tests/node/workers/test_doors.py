@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from skerry.kit.clock import ManualClock
-from skerry.node.network import kernel
-from skerry.node.workers.doors import Door, Shut
+from skerry.node.kernel import namespaces
+from skerry.node.workers.port_connections import PortClosed, PortConnections
 from tests.node.workers.servers import Process, Server, http, serving
+from tests.support.shares import free_port
 from tests.support.waiting import eventually
 
 OK = http(b"ok")
@@ -32,8 +33,8 @@ def clock() -> ManualClock:
 
 
 @asynccontextmanager
-async def door_to(server: Server, process: Process, clock: ManualClock) -> AsyncIterator[Door]:
-    door = Door(process.pidfd(), "127.0.0.1", server.port, clock)
+async def door_to(server: Server, process: Process, clock: ManualClock) -> AsyncIterator[PortConnections]:
+    door = PortConnections(process.pidfd(), "127.0.0.1", server.port, clock)
     try:
         yield door
     finally:
@@ -41,7 +42,7 @@ async def door_to(server: Server, process: Process, clock: ManualClock) -> Async
         await asyncio.sleep(0)
 
 
-async def ask(door: Door) -> bytes:
+async def ask(door: PortConnections) -> bytes:
     connection = await door.enter()
     try:
         return (await connection.post("/", b"", most=100))[1]
@@ -88,7 +89,7 @@ async def test_nothing_is_sent_to_whoever_has_the_port_of_a_dead_process(
         await ask(door)
         process.kill()
         # The loop has not got to know it yet.
-        with pytest.raises(Shut, match="ended"):
+        with pytest.raises(PortClosed, match="ended"):
             await door.enter()
         assert len(server.bodies) == 1
 
@@ -104,7 +105,7 @@ async def test_a_process_that_dies_while_a_connection_is_made_gets_none(
             return opening()
 
         monkeypatch.setattr(door, "_make_socket", make_and_die)
-        with pytest.raises(Shut, match="ended"):
+        with pytest.raises(PortClosed, match="ended"):
             await door.enter()
         assert server.bodies == []
 
@@ -122,18 +123,17 @@ async def test_the_end_of_the_process_cuts_what_is_under_way_and_is_told(
 
 
 async def test_nobody_listening_is_told(process: Process, clock: ManualClock) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     async with door_to(Server(port), process, clock) as door:
-        with pytest.raises(Shut, match="nothing listens"):
+        with pytest.raises(PortClosed, match="nothing listens"):
             await door.enter()
 
 
 async def test_a_process_of_another_group_is_not_entered(process: Process, clock: ManualClock) -> None:
-    with pytest.raises(Shut):
-        Door.to(process._process.pid, "127.0.0.1", 8080, clock, group="no/such/group")
-    with pytest.raises(Shut):
-        Door.to(2**22 + 1, "127.0.0.1", 8080, clock, group="functions/x")
+    with pytest.raises(PortClosed):
+        PortConnections.to(process._process.pid, "127.0.0.1", 8080, clock, group="no/such/group")
+    with pytest.raises(PortClosed):
+        PortConnections.to(2**22 + 1, "127.0.0.1", 8080, clock, group="functions/x")
 
 
 @pytest.mark.root
@@ -144,13 +144,13 @@ async def test_a_process_without_a_network_is_reached_by_its_own_loopback(
     """And nobody who listens on the same port of ours is."""
 
     def namespace() -> int:
-        kernel.enter_new_namespace()
+        namespaces.enter_new_namespace()
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     async with serving(OK) as server:
-        inside = kernel.in_own_thread(namespace)
-        door = Door(process.pidfd(), "127.0.0.1", server.port, clock, namespace=inside)
-        with pytest.raises(Shut):
+        inside = namespaces.in_own_thread(namespace)
+        door = PortConnections(process.pidfd(), "127.0.0.1", server.port, clock, namespace=inside)
+        with pytest.raises(PortClosed):
             await door.enter()
         door.close()
         assert server.connections == 0

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.model.calls import Answer, Failure
+from skerry.model.calls import CallFailure, CallResult
 from skerry.model.settings import FunctionSettings
-from skerry.node.workers import invocations
+from skerry.node.workers import container_protocol
 
 SETTINGS = FunctionSettings(max_result_bytes=1024, max_output_bytes=1024)
 
 
-def meant(body: bytes, status: int = 200, *, wants_output: bool = True) -> Answer:
-    return invocations.answer(status, body, duration_s=0.5, wants_output=wants_output, settings=SETTINGS)
+def meant(body: bytes, status: int = 200, *, wants_output: bool = True) -> CallResult:
+    return container_protocol.answer(
+        status, body, duration_s=0.5, wants_output=wants_output, settings=SETTINGS
+    )
 
 
 def reply(**fields: object) -> bytes:
@@ -25,7 +27,7 @@ def reply(**fields: object) -> bytes:
 
 def test_parameters_are_passed_on_as_they_are() -> None:
     exact = b'{"n": 123456789012345678901234567890, "x": 1.0}'
-    body = invocations.request(exact, wants_output=True)
+    body = container_protocol.request(exact, wants_output=True)
     assert exact in body
     assert json.loads(body) == {
         "Command": None,
@@ -34,13 +36,13 @@ def test_parameters_are_passed_on_as_they_are() -> None:
         "HandlerDir": "",
         "ReturnOutput": True,
     }
-    assert json.loads(invocations.request(b"null", wants_output=False))["Params"] is None
+    assert json.loads(container_protocol.request(b"null", wants_output=False))["Params"] is None
 
 
 def test_a_result_is_passed_on_as_it_is() -> None:
     exact = '{"n": 123456789012345678901234567890, "x": 1.0}'
     answer = meant(reply(Success=True, Result=exact, Output="hi"))
-    assert answer == Answer(0.5, result=exact.encode(), output="hi")
+    assert answer == CallResult(0.5, result=exact.encode(), output="hi")
     assert meant(reply(Success=True, Result=exact, Output="hi"), wants_output=False).output == ""
 
 
@@ -57,7 +59,7 @@ def test_every_result_is_json(text: str) -> None:
     if answer.failure is None:
         json.loads(answer.result)
     else:
-        assert answer.failure is Failure.RESULT
+        assert answer.failure is CallFailure.RESULT
 
 
 @pytest.mark.parametrize(
@@ -74,34 +76,34 @@ def test_every_result_is_json(text: str) -> None:
 )
 def test_what_is_no_answer_is_told_with_what_came(body: bytes) -> None:
     answer = meant(body)
-    assert answer.failure is Failure.RESULT
+    assert answer.failure is CallFailure.RESULT
     assert "must answer with JSON" in answer.error
     assert len(answer.error) < 10_000
 
 
 def test_a_call_that_did_not_succeed_carries_why_and_what_was_printed() -> None:
     answer = meant(reply(Success=False, Output="trace"), wants_output=False)
-    assert (answer.failure, answer.output) == (Failure.HANDLER, "trace")
+    assert (answer.failure, answer.output) == (CallFailure.HANDLER, "trace")
     assert "without saying why" in answer.error
     assert meant(reply(Success=False, Error="no such file")).error == "no such file"
-    assert meant(b"{}").failure is Failure.HANDLER
+    assert meant(b"{}").failure is CallFailure.HANDLER
 
 
 @pytest.mark.parametrize("status", [500, 404, 302, 201])
 def test_another_status_is_a_failure_with_the_body(status: int) -> None:
     answer = meant(b"went wrong", status)
-    assert answer.failure is Failure.HANDLER
+    assert answer.failure is CallFailure.HANDLER
     assert f"{status}: 'went wrong'" in answer.error
 
 
 def test_a_result_that_is_too_long_is_refused_and_output_is_cut() -> None:
     answer = meant(reply(Success=True, Result=json.dumps("x" * 1100), Output="y" * 1100))
-    assert answer.failure is Failure.RESULT
+    assert answer.failure is CallFailure.RESULT
     assert "functions.max_result_bytes" in answer.error
     assert answer.output.startswith("y" * 1024 + "\n[the rest, 76 bytes")
-    assert invocations.too_much(SETTINGS, 0.5).failure is Failure.RESULT
+    assert container_protocol.too_much(SETTINGS, 0.5).failure is CallFailure.RESULT
 
 
 def test_the_longest_result_and_output_fit_into_a_reply() -> None:
     most = reply(Success=True, Result='"' * 1024, Output='"' * 1024)
-    assert len(most) <= invocations.max_reply(SETTINGS)
+    assert len(most) <= container_protocol.max_reply(SETTINGS)

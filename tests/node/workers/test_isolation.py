@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
+import socket
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +15,10 @@ from typing import Any
 import pytest
 
 from skerry.model.containers import NetworkMode
-from skerry.model.room import Megabytes
-from skerry.node.workers.blanks import CODE
-from skerry.node.workers.workers import Worker
+from skerry.model.resources import Megabytes
+from skerry.node.workers import interpreters
+from skerry.node.workers.prestarted import CODE
+from skerry.node.workers.process_workers import ProcessWorker
 from tests.node.network import machines
 from tests.node.workers.ground import SUBNET, Agent, Ground, answered, needs_root
 
@@ -53,14 +59,14 @@ async def agent(ground: Ground) -> AsyncIterator[Agent]:
         yield agent
 
 
-async def probe(worker: Worker, expression: str) -> str:
+async def probe(worker: ProcessWorker, expression: str) -> str:
     answer = await answered(worker, json.dumps(expression).encode())
     assert answer.failure is None, answer.error
     told: str = json.loads(answer.result)
     return told
 
 
-async def value(worker: Worker, expression: str) -> Any:
+async def value(worker: ProcessWorker, expression: str) -> Any:
     return eval(await probe(worker, expression))
 
 
@@ -76,6 +82,8 @@ async def test_a_worker_sees_its_code_and_its_own_processes_and_writes_only_to_t
     assert await value(other, "os.getuid()") != uid
 
     assert await value(worker, "sorted(int(n) for n in os.listdir('/proc') if n.isdigit())") == [1, 2]
+    groups = await value(worker, "[line.split(':', 2)[2] for line in open('/proc/self/cgroup')]")
+    assert set(groups) == {"/\n"}
     assert await value(worker, "os.listdir('/home/function')") == ["main.py"]
     assert await value(worker, "sorted(os.listdir('/home'))") == ["function", "runtime"]
     assert await value(worker, "os.listdir('/home/runtime')") == []
@@ -92,6 +100,53 @@ async def test_a_worker_sees_its_code_and_its_own_processes_and_writes_only_to_t
     assert await value(other, "os.listdir('/tmp')") == []
     for each in (worker, other):
         await each.close()
+
+
+async def test_a_worker_sees_no_folder_file_socket_or_mount_of_the_host_but_usr(
+    ground: Ground, agent: Agent
+) -> None:
+    worker = await agent.workers.spawn(ground.function(), ground.code(main=PROBE))
+    for folder in ("/srv", "/opt", "/mnt", "/var/lib", "/var/log", "/media", "/boot"):
+        path = Path(folder, f"skt-{os.getpid()}.sock")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            try:
+                path.chmod(0o777)
+                listening.listen()
+                assert "FileNotFoundError" in await probe(
+                    worker, f"socket.socket(socket.AF_UNIX).connect({str(path)!r})"
+                )
+                assert "FileNotFoundError" in await probe(worker, f"os.listdir({folder!r})")
+            finally:
+                path.unlink()
+    assert await value(worker, "os.listdir('/run')") == []
+    assert set(await value(worker, "os.listdir('/var')")) == {"empty", "run", "tmp"}
+    etc = set(await value(worker, "os.listdir('/etc')"))
+    assert {"passwd", "hosts", "resolv.conf", "ld.so.cache"} <= etc
+    assert len(etc) < 25
+    assert not etc & {
+        "shadow",
+        "ssh",
+        "sudoers",
+        "fstab",
+        "machine-id",
+        "hostname",
+        "systemd",
+        "apt",
+        "default",
+    }
+    users = await value(worker, "open('/etc/passwd').read().split()")
+    assert [line.partition(":")[0] for line in users] == ["root", "nobody"]
+    points = await value(worker, "[line.split()[4] for line in open('/proc/self/mountinfo')]")
+    kept = ("/usr", "/lib", "/etc/", "/dev", "/proc", "/sys", "/tmp", "/var/tmp", "/home/function")
+    assert [point for point in points if point != "/" and not point.startswith(kept)] == []
+    assert not set(os.listdir("/etc")) <= etc, "the host has more"
+    # What programs are there for goes on.
+    for deed in ("__import__('ssl').create_default_context()", "socket.getaddrinfo('localhost', 80)"):
+        assert "Error" not in await probe(worker, deed), deed
+    ran = "subprocess.run(['sh', '-c', 'awk \"BEGIN { print 6 * 7 }\"'], capture_output=True).stdout"
+    assert await value(worker, ran) == b"42\n"
+    await worker.close()
 
 
 async def test_a_worker_has_no_privileges_and_gains_none(ground: Ground, agent: Agent) -> None:
@@ -111,9 +166,13 @@ async def test_a_worker_has_no_privileges_and_gains_none(ground: Ground, agent: 
     refused = "ctypes.CDLL(None, use_errno=True).{}"
     for call in ("unshare(0x10000000)", "umount2(b'/home/function', 2)", "ptrace(16, 1, 0, 0)"):
         assert await value(worker, refused.format(call)) == -1, call
-    # Its own streams, its socket, and what this very listing opens.
+    unlisted = {"x86_64": 237, "aarch64": 235}[os.uname().machine]  # mbind: dangerous to nobody
+    assert await value(
+        worker, f"[(l := ctypes.CDLL(None, use_errno=True)).syscall({unlisted}), ctypes.get_errno()]"
+    ) == [-1, errno.EPERM]
+    # Its own streams, its socket, the file that tells of new processes, and what this very listing opens.
     fds = await value(worker, "sorted(int(n) for n in os.listdir('/proc/self/fd'))")
-    assert fds in ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+    assert fds in ([*range(5)], [*range(6)])
     assert await value(worker, "subprocess.run(['id', '-u'], capture_output=True).returncode") == 0
     assert await value(worker, "[m for m in sys.modules if m.partition('.')[0] == 'skerry']") == []
     assert "ModuleNotFoundError" in await probe(worker, "__import__('skerry')")
@@ -167,3 +226,28 @@ async def test_a_node_worker_is_confined_like_any_other(ground: Ground, agent: A
     status = dict(line.split(":\t", 1) for line in seen["status"].splitlines() if ":\t" in line)
     assert (status["CapEff"], status["NoNewPrivs"], status["Seccomp"]) == ("0" * 16, "1", "2")
     await worker.close()
+
+
+async def test_an_interpreter_outside_of_usr_is_shown_with_nothing_around_it(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = shutil.which("node", path=interpreters.ENVIRONMENT["PATH"])
+    assert node is not None
+    with tempfile.TemporaryDirectory(dir="/opt", prefix="skt-") as name:
+        (place := Path(name)).chmod(0o755)
+        (place / "bin").mkdir()
+        shutil.copy(node, place / "bin" / "node")
+        (place / "secret").write_text("of somebody else")
+        monkeypatch.setattr(
+            interpreters, "ENVIRONMENT", {"PATH": f"{place}/bin:{interpreters.ENVIRONMENT['PATH']}"}
+        )
+        code = ground.code(
+            main_js="const look = (path) => require('fs').readdirSync(path);\n"
+            f"exports.handle = () => [process.execPath, look('/opt'), look('{place}')];\n"
+        )
+        async with ground.agent() as agent:
+            function = ground.function(runtime="nodejs20", memory=Megabytes(256))
+            worker = await agent.workers.spawn(function, code)
+            seen = json.loads((await answered(worker)).result)
+            assert seen == [f"{place}/bin/node", [place.name], ["bin"]]
+            await worker.close()

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from skerry.model.cells import Stream
+from skerry.model.cells import OutputChannel
 from skerry.model.ids import FunctionName
 from skerry.node.logs.rings import RingWriter
-from skerry.node.workers.logs import FunctionLogs
-from tests.support.waiting import eventually
+from skerry.node.workers.function_logs import FunctionLogs
+from tests.support.waiting import PATIENCE_S, eventually
 
 F, G = FunctionName("f"), FunctionName("g")
 BOUND = 64 * 1024
@@ -23,7 +23,7 @@ BOUND = 64 * 1024
 class Printing:
     """One stream of a worker, as its init writes it."""
 
-    def __init__(self, logs: FunctionLogs, folder: Path, stream: Stream) -> None:
+    def __init__(self, logs: FunctionLogs, folder: Path, stream: OutputChannel) -> None:
         self.folder = os.open(folder, os.O_RDONLY)
         self.ring = RingWriter(self.folder, stream, max_bytes=logs.ring_bytes, is_new=True)
 
@@ -47,7 +47,10 @@ async def opened() -> AsyncIterator[contextlib.ExitStack]:
 
 
 def printing(
-    logs: FunctionLogs, opened: contextlib.ExitStack, folder: Path, stream: Stream = Stream.STDOUT
+    logs: FunctionLogs,
+    opened: contextlib.ExitStack,
+    folder: Path,
+    stream: OutputChannel = OutputChannel.STDOUT,
 ) -> Printing:
     return opened.enter_context(contextlib.closing(Printing(logs, folder, stream)))
 
@@ -60,7 +63,7 @@ async def test_lines_of_all_workers_and_streams_come_in_the_order_of_time(
     logs: FunctionLogs, opened: contextlib.ExitStack
 ) -> None:
     folder = logs.begin("w1", F)
-    out, err = (printing(logs, opened, folder, stream) for stream in Stream)
+    out, err = (printing(logs, opened, folder, stream) for stream in OutputChannel)
     other = printing(logs, opened, logs.begin("w2", F))
     stranger = printing(logs, opened, logs.begin("w3", G))
     out.say("one\nfi", 1)
@@ -111,7 +114,7 @@ async def test_who_follows_sees_new_lines_and_new_workers_until_the_function_is_
     logs.end("w2")
     await eventually(lambda: seen == ["old", "half", "new", "unended"])
     logs.forget(F)
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, PATIENCE_S)
 
 
 async def test_the_oldest_goes_when_it_is_too_much_and_what_is_written_to_stays(
@@ -145,7 +148,7 @@ async def test_the_last_words_of_a_worker_are_the_end_of_both_streams(
     logs: FunctionLogs, opened: contextlib.ExitStack
 ) -> None:
     folder = logs.begin("w1", F)
-    out, err = (printing(logs, opened, folder, stream) for stream in Stream)
+    out, err = (printing(logs, opened, folder, stream) for stream in OutputChannel)
     out.say("before\n", 1)
     err.say("why\n", 2)
     out.say("dying", 3)

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from skerry.model.calls import Failure, WorkerGone
+from skerry.model.calls import CallFailure, WorkerExited
 from tests.support.programs import Programs
 from tests.support.waiting import eventually
 
@@ -47,14 +47,14 @@ def is_socket(n):
 )
 async def test_a_worker_that_is_ruined_is_seen_at_once(python: Programs, body: str, reason: str) -> None:
     async with python.load(f"{SOCKETS}\ndef handler(params):\n    {body}") as worker:
-        with pytest.raises(WorkerGone) as gone:
+        with pytest.raises(WorkerExited) as gone:
             await worker.call()
-        assert gone.value.failure is Failure.DIED
+        assert gone.value.failure is CallFailure.DIED
         assert reason in gone.value.error
         assert worker.has_ended.is_set()
         assert not worker.conversation.is_alive
         assert worker.conversation.in_flight == 0
-        with pytest.raises(WorkerGone):
+        with pytest.raises(WorkerExited):
             await worker.call()
 
 
@@ -75,21 +75,21 @@ async def test_a_worker_that_dies_takes_all_its_calls_along_and_its_children_do_
     async with python.load(dedent(code), at_once=3) as worker:
         calls = [asyncio.ensure_future(worker.call(params)) for params in ("wait", "wait", "end")]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(outcome, WorkerGone)
+            assert isinstance(outcome, WorkerExited)
 
 
 async def test_an_answer_that_a_handler_forges_is_an_answer_to_its_own_call_only(python: Programs) -> None:
     forged = "os.write(sockets()[0], struct.pack('<IBxxxQBdI', 14, 12, 1, 0, 0., 0) + b'5')"
     async with python.load(f"{SOCKETS}\ndef handler(params):\n    {forged}\n    return 6") as worker:
         assert await worker.result() == 5
-        with pytest.raises(WorkerGone, match="call 1, which was not asked"):
+        with pytest.raises(WorkerExited, match="call 1, which was not asked"):
             await worker.call()
 
 
 async def test_a_handler_that_hangs_is_given_up_in_its_time(python: Programs) -> None:
     async with python.load("import time\ndef handler(params): time.sleep(60)") as worker:
         answer = await worker.call(within_s=0.05)
-        assert (answer.failure, answer.error) == (Failure.TIMEOUT, "the call did not end within 0.05 s")
+        assert (answer.failure, answer.error) == (CallFailure.TIMEOUT, "the call did not end within 0.05 s")
         assert not worker.conversation.is_alive
         assert worker.has_ended.is_set()
 
@@ -115,13 +115,13 @@ async def test_one_call_that_hangs_lets_the_others_end_and_then_it_is_over(
     async with python.load(SLOW, at_once=3) as worker:
         other = asyncio.ensure_future(worker.call("other"))
         answer = await worker.call("hang", within_s=0.05)
-        assert answer.failure is Failure.TIMEOUT
+        assert answer.failure is CallFailure.TIMEOUT
         assert not worker.conversation.is_alive
         assert not worker.has_ended.is_set()
         (tmp_path / "code" / "go").touch()
         assert (await other).failure is None
         assert worker.has_ended.is_set()
-        with pytest.raises(WorkerGone, match="did not end in its time"):
+        with pytest.raises(WorkerExited, match="did not end in its time"):
             await worker.call("more")
 
 
@@ -154,6 +154,6 @@ async def test_memory_that_is_refused_is_an_error_of_the_call(python: Programs) 
     """
     async with python.load(dedent(code)) as worker:
         answer = await worker.call(1)
-        assert answer.failure is Failure.HANDLER
+        assert answer.failure is CallFailure.HANDLER
         assert answer.error.startswith("MemoryError")
         assert await worker.result(0) == "fine"

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from skerry.model.calls import Failure, LoadFailed, WorkerGone
-from skerry.node.workers import frames
+from skerry.model.calls import CallFailure, CodeLoadError, WorkerExited
+from skerry.node.workers import worker_frames
 from tests.support.programs import NODE, PROGRAM, Programs
 
 # One worker shows many things: a blank process takes a tenth of a second.
@@ -78,20 +78,20 @@ async def test_what_a_handler_gets_and_gives_back(node: Programs) -> None:
 async def test_what_goes_wrong_is_told_and_the_worker_goes_on(node: Programs) -> None:
     async with node.load(MANY, handler="hello.handler", max_result_bytes=1000) as worker:
         for name, failure, reason in (
-            ("nan", Failure.RESULT, "cannot hold: RangeError: NaN is no JSON number"),
-            ("bigint", Failure.RESULT, "BigInt"),
-            ("function", Failure.RESULT, "a function is no JSON"),
-            ("circular", Failure.RESULT, "circular"),
-            ("large", Failure.RESULT, "the handler returned 1001 bytes of JSON, and 1000 are allowed"),
-            ("reject", Failure.HANDLER, "Error: late"),
-            ("text_thrown", Failure.HANDLER, "it threw 'just text'"),
-            ("deep", Failure.HANDLER, "RangeError: Maximum call stack"),
-            ("no such thing", Failure.HANDLER, "TypeError"),
+            ("nan", CallFailure.RESULT, "cannot hold: RangeError: NaN is no JSON number"),
+            ("bigint", CallFailure.RESULT, "BigInt"),
+            ("function", CallFailure.RESULT, "a function is no JSON"),
+            ("circular", CallFailure.RESULT, "circular"),
+            ("large", CallFailure.RESULT, "the handler returned 1001 bytes of JSON, and 1000 are allowed"),
+            ("reject", CallFailure.HANDLER, "Error: late"),
+            ("text_thrown", CallFailure.HANDLER, "it threw 'just text'"),
+            ("deep", CallFailure.HANDLER, "RangeError: Maximum call stack"),
+            ("no such thing", CallFailure.HANDLER, "TypeError"),
         ):
             answer = await worker.call({"do": name, "size": 999})
             assert (answer.failure, reason in answer.error) == (failure, True), answer
         answer = await worker.call({"do": "throw"})
-        assert (answer.failure, answer.output) == (Failure.HANDLER, "before\n")
+        assert (answer.failure, answer.output) == (CallFailure.HANDLER, "before\n")
         assert answer.error.startswith("TypeError: odd\n\nTypeError: odd\n    at ")
         assert "code/hello.js" in answer.error
         assert "worker.js" not in answer.error
@@ -166,7 +166,7 @@ async def test_a_handler_is_found_wherever_it_may_be(
 async def test_code_that_cannot_be_loaded_says_why(
     node: Programs, code: str, handler: str, reason: str
 ) -> None:
-    with pytest.raises(LoadFailed) as failure:
+    with pytest.raises(CodeLoadError) as failure:
         async with node.load(code, handler=handler):
             pass
     assert reason in failure.value.message
@@ -187,7 +187,7 @@ async def test_a_process_that_ends_by_its_own_fault_tells_its_call_why(
 ) -> None:
     async with node.load(f"exports.handler = () => new Promise(() => {{ {body} }});") as worker:
         answer = await worker.call()
-        assert answer.failure is Failure.HANDLER
+        assert answer.failure is CallFailure.HANDLER
         assert answer.error.startswith(reason)
         assert answer.output.startswith("bye\n")
         assert await worker.process_has_ended()
@@ -203,7 +203,7 @@ async def test_a_process_that_ends_by_its_own_fault_tells_its_call_why(
 )
 async def test_a_worker_that_is_ruined_is_seen_at_once(node: Programs, body: str) -> None:
     async with node.load(f"exports.handler = () => {{ {body} }};") as worker:
-        with pytest.raises(WorkerGone):
+        with pytest.raises(WorkerExited):
             await worker.call()
         assert worker.has_ended.is_set()
 
@@ -211,7 +211,7 @@ async def test_a_worker_that_is_ruined_is_seen_at_once(node: Programs, body: str
 async def test_calls_that_hang_are_given_up_and_then_it_is_over(node: Programs) -> None:
     async with node.load("exports.handler = () => new Promise(() => {});", at_once=3) as worker:
         waits = asyncio.ensure_future(worker.call("wait"))
-        assert (await worker.call("hang", within_s=0.01)).failure is Failure.TIMEOUT
+        assert (await worker.call("hang", within_s=0.01)).failure is CallFailure.TIMEOUT
         assert not worker.conversation.is_alive
         assert not worker.has_ended.is_set()
         waits.cancel()
@@ -223,9 +223,21 @@ async def test_calls_that_hang_are_given_up_and_then_it_is_over(node: Programs) 
 
 def test_its_numbers_are_those_of_the_frames() -> None:
     text = PROGRAM.read_text()
-    kinds = [frames.LOAD, frames.CALL, frames.CANCEL, frames.LOADED, frames.FAILED, frames.RESULT]
-    outcomes = [frames.OK, frames.RAISED, frames.UNREPRESENTABLE, frames.TOO_LARGE]
-    assert f"const HEADER = {frames.HEADER.size};" in text
-    assert f"const OUTCOME = {frames.OUTCOME.size};" in text
+    kinds = [
+        worker_frames.LOAD,
+        worker_frames.CALL,
+        worker_frames.CANCEL,
+        worker_frames.LOADED,
+        worker_frames.FAILED,
+        worker_frames.RESULT,
+    ]
+    outcomes = [
+        worker_frames.OK,
+        worker_frames.RAISED,
+        worker_frames.UNREPRESENTABLE,
+        worker_frames.TOO_LARGE,
+    ]
+    assert f"const HEADER = {worker_frames.HEADER.size};" in text
+    assert f"const OUTCOME = {worker_frames.OUTCOME.size};" in text
     assert f"const [LOAD, CALL, CANCEL, LOADED, FAILED, RESULT] = {kinds};" in text
     assert f"const [OK, RAISED, UNREPRESENTABLE, TOO_LARGE] = {outcomes};" in text

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from skerry.model.calls import Failure
+from skerry.model.calls import CallFailure
 from tests.support.programs import Programs
 from tests.support.waiting import eventually
 
@@ -216,4 +216,4 @@ async def test_an_error_is_told_also_if_nothing_can_be_printed(python: Programs)
         "import os\ndef handler(p):\n    os.close(2)\n    print('x')\n    1 / 0"
     ) as worker:
         answer = await worker.call()
-        assert (answer.failure, answer.output) == (Failure.HANDLER, "x\n")
+        assert (answer.failure, answer.output) == (CallFailure.HANDLER, "x\n")

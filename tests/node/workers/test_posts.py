@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from skerry.node.workers.posts import Broken, Connection, TooMuch
+from skerry.node.workers.http_client import HttpReplyTooLarge, MalformedHttpReply, WorkerHttpConnection
 from tests.node.workers.servers import Server, http, serving
+from tests.support.shares import free_port
 from tests.support.waiting import eventually
 
 
 @contextlib.asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Connection]:
-    connection = await Connection.open(socket.socket(), "127.0.0.1", server.port)
+async def connected(server: Server) -> AsyncIterator[WorkerHttpConnection]:
+    connection = await WorkerHttpConnection.open(socket.socket(), "127.0.0.1", server.port)
     try:
         yield connection
     finally:
@@ -61,7 +62,7 @@ async def test_a_server_that_keeps_no_connection_is_not_sent_a_second_post(answe
     async with serving(answer) as server, connected(server) as connection:
         await connection.post("/", b"", most=3)
         assert not connection.is_usable
-        with pytest.raises(Broken):
+        with pytest.raises(MalformedHttpReply):
             await connection.post("/", b"", most=3)
     assert len(server.bodies) == 1
 
@@ -78,7 +79,7 @@ async def test_a_server_that_keeps_no_connection_is_not_sent_a_second_post(answe
 )
 async def test_an_answer_that_is_not_whole_is_none(answer: bytes) -> None:
     async with serving(answer, ends=True) as server, connected(server) as connection:
-        with pytest.raises(Broken):
+        with pytest.raises(MalformedHttpReply):
             await connection.post("/", b"", most=100)
         assert not connection.is_usable
 
@@ -94,14 +95,14 @@ async def test_an_answer_that_is_not_whole_is_none(answer: bytes) -> None:
 )
 async def test_an_answer_that_is_too_long_is_not_read_to_its_end(answer: bytes) -> None:
     async with serving(answer) as server, connected(server) as connection:
-        with pytest.raises(TooMuch):
+        with pytest.raises(HttpReplyTooLarge):
             await connection.post("/", b"", most=3)
         assert not connection.is_usable
 
 
 async def test_a_second_answer_to_one_post_is_never_taken_for_that_to_the_next() -> None:
     async with serving(http(b"one") + http(b"evil")) as server, connected(server) as connection:
-        with contextlib.suppress(Broken):
+        with contextlib.suppress(MalformedHttpReply):
             assert await connection.post("/", b"", most=100) == (200, b"one")
         assert not connection.is_usable
 
@@ -140,7 +141,6 @@ async def test_a_large_body_arrives_whole() -> None:
 
 
 async def test_nobody_listens_is_an_error_of_the_system_and_leaves_no_socket() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     with pytest.raises(ConnectionRefusedError):
-        await Connection.open(socket.socket(), "127.0.0.1", port)
+        await WorkerHttpConnection.open(socket.socket(), "127.0.0.1", port)

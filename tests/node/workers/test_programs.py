@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.node.workers import programs
+from skerry.node.workers import interpreters
 
 
 def script(folder: Path, name: str, text: str) -> str:
@@ -33,8 +33,8 @@ def open_folder() -> Iterator[Path]:
 @pytest.fixture
 def seen(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that workers could see, with nothing else on the path."""
-    monkeypatch.setattr(programs, "_UNSEEN", (str(open_folder / "hidden"),))
-    monkeypatch.setattr(programs, "ENVIRONMENT", {"PATH": str(open_folder / "bin")})
+    monkeypatch.setattr(interpreters, "_UNSEEN", (str(open_folder / "hidden"),))
+    monkeypatch.setattr(interpreters, "ENVIRONMENT", {"PATH": str(open_folder / "bin")})
     monkeypatch.setattr(sys, "_base_executable", "")
     monkeypatch.setattr(sys, "executable", "")
     return open_folder / "bin"
@@ -43,9 +43,13 @@ def seen(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_the_first_program_that_can_be_used_is_taken(seen: Path) -> None:
     script(seen, "node", "exit 1")
     path = script(seen, "nodejs", "echo v20.1.0")
-    assert await programs.find_node() == programs.Program(path, "Node.js 20.1.0")
-    path = script(seen, "python3", f"echo 3.12.1; echo {seen}")
-    assert await programs.find_python() == programs.Program(path, "Python 3.12.1")
+    needs = path, str(seen)
+    assert await interpreters.find_node() == interpreters.Interpreter(path, "Node.js 20.1.0", needs)
+    path = script(seen, "python3", f"echo 3.12.1; echo {seen}; echo {seen.parent}; echo {seen.parent}")
+    library = seen.parent / "lib"
+    library.mkdir()
+    needs = path, str(seen), str(library)
+    assert await interpreters.find_python() == interpreters.Interpreter(path, "Python 3.12.1", needs)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +63,14 @@ async def test_the_first_program_that_can_be_used_is_taken(seen: Path) -> None:
 async def test_why_a_program_is_of_no_use_is_told(seen: Path, text: str, told: str) -> None:
     script(seen, "node", text)
     with pytest.raises(errors.Unavailable, match=told):
-        await programs.find_node()
+        await interpreters.find_node()
 
 
 async def test_that_there_is_none_is_told_with_what_to_do(seen: Path) -> None:
     with pytest.raises(errors.Unavailable, match=r"there is none.*install Node\.js 16"):
-        await programs.find_node()
+        await interpreters.find_node()
     with pytest.raises(errors.Unavailable, match=r"there is none.*install Python 3\.11"):
-        await programs.find_python()
+        await interpreters.find_python()
 
 
 async def test_a_program_that_workers_cannot_see_or_enter_is_not_taken(seen: Path, open_folder: Path) -> None:
@@ -74,15 +78,16 @@ async def test_a_program_that_workers_cannot_see_or_enter_is_not_taken(seen: Pat
     hidden = script(open_folder / "hidden" / "bin", "node", "echo v20.1.0")
     (seen / "node").symlink_to(hidden)
     with pytest.raises(errors.Unavailable, match="which workers do not see"):
-        await programs.find_node()
+        await interpreters.find_node()
     (seen / "node").unlink()
     private = script(open_folder / "private" / "bin", "node", "echo v20.1.0")
     (open_folder / "private").chmod(0o700)
     (seen / "node").symlink_to(private)
     with pytest.raises(errors.Unavailable, match="is for some users only"):
-        await programs.find_node()
+        await interpreters.find_node()
 
 
 async def test_this_machine_has_a_python_for_functions() -> None:
-    found = await programs.find_python()
+    found = await interpreters.find_python()
     assert found.version.startswith("Python 3.")
+    assert found.needs == () or not found.path.startswith("/usr/"), "what is in /usr is seen anyway"

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from skerry.model.calls import Failure, LoadFailed
+from skerry.model.calls import CallFailure, CodeLoadError
 from tests.support.programs import SOURCES, Programs
 
 CONTEXT = {"name": "hello", "version": 3}
@@ -59,13 +59,13 @@ async def test_a_handler_is_called_with_what_it_takes(
     async with python.load(definition) as worker:
         answer = await worker.call(7)
     if expected is None:
-        assert answer.failure is Failure.HANDLER
+        assert answer.failure is CallFailure.HANDLER
     else:
         assert json.loads(answer.result) == expected
 
 
 async def test_a_handler_that_takes_nothing_is_refused_with_its_signature(python: Programs) -> None:
-    with pytest.raises(LoadFailed, match=r"hello\.handler\(\) must be callable with \(params, context\)"):
+    with pytest.raises(CodeLoadError, match=r"hello\.handler\(\) must be callable with \(params, context\)"):
         async with python.load("def handler():\n    return 1"):
             pass
 
@@ -174,7 +174,7 @@ async def test_parameters_and_results_of_any_size_pass(python: Programs, size: i
 async def test_a_result_above_the_limit_is_an_error_that_says_so(python: Programs) -> None:
     async with python.load("def handler(n): return 'x' * n", max_result_bytes=1000) as worker:
         answer = await worker.call(999)
-        assert answer.failure is Failure.RESULT
+        assert answer.failure is CallFailure.RESULT
         assert answer.error.startswith("the handler returned 1001 bytes of JSON, and 1000 are allowed")
         assert await worker.result(998) == "x" * 998
 
@@ -201,7 +201,7 @@ async def test_what_json_cannot_hold_is_an_error_that_says_why(
         f"def handler(params):\n    print('hi')\n    return {value} if params else 1"
     ) as worker:
         answer = await worker.call(True)
-        assert answer.failure is Failure.RESULT
+        assert answer.failure is CallFailure.RESULT
         assert answer.error.startswith("the handler returned what JSON cannot hold: ")
         assert reason in answer.error
         assert answer.output == "hi\n"
@@ -211,7 +211,7 @@ async def test_what_json_cannot_hold_is_an_error_that_says_why(
 async def test_a_handler_that_is_a_class_gives_back_what_json_cannot_hold(python: Programs) -> None:
     async with python.load("class handler:\n    def __init__(self, params): pass") as worker:
         answer = await worker.call()
-    assert answer.failure is Failure.RESULT
+    assert answer.failure is CallFailure.RESULT
     assert "a handler is no JSON" in answer.error
 
 
@@ -219,7 +219,7 @@ async def test_an_error_is_told_with_its_traceback_and_what_was_printed(python: 
     code = "def deeper(n):\n    return 1 / n\ndef handler(params):\n    print('before')\n    return deeper(0)"
     async with python.load(code) as worker:
         answer = await worker.call()
-    assert answer.failure is Failure.HANDLER
+    assert answer.failure is CallFailure.HANDLER
     assert answer.output == "before\n"
     first, empty, *trace = answer.error.splitlines()
     assert (first, empty) == ("ZeroDivisionError: division by zero", "")
@@ -257,7 +257,7 @@ async def test_after_whatever_a_handler_raises_the_worker_goes_on(
     code = f"def bad(params):\n    {body}\ndef handler(params):\n    return bad(params) if params else 'fine'"
     async with python.load(code) as worker:
         answer = await worker.call(1)
-        assert answer.failure is Failure.HANDLER
+        assert answer.failure is CallFailure.HANDLER
         assert reason in answer.error
         assert len(answer.error.encode()) <= 64 * 1024
         assert await worker.result(0) == "fine"
@@ -270,7 +270,7 @@ async def test_after_whatever_a_handler_raises_the_worker_goes_on(
 async def test_parameters_that_are_no_json_are_an_error(python: Programs, params: bytes, reason: str) -> None:
     async with python.load("def handler(params): return 1") as worker:
         answer = await worker.conversation.call(params, wants_output=False, within_s=60)
-        assert answer.failure is Failure.HANDLER
+        assert answer.failure is CallFailure.HANDLER
         assert reason in answer.error
         assert await worker.result() == 1
 
@@ -298,7 +298,7 @@ async def test_parameters_that_are_no_json_are_an_error(python: Programs, params
 async def test_code_that_cannot_be_loaded_says_why(
     python: Programs, code: str, handler: str, reason: str
 ) -> None:
-    with pytest.raises(LoadFailed) as failure:
+    with pytest.raises(CodeLoadError) as failure:
         async with python.load(code, handler=handler):
             pass
     assert reason in failure.value.message
@@ -307,7 +307,7 @@ async def test_code_that_cannot_be_loaded_says_why(
 
 
 async def test_code_that_takes_too_long_to_load_is_given_up(python: Programs) -> None:
-    with pytest.raises(LoadFailed, match=r"'hello.handler' was not loaded within 0\.05 s"):
+    with pytest.raises(CodeLoadError, match=r"'hello.handler' was not loaded within 0\.05 s"):
         async with python.load("import time; time.sleep(60)", within_s=0.05):
             pass
 
@@ -363,7 +363,7 @@ async def test_calls_at_once_run_together_and_never_mix(python: Programs, name: 
             for n, answer in zip(numbers, answers, strict=True):
                 assert answer.output == f"in {n}\nout {n}\n"
                 if (name, n) == ("awaited", 3):
-                    assert answer.failure is Failure.HANDLER
+                    assert answer.failure is CallFailure.HANDLER
                 else:
                     assert json.loads(answer.result) == [n, n]
 
@@ -384,7 +384,8 @@ async def test_a_task_that_exits_behind_the_back_of_calls_takes_nothing_down(pyt
 
 def test_it_runs_in_a_bare_interpreter_and_importing_it_does_nothing() -> None:
     script = (
-        "import sys; before = sys.stdout; sys.path.append(sys.argv[1]); import skerry.node.workers.python; "
+        "import sys; before = sys.stdout; sys.path.append(sys.argv[1]); "
+        "import skerry.node.workers.python_worker; "
         "assert sys.stdout is before; print(*sys.modules)"
     )
     command = [sys.executable, "-I", "-S", "-c", script, str(SOURCES)]

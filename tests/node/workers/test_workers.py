@@ -12,16 +12,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from skerry.kit.clock import SystemClock
 from skerry.model import errors
-from skerry.model.calls import Failure, LoadFailed, WorkerGone
-from skerry.model.cells import Limits
+from skerry.model.calls import CallFailure, CodeLoadError, WorkerExited
+from skerry.model.cells import Cell, CellLimits, CellOwner
 from skerry.model.containers import NetworkMode
 from skerry.model.ids import CellName
-from skerry.model.room import Megabytes, Millicores
-from skerry.node.workers.workers import CELL, Worker
+from skerry.model.resources import Megabytes, Millicores
+from skerry.model.settings import NodeSettings
+from skerry.node.cells.cells import Cells
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.workers.process_workers import CELL, ProcessWorker
 from tests.node.cells.real import is_alive
 from tests.node.workers.ground import NO_NETWORK, Agent, Ground, answered, needs_root
-from tests.support.waiting import eventually
+from tests.support.groups import remove_groups
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -43,7 +48,7 @@ async def agent(ground: Ground) -> AsyncIterator[Agent]:
         yield agent
 
 
-def cell_of(worker: Worker) -> CellName:
+def cell_of(worker: ProcessWorker) -> CellName:
     return CellName(f"{CELL}/w{worker.id}")
 
 
@@ -90,12 +95,30 @@ async def test_a_worker_is_held_to_what_its_function_asks_for(ground: Ground, ag
     function = ground.function(memory=Megabytes(96), cpu=Millicores(300))
     worker = await agent.workers.spawn(function, ground.code(main=ECHO))
     held = ground.groups.read_limits(cell_of(worker))
-    assert held == Limits(memory=Megabytes(96), cpu_quota=Millicores(300), pids=ground.settings.worker_pids)
+    assert held == CellLimits(
+        memory=Megabytes(96), cpu_quota=Millicores(300), pids=ground.settings.worker_pids
+    )
     assert agent.cells.get(cell_of(worker)).cell.limits == held
     above = ground.groups.read_limits(CELL).memory
     assert above is not None
     assert above >= ground.memory_mb
     await worker.close()
+
+
+async def test_the_cpu_quota_of_a_worker_is_on_when_its_code_is_loaded_and_not_before(ground: Ground) -> None:
+    quotas: dict[str, list[int | None]] = {}
+
+    def reached(step: str) -> None:
+        if step in ("spawn.mounted", "spawn.loaded"):
+            cells = [name for name in ground.groups.cells() if name.startswith(f"{CELL}/")]
+            quotas[step] = [ground.groups.read_limits(name).cpu_quota for name in cells]
+
+    async with ground.agent(reached) as agent:
+        function = ground.function(memory=Megabytes(96), cpu=Millicores(50))
+        worker = await agent.workers.spawn(function, ground.code(main=ECHO))
+        assert 50 not in quotas["spawn.mounted"]
+        assert 50 in quotas["spawn.loaded"]
+        await worker.close()
 
 
 async def test_thirty_cold_starts_at_once(ground: Ground, agent: Agent) -> None:
@@ -110,8 +133,8 @@ async def test_thirty_cold_starts_at_once(ground: Ground, agent: Agent) -> None:
     await eventually(lambda: len(agent.cells.list()) <= 1 + 2 * ground.settings.spare_workers)
 
 
-async def gone(worker: Worker, params: bytes = b"null") -> WorkerGone:
-    with pytest.raises(WorkerGone) as caught:
+async def gone(worker: ProcessWorker, params: bytes = b"null") -> WorkerExited:
+    with pytest.raises(WorkerExited) as caught:
         await answered(worker, params)
     return caught.value
 
@@ -126,7 +149,7 @@ async def test_a_worker_that_eats_its_memory_is_told_apart_from_one_that_died(
     worker = await agent.workers.spawn(ground.function(), code)
     worker.on_end(ended.set)
     why = await gone(worker)
-    assert why.failure is Failure.MEMORY
+    assert why.failure is CallFailure.MEMORY
     assert "more than its 64 MB" in why.error
     assert why.output == "eating\n"
     await ended.wait()
@@ -155,7 +178,7 @@ async def test_why_a_worker_ended_is_told_with_what_it_said(
     code = ground.code(main="\n".join([*lines, f"    {deed}", ""]))
     worker = await agent.workers.spawn(ground.function(), code)
     why = await gone(worker)
-    assert why.failure is Failure.DIED
+    assert why.failure is CallFailure.DIED
     assert told in why.error
     assert why.output == "last words\n"
     assert (await gone(worker)).error == why.error  # and for whoever comes later
@@ -170,23 +193,25 @@ async def test_a_call_that_takes_too_long_ends_a_worker_of_one_call_at_a_time(
     ended = asyncio.Event()
     worker.on_end(ended.set)
     answer = await answered(worker, b"600", within_s=0.05)
-    assert answer.failure is Failure.TIMEOUT
+    assert answer.failure is CallFailure.TIMEOUT
     await ended.wait()
     assert not worker.is_alive
     await worker.close()
 
 
-async def test_a_worker_that_ignores_being_asked_is_killed_at_once(ground: Ground, agent: Agent) -> None:
+async def test_a_worker_that_ignores_being_asked_is_killed_at_once(ground: Ground) -> None:
+    ground.node_settings = NodeSettings(stop_grace_s=3600)  # that other executables have
     code = ground.code(
         main="import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
         "def handle(params):\n    time.sleep(600)\n"
     )
-    worker = await agent.workers.spawn(ground.function(), code)
-    call = asyncio.create_task(gone(worker))
-    await eventually(lambda: worker.in_flight == 1)
-    async with asyncio.timeout(4.0):  # less than the grace that other executables have
-        await worker.close()
-    assert "was ended in the middle" in (await call).error
+    async with ground.agent() as agent:
+        worker = await agent.workers.spawn(ground.function(), code)
+        call = asyncio.create_task(gone(worker))
+        await eventually(lambda: worker.in_flight == 1)
+        async with asyncio.timeout(PATIENCE_S):
+            await worker.close()
+        assert "was ended in the middle" in (await call).error
 
 
 @pytest.mark.parametrize(
@@ -202,7 +227,7 @@ async def test_a_worker_that_ignores_being_asked_is_killed_at_once(ground: Groun
 async def test_code_that_cannot_be_loaded_is_refused_with_the_cause(
     ground: Ground, agent: Agent, text: str, told: str
 ) -> None:
-    with pytest.raises(LoadFailed, match=told):
+    with pytest.raises(CodeLoadError, match=told):
         await agent.workers.spawn(ground.function(), ground.code(main=text))
     await eventually(lambda: len(agent.cells.list()) == 1 + ground.settings.spare_workers)
 
@@ -212,7 +237,7 @@ async def test_a_function_with_too_little_memory_for_its_runtime_is_refused(
 ) -> None:
     code = ground.code(main_js="exports.handle = () => 1")
     function = ground.function(runtime="nodejs17", memory=Megabytes(4))
-    with pytest.raises(LoadFailed, match="memory"):
+    with pytest.raises(CodeLoadError, match="memory"):
         await agent.workers.spawn(function, code)
 
 
@@ -221,9 +246,10 @@ async def test_a_fork_bomb_stops_at_its_limit_and_goes_with_its_worker(
 ) -> None:
     ground.settings = msgspec.structs.replace(ground.settings, worker_pids=24)
     code = ground.code(
-        main="import os, time\ndef handle(params):\n    made = 0\n    try:\n        while True:\n"
-        "            if os.fork() == 0:\n                time.sleep(600)\n            made += 1\n"
-        "    except BlockingIOError:\n        return made\n"
+        # While it is loaded: what a call leaves would not be there any more.
+        main="import os, time\nmade = 0\ntry:\n    while True:\n        if os.fork() == 0:\n"
+        "            time.sleep(600)\n        made += 1\nexcept BlockingIOError:\n    pass\n"
+        "def handle(params):\n    return made\n"
     )
     async with ground.agent() as agent:
         worker = await agent.workers.spawn(ground.function(), code)
@@ -304,7 +330,7 @@ async def test_a_start_that_fails_or_is_given_up_at_any_step_leaves_nothing(
     ground: Ground, is_cancelled: bool
 ) -> None:
     ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
-    spawning: asyncio.Task[Worker] | None = None
+    spawning: asyncio.Task[ProcessWorker] | None = None
     fatal = ""
 
     def reached(name: str) -> None:
@@ -325,3 +351,60 @@ async def test_a_start_that_fails_or_is_given_up_at_any_step_leaves_nothing(
         fatal = ""
         worker = await agent.workers.spawn(ground.function(), code)
         assert (await answered(worker, b"1")).result == b"1"
+
+
+async def test_a_prestarted_worker_whose_cell_somebody_has_removed_is_passed_over(ground: Ground) -> None:
+    limited = 0
+
+    def reached(name: str) -> None:
+        nonlocal limited
+        limited += name == "spawn.limited"
+        if name == "spawn.limited" and limited == 1:
+            raise errors.NotFound("the cell has no cgroup on this host")
+
+    async with ground.agent(reached) as agent:
+        worker = await agent.workers.spawn(ground.function(), ground.code(main=ECHO))
+        assert (await answered(worker, b"1")).result == b"1"
+        assert limited == 2
+        assert len(agent.cells.list()) == 2, "that of all, and its own"
+
+
+@pytest.mark.parametrize("kills", [True, False], ids=["killed", "moved out"])
+async def test_the_cell_of_all_workers_is_made_again_when_somebody_has_removed_it(
+    ground: Ground, agent: Agent, kills: bool
+) -> None:
+    code = ground.code(main=ECHO)
+    before = await agent.workers.spawn(ground.function(), code)
+    await remove_groups(ground.root, CELL, kills=kills)
+    await agent.cells.end_ungrouped()
+    await eventually(lambda: not before.is_alive)
+    worker = await agent.workers.spawn(ground.function(), code)
+    assert (await answered(worker, b"1")).result == b"1"
+    assert ground.groups.pids(CELL)
+    for each in (before, worker):
+        await each.close()
+
+
+async def test_a_cell_of_a_client_called_functions_is_left_alone(ground: Ground) -> None:
+    name = CellName("functions")
+    async with ground.agent() as agent:
+        await agent.cells.allocate(Cell(name))
+    async with ground.agent() as agent:
+        assert agent.cells.get(name).cell == Cell(name)
+        await agent.cells.free(name)
+
+
+@pytest.mark.parametrize("owner", [None, CellOwner.FUNCTIONS], ids=["without an owner", "with its owner"])
+async def test_what_an_earlier_version_left_of_workers_goes(ground: Ground, owner: CellOwner | None) -> None:
+    launcher = await LauncherClient.start()
+    earlier = await Cells.open(
+        ground.folder / "cells", ground.groups, launcher, NodeSettings(), SystemClock()
+    )
+    for name in (CellName("functions"), CellName("functions/w1")):
+        await earlier.allocate(Cell(name, owner=owner))
+        record = earlier._home(name).record
+        earlier._means.records.change_cell(msgspec.structs.replace(record, is_marked=False))
+    await earlier.close()
+    await launcher.stop()
+    async with ground.agent() as agent:
+        assert "functions" not in {view.cell.name.partition("/")[0] for view in agent.cells.list()}

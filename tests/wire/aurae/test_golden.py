@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from grpc_tools import protoc
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpclib.const import Status
 from grpclib.reflection.v1.reflection_grpc import ServerReflectionStub
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 
-from skerry.wire.proto import observe_pb2, runtime_pb2, schedule_pb2
-from skerry.wire.proto.runtime_grpc import CellServiceStub
-from tests.wire.aurae.calls import DOCUMENT, raw
+from skerry.transport.proto import observe_pb2, runtime_pb2, schedule_pb2
+from skerry.transport.proto.runtime_grpc import CellServiceStub
+from tests.wire.aurae.calls import DOCUMENT, assert_same_layout, raw
 
 OURS = {"runtime": runtime_pb2, "observe": observe_pb2, "schedule": schedule_pb2}
 SLEEP = runtime_pb2.Executable(
@@ -55,24 +54,7 @@ def test_messages_have_the_golden_bytes_both_ways(message, golden):
 
 @pytest.mark.parametrize("name", ["runtime", "observe", "schedule"])
 def test_our_file_is_the_documents_in_all_but_its_place(name, tmp_path):
-    described = tmp_path / "set"
-    assert (
-        protoc.main(
-            ["protoc", f"--proto_path={DOCUMENT}", f"--descriptor_set_out={described}", f"{name}.proto"]
-        )
-        == 0
-    )
-    ours = FileDescriptorProto()
-    OURS[name].DESCRIPTOR.CopyToProto(ours)
-    [theirs] = FileDescriptorSet.FromString(described.read_bytes()).file
-    for file in (ours, theirs):
-        for extra in ("name", "options"):
-            file.ClearField(extra)
-        for field in (field for message in file.message_type for field in message.field):
-            field.ClearField("json_name")  # follows from the name; one of the two compilers writes it out
-        for method in (method for service in file.service for method in service.method):
-            method.ClearField("options")
-    assert ours == theirs
+    assert_same_layout(OURS[name].DESCRIPTOR, DOCUMENT, name, tmp_path)
 
 
 async def test_the_golden_bytes_on_the_wire_are_answered_with_golden_bytes(served):
@@ -126,7 +108,7 @@ async def test_reflection_lists_the_services_without_methods_and_describes_them(
         [
             ServerReflectionRequest(list_services=""),
             *(ServerReflectionRequest(file_containing_symbol=name) for name in wanted),
-            ServerReflectionRequest(file_by_filename="skerry/wire/proto/schedule.proto"),
+            ServerReflectionRequest(file_by_filename="skerry/transport/proto/schedule.proto"),
         ]
     )
     assert set(wanted) <= {service.name for service in listed.list_services_response.service}

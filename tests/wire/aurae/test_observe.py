@@ -9,11 +9,11 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from skerry.model.cells import Cell, Executable, Exit, Stream
+from skerry.model.cells import Cell, Executable, ExitStatus, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto.observe_grpc import ObserveStub
-from skerry.wire.proto.observe_pb2 import (
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto.observe_grpc import ObserveStub
+from skerry.transport.proto.observe_pb2 import (
     CHANNEL_STDERR,
     CHANNEL_STDOUT,
     GetAuraeDaemonLogStreamRequest,
@@ -28,7 +28,7 @@ SECOND = 1_000_000_000
 async def started(keeper: FakeKeeper, cell: str = "a", name: str = "x") -> Started:
     await keeper.allocate(Cell(name=CellName(cell)))
     await keeper.start(Executable(name=ExecutableName(name), cell=CellName(cell), command="true"))
-    return keeper.get(cell, name)
+    return keeper.started_one(cell, name)
 
 
 def output_of(one: Started, channel: int = CHANNEL_STDOUT) -> GetSubProcessStreamRequest:
@@ -46,7 +46,7 @@ async def test_output_has_history_and_then_what_comes_and_ends_with_the_process(
         second = await stream.recv_message()
         assert (second.line, second.timestamp) == ("aurae", 5)
         one.write(b"bye", at_ns=8 * SECOND)
-        one.end(Exit(at=9.0, code=0))
+        one.end(ExitStatus(at=9.0, code=0))
         assert [item.line async for item in stream] == ["bye"]
 
 
@@ -54,7 +54,7 @@ async def test_of_an_executable_in_any_cell_and_after_it_has_exited(served, chan
     await served.keeper.allocate(Cell(name=CellName("a")))
     one = await started(served.keeper, "a/b")
     one.write(b"deep\n")
-    one.end(Exit(at=1.0, code=0))
+    one.end(ExitStatus(at=1.0, code=0))
     items = await ObserveStub(channel).GetSubProcessStream(output_of(one))
     assert [item.line for item in items] == ["deep"]
 
@@ -62,8 +62,8 @@ async def test_of_an_executable_in_any_cell_and_after_it_has_exited(served, chan
 async def test_the_two_channels_are_apart(served, channel):
     one = await started(served.keeper)
     one.write(b"out\n")
-    one.write(b"err\n", Stream.STDERR)
-    one.end(Exit(at=1.0, code=0))
+    one.write(b"err\n", OutputChannel.STDERR)
+    one.end(ExitStatus(at=1.0, code=0))
     items = await ObserveStub(channel).GetSubProcessStream(output_of(one, CHANNEL_STDERR))
     assert [(item.channel, item.line) for item in items] == [("stderr", "err")]
 
@@ -71,7 +71,7 @@ async def test_the_two_channels_are_apart(served, channel):
 async def test_output_that_is_no_utf8_does_not_end_the_stream(served, channel):
     one = await started(served.keeper)
     one.write(b"\xff\xfe\nafter\n")
-    one.end(Exit(at=1.0, code=0))
+    one.end(ExitStatus(at=1.0, code=0))
     items = await ObserveStub(channel).GetSubProcessStream(output_of(one))
     assert [item.line for item in items] == ["��", "after"]
 
@@ -83,7 +83,7 @@ async def test_what_was_overwritten_is_a_gap_that_says_how_much(tmp_path, author
         one = await started(keeper)
         for number in range(1000):
             one.write(b"%d\n" % number)
-        one.end(Exit(at=1.0, code=0))
+        one.end(ExitStatus(at=1.0, code=0))
         channel = dial(str(served.path), served.tls(), server_name=SERVER_NAME)
         try:
             gap, *rest = await ObserveStub(channel).GetSubProcessStream(output_of(one))
@@ -116,7 +116,7 @@ async def test_many_readers_each_get_everything(served, channel):
     for number in range(50):
         one.write(b"%d\n" % number)
         await asyncio.sleep(0)
-    one.end(Exit(at=1.0, code=0))
+    one.end(ExitStatus(at=1.0, code=0))
     for items in await asyncio.gather(*reading):
         assert [item.line for item in items] == [str(number) for number in range(50)]
 

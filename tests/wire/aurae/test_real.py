@@ -13,11 +13,11 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from skerry.model.ids import CellName
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto.observe_grpc import ObserveStub
-from skerry.wire.proto.observe_pb2 import CHANNEL_STDERR, GetSubProcessStreamRequest
-from skerry.wire.proto.runtime_grpc import CellServiceStub
-from skerry.wire.proto.runtime_pb2 import (
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto.observe_grpc import ObserveStub
+from skerry.transport.proto.observe_pb2 import CHANNEL_STDERR, GetSubProcessStreamRequest
+from skerry.transport.proto.runtime_grpc import CellServiceStub
+from skerry.transport.proto.runtime_pb2 import (
     AllocateCellRequest,
     Cell,
     Executable,
@@ -26,10 +26,10 @@ from skerry.wire.proto.runtime_pb2 import (
     StopCellRequest,
 )
 from tests.node.cells.real import Ground, is_alive, needs_root
-from tests.support.cells import CellServer, cell_server
+from tests.support.cells import CellServer
 from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.support.waiting import eventually
-from tests.wire.aurae.calls import compile_document, raw, script
+from tests.wire.aurae.calls import DOCUMENT, compile_stubs, raw, real_server, script
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -37,20 +37,9 @@ CPU = Path("/sys/fs/cgroup/cpu")
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    ground = Ground(tmp_path)
-    yield ground
-    left = ground.left()
-    await ground.clear()
-    assert left == []
-
-
-@pytest.fixture
 async def served(tmp_path: Path, authority: TestAuthority, ground: Ground) -> AsyncIterator[CellServer]:
-    async with ground.agent() as cells, cell_server(tmp_path, authority, cells) as server:
+    async with real_server(tmp_path, authority, ground) as server:
         yield server
-        for view in reversed(cells.list()):
-            await cells.free(view.cell.name)
 
 
 @pytest.fixture
@@ -163,15 +152,7 @@ async def test_a_follower_of_a_stopped_executable_is_let_go(served, channel, cel
 
 
 async def test_the_canonical_script_by_a_client_of_the_document(served, ground, tmp_path):
-    pair = served.authority.issue("an-aurae-client", "deployer")
-    told = await script(
-        stubs=str(compile_document(tmp_path)),
-        socket=str(served.path),
-        ca=str(served.authority.ca),
-        certificate=str(pair.certificate),
-        key=str(pair.key),
-        server_name=SERVER_NAME,
-    )
+    told = await script("document_client", served, compile_stubs(DOCUMENT, tmp_path))
     assert told == {"allocated": ["my-cell", ground.groups.limits_in_v2], "second_free": "NOT_FOUND"}
     assert ground.left() == []
 

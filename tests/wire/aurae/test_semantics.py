@@ -9,12 +9,12 @@ from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from skerry.model import errors
-from skerry.model.cells import Exit
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto.observe_grpc import ObserveStub
-from skerry.wire.proto.observe_pb2 import GetSubProcessStreamRequest
-from skerry.wire.proto.runtime_grpc import CellServiceStub
-from skerry.wire.proto.runtime_pb2 import (
+from skerry.model.cells import ExitStatus
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto.observe_grpc import ObserveStub
+from skerry.transport.proto.observe_pb2 import GetSubProcessStreamRequest
+from skerry.transport.proto.runtime_grpc import CellServiceStub
+from skerry.transport.proto.runtime_pb2 import (
     AllocateCellRequest,
     Cell,
     Executable,
@@ -92,7 +92,6 @@ async def test_a_bad_field_of_free_and_stop_is_a_failed_precondition_that_names_
     for call, field in (
         (cells.Free(FreeCellRequest()), "cell_name"),
         (cells.Stop(StopCellRequest(cell_name="a_b", executable_name="x")), "cell_name"),
-        (cells.Stop(StopCellRequest(cell_name="a")), "executable_name"),
     ):
         status, text = await refused(call)
         assert (status, text.partition("; ")[0]) == (Status.FAILED_PRECONDITION, f"Field = {field}")
@@ -180,7 +179,7 @@ async def test_starting_a_name_that_is_known_is_already_exists_also_if_it_has_ex
     await cells.Allocate(allocation("c"))
     await cells.Start(start())
     assert (await refused(cells.Start(start())))[0] is Status.ALREADY_EXISTS
-    served.keeper.get("c", "x").end(Exit(at=1.0, code=0))
+    served.keeper.started_one("c", "x").end(ExitStatus(at=1.0, code=0))
     assert (await refused(cells.Start(start())))[0] is Status.ALREADY_EXISTS
 
 
@@ -196,7 +195,7 @@ async def test_several_executables_run_in_one_cell(served, cells):
     [
         (errors.Internal("the fork failed"), Status.INTERNAL),
         (errors.Unavailable("the launcher is away; try again"), Status.UNAVAILABLE),
-        (errors.NoRoom("no more users; free a cell"), Status.RESOURCE_EXHAUSTED),
+        (errors.ResourcesExhausted("no more users; free a cell"), Status.RESOURCE_EXHAUSTED),
     ],
 )
 async def test_a_start_that_fails_leaves_the_name_free(served, cells, error, status):
@@ -216,10 +215,33 @@ async def test_stopping_what_is_not_there_is_not_found_also_the_second_time(cell
     assert (await refused(cells.Stop(stop)))[0] is Status.NOT_FOUND
 
 
+async def test_stop_without_an_executable_stops_all_of_the_cell_and_no_others(served, cells):
+    for cell in ("c", "c/d", "e"):
+        await cells.Allocate(allocation(cell))
+    for cell, name in (("c", "one"), ("c", "two"), ("c/d", "three"), ("e", "four")):
+        await cells.Start(start(cell, name))
+    served.keeper.started_one("c", "one").end(ExitStatus(at=1.0, code=0))
+    await cells.Stop(StopCellRequest(cell_name="c"))
+    assert [name for _, name in served.keeper.started] == ["three", "four"]
+    await cells.Stop(StopCellRequest(cell_name="c"))  # nothing is left to stop
+    status, _ = await refused(cells.Stop(StopCellRequest(cell_name="no-such")))
+    assert status is Status.NOT_FOUND
+
+
+async def test_a_stop_of_all_that_one_executable_refuses_is_told_and_stops_the_others(served, cells):
+    await cells.Allocate(allocation("c"))
+    for name in ("one", "two"):
+        await cells.Start(start("c", name))
+    served.keeper.fails = errors.Unavailable("process 7 does not die; stop it again later")
+    status, text = await refused(cells.Stop(StopCellRequest(cell_name="c")))
+    assert (status, "does not die" in text) == (Status.UNAVAILABLE, True)
+    assert [name for _, name in served.keeper.started] == ["one"]
+
+
 async def test_stopping_what_has_exited_is_fine_and_frees_its_name(served, cells):
     await cells.Allocate(allocation("c"))
     await cells.Start(start())
-    served.keeper.get("c", "x").end(Exit(at=1.0, code=0))
+    served.keeper.started_one("c", "x").end(ExitStatus(at=1.0, code=0))
     await cells.Stop(StopCellRequest(cell_name="c", executable_name="x"))
     await cells.Start(start())
 

@@ -9,11 +9,11 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from skerry.model.cells import Cell, Executable, Exit, Stream
+from skerry.model.cells import Cell, Executable, ExitStatus, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import cells_pb2 as pb
-from skerry.wire.proto.cells_grpc import CellServiceStub
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import cells_pb2 as pb
+from skerry.transport.proto.cells_grpc import CellServiceStub
 from tests.support import leaks
 from tests.support.cells import CellServer, FakeKeeper, Started, cell_server
 from tests.support.certificates import SERVER_NAME
@@ -35,7 +35,7 @@ async def one(served: CellServer) -> Started:
 async def started(keeper: FakeKeeper) -> Started:
     await keeper.allocate(Cell(name=CellName("a")))
     await keeper.start(Executable(name=ExecutableName("x"), cell=CellName("a"), command="true"))
-    return keeper.get("a", "x")
+    return keeper.started_one("a", "x")
 
 
 def logs(**more) -> pb.LogsRequest:
@@ -54,7 +54,7 @@ async def test_what_is_there_comes_byte_for_byte_with_position_and_time(cells, o
 
 async def test_both_channels_are_in_the_order_of_time(cells, one):
     for number in range(20):
-        one.write(b"%d" % number, (Stream.STDOUT, Stream.STDERR)[number % 3 == 0], at_ns=number)
+        one.write(b"%d" % number, (OutputChannel.STDOUT, OutputChannel.STDERR)[number % 3 == 0], at_ns=number)
     items = await cells.Logs(logs())
     assert [int(item.data) for item in items] == list(range(20))
     assert {int(item.data) for item in items if item.channel == ERR} == set(range(0, 20, 3))
@@ -63,7 +63,7 @@ async def test_both_channels_are_in_the_order_of_time(cells, one):
 @pytest.mark.parametrize(("channel_", "data"), [(OUT, b"out"), (ERR, b"err")])
 async def test_one_channel_can_be_asked_for(cells, one, channel_, data):
     one.write(b"out")
-    one.write(b"err", Stream.STDERR)
+    one.write(b"err", OutputChannel.STDERR)
     [item] = await cells.Logs(logs(channel=channel_))
     assert (item.channel, item.data) == (channel_, data)
 
@@ -71,7 +71,7 @@ async def test_one_channel_can_be_asked_for(cells, one, channel_, data):
 async def test_reading_goes_on_from_a_position(cells, one):
     for number in range(1, 6):
         one.write(b"o%d" % number)
-        one.write(b"e%d" % number, Stream.STDERR)
+        one.write(b"e%d" % number, OutputChannel.STDERR)
     items = await cells.Logs(logs(stdout_after=3, stderr_after=4))
     assert sorted(item.data for item in items) == [b"e5", b"o4", b"o5"]
 
@@ -82,11 +82,11 @@ async def test_following_gives_what_comes_and_ends_with_the_process(cells, one, 
     async with cells.Logs.open() as stream:
         await stream.send_message(logs(follow=True, form=form), end=True)
         seen = [(await stream.recv_message()).data]
-        one.write(b"second\n", Stream.STDERR)
+        one.write(b"second\n", OutputChannel.STDERR)
         seen.append((await stream.recv_message()).data)
         one.write(b"third\n")
         seen.append((await stream.recv_message()).data)
-        one.end(Exit(at=1.0, code=0))
+        one.end(ExitStatus(at=1.0, code=0))
         assert await stream.recv_message() is None
     end = b"\n" if form == pb.FORM_PIECES else b""
     assert seen == [word + end for word in (b"first", b"second", b"third")]
@@ -94,9 +94,9 @@ async def test_following_gives_what_comes_and_ends_with_the_process(cells, one, 
 
 async def test_lines_are_joined_per_channel_and_what_is_left_at_the_end_is_a_line(cells, one):
     one.write(b"a", at_ns=1)
-    one.write(b"x", Stream.STDERR, at_ns=2)
+    one.write(b"x", OutputChannel.STDERR, at_ns=2)
     one.write(b"b\r\nc\n\xff", at_ns=3)
-    one.write(b"y\n", Stream.STDERR, at_ns=4)
+    one.write(b"y\n", OutputChannel.STDERR, at_ns=4)
     items = await cells.Logs(logs(form=pb.FORM_LINES))
     assert [(item.channel, item.data.decode()) for item in items] == [
         (OUT, "ab"),
@@ -115,7 +115,7 @@ async def test_history_and_what_comes_meet_without_a_hole_or_a_double(cells, one
         for number in range(100, 200):
             one.write(b"%d " % number)
             await asyncio.sleep(0)
-        one.end(Exit(at=1.0, code=0))
+        one.end(ExitStatus(at=1.0, code=0))
         rest = [item.data async for item in stream]
     assert b"".join([first.data, *rest]).split() == [b"%d" % number for number in range(200)]
 
@@ -144,7 +144,7 @@ async def test_a_reader_that_goes_away_leaves_nothing_open(served, cells, one):
         return sum(str(one.folder) in name for name in leaks.footprint().files)
 
     one.write(b"x")
-    one.write(b"y", Stream.STDERR)
+    one.write(b"y", OutputChannel.STDERR)
     before = rings()  # those of the writer
     async with cells.Logs.open() as stream:
         await stream.send_message(logs(follow=True), end=True)

@@ -9,10 +9,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from skerry.model import errors
-from skerry.model.cells import Exit, Limits, Sandbox
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import cells_pb2 as pb
-from skerry.wire.proto.cells_grpc import CellServiceStub
+from skerry.model.cells import CellLimits, ExitStatus, Sandbox
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import cells_pb2 as pb
+from skerry.transport.proto.cells_grpc import CellServiceStub
 from tests.support.certificates import SERVER_NAME
 
 
@@ -36,7 +36,7 @@ async def test_every_limit_arrives_and_is_listed_again(served, cells):
     told = pb.Limits(cpu_weight=400, cpu_milli=200, cpus="0-1", mems="0", memory_mb=32, pids=10)
     await cells.Allocate(pb.AllocateRequest(cell="a", limits=told, own_network=True))
     cell = served.keeper.cells["a"]
-    assert cell.limits == Limits(cpu_weight=400, cpu_quota=200, cpus="0-1", mems="0", memory=32, pids=10)
+    assert cell.limits == CellLimits(cpu_weight=400, cpu_quota=200, cpus="0-1", mems="0", memory=32, pids=10)
     assert cell.isolates_network
     [listed] = await cells.List(pb.ListRequest())
     assert (listed.cell, listed.limits, listed.own_network) == ("a", told, True)
@@ -45,7 +45,7 @@ async def test_every_limit_arrives_and_is_listed_again(served, cells):
 
 async def test_limits_that_are_not_set_are_no_limits(served, cells):
     await allocate(cells, "a")
-    assert served.keeper.cells["a"].limits == Limits()
+    assert served.keeper.cells["a"].limits == CellLimits()
     [listed] = await cells.List(pb.ListRequest())
     assert listed.limits == pb.Limits()
 
@@ -111,7 +111,7 @@ async def test_a_program_is_started_as_its_sandbox_says_and_its_pid_is_told(serv
     reply = await cells.Start(
         pb.StartRequest(cell="a", executable="x", arguments=["echo", "a b"], description="d", sandbox=sandbox)
     )
-    one = served.keeper.get("a", "x")
+    one = served.keeper.started_one("a", "x")
     assert (reply.pid, reply.started_at) == (one.state.pid, 1000.0)
     assert (one.state.command, one.state.description) == ("echo 'a b'", "d")
     assert one.sandbox == Sandbox(
@@ -128,7 +128,7 @@ async def test_a_program_is_started_as_its_sandbox_says_and_its_pid_is_told(serv
 async def test_without_a_sandbox_the_tight_defaults_hold(served, cells):
     await allocate(cells, "a")
     await cells.Start(pb.StartRequest(cell="a", executable="x", command="sleep 1"))
-    assert served.keeper.get("a", "x").sandbox == Sandbox()
+    assert served.keeper.started_one("a", "x").sandbox == Sandbox()
 
 
 @pytest.mark.parametrize(
@@ -157,14 +157,14 @@ async def test_stop_tells_how_it_ended_and_passes_the_grace_on(served, cells):
 
 
 @pytest.mark.parametrize(
-    "how", [Exit(at=3.5, code=0), Exit(at=3.5, code=7), Exit(at=3.5, signal=9, oom=True)]
+    "how", [ExitStatus(at=3.5, code=0), ExitStatus(at=3.5, code=7), ExitStatus(at=3.5, signal=9, oom=True)]
 )
 async def test_wait_answers_when_it_has_ended_and_how(served, cells, how):
     await allocate(cells, "a")
     await cells.Start(pb.StartRequest(cell="a", executable="x", command="sleep 9"))
     waiting = [asyncio.ensure_future(cells.Wait(pb.WaitRequest(cell="a", executable="x"))) for _ in range(3)]
     await asyncio.sleep(0)
-    served.keeper.get("a", "x").end(how)
+    served.keeper.started_one("a", "x").end(how)
     for [reply] in await asyncio.gather(*waiting):
         told = reply.exit
         assert (told.at, told.oom) == (3.5, how.oom)
@@ -176,7 +176,7 @@ async def test_a_list_has_parents_before_children_with_all_that_runs_in_them(ser
     await allocate(cells, "b", "a-b", "a", "a/z", "a/z/y")
     await cells.Start(pb.StartRequest(cell="a/z", executable="x", command="true", description="d"))
     await cells.Start(pb.StartRequest(cell="a/z", executable="y", command="false"))
-    served.keeper.get("a/z", "y").end(Exit(at=3.0, code=1))
+    served.keeper.started_one("a/z", "y").end(ExitStatus(at=3.0, code=1))
     listed = await cells.List(pb.ListRequest(usage=True))
     assert [each.cell for each in listed] == ["a", "a/z", "a/z/y", "a-b", "b"]
     running, ended = listed[1].executables
@@ -227,7 +227,7 @@ async def test_the_node_tells_what_it_has_and_what_is_in_use(cells):
 
 @pytest.mark.parametrize("role", ["viewer", "deployer", "invoker", "node"])
 async def test_a_viewer_may_look_a_deployer_may_change_and_others_neither(served, role):
-    served.keeper.on_start = lambda one: one.end(Exit(at=1.0, code=0))
+    served.keeper.on_start = lambda one: one.end(ExitStatus(at=1.0, code=0))
     channel = dial(str(served.path), served.tls(role), server_name=SERVER_NAME)
     try:
         cells = CellServiceStub(channel)

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
+from skerry.transport.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
 from tests.support.containers import ContainerServer, FakeContainers, container_server
 
 

@@ -11,13 +11,14 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import containers_pb2 as pb
-from skerry.wire.proto.containers_grpc import ContainerServiceStub
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import containers_pb2 as pb
+from skerry.transport.proto.containers_grpc import ContainerServiceStub
 from tests.support import leaks
 from tests.support.certificates import SERVER_NAME
 from tests.support.containers import Execution, FakeContainers, container_server
 from tests.support.waiting import eventually
+from tests.wire.containers.test_images import WEB
 from tests.wire.containers.test_service import run
 
 END = pb.ExecRequest(end_of_input=pb.EndOfInput())
@@ -69,6 +70,21 @@ async def test_everything_about_the_program_arrives(served, containers):
     assert served.containers.executions == [
         Execution("web", ("sh", "-c", "echo $A; pwd"), ("A=1",), "web", "/tmp", tty=False)
     ]
+
+
+async def test_only_an_admin_runs_a_program_where_root_is_the_nodes(served):
+    spec = pb.ContainerSpec(name="host", image=WEB, userns=pb.USER_NAMESPACE_HOST)
+    request = pb.ExecRequest(start=pb.ExecStart(container="host", arguments=["true"]))
+    with closing(dial(str(served.path), served.tls("admin"), server_name=SERVER_NAME)) as line:
+        await ContainerServiceStub(line).Run(pb.CreateRequest(spec=spec))
+        assert (await execute(ContainerServiceStub(line), request))[2] == 0
+    with (
+        closing(dial(str(served.path), served.tls("deployer"), server_name=SERVER_NAME)) as line,
+        pytest.raises(GRPCError) as caught,
+    ):
+        await execute(ContainerServiceStub(line), request)
+    assert caught.value.status is Status.PERMISSION_DENIED
+    assert len(served.containers.executions) == 1
 
 
 async def test_without_input_the_program_reads_its_end_at_once(containers):

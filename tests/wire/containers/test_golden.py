@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
-from skerry.wire.proto import cells_pb2
-from skerry.wire.proto import containers_pb2 as pb
+from skerry.transport.proto import cells_pb2
+from skerry.transport.proto import containers_pb2 as pb
 
 LAYER = pb.LayerProgress(digest="d", state="pulling", bytes=1, total=300)
 CONFIG = pb.ImageConfig(

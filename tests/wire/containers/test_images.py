@@ -8,10 +8,11 @@ from grpclib.exceptions import GRPCError
 
 from skerry.model import errors
 from skerry.model.images import PullProgress
-from skerry.wire.containers.progress import telling
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import containers_pb2 as pb
-from skerry.wire.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
+from skerry.model.workloads import UserNamespaceMode
+from skerry.transport.grpc.channels import dial
+from skerry.transport.grpc.progress import run_with_progress
+from skerry.transport.proto import containers_pb2 as pb
+from skerry.transport.proto.containers_grpc import ContainerServiceStub, ImageServiceStub
 from tests.support.certificates import SERVER_NAME
 from tests.support.containers import ID, LAYERS, an_image
 from tests.support.waiting import eventually
@@ -86,7 +87,7 @@ async def test_what_is_told_too_fast_is_told_by_its_newest_state():
     async def tell(progress: PullProgress) -> None:
         told.append(progress.message)
 
-    assert await telling(work, tell) == 7
+    assert await run_with_progress(work, tell) == 7
     assert told == ["999"]
 
 
@@ -132,3 +133,22 @@ async def test_only_an_admin_may_name_a_path_of_the_node(served, images, referen
         line.close()
     await images.Pull(pb.PullRequest(reference=reference))
     assert served.images.pulled == [WEB, reference]
+
+
+async def test_only_an_admin_may_have_the_nodes_users(served):
+    spec = pb.ContainerSpec(name="web", image=WEB, userns=pb.USER_NAMESPACE_HOST)
+    line = dial(str(served.path), served.tls("deployer"), server_name=SERVER_NAME)
+    try:
+        for call in (ContainerServiceStub(line).Create, ContainerServiceStub(line).Run):
+            status, text = await refused(call(pb.CreateRequest(spec=spec)))
+            assert status is Status.PERMISSION_DENIED
+            assert "userns host" in text
+    finally:
+        line.close()
+    assert served.containers.views == {}
+    line = dial(str(served.path), served.tls("admin"), server_name=SERVER_NAME)
+    try:
+        await ContainerServiceStub(line).Create(pb.CreateRequest(spec=spec))
+    finally:
+        line.close()
+    assert served.containers.views["web"].spec.userns is UserNamespaceMode.HOST

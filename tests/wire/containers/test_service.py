@@ -8,13 +8,14 @@ import pytest
 from grpclib.const import Status
 
 from skerry.model import errors
-from skerry.model.cells import Exit, Stream
+from skerry.model.cells import ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerState, NetworkMode
 from skerry.model.ports import PortMapping, Protocol
-from skerry.model.room import Room
-from skerry.wire.containers import messages
-from skerry.wire.proto import cells_pb2
-from skerry.wire.proto import containers_pb2 as pb
+from skerry.model.resources import Resources
+from skerry.model.workloads import UserNamespaceMode
+from skerry.transport.proto import cells_pb2
+from skerry.transport.proto import containers_pb2 as pb
+from skerry.wire.own.containers import messages
 from tests.support.containers import ID, an_image
 from tests.support.waiting import eventually
 from tests.wire.containers.test_images import WEB, refused
@@ -49,7 +50,7 @@ NOUN = ContainerSpec(
     host_name="shop",
     stop_signal="SIGINT",
     stop_grace_s=2.5,
-    room=Room(500, 64, 1),
+    room=Resources(500, 64, 1),
     pids=10,
     ports=(PortMapping(8080, 80), PortMapping(53, 5353, Protocol.UDP)),
     read_only=True,
@@ -64,15 +65,18 @@ async def run(containers, spec: pb.ContainerSpec = SMALL, **more) -> pb.Containe
 
 
 def test_a_spec_is_the_same_in_both_languages():
-    assert messages.spec_of(SPEC) == NOUN
-    assert messages.told_spec(NOUN) == SPEC
-    assert messages.spec_of(SMALL) == ContainerSpec(name="web", image=WEB)
-    assert messages.told_spec(ContainerSpec(name="web", image=WEB)) == SMALL
+    assert messages.decode_spec(SPEC) == NOUN
+    assert messages.encode_spec(NOUN) == SPEC
+    assert messages.decode_spec(SMALL) == ContainerSpec(name="web", image=WEB)
+    assert messages.encode_spec(ContainerSpec(name="web", image=WEB)) == SMALL
     alone = pb.ContainerSpec(name="web", image=WEB, network=pb.NETWORK_NONE, stop_grace_s=0)
-    assert messages.spec_of(alone) == ContainerSpec(
+    assert messages.decode_spec(alone) == ContainerSpec(
         name="web", image=WEB, network=NetworkMode.NONE, stop_grace_s=0
     )
-    assert messages.told_spec(messages.spec_of(alone)) == alone
+    assert messages.encode_spec(messages.decode_spec(alone)) == alone
+    host = pb.ContainerSpec(name="web", image=WEB, userns=pb.USER_NAMESPACE_HOST)
+    assert messages.decode_spec(host) == ContainerSpec(name="web", image=WEB, userns=UserNamespaceMode.HOST)
+    assert messages.encode_spec(messages.decode_spec(host)) == host
 
 
 def test_the_bytes_of_a_spec_never_change():
@@ -121,23 +125,14 @@ async def test_a_run_creates_and_starts(served, containers):
     assert [each.spec.name for each in await containers.List(pb.ListRequest())] == ["web"]
 
 
-@pytest.mark.parametrize("why", [errors.Refused("there is no such program"), ZeroDivisionError()])
+@pytest.mark.parametrize("why", [errors.FailedPrecondition("there is no such program"), ZeroDivisionError()])
 async def test_a_run_that_cannot_start_leaves_no_container(served, containers, why):
     served.containers.fails_to_start = why
     status, text = await refused(run(containers))
-    if isinstance(why, errors.Refused):
+    if isinstance(why, errors.FailedPrecondition):
         assert (status, text) == (Status.FAILED_PRECONDITION, "there is no such program")
     assert served.containers.removed == [("web", True)]
     assert await containers.List(pb.ListRequest()) == []
-
-
-async def test_why_a_run_failed_is_told_also_if_it_cannot_be_undone(served, containers):
-    async def remove(name, *, force=False):
-        raise errors.Unavailable("the disk is away")
-
-    served.containers.fails_to_start = errors.Refused("there is no such program")
-    served.containers.remove = remove
-    assert (await refused(run(containers)))[1] == "there is no such program"
 
 
 async def test_a_run_whose_caller_goes_away_is_undone(served, containers):
@@ -191,6 +186,7 @@ async def test_the_image_is_pulled_if_it_is_missing_always_or_never(served, cont
         (pb.ContainerSpec(name="web", image=WEB, stop_grace_s=-1), "stop_grace_s must"),
         (pb.ContainerSpec(name="web", image=WEB, stop_grace_s=float("nan")), "stop_grace_s must"),
         (pb.ContainerSpec(name="web", image=WEB, network=2), "network 2 is"),
+        (pb.ContainerSpec(name="web", image=WEB, userns=2), "userns 2 is"),
         (pb.ContainerSpec(name="web", image=WEB, network=1, ports=["80"]), "a container without a network"),
     ],
 )
@@ -235,7 +231,7 @@ async def test_a_wait_ends_with_the_container_and_tells_how(served, containers):
     await run(containers)
     waiting = asyncio.ensure_future(containers.Wait(pb.WaitRequest(container="web")))
     await asyncio.sleep(0)
-    served.containers.running["web"].end(Exit(at=1.0, signal=9, oom=True))
+    served.containers.running["web"].end(ExitStatus(at=1.0, signal=9, oom=True))
     [reply] = await waiting
     assert reply.exit == cells_pb2.Exit(at=1.0, signal=9, oom=True)
 
@@ -255,7 +251,7 @@ async def test_logs_are_those_of_both_streams_and_can_be_followed_from_the_last_
     def does(started):
         for number in range(5):
             started.write(b"%d\n" % number, at_ns=number)
-        started.write(b"bad\n", Stream.STDERR, at_ns=9)
+        started.write(b"bad\n", OutputChannel.STDERR, at_ns=9)
 
     served.containers.on_start = does
     await run(containers)
@@ -268,5 +264,5 @@ async def test_logs_are_those_of_both_streams_and_can_be_followed_from_the_last_
         assert (await stream.recv_message()).data == b"bad\n"
         served.containers.running["web"].write(b"new\n")
         assert (await stream.recv_message()).data == b"new\n"
-        served.containers.running["web"].end(Exit(at=1.0, code=0))
+        served.containers.running["web"].end(ExitStatus(at=1.0, code=0))
         assert await stream.recv_message() is None

@@ -15,12 +15,12 @@ import uvloop
 from grpclib.client import Channel
 
 from skerry.model.settings import GrpcSettings
-from skerry.wire.gate import Gate
-from skerry.wire.grpc import standard
-from skerry.wire.grpc.channel import dial
-from skerry.wire.grpc.connections import Limits
-from skerry.wire.grpc.identity import IdentityService
-from skerry.wire.grpc.server import GrpcServer
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc import health as grpc_health
+from skerry.transport.grpc.channels import dial
+from skerry.transport.grpc.connections import ConnectionLimits
+from skerry.transport.grpc.server import GrpcServer
+from skerry.wire.own.grpc_identity import IdentityService
 from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.wire.grpc.fakes import FakeIdentity
 
@@ -97,17 +97,19 @@ async def serve(
         tls: ssl.SSLContext | None = server_tls,
         unix: bool = False,
         services: list[object] | None = None,
-        checks: dict[str, standard.Readiness] | None = None,
-        gate: Gate | None = None,
-        health: standard.Health | None = None,
+        checks: dict[str, grpc_health.ReadinessCheck] | None = None,
+        gate: AccessGate | None = None,
+        health: grpc_health.HealthService | None = None,
         settings: GrpcSettings | None = None,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> Served:
         identity = FakeIdentity()
-        own = standard.beside([IdentityService(identity)] if services is None else services, checks or {})
+        own = grpc_health.with_health_and_reflection(
+            [IdentityService(identity)] if services is None else services, checks or {}
+        )
         server = GrpcServer(
             own if health is None else [health],
-            gate or Gate(identity, os.getuid()),
+            gate or AccessGate(identity, os.getuid()),
             settings or GrpcSettings(),
             limits=limits,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
@@ -10,9 +11,9 @@ from grpclib import const
 from grpclib.server import Stream
 
 from skerry.model import errors
-from skerry.model.identity import Caller, Origin, Role
-from skerry.wire.grpc.streams import caller_of
-from skerry.wire.proto.identity_pb2 import RenewReply, RenewRequest
+from skerry.model.callers import AuthMethod, Caller, Role
+from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
 
 RENEW = "/skerry.identity.v1.IdentityService/Renew"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -29,17 +30,30 @@ class FakeIdentity:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.cancelled = 0
+        self._revoked: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self._listeners.append(changed)
+
+    def revoke(self, name: str) -> None:
+        """Refuse all certificates of this name from now on."""
+        self._revoked.add(name)
+        for changed in self._listeners:
+            changed()
 
     def caller_from_token(self, text: str) -> Caller:
         if text not in set(Role):
             raise errors.Unauthenticated("this token is unknown; make a new one")
-        return Caller(origin=Origin.TOKEN, name=f"token:{text}", role=Role(text), token=text)
+        return Caller(origin=AuthMethod.TOKEN, name=f"token:{text}", role=Role(text), token=text)
 
     def caller_from_certificate(self, der: bytes) -> Caller:
         subject = x509.load_der_x509_certificate(der).subject
         role = Role(str(subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value))
         name = str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
-        return Caller(origin=Origin.CERTIFICATE, name=name, role=role, node=name)
+        if name in self._revoked:
+            raise errors.Unauthenticated("the certificate was revoked")
+        return Caller(origin=AuthMethod.CERTIFICATE, name=name, role=role, node=name)
 
     async def renew(self, caller: Caller, csr_pem: bytes) -> bytes:
         self.started.set()

@@ -21,6 +21,8 @@ from h2.events import (
     TrailersReceived,
 )
 
+from tests.support.waiting import PATIENCE_S
+
 
 def framed(body: bytes, *, compressed: bool = False, size: int | None = None) -> bytes:
     return struct.pack(">?I", compressed, len(body) if size is None else size) + body
@@ -149,7 +151,7 @@ class RawClient:
                 raise ConnectionError("the server closed the connection")
 
     async def _read(self) -> bool:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             try:
                 data = await self.reader.read(65536)
             except OSError:

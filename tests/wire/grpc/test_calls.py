@@ -12,19 +12,19 @@ from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from skerry.model import errors
-from skerry.model.identity import Role
-from skerry.wire.errors import GRPC
-from skerry.wire.grpc import channel as channels
-from skerry.wire.grpc.calls import methods_of
-from skerry.wire.grpc.connections import Limits
-from skerry.wire.proto.identity_grpc import IdentityServiceStub
-from skerry.wire.proto.identity_pb2 import RenewReply, RenewRequest
+from skerry.model.callers import Role
+from skerry.transport.error_codes import GRPC_STATUS
+from skerry.transport.grpc import channels as channels
+from skerry.transport.grpc.connections import ConnectionLimits
+from skerry.transport.grpc.dispatcher import methods_of
+from skerry.transport.proto.identity_grpc import IdentityServiceStub
+from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
 from tests.wire.grpc.fakes import RENEW, Echo, Mute
 
 
 async def test_a_node_renews_its_certificate_over_tcp(serve):
     served = await serve()
-    reply = await channels.renew(served.channel(served.tls("node")), b"csr")
+    reply = await channels.renew_certificate(served.channel(served.tls("node")), b"csr")
     assert reply == b"renewed csr"
     [(caller, csr)] = served.identity.renewed
     assert (caller.role, caller.node, csr) == (Role.NODE, "some-node", b"csr")
@@ -32,7 +32,10 @@ async def test_a_node_renews_its_certificate_over_tcp(serve):
 
 async def test_a_node_renews_its_certificate_over_the_unix_socket(serve):
     served = await serve(unix=True)
-    assert await channels.renew(served.channel(served.tls("node"), unix=True), b"csr") == b"renewed csr"
+    assert (
+        await channels.renew_certificate(served.channel(served.tls("node"), unix=True), b"csr")
+        == b"renewed csr"
+    )
 
 
 @pytest.mark.parametrize("role", ["admin", "deployer", "invoker", "viewer"])
@@ -68,13 +71,13 @@ async def test_a_bad_token_is_refused_even_where_nobody_needs_one(serve):
     assert caught.value.status is Status.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("kind", sorted(set(GRPC) - {errors.Internal}, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(set(GRPC_STATUS) - {errors.Internal}, key=lambda kind: kind.__name__))
 async def test_every_error_reaches_the_client_with_its_status_and_its_message(serve, kind):
     served = await serve()
     served.identity.raises = kind("wrong: do this instead", detail="only for the log")
     with pytest.raises(GRPCError) as caught:
         await _renew_as_node(served)
-    assert (caught.value.status, caught.value.message) == (GRPC[kind], "wrong: do this instead")
+    assert (caught.value.status, caught.value.message) == (GRPC_STATUS[kind], "wrong: do this instead")
 
 
 @pytest.mark.parametrize(
@@ -128,14 +131,14 @@ async def test_a_refused_call_carries_its_request_id_too(serve):
 async def test_a_hundred_calls_at_once_are_all_answered(serve):
     served = await serve()
     channel = served.channel(served.tls("node"))
-    replies = await asyncio.gather(*(channels.renew(channel, b"%d" % n) for n in range(100)))
+    replies = await asyncio.gather(*(channels.renew_certificate(channel, b"%d" % n) for n in range(100)))
     assert replies == [b"renewed %d" % n for n in range(100)]
 
 
 async def test_more_calls_than_the_limit_wait_for_their_turn(serve):
-    served = await serve(limits=Limits(concurrent_calls=4))
+    served = await serve(limits=ConnectionLimits(concurrent_calls=4))
     channel = served.channel(served.tls("node"))
-    replies = await asyncio.gather(*(channels.renew(channel, b"%d" % n) for n in range(20)))
+    replies = await asyncio.gather(*(channels.renew_certificate(channel, b"%d" % n) for n in range(20)))
     assert len(set(replies)) == 20
 
 
@@ -167,9 +170,9 @@ def test_an_rpc_is_not_served_twice():
 
 async def test_what_a_server_refuses_arrives_as_the_same_error(serve):
     served = await serve()
-    served.identity.raises = errors.Refused("the node is gone; join again")
-    with pytest.raises(errors.Refused, match="join again"):
-        await channels.renew(served.channel(served.tls("node")), b"csr")
+    served.identity.raises = errors.FailedPrecondition("the node is gone; join again")
+    with pytest.raises(errors.FailedPrecondition, match="join again"):
+        await channels.renew_certificate(served.channel(served.tls("node")), b"csr")
 
 
 async def test_a_server_that_is_not_there_is_unavailable(serve):
@@ -177,7 +180,7 @@ async def test_a_server_that_is_not_there_is_unavailable(serve):
     channel = served.channel(served.tls("node"))
     await served.server.stop(1)
     with pytest.raises(errors.Unavailable, match="is it running"):
-        await channels.renew(channel, b"csr")
+        await channels.renew_certificate(channel, b"csr")
 
 
 @pytest.mark.parametrize("target", ["nowhere", ":80", "host:", "host:x"])

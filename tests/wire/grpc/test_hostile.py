@@ -13,9 +13,9 @@ from grpclib.health.v1.health_pb2 import HealthCheckRequest
 from hyperframe.frame import DataFrame, PingFrame
 
 from skerry.model.settings import GrpcSettings
-from skerry.wire.grpc.connections import Limits
-from skerry.wire.proto.identity_pb2 import RenewReply, RenewRequest
-from tests.support.waiting import eventually
+from skerry.transport.grpc.connections import ConnectionLimits
+from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.grpc.fakes import CHECK, RENEW, WATCH, Echo
 from tests.wire.grpc.raw import RawClient, framed
 
@@ -252,7 +252,7 @@ async def test_a_client_that_says_goodbye_in_a_call_cancels_the_handler(serve):
 
 
 async def test_calls_that_are_opened_and_reset_at_once_leave_nothing_behind(serve):
-    served = await serve(limits=Limits(concurrent_calls=8))
+    served = await serve(limits=ConnectionLimits(concurrent_calls=8))
     async with RawClient(served.port) as raw:
         for _ in range(200):
             stream = raw.http2.get_next_available_stream_id()
@@ -275,7 +275,7 @@ async def test_calls_that_are_opened_and_reset_at_once_leave_nothing_behind(serv
 
 
 async def test_more_calls_than_the_limit_at_once_end_the_connection_of_who_ignores_it(serve):
-    served = await serve(limits=Limits(concurrent_calls=2))
+    served = await serve(limits=ConnectionLimits(concurrent_calls=2))
     async with RawClient(served.port) as raw:
         await raw.call(CHECK, framed(b""))
         raw.http2.remote_settings.max_concurrent_streams = 100
@@ -287,7 +287,7 @@ async def test_more_calls_than_the_limit_at_once_end_the_connection_of_who_ignor
 
 
 async def test_a_flood_of_pings_that_are_never_read_is_cut_off(serve, logged):
-    served = await serve(limits=Limits(unsent_bytes=64 * 1024))
+    served = await serve(limits=ConnectionLimits(unsent_bytes=64 * 1024))
     [listener] = served.server._listeners
     listener._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what is accepted inherits it
     sock = socket.create_connection(("127.0.0.1", served.port))
@@ -302,7 +302,7 @@ async def test_a_flood_of_pings_that_are_never_read_is_cut_off(serve, logged):
                 await loop.sock_sendall(sock, flood)
 
         with pytest.raises(OSError, match=r"reset|Broken"):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await pour()
     finally:
         sock.close()
@@ -310,7 +310,7 @@ async def test_a_flood_of_pings_that_are_never_read_is_cut_off(serve, logged):
 
 
 async def test_a_client_that_falls_silent_is_dropped(serve, logged):
-    served = await serve(limits=Limits(silence_s=0.05))
+    served = await serve(limits=ConnectionLimits(silence_s=0.05))
     served.identity.go_on.clear()
     async with RawClient(served.port, served.tls("node")) as raw:
         await raw.write(await raw.start(RENEW), framed(b""))
@@ -321,7 +321,7 @@ async def test_a_client_that_falls_silent_is_dropped(serve, logged):
 
 
 async def test_a_client_that_answers_pings_is_kept(serve):
-    served = await serve(limits=Limits(silence_s=0.05))
+    served = await serve(limits=ConnectionLimits(silence_s=0.05))
     async with RawClient(served.port) as raw:
         pings = 0
         while pings < 3:
@@ -332,7 +332,7 @@ async def test_a_client_that_answers_pings_is_kept(serve):
 
 
 async def test_messages_of_a_stream_larger_than_the_window_flow(serve):
-    served = await serve(services=[Echo()], limits=Limits(stream_window_bytes=65535))
+    served = await serve(services=[Echo()], limits=ConnectionLimits(stream_window_bytes=65535))
     method = StreamStreamMethod(served.channel(served.tls("node")), RENEW, RenewRequest, RenewReply)
     async with method.open() as stream:
         for _ in range(3):
@@ -346,7 +346,7 @@ async def _is_serving(served) -> bool:
 
 
 async def _read_to_the_end(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         try:
             return await reader.read()
         except OSError:

@@ -19,10 +19,10 @@ from grpclib.health.v1.health_pb2 import HealthCheckRequest
 from skerry.kit import metrics
 from skerry.model import errors
 from skerry.model.settings import GrpcSettings
-from skerry.wire.gate import Gate
-from skerry.wire.grpc import sockets
-from skerry.wire.grpc.server import GrpcServer
-from tests.support.waiting import eventually
+from skerry.transport import unix_sockets as sockets
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc.server import GrpcServer
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.grpc.fakes import CHECK, FakeIdentity
 from tests.wire.grpc.raw import RawClient, framed
 
@@ -33,7 +33,7 @@ def refused(reason: str, listener: str = "tcp") -> float:
 
 
 async def is_serving(served, tls: ssl.SSLContext | None = None, *, unix: bool = False) -> bool:
-    reply = await HealthStub(served.channel(tls, unix=unix)).Check(HealthCheckRequest(), timeout=20)
+    reply = await HealthStub(served.channel(tls, unix=unix)).Check(HealthCheckRequest(), timeout=PATIENCE_S)
     return reply.status == 1
 
 
@@ -66,16 +66,16 @@ async def test_tls_is_turned_away_where_there_is_no_certificate_to_answer_with(s
 
 
 async def test_a_listener_with_neither_tls_nor_plaintext_is_a_mistake():
-    server = GrpcServer([], Gate(FakeIdentity(), os.getuid()), GrpcSettings())
+    server = GrpcServer([], AccessGate(FakeIdentity(), os.getuid()), GrpcSettings())
     with socket.create_server(("127.0.0.1", 0)) as sock, pytest.raises(ValueError, match="needs TLS"):
         await server.listen_tcp(sock, None, plaintext=False)
 
 
 async def test_plaintext_is_never_served_off_loopback(server_tls):
-    server = GrpcServer([], Gate(FakeIdentity(), os.getuid()), GrpcSettings())
+    server = GrpcServer([], AccessGate(FakeIdentity(), os.getuid()), GrpcSettings())
     with (
         socket.create_server(("0.0.0.0", 0)) as sock,
-        pytest.raises(errors.Refused, match="only on loopback"),
+        pytest.raises(errors.FailedPrecondition, match="only on loopback"),
     ):
         await server.listen_tcp(sock, server_tls, plaintext=True)
 
@@ -206,16 +206,16 @@ async def test_running_out_of_descriptors_pauses_accepting_and_no_more(serve, lo
     listener._loop.remove_reader(scripted.fileno())
 
 
-async def test_the_socket_file_is_open_to_all_and_removed_at_the_end(serve):
+async def test_the_socket_file_is_its_owners_alone_and_removed_at_the_end(serve):
     served = await serve(unix=True)
-    assert stat.S_IMODE(served.path.stat().st_mode) == 0o766
+    assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
     assert await is_serving(served, served.tls("viewer"), unix=True)
     await served.stop()
     assert not served.path.exists()
 
 
 async def test_the_socket_demands_certificates(tmp_path, authority):
-    server = GrpcServer([], Gate(FakeIdentity(), os.getuid()), GrpcSettings())
+    server = GrpcServer([], AccessGate(FakeIdentity(), os.getuid()), GrpcSettings())
     with pytest.raises(ValueError, match="must require certificates"):
         await server.listen_unix(tmp_path / "s", authority.server_context(required=False))
 
@@ -234,7 +234,10 @@ def test_a_socket_that_a_killed_process_left_is_replaced(tmp_path):
 
 def test_a_socket_that_somebody_serves_on_is_left_alone(tmp_path):
     path = tmp_path / "s.sock"
-    with sockets.bind(path), pytest.raises(errors.Refused, match=r"another process serves on it.* --socket"):
+    with (
+        sockets.bind(path),
+        pytest.raises(errors.FailedPrecondition, match=r"another process serves on it.* --socket"),
+    ):
         sockets.bind(path)
     assert path.is_socket()
 
@@ -242,19 +245,19 @@ def test_a_socket_that_somebody_serves_on_is_left_alone(tmp_path):
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     path = tmp_path / "s.sock"
     path.write_text("precious")
-    with pytest.raises(errors.Refused, match="is no socket"):
+    with pytest.raises(errors.FailedPrecondition, match="is no socket"):
         sockets.bind(path)
     assert path.read_text() == "precious"
 
 
 @pytest.mark.parametrize("path", [Path("/proc/skerry/s.sock"), Path("/tmp/" + "x" * 200)])
 def test_a_path_that_cannot_be_bound_says_so(path):
-    with pytest.raises(errors.Refused, match=r"cannot listen on .* --socket"):
+    with pytest.raises(errors.FailedPrecondition, match=r"cannot listen on .* --socket"):
         sockets.bind(path)
 
 
 async def _end_of(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         try:
             return await reader.read()
         except ConnectionResetError:

@@ -15,8 +15,8 @@ from grpclib.reflection.v1 import reflection_pb2 as v1_pb2
 from grpclib.reflection.v1alpha import reflection_grpc as v1alpha
 from grpclib.reflection.v1alpha import reflection_pb2 as v1alpha_pb2
 
-from skerry.wire.grpc import standard
-from skerry.wire.grpc.identity import IdentityService
+from skerry.transport.grpc import health
+from skerry.wire.own.grpc_identity import IdentityService
 from tests.wire.grpc.fakes import FakeIdentity
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -65,7 +65,8 @@ async def test_many_askers_make_one_round_of_checks(serve):
 
 async def test_a_watcher_hears_of_every_change_and_of_nothing_else(serve):
     switch = Switch()
-    served = await serve(health=standard.Health([], {"store": switch}, fresh_s=0.0, watch_every_s=0.01))
+    checks = health.ReadinessChecks({"store": switch}, fresh_s=0.0)
+    served = await serve(health=health.HealthService([], checks, watch_every_s=0.01))
     heard = []
     async with HealthStub(served.channel()).Watch.open() as stream:
         await stream.send_message(HealthCheckRequest(), end=True)
@@ -98,7 +99,7 @@ async def test_reflection_describes_what_is_served(serve, grpc, pb2):
     names = [service.name for service in listed.list_services_response.service]
     assert "skerry.identity.v1.IdentityService" in names
     [data] = described.file_descriptor_response.file_descriptor_proto
-    assert FileDescriptorProto.FromString(data).name == "skerry/wire/proto/identity.proto"
+    assert FileDescriptorProto.FromString(data).name == "skerry/transport/proto/identity.proto"
     assert missing.error_response.error_code == Status.NOT_FOUND.value
 
 
@@ -116,7 +117,7 @@ async def test_reflection_is_for_readers(serve, token, status):
 
 
 def test_services_without_methods_are_listed_too():
-    services = standard.beside(
+    services = health.with_health_and_reflection(
         [IdentityService(FakeIdentity())], {}, empty_services=["schedule.ScheduleService"]
     )
     reflections = [service for service in services if type(service).__name__ == "ServerReflection"]

@@ -8,13 +8,13 @@ import contextlib
 import pytest
 from grpclib.client import StreamUnaryMethod
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.wire.proto.identity_grpc import IdentityServiceStub
-from skerry.wire.proto.identity_pb2 import RenewReply, RenewRequest
-from tests.support.waiting import eventually
+from skerry.transport.proto.identity_grpc import IdentityServiceStub
+from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.grpc.fakes import CHECK, RENEW, Collector
 from tests.wire.grpc.raw import RawClient, framed
 
@@ -150,6 +150,25 @@ async def test_a_client_that_leaves_as_the_server_stops_does_not_hold_it_up(serv
         raw.writer.transport.abort()
         while not connection._is_over:  # noqa: ASYNC110 - the very moment: lost, and its call not yet ended
             await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await served.server.stop(3600)
     assert served.identity.cancelled == 1
+
+
+async def test_a_call_ends_as_soon_as_the_certificate_of_its_connection_is_revoked(serve):
+    served = await serve(unix=True)
+    served.identity.go_on.clear()
+    other = IdentityServiceStub(served.channel(served.tls("admin")))
+    stub = IdentityServiceStub(served.channel(served.tls("node"), unix=True))
+    call = asyncio.create_task(stub.Renew(RenewRequest(csr=b"x")))
+    await served.identity.started.wait()
+    served.identity.revoke("some-node")
+    with pytest.raises(StreamTerminatedError):
+        await call
+    await eventually(lambda: served.identity.cancelled == 1)
+    with pytest.raises(GRPCError, match="was revoked") as caught:
+        await stub.Renew(RenewRequest(csr=b"y"))
+    assert caught.value.status is Status.UNAUTHENTICATED
+    with pytest.raises(GRPCError) as caught:
+        await other.Renew(RenewRequest(csr=b"z"))
+    assert caught.value.status is Status.PERMISSION_DENIED, "others are served as before"

@@ -16,25 +16,25 @@ import msgspec
 import pytest
 import structlog
 import uvloop
-from starlette.types import ASGIApp
 
-from skerry.control.events import EventLog
-from skerry.control.identity import Identity
-from skerry.control.plane import Plane
+from skerry.control.context import ControlPlane
+from skerry.control.events.log import EventLog
+from skerry.control.identity.authenticator import Authenticator
+from skerry.daemon.http import build_app
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
-from skerry.model.identity import Caller, Role
+from skerry.model.callers import Caller, Role
 from skerry.model.settings import EventSettings, FunctionSettings, HttpSettings, Settings
-from skerry.store.memory import MemoryStore
-from skerry.wire.gate import Gate
-from skerry.wire.http.app import build_app
-from skerry.wire.http.server import HttpServer
-from skerry.wire.kudo.context import Kudo
-from skerry.wire.kudo.keeper import Tunnels
-from skerry.wire.market.context import MarketDesk
-from skerry.wire.peers import Peer
-from skerry.wire.rear.context import Rear
-from skerry.wire.serverledge.context import Serverledge
+from skerry.store.local.memory import MemoryStore
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.access.peers import ConnectionPeer
+from skerry.transport.http.asgi import ASGIApp
+from skerry.transport.http.server import HttpServer
+from skerry.wire.kudo.context import KudoContext
+from skerry.wire.kudo.ports import InstanceTunnels
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.rear.context import RearContext
+from skerry.wire.serverledge.context import ServerledgeContext
 from tests.support.clouds import following
 from tests.support.controls import Control, control_on
 from tests.wire.http.talking import Wire
@@ -47,11 +47,13 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
     return {"uvloop": uvloop.new_event_loop}
 
 
-class StrangerGate(Gate):
+class StrangerGate(AccessGate):
     """The gate as another user of this machine meets it: the kernel's word on the uid is not enough."""
 
-    def caller(self, peer: Peer, authorization: str | None) -> Caller:
-        return super().caller(msgspec.structs.replace(peer, uid=65534), authorization)
+    def caller(self, peer: ConnectionPeer, authorization: str | None, *, is_forwarded: bool) -> Caller:
+        return super().caller(
+            msgspec.structs.replace(peer, uid=65534), authorization, is_forwarded=is_forwarded
+        )
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Site:
     """A running server and what is behind it."""
 
     server: HttpServer
-    plane: Plane
+    plane: ControlPlane
     control: Control
     scheme: str = "http"
     sessions: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -86,8 +88,8 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
-    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+def authority(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
+    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
 
 
 @pytest.fixture
@@ -98,20 +100,20 @@ def logged() -> Iterator[list[structlog.typing.EventDict]]:
 
 @asynccontextmanager
 async def serving(
-    authority: pki.Authority,
+    authority: pki.CertificateAuthority,
     *,
     http: HttpSettings | None = None,
     events: EventSettings | None = None,
     functions: FunctionSettings | None = None,
-    gate: type[Gate] = Gate,
+    gate: type[AccessGate] = AccessGate,
     app: ASGIApp | None = None,
     tls: ssl.SSLContext | None = None,
     checks: dict[str, Callable[[], Awaitable[None]]] | None = None,
     lacking: tuple[str, ...] = (),
-    tunnels: Tunnels | None = None,
-    serverledge: Serverledge | None = None,
-    rear: Rear | None = None,
-    desk: MarketDesk | None = None,
+    tunnels: InstanceTunnels | None = None,
+    serverledge: ServerledgeContext | None = None,
+    rear: RearContext | None = None,
+    desk: MarketContext | None = None,
     leads: bool = False,
 ) -> AsyncIterator[Site]:
     """A server with everything behind it; with `app`, that is served instead of Skerry's own."""
@@ -125,9 +127,9 @@ async def serving(
         store = MemoryStore(clock)
         undo.push_async_callback(store.close)
         log = EventLog(store, clock, settings.events)
-        identity = Identity(store, log, authority, clock, settings.identity)
+        identity = Authenticator(store, log, authority, clock, settings.identity)
         await undo.enter_async_context(following(identity))
-        plane = Plane(
+        plane = ControlPlane(
             settings=settings,
             clock=clock,
             store=store,
@@ -139,9 +141,19 @@ async def serving(
             lacking=lacking,
         )
         control = await undo.enter_async_context(control_on(store, log, clock, leads=leads))
-        kudo = Kudo(control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock)
+        kudo = KudoContext(
+            control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock
+        )
         built = app or build_app(
-            plane, gate(identity, os.geteuid()), lambda: "127.0.0.1:50052", kudo, serverledge, rear, desk
+            plane,
+            gate(identity, os.geteuid()),
+            lambda: "127.0.0.1:50052",
+            kudo,
+            serverledge,
+            rear,
+            desk,
+            urls=lambda: ["https://192.0.2.1:1323", "https://hub:1323", "https://192.0.2.1:1323"],
+            own_names=lambda: frozenset({"hub.example"}),
         )
         server = HttpServer(built, settings.http)
         site = Site(server, plane, control, "https" if tls else "http")
@@ -155,7 +167,9 @@ Serve = Callable[..., Awaitable[Site]]
 
 
 @pytest.fixture
-async def serve(authority: pki.Authority, logged: list[structlog.typing.EventDict]) -> AsyncIterator[Serve]:
+async def serve(
+    authority: pki.CertificateAuthority, logged: list[structlog.typing.EventDict]
+) -> AsyncIterator[Serve]:
     """`await serve(http=..., app=...)` starts a server as `serving` does; it ends with the test."""
     async with AsyncExitStack() as undo:
         yield lambda **options: undo.enter_async_context(serving(authority, **options))

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -41,7 +43,7 @@ class Wire:
 
     async def answer(self) -> Answer:
         """The next answer with a Content-Length."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
             headers = {
@@ -52,7 +54,7 @@ class Wire:
 
     async def rest(self) -> bytes:
         """What comes until the server closes; a reset counts as closing."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self.reader.read(-1)
             except ConnectionError:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from skerry.kit.clock import ManualClock, SystemClock
-from skerry.market.keys import SigningKey
-from skerry.model.identity import ANONYMOUS, Caller, Origin, Role
-from skerry.model.settings import MarketSettings
-from skerry.wire import access
-from skerry.wire.gate import Gate
-from skerry.wire.http.front import Front
-from skerry.wire.kudo import table as kudo_table
-from skerry.wire.market import table as market_table
-from skerry.wire.own import table as own_table
-from skerry.wire.peers import Peer
-from skerry.wire.rear import table as rear_table
-from skerry.wire.serverledge import table as serverledge_table
+from skerry.market.terms.keys import SigningKey
+from skerry.model.callers import ANONYMOUS, AuthMethod, Caller, Role
+from skerry.transport.access import rules
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.access.peers import ConnectionPeer
+from skerry.transport.http.dispatcher import HttpDispatcher
+from skerry.wire.kudo import routes as kudo_table
+from skerry.wire.own import routes as own_table
+from skerry.wire.own.market import routes as market_table
+from skerry.wire.rear import routes as rear_table
+from skerry.wire.serverledge import routes as serverledge_table
+from tests.support.deals import OPEN
 from tests.wire.http.conftest import Serve, StrangerGate
 from tests.wire.market.conftest import desk_of
 from tests.wire.rear.conftest import market_of
@@ -30,28 +30,30 @@ from tests.wire.serverledge.fakes import Fakes
 async def market() -> AsyncIterator[dict[str, Any]]:
     """Both sides of one, as `serve` takes them."""
     clock = ManualClock()
-    async with market_of(SigningKey.generate(), clock, MarketSettings()) as (ledger, rear):
+    async with market_of(SigningKey.generate(), clock, OPEN) as (ledger, rear):
         yield {"rear": rear, "desk": desk_of(ledger, rear.provider)}
 
 
-class RoleGate(Gate):
+class RoleGate(AccessGate):
     """Believes whatever role the caller names."""
 
-    def caller(self, peer: Peer, authorization: str | None) -> Caller:
+    def caller(self, peer: ConnectionPeer, authorization: str | None, *, is_forwarded: bool) -> Caller:
         if authorization is None:
             return ANONYMOUS
-        return Caller(origin=Origin.TOKEN, name="somebody", role=Role(authorization))
+        return Caller(origin=AuthMethod.TOKEN, name="somebody", role=Role(authorization))
 
 
 async def test_every_route_has_a_row_and_every_row_a_route(serve: Serve) -> None:
     site = await serve()
     app = site.server._config.app
-    assert isinstance(app, Front)
+    assert isinstance(app, HttpDispatcher)
     served = [f"{target.method} {target.template}" for target in app.targets()]
-    assert sorted(served) == sorted(access.HTTP)
+    assert sorted(served) == sorted(rules.HTTP_RULES)
     rooms = (own_table, kudo_table, serverledge_table, rear_table, market_table)
     assert sorted(served) == sorted(endpoint.name for room in rooms for endpoint in room.ENDPOINTS)
-    assert all(target.row is access.HTTP[f"{target.method} {target.template}"] for target in app.targets())
+    assert all(
+        target.row is rules.HTTP_RULES[f"{target.method} {target.template}"] for target in app.targets()
+    )
 
 
 @pytest.mark.parametrize("role", [None, *Role])
@@ -62,7 +64,7 @@ async def test_a_role_reaches_exactly_the_routes_of_its_rows(
     session = await site.session(headers={"Authorization": role} if role else {})
     got = {}
     wanted = {}
-    for name, row in access.HTTP.items():
+    for name, row in rules.HTTP_RULES.items():
         method, path = name.split(" ")
         path = path.replace("{id}", "some").replace("{serial}", "some")
         params = {"follow": "false"} if path == "/events" else {}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from skerry.model import errors
-from skerry.wire.http import decoding
-from skerry.wire.http.answers import HttpError
-from skerry.wire.http.endpoints import Call, endpoint
+from skerry.transport.http import decoding
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.transport.http.responses import HttpError
 
 
 class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,4 +108,4 @@ def test_an_endpoint_whose_path_and_struct_differ_cannot_be_declared() -> None:
     with pytest.raises(AssertionError, match="names"):
 
         @endpoint("GET", "/thing/{id}", summary="x")
-        async def get_thing(own: object, call: Call) -> None: ...
+        async def get_thing(own: object, call: RequestContext) -> None: ...

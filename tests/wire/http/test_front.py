@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from skerry.kit import metrics
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
-from skerry.model.identity import Caller
+from skerry.model.callers import Caller
 from skerry.model.settings import HttpSettings
-from skerry.wire import access
-from skerry.wire.gate import Gate, allowed_hosts
-from skerry.wire.http import answers
-from skerry.wire.http.front import Front, Target
+from skerry.transport.access import rules
+from skerry.transport.access.gate import AccessGate, allowed_hosts
+from skerry.transport.http import responses
+from skerry.transport.http.asgi import Receive, Scope, Send
+from skerry.transport.http.dispatcher import HttpDispatcher, HttpRoute
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import Serve
 from tests.wire.http.talking import get
@@ -33,14 +33,17 @@ class NoCallers:
     def caller_from_certificate(self, der: bytes) -> Caller:
         raise errors.Unauthenticated("nobody")
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        pass
 
-def front(app: Any, *, timeout_s: float | None = 5.0, settings: HttpSettings = SETTINGS) -> Front:
+
+def front(app: Any, *, timeout_s: float | None = 5.0, settings: HttpSettings = SETTINGS) -> HttpDispatcher:
     """A front with one route, `/it`, and one bare prefix, `/fast/`."""
-    target = Target("GET", "/it", app, access.OPEN, 1000, timeout_s)
-    return Front(
-        bare={"/fast/": [Target("GET", "/fast/{name}", app, access.OPEN, 1000, None, is_quiet=True)]},
-        behind=[(Route("/it", app, methods=["GET"]), target)],
-        guard=Gate(NoCallers(), os.geteuid()),
+    target = HttpRoute("GET", "/it", app, rules.OPEN_RULE, 1000, timeout_s)
+    return HttpDispatcher(
+        bare={"/fast/": [HttpRoute("GET", "/fast/{name}", app, rules.OPEN_RULE, 1000, None, is_quiet=True)]},
+        behind=[target],
+        guard=AccessGate(NoCallers(), os.geteuid()),
         hosts=allowed_hosts("127.0.0.1"),
         settings=settings,
         clock=SystemClock(),
@@ -68,7 +71,7 @@ class Hanging:
 
 class Fine:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answers.send_whole(send, 200, scope["path"].encode(), "text/plain")
+        await responses.send_whole(send, 200, scope["path"].encode(), "text/plain")
 
 
 class Pausing:
@@ -145,9 +148,9 @@ async def test_a_path_cannot_write_lines_of_its_own_into_the_log(serve: Serve, l
     [
         (errors.Invalid("m"), 400, "invalid"),
         (errors.Conflict("m"), 409, "conflict"),
-        (errors.NoRoom("m"), 507, "no-room"),
+        (errors.ResourcesExhausted("m"), 507, "no-room"),
         (errors.Compacted("m"), 410, "compacted"),
-        (answers.HttpError(418, "teapot", "m"), 418, "teapot"),
+        (responses.HttpError(418, "teapot", "m"), 418, "teapot"),
     ],
 )
 async def test_an_error_becomes_an_answer_of_the_one_shape(
@@ -227,7 +230,7 @@ async def test_an_unknown_path_is_404_in_the_one_shape(serve: Serve, path: str) 
         ("POST", "/healthz", "GET, HEAD"),
         ("PUT", "/token", "GET, HEAD, POST"),
         ("GET", "/token/some", "DELETE"),
-        ("OPTIONS", "/join", "POST"),
+        ("OPTIONS", "/join", "GET, HEAD, POST"),
         ("PATCH", "/fast/one", "GET, HEAD"),
     ],
 )

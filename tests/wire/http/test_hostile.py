@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from starlette.types import Receive, Scope, Send
 
 from skerry.model.settings import HttpSettings
-from skerry.wire.http import protocol
+from skerry.transport.access.peers import ConnectionPeer
+from skerry.transport.http import connection
+from skerry.transport.http.asgi import Receive, Scope, Send
+from skerry.transport.listeners import MAX_REFUSED
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import Serve, Site
 from tests.wire.http.talking import get, post
@@ -30,8 +32,9 @@ async def settled(site: Site) -> None:
 
 
 async def emptied(site: Site) -> None:
-    state = site.server._state
+    state, listeners = site.server._state, list(site.server._listeners)
     await eventually(lambda: not state.connections and not state.tasks, what="connections and tasks ended")
+    await eventually(lambda: not any(one._attending for one in listeners), what="their places free")
 
 
 async def still_serves(site: Site) -> None:
@@ -186,7 +189,7 @@ async def test_requests_sent_ahead_are_answered_in_order_and_only_so_many(serve:
             break
         assert answer.headers["x-request-id"] == f"n{answered}"
         answered += 1
-    assert protocol.MAX_PIPELINED <= answered < 200
+    assert connection.MAX_PIPELINED <= answered < 200
     await settled(site)
 
 
@@ -207,10 +210,37 @@ async def test_connections_above_the_limit_are_told_503_and_leave_room_again(ser
     await still_serves(site)
 
 
+async def test_a_server_stops_while_somebody_is_told_that_there_is_no_place(serve: Serve) -> None:
+    site = await serve(http=HttpSettings(max_connections=1))
+    held = await site.wire()
+    await held.send(get("/healthz"))
+    assert (await held.answer()).status == 200
+    refused = await site.wire()
+    await eventually(lambda: len(site.server._state.connections) == 2)
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    await site.server.stop(1.0)
+    assert await refused.rest() == b""
+    assert faults == []
+    await eventually(lambda: not site.server._state.connections)
+
+
+async def test_nothing_is_left_of_connections_that_lose_their_place_at_once(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "skerry.transport.access.peers.peer_of", lambda sock: ConnectionPeer(address="192.0.2.1")
+    )
+    site = await serve(http=HttpSettings(max_connections=1))
+    for _ in range(4):
+        await asyncio.gather(*(site.wire() for _ in range(16)))
+    await eventually(lambda: len(site.server._state.connections) == 1)
+
+
 async def test_a_flood_of_connections_is_cut_off_beyond_those_that_are_told(serve: Serve) -> None:
     site = await serve(http=HttpSettings(max_connections=1))
-    wires = [await site.wire() for _ in range(protocol.MAX_REFUSED + 20)]
-    bound = 1 + protocol.MAX_REFUSED
+    wires = [await site.wire() for _ in range(MAX_REFUSED + 20)]
+    bound = 1 + MAX_REFUSED
     await eventually(lambda: len(site.server._state.connections) <= bound)
     for wire in wires:
         wire.vanish()
@@ -337,7 +367,7 @@ async def test_a_client_that_asked_to_close_still_reads_why_its_body_was_refused
 async def test_a_refused_body_that_never_ends_is_not_read_for_ever(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "LINGER_S", 0.1)
+    monkeypatch.setattr(connection, "LINGER_S", 0.1)
     site = await serve()
     wire = await site.wire()
     await wire.send(post("/token/", b"x", length=10**9))
@@ -358,7 +388,7 @@ async def test_a_chunked_body_is_cut_off_at_the_limit(serve: Serve) -> None:
 async def test_a_client_that_does_not_read_its_answer_is_let_go(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "LINGER_S", 0.1)
+    monkeypatch.setattr(connection, "LINGER_S", 0.1)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         body = b"x" * (32 * 1024 * 1024)
@@ -401,3 +431,20 @@ async def test_no_timer_or_task_holds_on_to_a_connection_that_is_gone(serve: Ser
         return gone() is None
 
     await eventually(is_collected)
+
+
+async def test_connections_of_a_proxy_that_root_runs_make_room_for_others(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await serve(http=HttpSettings(max_connections=2))
+    proxied = [await site.wire() for _ in range(2)]
+    for wire in proxied:
+        await wire.send(get("/healthz", "X-Forwarded-For: 192.0.2.7"))
+        assert (await wire.answer()).status == 200
+    monkeypatch.setattr(
+        "skerry.transport.access.peers.peer_of", lambda sock: ConnectionPeer(address="192.0.2.1")
+    )
+    stranger = await site.wire()
+    await stranger.send(get("/healthz"))
+    assert (await stranger.answer()).status == 200
+    assert await proxied[0].rest() == b""

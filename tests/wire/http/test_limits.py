@@ -6,11 +6,11 @@ import pytest
 
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
-from skerry.wire.own.limits import Failures, Slots
+from skerry.transport.limits import ConcurrencyLimit, FailureLimit
 
 
 def test_slots_are_given_back_when_they_are_left_even_with_an_error() -> None:
-    slots = Slots(1, "things")
+    slots = ConcurrencyLimit(1, "things")
     with pytest.raises(ZeroDivisionError), slots.take():
         raise ZeroDivisionError
     with slots.take(), pytest.raises(errors.Overloaded, match="1 things"):
@@ -19,7 +19,7 @@ def test_slots_are_given_back_when_they_are_left_even_with_an_error() -> None:
 
 
 def test_one_name_does_not_get_all_slots() -> None:
-    slots = Slots(3, "things", each=2)
+    slots = ConcurrencyLimit(3, "things", each=2)
     with slots.take("a"), slots.take("a"):
         with pytest.raises(errors.Overloaded, match="2 things of yours"):
             slots.take("a")
@@ -31,7 +31,7 @@ def test_one_name_does_not_get_all_slots() -> None:
 
 def test_whoever_fails_too_often_waits_until_the_first_failure_is_old() -> None:
     clock = ManualClock()
-    failures = Failures(clock, allowed=2, window_s=60)
+    failures = FailureLimit(clock, allowed=2, window_s=60)
     failures.note("a")
     clock.advance(20)
     failures.check("a")
@@ -45,7 +45,7 @@ def test_whoever_fails_too_often_waits_until_the_first_failure_is_old() -> None:
 
 
 def test_failures_are_remembered_of_only_so_many_sources() -> None:
-    failures = Failures(ManualClock(), allowed=1, max_sources=3)
+    failures = FailureLimit(ManualClock(), allowed=1, max_sources=3)
     for source in "abcd":
         failures.note(source)
     failures.check("a")  # forgotten, as the one that failed longest ago

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from skerry.wire.http.measures import Measures
+from skerry.transport.http.metrics import HttpMetrics
 
 
 def test_requests_are_counted_by_status_and_timed_by_route() -> None:
-    measures = Measures()
+    measures = HttpMetrics()
     registry = CollectorRegistry()
     registry.register(measures)
     measures.note("/a", "GET", 200, 0.001)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from skerry import __version__
 from skerry.kit import pki
 from skerry.model import errors
+from skerry.model.invitations import Invitation
+from skerry.wire.own import join as joining_routes
 from tests.support.clouds import new_request
 from tests.wire.http.conftest import Serve, Site, StrangerGate
 
@@ -195,6 +198,42 @@ async def test_a_machine_joins_and_its_certificate_is_listed_and_revoked(
     assert (await ask(site, "POST", f"/certificate/{serial}/revoke"))[0] == 204
     _, listed = await ask(site, "GET", "/certificate/")
     assert listed["certificates"][0]["revoked_at"] is not None
+
+
+async def test_a_token_for_a_node_comes_with_an_invitation_and_another_does_not(serve: Serve) -> None:
+    site = await serve()
+    _, made = await ask(site, "POST", "/token/", json={"role": "node"})
+    invited = Invitation.parse(made["invitation"])
+    assert (invited.urls, invited.token) == (("https://192.0.2.1:1323", "https://hub:1323"), made["token"])
+    assert invited.fingerprint == site.plane.authority.fingerprint
+    _, made = await ask(site, "POST", "/token/", json={"role": "viewer"})
+    assert made["invitation"] == ""
+
+
+async def test_a_node_asks_where_its_server_is_now(serve: Serve) -> None:
+    assert await ask(await serve(), "GET", "/join") == (200, {"grpc": "127.0.0.1:50052"})
+
+
+async def test_a_server_answers_to_the_names_of_its_machine(serve: Serve) -> None:
+    site = await serve()
+    assert (await ask(site, "GET", "/readyz", headers={"Host": "hub.example:1323"}))[0] == 200
+    assert (await ask(site, "GET", "/readyz", headers={"Host": "other.example:1323"}))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("grpc", "caller", "is_let_in"),
+    [
+        ("127.0.0.1:50052", "192.0.2.11", False),
+        ("[::1]:50052", "192.0.2.11", False),
+        ("127.0.0.1:50052", "127.0.0.1", True),
+        ("192.0.2.1:50052", "192.0.2.11", True),
+    ],
+)
+def test_a_machine_that_could_never_connect_is_told_so_before_its_token_is_used(
+    grpc: str, caller: str, is_let_in: bool
+) -> None:
+    with contextlib.nullcontext() if is_let_in else pytest.raises(errors.FailedPrecondition, match="--grpc"):
+        joining_routes.check_dialable(grpc, caller)
 
 
 async def test_a_token_joins_one_machine_only(serve: Serve, tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
+from skerry.daemon.openapi import openapi_document
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, SystemClock
-from skerry.market.keys import SigningKey
-from skerry.model.settings import MarketSettings
-from skerry.wire import access
-from skerry.wire.http.openapi import openapi_document
+from skerry.market.terms.keys import SigningKey
+from skerry.transport.access import rules
+from tests.support.deals import OPEN
+from tests.support.waiting import PATIENCE_S
 from tests.wire.http.conftest import serving
 from tests.wire.market.conftest import desk_of
 from tests.wire.rear.conftest import market_of
@@ -46,7 +47,7 @@ CHECKS: list[Any] = [
 
 
 @pytest.fixture
-def url(authority: pki.Authority) -> Iterator[str]:
+def url(authority: pki.CertificateAuthority) -> Iterator[str]:
     """A server in a thread of its own, since what generates the requests waits for each answer."""
     started: Future[tuple[str, Callable[[], None]]] = Future()
 
@@ -55,9 +56,7 @@ def url(authority: pki.Authority) -> Iterator[str]:
         loop = asyncio.get_running_loop()
         clock = ManualClock()
         async with AsyncExitStack() as undo:
-            ledger, rear = await undo.enter_async_context(
-                market_of(SigningKey.generate(), clock, MarketSettings())
-            )
+            ledger, rear = await undo.enter_async_context(market_of(SigningKey.generate(), clock, OPEN))
             desk = desk_of(ledger, rear.provider)
             functions = Fakes(SystemClock()).bundle
             site = await undo.enter_async_context(
@@ -73,10 +72,10 @@ def url(authority: pki.Authority) -> Iterator[str]:
     with structlog.testing.capture_logs():
         thread = threading.Thread(target=run, name="server")
         thread.start()
-        base, stop = started.result(timeout=10)
+        base, stop = started.result(timeout=PATIENCE_S)
         yield base
         stop()
-        thread.join(timeout=10)
+        thread.join(timeout=PATIENCE_S)
 
 
 def operations() -> dict[str, Any]:
@@ -89,9 +88,9 @@ def operations() -> dict[str, Any]:
 
 def test_every_route_is_described_with_the_roles_of_its_row() -> None:
     described = operations()
-    assert set(described) == set(access.HTTP)
+    assert set(described) == set(rules.HTTP_RULES)
     for name, operation in described.items():
-        row = access.HTTP[name]
+        row = rules.HTTP_RULES[name]
         assert operation["x-skerry-roles"] == (["anybody"] if row.anybody else sorted(row.roles))
         assert bool(operation["security"]) is not row.anybody
         assert operation["summary"]
@@ -131,7 +130,7 @@ def test_nothing_made_from_the_description_makes_the_server_fail(url: str, mode:
     def attempt(case: Any) -> None:
         if case.operation.path in ("/events", "/function/{name}/logs"):
             case.query = {**(case.query or {}), "follow": "false"}
-        case.call_and_validate(base_url=url, checks=CHECKS, timeout=10)
+        case.call_and_validate(base_url=url, checks=CHECKS, timeout=PATIENCE_S)
         tried[case.operation.label] += 1
 
     for operation in operations_to_try():

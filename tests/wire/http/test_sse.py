@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message, Scope
 
-from skerry.wire.http import sse, streaming
-from skerry.wire.http.answers import ClientGone
+from skerry.transport.http import sse, streaming
+from skerry.transport.http.asgi import Message, Scope
+from skerry.transport.http.responses import ClientDisconnected
 
 
 @given(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), min_size=1), st.binary())
@@ -55,13 +55,13 @@ async def counting(made: list[int], closed: list[bool]) -> AsyncGenerator[bytes,
 
 async def test_a_reader_that_stalls_stops_its_source_and_is_let_go() -> None:
     network, made, closed = Network(room=5), [], []
-    with pytest.raises(ClientGone):
+    with pytest.raises(ClientDisconnected):
         await streaming.write(
             counting(made, closed),
             network.scope,
             network.receive,
             network.send,
-            manner=sse.MANNER,
+            manner=sse.SSE_FORMAT,
             heartbeat_s=10,
             stall_s=0.05,
         )
@@ -78,7 +78,7 @@ async def test_a_source_that_fails_is_closed_and_its_error_told() -> None:
     network = Network(room=100)
     with pytest.raises(ZeroDivisionError):
         await streaming.write(
-            failing(), network.scope, network.receive, network.send, manner=sse.MANNER, heartbeat_s=10
+            failing(), network.scope, network.receive, network.send, manner=sse.SSE_FORMAT, heartbeat_s=10
         )
     assert network.sent[-1]["more_body"] is True
 
@@ -89,6 +89,6 @@ async def test_a_source_that_ends_completes_the_answer() -> None:
 
     network = Network(room=100)
     await streaming.write(
-        one(), network.scope, network.receive, network.send, manner=sse.MANNER, heartbeat_s=10
+        one(), network.scope, network.receive, network.send, manner=sse.SSE_FORMAT, heartbeat_s=10
     )
     assert [message.get("more_body") for message in network.sent] == [None, True, False]

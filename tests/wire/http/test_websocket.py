@@ -13,14 +13,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import WSMsgType
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skerry.kit import pki, tls
 from skerry.model import errors
-from skerry.wire.http import answers, websocket
-from skerry.wire.http.answers import HttpError
-from skerry.wire.http.websocket import WebSocket
-from tests.support.waiting import eventually
+from skerry.transport.http import responses, websocket
+from skerry.transport.http.asgi import ASGIApp, Receive, Scope, Send
+from skerry.transport.http.responses import HttpError
+from skerry.transport.http.websocket import WebSocket
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.http.conftest import Serve, Site
 from tests.wire.http.talking import Wire
 
@@ -79,7 +79,7 @@ async def test_text_is_spoken_where_it_is_agreed_on(serve: Serve) -> None:
         try:
             handshake = websocket.accept(scope, ("b.v1", "a.v1"))
         except HttpError as error:
-            await answers.send_nothing(send, error.status)
+            await responses.send_nothing(send, error.status)
             return
         await websocket.serve(echo, handshake, scope, send, max_message=1000, speaks_text=True)
 
@@ -152,7 +152,7 @@ async def test_what_breaks_the_rules_is_told_which_and_closed(serve: Serve, sent
     [
         (errors.Invalid("no such channel"), 1008, "invalid: no such channel"),
         (errors.Unavailable("the node is away"), 1011, "unavailable: the node is away"),
-        (errors.Refused("é" * 100), 1011, "refused: " + "é" * 57),
+        (errors.FailedPrecondition("é" * 100), 1011, "refused: " + "é" * 57),
     ],
 )
 async def test_what_goes_wrong_is_in_the_close(
@@ -196,7 +196,7 @@ async def test_a_client_that_vanishes_ends_the_conversation(serve: Serve) -> Non
     await wire.send(HANDSHAKE)
     await wire.reader.readuntil(b"\r\n\r\n")
     wire.vanish()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await over.wait()
 
 
@@ -207,7 +207,7 @@ async def test_a_client_that_does_not_answer_pings_is_let_go(serve: Serve) -> No
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app_of(wait, ping_s=0.05)(scope, receive, send)
-        except websocket.ClientGone:
+        except websocket.ClientDisconnected:
             scope["state"]["connection"].drop()
 
     site = await serve(app=app)
@@ -227,7 +227,7 @@ async def test_a_client_that_answers_pings_is_kept(serve: Serve) -> None:
     session = await site.session()
     client = await session.ws_connect("/", autoping=False)
     while pongs < 5:
-        message = await client.receive(timeout=10)
+        message = await client.receive(timeout=PATIENCE_S)
         assert message.type is WSMsgType.PING
         await client.pong(message.data)
         pongs += 1
@@ -248,7 +248,7 @@ async def test_a_client_that_does_not_read_is_let_go(serve: Serve, monkeypatch: 
     site = await serve(app=app_of(talk))
     wire = await site.wire()
     await wire.send(HANDSHAKE)
-    await eventually(lambda: ends == [answers.ClientGone])
+    await eventually(lambda: ends == [responses.ClientDisconnected])
 
 
 async def test_who_sends_more_than_is_taken_is_held_up(serve: Serve) -> None:
@@ -285,7 +285,7 @@ async def test_who_sends_more_than_is_taken_is_held_up(serve: Serve) -> None:
     await asyncio.gather(flooding, return_exceptions=True)
 
 
-async def test_who_sends_very_many_empty_messages_is_held_up_too(serve: Serve) -> None:
+async def test_who_sends_very_many_tiny_messages_is_held_up_too(serve: Serve) -> None:
     sockets: list[WebSocket] = []
     may_read, taken = asyncio.Event(), 0
 
@@ -299,7 +299,7 @@ async def test_who_sends_very_many_empty_messages_is_held_up_too(serve: Serve) -
     site = await serve(app=app_of(lazy))
     client = await connect(site)
     for _ in range(20_000):
-        await client.send_bytes(b"")
+        await client.send_bytes(b"x")
     await eventually(lambda: bool(sockets) and sockets[0]._connection.flow.read_paused)
     may_read.set()
     await eventually(lambda: taken == 20_000)
@@ -336,9 +336,11 @@ async def test_a_connection_whose_upgrade_was_not_taken_is_closed_after_the_answ
     assert await wire.rest() == b""
 
 
-async def test_messages_go_both_ways_over_tls(serve: Serve, authority: pki.Authority, tmp_path: Path) -> None:
+async def test_messages_go_both_ways_over_tls(
+    serve: Serve, authority: pki.CertificateAuthority, tmp_path: Path
+) -> None:
     key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
-    request = pki.Request.parse(pki.make_request(pki.load_or_create_key(key)))
+    request = pki.SigningRequest.parse(pki.make_request(pki.load_or_create_key(key)))
     issued = authority.issue(
         request, name="server", role="server", lifetime_s=60, server=True, hosts=["127.0.0.1"]
     )
@@ -369,3 +371,44 @@ async def test_connections_are_probed_so_that_machines_that_are_gone_are_noticed
     async with session.get("/"):
         pass
     assert probed == [1, 60]
+
+
+FLOODS = {
+    "pongs": masked(10, b""),
+    "pings": masked(9, b""),
+    "fragments": masked(2, b"", fin=False) + masked(0, b"", fin=False) * 250,
+    "messages": masked(2, b""),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_a_flood_of_frames_without_content_is_closed_with_1008(serve: Serve, name: str) -> None:
+    site = await serve(app=app_of(echo))
+    quiet = await connect(site)
+    wire = await site.wire()
+    await wire.send(HANDSHAKE)
+    await wire.reader.readuntil(b"\r\n\r\n")
+    wire.writer.write(FLOODS[name] * 10_000)
+    said = await wire.reader.readuntil(b"too many pings, pongs, empty messages or tiny fragments")
+    assert struct.pack("!H", 1008) in said[-60:]
+    await quiet.send_bytes(b"still there?")
+    assert await quiet.receive_bytes() == b"still there?"
+    await quiet.close()
+    wire.vanish()
+
+
+async def test_pings_within_reason_are_answered(serve: Serve) -> None:
+    site = await serve(app=app_of(echo))
+    wire = await site.wire()
+    await wire.send(HANDSHAKE + masked(9, b"x") * 150 + masked(2, b"end"))
+    await wire.reader.readuntil(b"\r\n\r\n")
+    assert await wire.reader.readexactly(150 * 3 + 5) == b"\x8a\x01x" * 150 + b"\x82\x03end"
+
+
+async def test_many_small_messages_are_no_flood(serve: Serve) -> None:
+    client = await connect(await serve(app=app_of(echo)))
+    for number in range(2_000):
+        await client.send_bytes(b"%d" % number)
+    for number in range(2_000):
+        assert await client.receive_bytes() == b"%d" % number
+    await client.close()

@@ -11,7 +11,7 @@ from grpclib.client import Channel
 
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
-from skerry.wire.grpc.channel import dial
+from skerry.transport.grpc.channels import dial
 from tests.support.certificates import TestAuthority
 from tests.wire.http.conftest import serving as serving_http
 from tests.wire.kudo.grpc_serving import Served, compile_documents, serving
@@ -41,13 +41,13 @@ async def channel(served: Served) -> AsyncIterator[Channel]:
 
 
 @pytest.fixture(scope="session")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
     """The CA of the cloud that is served over HTTP."""
-    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
 
 
 @pytest.fixture
-async def rest(cloud: pki.Authority) -> AsyncIterator[Rest]:
+async def rest(cloud: pki.CertificateAuthority) -> AsyncIterator[Rest]:
     """Kudo's REST routes over the real control plane, in which nobody decides but the test."""
     with structlog.testing.capture_logs():
         async with serving_http(cloud) as site:

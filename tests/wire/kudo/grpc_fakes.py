@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from skerry.control import reporting
-from skerry.control.reporting import Outcome, Weight
+from skerry.control.instances import report_rules
+from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.nodes import Facts, Node
-from skerry.model.orders import Report
-from skerry.model.room import NOTHING, Room
-from skerry.model.statuses import FINAL, Desired, NodeStatus, Status
-from skerry.model.workloads import Instance, Observed, Spec
+from skerry.model.nodes import Node, NodeFacts, ReportedInstance
+from skerry.model.orders import InstanceReport
+from skerry.model.resources import NO_RESOURCES, Resources
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus, NodeStatus
+from skerry.model.workloads import Instance, InstanceSpec, ObservedState
 
 NOW = 1_700_000_000.0
 
@@ -25,14 +25,19 @@ class FakeInstances:
 
     def __init__(self) -> None:
         self.all: dict[str, Instance] = {}
-        self.used: dict[str, Room] = {}
+        self.used: dict[str, Resources] = {}
         self.wishes: list[tuple[str, str, str]] = []  # what, id, actor
         self.watched = 0
+        self.repeats: set[float | None] = set()  # how often readers wanted to hear of what runs
+        self.held = 0  # streams that wait for an instance to be removed
         self.fails: Exception | None = None
         self._watches: dict[str, set[asyncio.Queue[Instance]]] = {}
+        self._removed: dict[str, asyncio.Event] = {}
 
-    async def create(self, what: Spec | str, *, actor: str, id: str | None = None) -> tuple[Instance, bool]:
-        assert isinstance(what, Spec)
+    async def create(
+        self, what: InstanceSpec | str, *, actor: str, id: str | None = None
+    ) -> tuple[Instance, bool]:
+        assert isinstance(what, InstanceSpec)
         self._maybe_fail()
         if id is not None and id in self.all:
             if self.all[id].spec != what:
@@ -42,20 +47,20 @@ class FakeInstances:
             id=InstanceId(id or f"assigned-{len(self.all)}"),
             spec=what,
             created_at=NOW,
-            observed=Observed(Status.SCHEDULING, NOW, "waits for a node"),
+            observed=ObservedState(InstanceStatus.SCHEDULING, NOW, "waits for a node"),
         )
         self.wishes.append(("create", instance.id, actor))
         self.put(instance)
         return instance, True
 
     async def start(self, id: str, *, actor: str) -> Instance:
-        return self._wish(id, Desired.RUNNING, actor)
+        return self._wish(id, DesiredStatus.RUNNING, actor)
 
     async def stop(self, id: str, *, actor: str) -> Instance:
-        return self._wish(id, Desired.STOPPED, actor)
+        return self._wish(id, DesiredStatus.STOPPED, actor)
 
     async def destroy(self, id: str, *, actor: str) -> Instance:
-        return self._wish(id, Desired.DESTROYED, actor)
+        return self._wish(id, DesiredStatus.DESTROYED, actor)
 
     def get(self, id: str) -> Instance:
         try:
@@ -63,10 +68,11 @@ class FakeInstances:
         except KeyError:
             raise errors.NotFound(f"there is no instance {id!r}") from None
 
-    def usage(self, id: str) -> Room:
-        return self.used.get(id, NOTHING)
+    def usage(self, id: str) -> Resources:
+        return self.used.get(id, NO_RESOURCES)
 
-    async def watch(self, id: str) -> AsyncGenerator[Instance]:
+    async def watch(self, id: str, *, repeat_s: float | None = None) -> AsyncGenerator[Instance]:
+        self.repeats.add(repeat_s)
         queue: asyncio.Queue[Instance] = asyncio.Queue()
         queue.put_nowait(self.get(id))
         self._watches.setdefault(id, set()).add(queue)
@@ -75,20 +81,33 @@ class FakeInstances:
             while True:
                 latest = await queue.get()
                 yield latest
-                if latest.observed.status in FINAL:
+                if latest.observed.status in TERMINAL:
                     return
         finally:
             self._watches[id].discard(queue)
             self.watched -= 1
 
+    async def removed(self, id: str) -> None:
+        self.held += 1
+        try:
+            await self._removed.setdefault(id, asyncio.Event()).wait()
+        finally:
+            self.held -= 1
+
+    def remove(self, id: str) -> None:
+        del self.all[id]
+        self._removed.setdefault(id, asyncio.Event()).set()
+
     async def reported(
-        self, node: NodeId | None, reports: Sequence[Report], *, actor: str = ""
-    ) -> Sequence[Outcome]:
+        self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
+    ) -> Sequence[ReportOutcome]:
         self._maybe_fail()
         outcomes = []
         for report in reports:
-            outcome, step = reporting.judge(self.all.get(report.instance), node, report, NOW, actor=actor)
-            if outcome.weight in (Weight.APPLIED, Weight.REPEATED):
+            outcome, step = report_rules.evaluate_report(
+                self.all.get(report.instance), node, report, NOW, actor=actor
+            )
+            if outcome.weight in (ReportDisposition.APPLIED, ReportDisposition.REPEATED):
                 self.used[report.instance] = report.usage
             if step is not None:
                 self.put(step.after)
@@ -100,15 +119,17 @@ class FakeInstances:
         for queue in self._watches.get(instance.id, ()):
             queue.put_nowait(instance)
 
-    def become(self, id: str, *statuses: Status, reason: str = "", exit_code: int | None = None) -> None:
+    def become(
+        self, id: str, *statuses: InstanceStatus, reason: str = "", exit_code: int | None = None
+    ) -> None:
         for status in statuses:
             self.put(self.all[id].become(status, at=NOW, reason=reason, actor="skerry", exit_code=exit_code))
 
     def bind(self, id: str, node: str) -> None:
         self.put(replace(self.all[id], node=NodeId(node), ip="10.64.0.2", restarts=3))
-        self.become(id, Status.SCHEDULED)
+        self.become(id, InstanceStatus.SCHEDULED)
 
-    def _wish(self, id: str, desired: Desired, actor: str) -> Instance:
+    def _wish(self, id: str, desired: DesiredStatus, actor: str) -> Instance:
         self._maybe_fail()
         instance = self.get(id).wish(desired)
         self.wishes.append((desired.lower(), id, actor))
@@ -126,8 +147,8 @@ class FakeNodes:
 
     def __init__(self) -> None:
         self.all: dict[str, Node] = {}
-        self.usage: dict[str, Room] = {}
-        self.inventories: dict[str, Sequence[InstanceId] | None] = {}
+        self.usage: dict[str, Resources | None] = {}
+        self.inventories: dict[str, tuple[str, ...] | None] = {}
         self.reports: list[str] = []
         self.unregistered: list[tuple[str, str]] = []
         self.fails: Exception | None = None
@@ -137,7 +158,7 @@ class FakeNodes:
             return self.all[id_or_name]
         named = [node for node in self.all.values() if node.name == id_or_name]
         if len(named) > 1:
-            raise errors.Refused(f"{len(named)} nodes are called {id_or_name!r}")
+            raise errors.FailedPrecondition(f"{len(named)} nodes are called {id_or_name!r}")
         if not named:
             raise errors.NotFound(f"there is no node {id_or_name!r}")
         return named[0]
@@ -146,8 +167,8 @@ class FakeNodes:
         self,
         id: str,
         name: str,
-        facts: Facts,
-        room: Room,
+        facts: NodeFacts,
+        room: Resources,
         labels: Mapping[str, str],
         *,
         foreign: bool = False,
@@ -168,14 +189,15 @@ class FakeNodes:
         status: NodeStatus,
         *,
         reason: str = "",
-        room: Room | None = None,
-        usage: Room = NOTHING,
-        inventory: Sequence[InstanceId] | None = None,
+        room: Resources | None = None,
+        usage: Resources | None = None,
+        instances: Sequence[ReportedInstance] | None = None,
     ) -> Node:
         self._maybe_fail()
         node = self.all[id]
         self.all[id] = replace(node, status=status, reason=reason, room=node.room if room is None else room)
-        self.usage[id], self.inventories[id] = usage, inventory
+        self.usage[id] = usage
+        self.inventories[id] = None if instances is None else tuple(one.id for one in instances)
         self.reports.append(id)
         return self.all[id]
 

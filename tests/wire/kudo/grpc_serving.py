@@ -16,18 +16,20 @@ from typing import Any
 from grpc_tools import protoc
 
 from skerry.kit.clock import SystemClock
-from skerry.model.settings import GrpcSettings
-from skerry.wire.gate import Gate
-from skerry.wire.grpc import standard
-from skerry.wire.grpc.server import GrpcServer
+from skerry.model.settings import FleetSettings, GrpcSettings
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc import health
+from skerry.transport.grpc.server import GrpcServer
 from skerry.wire.kudo import grpc_services
-from skerry.wire.kudo.grpc_keeper import Certificates, InstanceKeeper, NodeKeeper
+from skerry.wire.kudo.grpc_ports import CertificateLookup, InstanceReportPort, NodeReportPort
 from tests.support.certificates import Pair, TestAuthority
 from tests.wire.grpc.fakes import FakeIdentity
 from tests.wire.kudo.grpc_fakes import FakeInstances, FakeNodes
 
 DOCUMENTS = Path(__file__).parent / "documents"
 CONTROLLER, SCHEDULER = "controller", "scheduler"
+# Nothing comes or ends by itself while a test looks.
+SETTINGS = FleetSettings(report_s=3600.0, restart_base_s=3600.0, restart_cap_s=3600.0)
 
 
 class DocumentClient:
@@ -119,12 +121,16 @@ def well_known() -> Path:
 
 @asynccontextmanager
 async def serving(
-    instances: InstanceKeeper, nodes: NodeKeeper, identity: Certificates, authority: TestAuthority
+    instances: InstanceReportPort,
+    nodes: NodeReportPort,
+    identity: CertificateLookup,
+    authority: TestAuthority,
+    settings: FleetSettings = SETTINGS,
 ) -> AsyncIterator[int]:
     """The port of a server on loopback that takes plaintext and TLS."""
-    services = grpc_services.services(instances, nodes, identity, SystemClock())
-    gate = Gate(identity, os.getuid())  # type: ignore[arg-type] # a fake is a whole identity
-    server = GrpcServer(standard.beside(services, {}), gate, GrpcSettings())
+    services = grpc_services.services(instances, nodes, identity, SystemClock(), settings)
+    gate = AccessGate(identity, os.getuid())  # type: ignore[arg-type] # a fake is a whole identity
+    server = GrpcServer(health.with_health_and_reflection(services, {}), gate, GrpcSettings())
     sock = socket.create_server(("127.0.0.1", 0))
     try:
         await server.listen_tcp(sock, authority.server_context(), plaintext=True)

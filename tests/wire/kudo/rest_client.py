@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from skerry.model.statuses import Status
+from skerry.model.statuses import InstanceStatus
 from tests.wire.http.conftest import Site
 
 WEB = {"name": "web", "uri": "example.org/web:1", "resources": {"cpu": 500, "memory": 64}}
@@ -61,7 +61,9 @@ class Rest:
             await self.site.control.join("n1")
         made = await self.make("/instance/", json or WEB)
         await self.site.control.bind(made["id"], "n1")
-        await self.site.control.report(made["id"], Status.STARTING, Status.RUNNING, ip="10.64.0.2")
+        await self.site.control.report(
+            made["id"], InstanceStatus.STARTING, InstanceStatus.RUNNING, ip="10.64.0.2"
+        )
         return str(made["id"])
 
     async def stored(self) -> int:

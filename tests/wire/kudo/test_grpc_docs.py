@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from skerry.model import errors
-from skerry.model.statuses import ALLOWED, Status, of_node
-from skerry.wire.kudo.grpc_services import Code
-from skerry.wire.proto import kudo_controller_pb2, kudo_scheduler_pb2
+from skerry.model.statuses import TRANSITIONS, InstanceStatus, of_node
+from skerry.transport.proto import kudo_controller_pb2, kudo_scheduler_pb2
+from skerry.wire.kudo.grpc_services import RegistrationCode
 
 PAGE = Path(__file__).parents[3] / "docs" / "kudo.md"
 
@@ -34,29 +34,29 @@ def names(cell: str) -> list[str]:
 
 def test_the_numbers_of_every_status() -> None:
     rows = table("| status | `SchedulerService` |")
-    assert {names(row[0])[0] for row in rows} == set(Status)
+    assert {names(row[0])[0] for row in rows} == set(InstanceStatus)
     for cell, older, newer, of_a_node in rows:
         [name] = names(cell)
         assert int(older) == kudo_controller_pb2.Status.Value(name)
-        if name == Status.CRASHED:
+        if name == InstanceStatus.CRASHED:
             assert newer == "told as `FAILED`"
         else:
             assert int(newer) == kudo_scheduler_pb2.Status.Value(name)
         if names(of_a_node):
             with pytest.raises(errors.Invalid):
-                of_node(Status(name))
+                of_node(InstanceStatus(name))
         else:
-            assert of_node(Status(name)) == of_a_node
+            assert of_node(InstanceStatus(name)) == of_a_node
 
 
 def test_what_may_follow_what() -> None:
     told = {
-        Status(name): {Status(then) for then in names(after)}
+        InstanceStatus(name): {InstanceStatus(then) for then in names(after)}
         for before, after in table("| from | to |")
         for name in names(before)
     }
-    assert told == ALLOWED
+    assert told == TRANSITIONS
 
 
 def test_the_codes_of_a_registration() -> None:
-    assert [int(code) for code, _ in table("| code | what |")] == list(Code)
+    assert [int(code) for code, _ in table("| code | what |")] == list(RegistrationCode)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from skerry.model.ports import PortMapping
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.model.statuses import NodeStatus, Status
-from skerry.model.workloads import Spec
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import InstanceStatus, NodeStatus
+from skerry.model.workloads import InstanceSpec
 from tests.support.waiting import eventually
 from tests.wire.kudo.grpc_serving import CONTROLLER, SCHEDULER
 
 PREFIXES = pytest.mark.parametrize("prefix", ["", "scheduler."])
 SOME = {"cpu": 500, "memory": 64, "disk": 1}
 MORE = {"cpu": 4000, "memory": 8192, "disk": 100}
-ROOM = Room(Millicores(500), Megabytes(64), Gigabytes(1))
-MORE_ROOM = Room(Millicores(4000), Megabytes(8192), Gigabytes(100))
-SPEC = Spec(name="web", uri="example.org/web:1.2")
+ROOM = Resources(Millicores(500), Megabytes(64), Gigabytes(1))
+MORE_ROOM = Resources(Millicores(4000), Megabytes(8192), Gigabytes(100))
+SPEC = InstanceSpec(name="web", uri="example.org/web:1.2")
 WEB = {
     "id": "web-1",
     "name": "web",
@@ -73,7 +73,7 @@ async def test_an_instance_of_the_newer_document_is_made_followed_stopped_starte
         assert (spec.room, spec.ports) == (ROOM, (PortMapping(8080, 80),))
 
         instances.used["web-1"] = ROOM
-        instances.become("web-1", Status.SCHEDULED, Status.STARTING, Status.RUNNING)
+        instances.become("web-1", InstanceStatus.SCHEDULED, InstanceStatus.STARTING, InstanceStatus.RUNNING)
         running = [await client.next() for _ in range(3)]
         assert [update["status"] for update in running] == ["SCHEDULED", "STARTING", "RUNNING"]
         assert running[-1]["resource"]["usage"] == SOME
@@ -112,8 +112,7 @@ async def test_what_a_client_of_one_document_says_reaches_a_client_of_the_other_
     async with served.client(CONTROLLER) as teller, served.client(SCHEDULER) as follower:
         await follower.open("InstanceService.Create", **WEB)
         await follower.next()
-        served.instances.bind("web-1", "node-1")
-        assert (await follower.next())["status"] == "SCHEDULING"  # it has a node by now
+        served.instances.become("web-1", InstanceStatus.SCHEDULED)  # and on no node that could say otherwise
         assert (await follower.next())["status"] == "SCHEDULED"
 
         async def tell(status: str, description: str = "") -> object:

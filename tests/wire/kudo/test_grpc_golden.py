@@ -14,8 +14,7 @@ from grpc_tools import protoc
 from grpclib.reflection.v1.reflection_grpc import ServerReflectionStub
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 
-from skerry.wire.kudo.grpc_services import Packaged
-from skerry.wire.proto import (
+from skerry.transport.proto import (
     kudo_controller_pb2,
     kudo_scheduler_pb2,
     kudo_services_grpc,
@@ -23,6 +22,7 @@ from skerry.wire.proto import (
     kudo_services_packaged_pb2,
     kudo_services_pb2,
 )
+from skerry.wire.kudo.grpc_services import PackagedService
 from tests.wire.kudo.grpc_serving import CONTROLLER, DOCUMENTS, SCHEDULER, well_known
 
 OURS = {CONTROLLER: kudo_controller_pb2, SCHEDULER: kudo_scheduler_pb2}
@@ -231,7 +231,7 @@ def test_a_packaged_service_has_the_paths_of_the_package(name):
         return type(name, (base,), dict.fromkeys(base.__abstractmethods__))()
 
     bare, packaged = paths(kudo_services_grpc), paths(kudo_services_packaged_grpc)
-    assert list(Packaged(bare).__mapping__()) == list(packaged.__mapping__())
+    assert list(PackagedService(bare).__mapping__()) == list(packaged.__mapping__())
 
 
 async def test_reflection_describes_the_services_at_both_paths(channel):

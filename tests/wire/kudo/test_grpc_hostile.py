@@ -8,9 +8,13 @@ import pytest
 from grpclib.const import Status as Code
 from grpclib.exceptions import GRPCError
 
-from skerry.wire.proto import kudo_controller_pb2 as a
-from skerry.wire.proto import kudo_scheduler_pb2 as pb
-from skerry.wire.proto.kudo_services_grpc import InstanceServiceStub, NodeServiceStub, SchedulerServiceStub
+from skerry.transport.proto import kudo_controller_pb2 as a
+from skerry.transport.proto import kudo_scheduler_pb2 as pb
+from skerry.transport.proto.kudo_services_grpc import (
+    InstanceServiceStub,
+    NodeServiceStub,
+    SchedulerServiceStub,
+)
 from tests.wire.grpc.raw import RawClient, framed
 
 TOO_MUCH = 2**31
@@ -29,7 +33,6 @@ def ports(*pairs: tuple[int, int]) -> list[pb.Port]:
 
 
 INSTANCES = {
-    "no name": (web(name=""), "name"),
     "no image": (web(uri=""), "uri"),
     "no image by that name": (web(uri="http://example.org/web"), "without the"),
     "a bad id": (web(id="../web"), "id '../web' must be"),
@@ -91,6 +94,11 @@ NODES = {
     "an instance without an id": (node(instances=[a.Instance(id="i"), a.Instance()]), "instances.id"),
     "an instance of no status": (node(instances=[a.Instance(id="i", status=10)]), "no status 10"),
     "an instance of no type": (node(instances=[a.Instance(id="i", type=2)]), "no type 2"),
+    "negative use of an instance": (
+        node(instances=[a.Instance(id="i", resource=a.Resource(usage=a.ResourceSummary(cpu=-1)))]),
+        "cpu",
+    ),
+    "too many instances": (node(instances=[a.Instance(id=f"i{n}") for n in range(10_001)]), "at most 10000"),
 }
 
 

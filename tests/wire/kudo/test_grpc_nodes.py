@@ -9,13 +9,13 @@ from grpclib.const import Status as Code
 from grpclib.exceptions import GRPCError
 
 from skerry.model import errors
-from skerry.model.nodes import Facts
-from skerry.model.room import Megabytes, Millicores, Room
+from skerry.model.nodes import NodeFacts
+from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.model.statuses import NodeStatus
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import kudo_controller_pb2 as a
-from skerry.wire.proto import kudo_scheduler_pb2 as pb
-from skerry.wire.proto.kudo_services_grpc import NodeServiceStub, SchedulerServiceStub
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import kudo_controller_pb2 as a
+from skerry.transport.proto import kudo_scheduler_pb2 as pb
+from skerry.transport.proto.kudo_services_grpc import NodeServiceStub, SchedulerServiceStub
 from tests.support.waiting import eventually
 
 
@@ -39,8 +39,8 @@ async def test_a_node_gets_an_id_and_a_subnet_of_its_own_and_gets_them_again(nod
 
 async def test_registering_again_forgets_nothing(nodes, served):
     await register(nodes)
-    room = Room(Millicores(4000), Megabytes(8192))
-    facts = Facts(architecture="arm64")
+    room = Resources(Millicores(4000), Megabytes(8192))
+    facts = NodeFacts(architecture="arm64")
     served.nodes.add("node-1", is_foreign=True, name="attic", room=room, facts=facts, labels={"zone": "a"})
     before = served.nodes.all["node-1"]
     assert (await register(nodes)).code == 0
@@ -59,7 +59,7 @@ async def test_what_is_no_id_becomes_one_and_always_the_same(nodes):
         (errors.Internal("a fault"), 1),
         (errors.Unavailable("the store is away"), 1),
         (errors.AlreadyExists("node node-1 has a session of its own"), 3),
-        (errors.NoRoom("all subnets are taken"), 4),
+        (errors.ResourcesExhausted("all subnets are taken"), 4),
     ],
 )
 async def test_why_a_registration_failed_is_in_the_answer(nodes, served, failure, code):
@@ -128,8 +128,8 @@ async def test_reports_of_both_documents_are_one_kind_of_thing(nodes, served, ch
     one, two = (served.nodes.all[name] for name in ("node-1", "node-2"))
     assert (one.status, one.reason, one.room) == (two.status, two.reason, two.room)
     assert one.status is NodeStatus.DRAINED
-    assert one.room == Room(**room)
-    assert served.nodes.usage["node-1"] == served.nodes.usage["node-2"] == Room(**usage)
+    assert one.room == Resources(**room)
+    assert served.nodes.usage["node-1"] == served.nodes.usage["node-2"] == Resources(**usage)
     assert served.nodes.inventories == {"node-1": ("i",), "node-2": ("i",)}
 
 
@@ -137,7 +137,7 @@ async def test_a_report_without_resources_leaves_them_as_they_are(nodes, served)
     await register(nodes)
     room = pb.Resource(limit=pb.ResourceSummary(cpu=4000))
     await nodes.Status([pb.NodeStatus(id="node-1", resource=room), pb.NodeStatus(id="node-1")])
-    assert served.nodes.all["node-1"].room == Room(Millicores(4000))
+    assert served.nodes.all["node-1"].room == Resources(Millicores(4000))
 
 
 async def test_an_inventory_is_the_whole_one_and_each_instance_is_in_it_once(nodes, served):
@@ -205,7 +205,7 @@ async def test_unregistering_says_how_it_went(nodes, served):
         unknown = await nodes.Unregister(pb.NodeUnregisterRequest(id=id))
         assert unknown.code == 1
         assert "there is no node" in unknown.description
-    served.nodes.fails = errors.Refused("node node-2 has 3 instances; drain it first")
+    served.nodes.fails = errors.FailedPrecondition("node node-2 has 3 instances; drain it first")
     refused = await nodes.Unregister(pb.NodeUnregisterRequest(id="node-2"))
     assert (refused.code, refused.description) == (1, "node node-2 has 3 instances; drain it first")
     assert list(served.nodes.all) == ["node-2"]

@@ -15,24 +15,30 @@ from grpclib import GRPCError
 from grpclib import Status as GRPCStatus
 from grpclib.client import Channel, Stream
 
-from skerry.control.instances import Instances
+from skerry.control.instances.registry import InstanceRegistry
 from skerry.kit.clock import ManualClock
-from skerry.model.ids import Namespace, NodeId
-from skerry.model.nodes import Liveness
-from skerry.model.room import Millicores, Room
-from skerry.model.statuses import NodeStatus, Status
-from skerry.model.workloads import Spec
-from skerry.store.memory import MemoryStore
-from skerry.wire.grpc.channel import dial
-from skerry.wire.proto import kudo_controller_pb2 as a
-from skerry.wire.proto import kudo_scheduler_pb2 as pb
-from skerry.wire.proto.kudo_services_grpc import InstanceServiceStub, NodeServiceStub, SchedulerServiceStub
+from skerry.model.callers import MARKET
+from skerry.model.ids import MARKET_NAMESPACE, InstanceId, Namespace, NodeId
+from skerry.model.nodes import Liveness, ReportedInstance
+from skerry.model.resources import Megabytes, Millicores, Resources
+from skerry.model.settings import FleetSettings
+from skerry.model.statuses import DesiredStatus, InstanceStatus, NodeStatus
+from skerry.model.workloads import InstanceSpec, WorkloadKind
+from skerry.store.local.memory import MemoryStore
+from skerry.transport.grpc.channels import dial
+from skerry.transport.proto import kudo_controller_pb2 as a
+from skerry.transport.proto import kudo_scheduler_pb2 as pb
+from skerry.transport.proto.kudo_services_grpc import (
+    InstanceServiceStub,
+    NodeServiceStub,
+    SchedulerServiceStub,
+)
 from tests.control.worlds import Server
 from tests.support.certificates import TestAuthority
 from tests.support.fleets import Fleet, fleet_on
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.grpc.fakes import FakeIdentity
-from tests.wire.kudo.grpc_serving import serving
+from tests.wire.kudo.grpc_serving import SETTINGS, serving
 
 WEB = pb.Instance(
     id="web-1", name="web", uri="example.org/web", resource=pb.Resource(limit=pb.ResourceSummary(cpu=100))
@@ -48,7 +54,7 @@ class Cloud:
     channel: Channel
 
     @property
-    def instances(self) -> Instances:
+    def instances(self) -> InstanceRegistry:
         return self.server.instances
 
     @property
@@ -66,6 +72,10 @@ class Cloud:
         await SchedulerServiceStub(self.channel).setInstanceStatus(
             a.InstanceStatus(id="web-1", status=status, **fields)
         )
+
+    async def see(self, *statuses: InstanceStatus, **fields: object) -> None:
+        """What the node of the instance says in its session."""
+        await self.server.say("web-1", *statuses, **fields)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[Stream[pb.Instance, pb.InstanceStatus]]:
@@ -88,11 +98,13 @@ async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
 
 
 @asynccontextmanager
-async def cloud_on(store: MemoryStore, clock: ManualClock, authority: TestAuthority) -> AsyncIterator[Cloud]:
+async def cloud_on(
+    store: MemoryStore, clock: ManualClock, authority: TestAuthority, settings: FleetSettings = SETTINGS
+) -> AsyncIterator[Cloud]:
     async with (
         fleet_on(store, clock) as fleet,
         Server(store, fleet.nodes, clock).running() as server,
-        serving(server.instances, fleet.nodes, FakeIdentity(), authority) as port,
+        serving(server.instances, fleet.nodes, FakeIdentity(), authority, settings) as port,
     ):
         channel = dial(f"127.0.0.1:{port}", None)
         try:
@@ -109,7 +121,7 @@ async def cloud(store: MemoryStore, clock: ManualClock, authority: TestAuthority
 
 async def until(stream: Stream[pb.Instance, pb.InstanceStatus], status: int) -> pb.InstanceStatus:
     """The next update of that status."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             told = await stream.recv_message()
             assert told is not None, "it is over"
@@ -127,7 +139,7 @@ async def test_a_node_shows_up_and_is_ready_when_it_first_reports(cloud):
     [node] = cloud.fleet.nodes.list()
     assert (node.status, node.room, node.subnet) == (
         NodeStatus.READY,
-        Room(Millicores(4000)),
+        Resources(Millicores(4000)),
         registered.subnet,
     )
 
@@ -146,7 +158,7 @@ async def test_a_server_that_starts_again_knows_its_nodes_and_they_keep_their_su
         # Without registering again, as with it.
         await after.node.Status([pb.NodeStatus(id="node-1")])
         assert await after.register("node-1") == first
-        assert after.fleet.nodes.get("node-1").room == Room(Millicores(7))
+        assert after.fleet.nodes.get("node-1").room == Resources(Millicores(7))
 
 
 async def test_a_node_that_leaves_and_comes_back_soon_gets_its_subnet_again(cloud):
@@ -202,9 +214,43 @@ async def test_an_inventory_replaces_the_one_before_and_silence_about_it_does_no
     for names, known in (("ab", ("a", "b")), ("ab", ("a", "b")), ("b", ("b",)), ("", ("b",))):
         instances = [pb.Instance(id=name) for name in names]
         await cloud.node.Status([pb.NodeStatus(id="node-1", instances=instances)])
-        seen = cloud.fleet.nodes.seen(NodeId("node-1"))
-        assert seen is not None
-        assert seen.inventory == known
+        report = cloud.fleet.nodes.foreign_report(NodeId("node-1"))
+        assert report is not None
+        assert report.instances is not None
+        assert tuple(one.id for one in report.instances) == known
+
+
+async def test_what_a_node_says_of_its_usage_and_its_instances_is_kept_in_both_documents_words(cloud):
+    used, limit = {"cpu": 5, "memory": 6}, {"cpu": 50}
+    some = Resources(Millicores(5), Megabytes(6))
+    for name in ("node-1", "node-2"):
+        await cloud.register(name)
+    new = {"id": "x", "name": "web", "uri": "example.org/web", "resource": {"limit": limit, "usage": used}}
+    await cloud.node.Status(
+        [
+            pb.NodeStatus(
+                id="node-1", resource={"usage": used}, instances=[pb.Instance(status="FAILED", **new)]
+            )
+        ]
+    )
+    old = {**new, "resource": {"max": limit, "usage": used}}
+    await SchedulerServiceStub(cloud.channel).setNodeStatus(
+        a.NodeStatus(id="node-2", resource={"usage": used}, instances=[a.Instance(status="FAILED", **old)])
+    )
+    for name in ("node-1", "node-2"):
+        report = cloud.fleet.nodes.foreign_report(NodeId(name))
+        assert report is not None
+        assert report.usage == some
+        assert report.instances == (
+            ReportedInstance(
+                InstanceId("x"),
+                "web",
+                InstanceStatus.FAILED,
+                "example.org/web",
+                Resources(Millicores(50)),
+                some,
+            ),
+        )
 
 
 async def placed(cloud: Cloud) -> None:
@@ -218,17 +264,17 @@ async def test_an_instance_is_followed_from_its_wish_to_its_end_each_step_with_i
     async with cloud.instance.Create.open() as stream:
         await stream.send_message(WEB, end=True)
         await until(stream, pb.SCHEDULED)
-        for status in ("STARTING", "RUNNING"):
-            await cloud.tell(status)
+        for status in (InstanceStatus.STARTING, InstanceStatus.RUNNING):
+            await cloud.see(status)
             assert (await until(stream, pb.Status.Value(status))).resource.limit.cpu == 100
-        await cloud.tell("CRASHED", description="exited with 1", exit_code=1)
+        await cloud.see(InstanceStatus.CRASHED, reason="exited with 1", exit_code=1)
         crashed = await until(stream, pb.FAILED)
         assert (crashed.reason, crashed.exit_code) == ("CRASHED", 1)
-        await cloud.tell("STARTING")
+        await cloud.see(InstanceStatus.STARTING)
         await until(stream, pb.STARTING)
-        await cloud.tell("RUNNING")
+        await cloud.see(InstanceStatus.RUNNING)
         await until(stream, pb.RUNNING)
-        await cloud.tell("TERMINATED", exit_code=0)
+        await cloud.see(InstanceStatus.TERMINATED, exit_code=0)
         assert [told.status async for told in stream] == [pb.TERMINATED]
     kinds = [told.event.kind for told in await cloud.instances.events("web-1")]
     assert kinds == [
@@ -244,11 +290,10 @@ async def test_what_ended_well_is_not_started_again_and_keeps_its_room_in_mind(c
     await placed(cloud)
     async with cloud.following() as stream:
         await until(stream, pb.SCHEDULED)
-    for status in ("STARTING", "RUNNING", "TERMINATED"):
-        await cloud.tell(status)
+    await cloud.see(InstanceStatus.STARTING, InstanceStatus.RUNNING, InstanceStatus.TERMINATED)
     after = cloud.instances.get("web-1")
-    assert after.observed.status is Status.TERMINATED
-    assert after.spec.room == Room(Millicores(100))
+    assert after.observed.status is InstanceStatus.TERMINATED
+    assert after.spec.room == Resources(Millicores(100))
 
 
 async def test_stopping_keeps_the_instance_and_starting_takes_it_up_again(cloud):
@@ -280,6 +325,57 @@ async def test_what_is_destroyed_is_told_to_the_end_and_never_comes_back(cloud):
     assert cloud.instances.list().total == 0
 
 
+async def test_nobody_ends_an_instance_by_saying_so_while_its_node_runs_it(cloud):
+    await placed(cloud)
+    async with cloud.following() as stream:
+        await until(stream, pb.SCHEDULED)
+        await cloud.see(InstanceStatus.STARTING, InstanceStatus.RUNNING)
+        await until(stream, pb.RUNNING)
+        for lie in ("TERMINATED", "CRASHED", "STOPPING", "DESTROYING"):
+            with pytest.raises(GRPCError, match="what that node sees counts") as caught:
+                await cloud.tell(lie)
+            assert caught.value.status is GRPCStatus.FAILED_PRECONDITION
+        await cloud.tell("RUNNING")
+        await cloud.see(InstanceStatus.STOPPING)
+        assert (await stream.recv_message()).status == pb.STOPPING  # and nothing came in between
+    kinds = [told.event.kind for told in await cloud.instances.events("web-1")]
+    assert kinds[-2:] == ["instance.running", "instance.stopping"]
+
+
+async def test_a_stream_carries_what_a_running_instance_uses_at_the_interval_of_reports(
+    store, clock, authority
+):
+    async with cloud_on(store, clock, authority, FleetSettings(report_s=0.01)) as cloud:
+        await placed(cloud)
+        async with cloud.following() as stream:
+            await until(stream, pb.SCHEDULED)
+            await cloud.see(InstanceStatus.STARTING, InstanceStatus.RUNNING)
+            for cpu in (7, 90, 30):
+                await cloud.see(InstanceStatus.RUNNING, usage=Resources(Millicores(cpu)))
+                told = await until(stream, pb.RUNNING)
+                while told.resource.usage.cpu != cpu:
+                    told = await until(stream, pb.RUNNING)
+                assert told.resource.limit.cpu == 100
+
+
+async def test_one_that_failed_is_repeated_at_a_pace_and_can_be_made_again_once_it_is_gone(cloud):
+    await placed(cloud)
+    async with cloud.instance.Create.open() as stream:
+        await stream.send_message(WEB, end=True)
+        await until(stream, pb.SCHEDULED)
+        await cloud.see(InstanceStatus.STARTING, InstanceStatus.FAILED, reason="no such image")
+        assert [told.status async for told in stream] == [pb.FAILED]
+    assert [told.status for told in await cloud.instance.Create(WEB)] == [pb.FAILED]
+    async with cloud.instance.Create.open() as held:
+        await held.send_message(WEB, end=True)
+        assert (await held.recv_message()).statusDescription == "no such image"
+        await cloud.instance.Destroy(pb.InstanceIdentifier(id="web-1"))
+        await cloud.server.obey("n")
+        assert [told.status async for told in held] == [pb.TERMINATED]
+    async with cloud.following() as stream:
+        await until(stream, pb.SCHEDULED)
+
+
 async def test_a_client_finds_its_instance_again_on_a_server_that_started_again(store, clock, authority):
     async with cloud_on(store, clock, authority) as before:
         await placed(before)
@@ -290,7 +386,7 @@ async def test_a_client_finds_its_instance_again_on_a_server_that_started_again(
     async with cloud_on(store, clock, authority) as after:
         async with after.following() as stream:
             assert (await stream.recv_message()).status == pb.RUNNING
-            await after.tell("STOPPING")
+            await after.see(InstanceStatus.STOPPING)
             await until(stream, pb.STOPPING)
         assert after.instances.list().total == 1
 
@@ -300,7 +396,7 @@ async def test_what_is_created_is_in_the_default_namespace_and_ids_reach_every_o
         await stream.recv_message()
     assert cloud.instances.get("web-1").namespace == "default"
     far, _ = await cloud.instances.create(
-        Spec("web", "example.org/web"), namespace=Namespace("shop"), id="far-1", actor="me"
+        InstanceSpec("web", "example.org/web"), namespace=Namespace("shop"), id="far-1", actor="me"
     )
     with pytest.raises(GRPCError, match="exists in the namespace 'shop'") as refused:
         await cloud.instance.Create(pb.Instance(id="far-1", name="web", uri="example.org/web"))
@@ -311,3 +407,13 @@ async def test_what_is_created_is_in_the_default_namespace_and_ids_reach_every_o
     assert cloud.instances.get("far-1").desired == "RUNNING"
     await cloud.instance.Destroy(pb.InstanceIdentifier(id="far-1"))
     await cloud.server.becomes(far.id, None)
+
+
+async def test_the_cell_of_a_contract_is_started_stopped_and_destroyed_by_the_market_alone(cloud):
+    cell = InstanceSpec(name="contract-01hx", uri="contract:01hx", kind=WorkloadKind.CELL)
+    made, _ = await cloud.instances.create(cell, actor=MARKET, namespace=MARKET_NAMESPACE, id="contract-01hx")
+    for call in (cloud.instance.Start, cloud.instance.Stop, cloud.instance.Destroy):
+        with pytest.raises(GRPCError, match="is the cell of a contract") as caught:
+            await call(pb.InstanceIdentifier(id=made.id))
+        assert caught.value.status is GRPCStatus.PERMISSION_DENIED
+    assert cloud.instances.get(made.id).desired is DesiredStatus.RUNNING

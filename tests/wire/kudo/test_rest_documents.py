@@ -10,28 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.ids import InstanceId, WorkloadId
 from skerry.model.ports import PortMapping, Protocol
-from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
-from skerry.model.statuses import Status
-from skerry.model.workloads import Instance, Observed, Restart, RestartPolicy, Spec, Workload
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec, ObservedState, RestartMode, RestartPolicy, Workload
 from skerry.wire.kudo import documents
 from skerry.wire.kudo.documents import InstanceInput, SpecInput, WorkloadInput
 
-amounts = st.integers(0, MOST)
+amounts = st.integers(0, MAX_AMOUNT)
 names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
 words = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
 rooms = st.builds(
-    Room,
+    Resources,
     amounts.map(Millicores),
     amounts.map(Megabytes),
     amounts.map(Gigabytes),
 )
 mappings = st.builds(PortMapping, st.integers(1, 65535), st.integers(1, 65535), st.sampled_from(Protocol))
 specs = st.builds(
-    Spec,
+    InstanceSpec,
     name=names,
     uri=st.from_regex(r"[!-~]{1,40}", fullmatch=True),
     environment=st.dictionaries(names, words, max_size=5).map(
@@ -39,54 +39,55 @@ specs = st.builds(
     ),
     room=rooms,
     ports=st.lists(mappings, max_size=5, unique_by=lambda port: (port.source, port.protocol)).map(tuple),
-    restart=st.builds(RestartPolicy, st.sampled_from(Restart), st.integers(0, 1_000_000)),
+    restart=st.builds(RestartPolicy, st.sampled_from(RestartMode), st.integers(0, 1_000_000)),
     arguments=st.lists(words, max_size=5).map(tuple),
     architecture=st.sampled_from(["", "amd64", "arm64"]),
     constraints=st.lists(st.sampled_from(["zone=edge", "disk!=slow", "gpu="]), max_size=3).map(tuple),
 )
 
-BASE = Spec(name="web", uri="example.org/web:1")
+BASE = InstanceSpec(name="web", uri="example.org/web:1")
 
 
 def read(text: Any, as_type: type[SpecInput] = SpecInput) -> SpecInput:
-    return jsonio.decode(json.dumps(text), as_type)
+    return json_codec.decode(json.dumps(text), as_type)
 
 
 def fields_of(document: msgspec.Struct) -> dict[str, Any]:
     """What is written of a spec, and nothing else of it."""
-    written = jsonio.decode(jsonio.encode(document), dict[str, Any])
+    written = json_codec.decode(json_codec.encode(document), dict[str, Any])
     return {name: value for name, value in written.items() if name in SpecInput.__struct_fields__}
 
 
-def workload_of(spec: Spec) -> Workload:
+def workload_of(spec: InstanceSpec) -> Workload:
     return Workload(WorkloadId("w1"), spec, 1.5)
 
 
-def instance_of(spec: Spec, status: Status = Status.CRASHED) -> Instance:
-    return Instance(InstanceId("i1"), spec, 1.5, Observed(status, 2.5, "exit code 3", exit_code=3))
+def instance_of(spec: InstanceSpec, status: InstanceStatus = InstanceStatus.CRASHED) -> Instance:
+    seen = ObservedState(status, 2.5, "exit code 3", exit_code=3, retry_at=12.5)
+    return Instance(InstanceId("i1"), spec, 1.5, seen)
 
 
 @given(specs)
-def test_what_is_written_of_a_spec_is_read_as_the_same_spec(spec: Spec) -> None:
+def test_what_is_written_of_a_spec_is_read_as_the_same_spec(spec: InstanceSpec) -> None:
     for document in (
         documents.workload_document(workload_of(spec)),
-        documents.instance_document(instance_of(spec), Room(Millicores(1))),
+        documents.instance_document(instance_of(spec), Resources(Millicores(1))),
     ):
         assert read(fields_of(document)).onto() == spec
 
 
 @given(specs, specs)
 def test_a_whole_document_over_another_is_that_document_and_an_empty_one_changes_nothing(
-    before: Spec, after: Spec
+    before: InstanceSpec, after: InstanceSpec
 ) -> None:
     assert read(fields_of(documents.workload_document(workload_of(after)))).onto(before) == after
     assert read({}).onto(before) == before
 
 
 @given(specs, st.sets(st.sampled_from(sorted(set(SpecInput.__struct_fields__) - {"name", "uri", "type"}))))
-def test_null_goes_back_to_the_default_and_leaves_the_rest(spec: Spec, cleared: set[str]) -> None:
+def test_null_goes_back_to_the_default_and_leaves_the_rest(spec: InstanceSpec, cleared: set[str]) -> None:
     after = read(dict.fromkeys(cleared)).onto(spec)
-    plain = Spec(name=spec.name, uri=spec.uri)
+    plain = InstanceSpec(name=spec.name, uri=spec.uri)
     groups = {
         "environment": {"environment", "environnement", "env"},
         "room": {"resources"},
@@ -120,7 +121,9 @@ def test_null_goes_back_to_the_default_and_leaves_the_rest(spec: Spec, cleared: 
 )
 def test_ports_are_read_in_every_spelling_and_written_in_one(given_: Any, expected: list[str]) -> None:
     spec = read(given_).onto(BASE)
-    written = jsonio.decode(jsonio.encode(documents.workload_document(workload_of(spec))), dict[str, Any])
+    written = json_codec.decode(
+        json_codec.encode(documents.workload_document(workload_of(spec))), dict[str, Any]
+    )
     assert written["ports"] == expected
     assert [
         f"{one['source']}:{one['destination']}" + ("/udp" if one["protocol"] == "udp" else "")
@@ -140,18 +143,20 @@ def test_ports_are_read_in_every_spelling_and_written_in_one(given_: Any, expect
     ],
 )
 def test_resources_are_read_flat_and_nested_under_either_name(resources: Any) -> None:
-    assert read({"resources": resources}).onto(BASE).room == Room(Millicores(5), Megabytes(6), Gigabytes(7))
+    assert read({"resources": resources}).onto(BASE).room == Resources(
+        Millicores(5), Megabytes(6), Gigabytes(7)
+    )
 
 
 def test_a_part_of_the_resources_that_is_not_given_stays_and_null_clears_it() -> None:
-    before = msgspec.structs.replace(BASE, room=Room(Millicores(1), Megabytes(2), Gigabytes(3)))
-    assert read({"resources": {"memory": 9}}).onto(before).room == Room(
+    before = msgspec.structs.replace(BASE, room=Resources(Millicores(1), Megabytes(2), Gigabytes(3)))
+    assert read({"resources": {"memory": 9}}).onto(before).room == Resources(
         Millicores(1), Megabytes(9), Gigabytes(3)
     )
-    assert read({"resources": {"max": {"cpu": None}}}).onto(before).room == Room(
+    assert read({"resources": {"max": {"cpu": None}}}).onto(before).room == Resources(
         Millicores(0), Megabytes(2), Gigabytes(3)
     )
-    assert read({"resources": {"max": None}}).onto(before).room == Room()
+    assert read({"resources": {"max": None}}).onto(before).room == Resources()
 
 
 @pytest.mark.parametrize("name", ["environment", "environnement", "env"])
@@ -165,9 +170,10 @@ def test_the_type_is_read_in_any_case(text: str) -> None:
 
 
 def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in_use() -> None:
-    spec = msgspec.structs.replace(BASE, room=Room(Millicores(5)), ports=(PortMapping(8080, 80),))
-    shown = jsonio.decode(
-        jsonio.encode(documents.instance_document(instance_of(spec), Room(Millicores(2)))), dict[str, Any]
+    spec = msgspec.structs.replace(BASE, room=Resources(Millicores(5)), ports=(PortMapping(8080, 80),))
+    shown = json_codec.decode(
+        json_codec.encode(documents.instance_document(instance_of(spec), Resources(Millicores(2)))),
+        dict[str, Any],
     )
     limit = {"cpu": 5, "memory": 0, "disk": 0}
     assert shown == {
@@ -177,14 +183,21 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "status": "CRASHED",
         "uri": "example.org/web:1",
         "environment": [],
-        "resources": {"max": limit, "limit": limit, "usage": {"cpu": 2, "memory": 0, "disk": 0}},
+        "env": [],
+        "resources": {
+            **limit,
+            "max": limit,
+            "limit": limit,
+            "usage": {"cpu": 2, "memory": 0, "disk": 0},
+        },
         "ports": ["8080:80"],
         "port_mappings": [{"source": 8080, "destination": 80, "protocol": "tcp"}],
         "restart": "always",
-        "restart_budget": 10,
+        "restart_budget": None,
         "arguments": [],
         "architecture": "",
         "constraints": [],
+        "userns": "private",
         "namespace": "default",
         "desired": "RUNNING",
         "since": 2.5,
@@ -192,6 +205,7 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "description": "exit code 3",
         "statusDescription": "exit code 3",
         "exit_code": 3,
+        "retry_at": 12.5,
         "restarts": 0,
         "ip": "",
         "node_id": None,
@@ -200,9 +214,55 @@ def test_a_document_has_what_kudos_document_says_and_both_names_where_two_are_in
         "generation": 1,
         "created_at": 1.5,
     }
-    shown = jsonio.decode(jsonio.encode(documents.workload_document(workload_of(spec))), dict[str, Any])
-    assert shown["resources"] == limit
-    assert {"id", "name", "type", "uri", "environment", "resources", "ports"} <= set(shown)
+    shown = json_codec.decode(
+        json_codec.encode(documents.workload_document(workload_of(spec))), dict[str, Any]
+    )
+    assert (shown["kind"], shown["resources"]) == ("workload", limit)
+    assert {"id", "name", "type", "uri", "environment", "env", "resources", "ports"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "value"),
+    [
+        ({"environment": ["A=2"]}, "environment", ("A=2",)),
+        ({"env": []}, "environment", ()),
+        ({"ports": ["81:80"]}, "ports", (PortMapping(81, 80),)),
+        ({"port_mappings": []}, "ports", ()),
+    ],
+)
+def test_who_changes_one_spelling_of_a_whole_document_means_that_one(
+    changed: dict[str, Any], field: str, value: Any
+) -> None:
+    spec = msgspec.structs.replace(BASE, environment=("A=1",), ports=(PortMapping(8080, 80),))
+    whole = fields_of(documents.workload_document(workload_of(spec)))
+    assert getattr(read({**whole, **changed}).onto(spec), field) == value
+
+
+@pytest.mark.parametrize("place", ["cpu", "max", "limit"])
+def test_who_changes_one_spelling_of_an_amount_means_that_one(place: str) -> None:
+    spec = msgspec.structs.replace(BASE, room=Resources(Millicores(5), Megabytes(6)))
+    whole = fields_of(documents.instance_document(instance_of(spec), Resources(Millicores(2))))
+    whole["resources"][place] = 9 if place == "cpu" else {**whole["resources"][place], "cpu": 9}
+    assert read(whole).onto(spec).room == Resources(Millicores(9), Megabytes(6))
+
+
+@pytest.mark.parametrize(
+    ("uri", "begins"),
+    [
+        ("docker.io/library/nginx:1.27", "nginx-"),
+        ("example.org:5000/team/web@sha256:" + "a" * 64, "web-"),
+        ("rootfs:/srv/web_site/", "web-site-"),
+        ("sha256:" + "a" * 64, "sha256-"),
+        ("//", "unnamed-"),
+        ("x" * 300, "x" * 40 + "-"),
+    ],
+)
+def test_a_name_that_is_made_is_one_and_the_same_for_the_same_request(uri: str, begins: str) -> None:
+    name = documents.made_name(uri, "seed")
+    assert name.startswith(begins)
+    assert InstanceSpec(name=name, uri="example.org/web")
+    assert name == documents.made_name(uri, "seed")
+    assert name != documents.made_name(uri, "other")
 
 
 BAD: list[tuple[Any, type[errors.SkerryError], str, str]] = [
@@ -237,7 +297,12 @@ BAD: list[tuple[Any, type[errors.SkerryError], str, str]] = [
     ({"ports": [{"source": 1}]}, errors.Invalid, "ports", "needs `source` and `destination`"),
     ({"ports": [{"source": 1, "dest": 1, "destination": 2}]}, errors.Invalid, "dest", "differ"),
     ({"ports": ["80", "80:81"]}, errors.Invalid, "ports", "port 80/tcp is mapped twice"),
-    ({"ports": ["1"], "port_mappings": []}, errors.Invalid, "port_mappings", "mean the same and differ"),
+    (
+        {"ports": ["1"], "port_mappings": [{"source": 2, "dest": 2}]},
+        errors.Invalid,
+        "port_mappings",
+        "mean the same and differ",
+    ),
     ({"resources": {"max": {"cpu": 1}, "limit": {"cpu": 2}}}, errors.Invalid, "limit.cpu", "differ"),
     ({"resources": {"cpu": 1, "max": {"cpu": 2}}}, errors.Invalid, "max.cpu", "differ"),
     ({"arguments": ["a\0b"]}, errors.Invalid, "arguments", "without NUL bytes"),
@@ -261,7 +326,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_to_do(
         {"odd": 1},
         {"resources": {"gpu": 1}},
         {"resources": {"cpu": -1}},
-        {"resources": {"cpu": MOST + 1}},
+        {"resources": {"cpu": MAX_AMOUNT + 1}},
         {"resources": {"cpu": 1.5}},
         {"resources": {"cpu": "1"}},
         {"resources": [1]},
@@ -277,12 +342,12 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_to_do(
     ],
 )
 def test_what_has_the_wrong_shape_is_not_read(given_: Any) -> None:
-    with pytest.raises(jsonio.Malformed):
+    with pytest.raises(json_codec.InvalidJson):
         read(given_)
 
 
 def test_only_instances_have_a_status_and_a_workload() -> None:
     read({"status": "RUNNING", "workload_id": "x", "id": "i"}, InstanceInput)
     read({"id": "i"}, WorkloadInput)
-    with pytest.raises(jsonio.Malformed):
+    with pytest.raises(json_codec.InvalidJson):
         read({"status": "RUNNING"}, WorkloadInput)

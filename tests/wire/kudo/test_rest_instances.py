@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from skerry.model import errors
-from skerry.model.identity import Role
-from skerry.model.room import Millicores, Room
-from skerry.model.statuses import Status
-from skerry.wire.kudo.rest_answers import ENVELOPE
+from skerry.model.callers import Role
+from skerry.model.resources import Millicores, Resources
+from skerry.model.statuses import InstanceStatus
+from skerry.wire.kudo.envelope import ENVELOPE
 from tests.wire.http.conftest import StrangerGate, serving
 from tests.wire.kudo.rest_client import WEB, Rest
 
@@ -125,7 +125,7 @@ async def test_stop_and_start_are_patches_of_the_status(rest: Rest) -> None:
     id = await rest.running()
     stopped = await rest.ask("PATCH", f"/instance/{id}", {"status": "STOPPED"})
     assert (stopped.status, stopped.body["desired"]) == (200, "STOPPED")
-    await rest.site.control.report(id, Status.STOPPING, Status.STOPPED)
+    await rest.site.control.report(id, InstanceStatus.STOPPING, InstanceStatus.STOPPED)
     assert (await rest.get(f"/instance/{id}"))["status"] == "STOPPED"
     started = await rest.ask("PATCH", f"/instance/{id}", {"status": "running"})
     assert (started.status, started.body["desired"]) == (200, "RUNNING")
@@ -188,7 +188,7 @@ async def test_deleting_again_is_fine_until_it_is_gone(rest: Rest) -> None:
         assert (await rest.get(f"/instance/{id}"))["status"] == "DESTROYING"
     started = await rest.ask("PATCH", f"/instance/{id}", {"status": "RUNNING"})
     assert started.error[:2] == (412, "refused")
-    await rest.site.control.report(id, Status.TERMINATED)
+    await rest.site.control.report(id, InstanceStatus.TERMINATED)
     assert (await rest.ask("DELETE", f"/instance/{id}")).error[:2] == (404, "not-found")
 
 
@@ -271,7 +271,6 @@ async def test_a_bad_query_is_told_what_is_wrong(rest: Rest, query: str, status:
 BAD_BODIES: list[tuple[Any, int, str, str]] = [
     ({}, 400, "invalid", "says nothing of what to run; give a workload"),
     ({"name": "web"}, 400, "invalid", "`uri` is needed"),
-    ({"uri": "example.org/web"}, 400, "invalid", "`name` is needed"),
     ({**WEB, "workload_id": "w"}, 400, "invalid", "or a spec (`name`, `uri`, ...), not both"),
     (
         {"workload_id": "w", "workload_name": "w"},
@@ -287,7 +286,9 @@ BAD_BODIES: list[tuple[Any, int, str, str]] = [
     ({**WEB, "resources": {"cpu": -5}}, 400, "invalid", "`resources.cpu`"),
     ({**WEB, "resources": {"cpu": 2**31}}, 400, "invalid", "`resources.cpu`"),
     ({**WEB, "environment": ["A=1"] * 101}, 400, "invalid", "101 variables are too many"),
-    ({**WEB, "ip": "10.0.0.1"}, 400, "invalid", "unknown field `ip`"),
+    ({**WEB, "ip": "10.0.0.1"}, 400, "invalid", "`ip` is written by the server; leave it out"),
+    ({**WEB, "ip": [[]]}, 400, "invalid", "ip"),
+    ({**WEB, "odd": 1}, 400, "invalid", "unknown field `odd`"),
     ({**WEB, "uri": "UPPER//x"}, 400, "invalid", ""),
     ([], 400, "invalid", "body"),
 ]
@@ -324,7 +325,8 @@ BAD_PATCHES: list[tuple[Any, int, str]] = [
     ({"status": "ASLEEP"}, 400, "'ASLEEP' is no status"),
     ({"status": None}, 400, "status"),
     ({"name": None}, 400, "`name` is needed"),
-    ({"node_id": "n1"}, 400, "unknown field `node_id`"),
+    ({"node_id": "n1"}, 400, "`node_id` cannot be changed"),
+    ({"odd": 1}, 400, "unknown field `odd`"),
     ({"resources": {"gpu": 1}}, 400, "gpu"),
     ({"workload_id": "none"}, 404, "no workload 'none'"),
     ({"ports": ["80", "80"]}, 400, "mapped twice"),
@@ -376,16 +378,16 @@ async def test_a_store_that_is_away_is_503_and_nothing_is_promised(
 async def test_a_report_without_resources_takes_none_away(rest: Rest) -> None:
     id = await rest.running()
     limit = {"cpu": 500, "memory": 64, "disk": 0}
-    await rest.site.control.report(id, Status.RUNNING, usage=Room(Millicores(7)))
+    await rest.site.control.report(id, InstanceStatus.RUNNING, usage=Resources(Millicores(7)))
     assert (await rest.get(f"/instance/{id}"))["resources"]["usage"]["cpu"] == 7
-    await rest.site.control.report(id, Status.CRASHED)
+    await rest.site.control.report(id, InstanceStatus.CRASHED)
     shown = (await rest.get(f"/instance/{id}"))["resources"]
     assert shown["max"] == shown["limit"] == limit
 
 
 async def test_what_is_over_cannot_be_started(rest: Rest) -> None:
     id = await rest.running()
-    await rest.site.control.report(id, Status.TERMINATED, exit_code=0)
+    await rest.site.control.report(id, InstanceStatus.TERMINATED, exit_code=0)
     shown = await rest.get(f"/instance/{id}")
     assert (shown["status"], shown["exit_code"]) == ("TERMINATED", 0)
     for patch in ({"status": "RUNNING"}, {"status": "STOPPED"}, {"name": "x"}):
@@ -431,7 +433,7 @@ async def test_events_tell_the_story_with_reasons_and_actors(rest: Rest) -> None
 
 async def test_what_a_node_uses_and_says_of_an_instance_is_shown(rest: Rest) -> None:
     id = await rest.running()
-    await rest.site.control.report(id, Status.CRASHED, reason="exit code 3", exit_code=3, restarts=2)
+    await rest.site.control.report(id, InstanceStatus.CRASHED, reason="exit code 3", exit_code=3, restarts=2)
     shown = await rest.get(f"/instance/{id}")
     assert (shown["status"], shown["reason"], shown["exit_code"]) == ("CRASHED", "exit code 3", 3)
     assert shown["description"] == shown["statusDescription"] == "exit code 3"
@@ -480,3 +482,26 @@ async def test_only_who_may_can_read_and_change(cloud: Any) -> None:
         ).status == 403
         admin = await site.bearer(Role.ADMIN)
         assert (await rest.ask("PUT", "/instance/", from_path, headers=admin)).status == 201
+
+
+async def test_only_an_admin_may_have_the_nodes_users(cloud: Any) -> None:
+    async with serving(cloud, gate=StrangerGate) as site:
+        rest = Rest(site, await site.session())
+        deployer, admin = await site.bearer(Role.DEPLOYER), await site.bearer(Role.ADMIN)
+        host = {**WEB, "userns": "host"}
+        for kind in ("instance", "workload"):
+            refused = await rest.ask("PUT", f"/{kind}/", host, headers=deployer)
+            assert refused.error[:2] == (403, "forbidden")
+            plain = await rest.ask("PUT", f"/{kind}/", {**WEB, "name": "plain"}, headers=deployer)
+            assert plain.body["userns"] == "private"
+            path = f"/{kind}/{plain.body['id']}"
+            assert (await rest.ask("PATCH", path, {"userns": "host"}, headers=deployer)).status == 403
+            made = await rest.ask("PUT", f"/{kind}/", host, headers=admin)
+            assert (made.status, made.body["userns"]) == (201, "host")
+            # Nor is another image put in the place of one that an admin trusts so far.
+            path = f"/{kind}/{made.body['id']}"
+            assert (
+                await rest.ask("PATCH", path, {"uri": "example.org/other:1"}, headers=deployer)
+            ).status == 403
+            given_up = await rest.ask("PATCH", path, {"userns": None}, headers=deployer)
+            assert (given_up.status, given_up.body["userns"]) == (200, "private")

@@ -6,7 +6,11 @@ import pytest
 import structlog
 
 from skerry.kit import pki
-from skerry.wire.kudo import rest_namespaces, table
+from skerry.model.callers import MARKET, Role
+from skerry.model.ids import MARKET_NAMESPACE
+from skerry.model.workloads import InstanceSpec, WorkloadKind
+from skerry.wire.kudo import rest_namespaces
+from skerry.wire.kudo import routes as kudo_routes
 from tests.support.far_nodes import FarNode
 from tests.wire.http.conftest import serving
 from tests.wire.kudo.rest_client import WEB, Rest
@@ -24,7 +28,7 @@ async def ids(rest: Rest, path: str) -> tuple[int, list[str]]:
 
 
 def test_every_route_of_instances_and_workloads_is_there_once_more_with_the_same_shapes() -> None:
-    routes = {endpoint.name: endpoint for endpoint in table.ENDPOINTS}
+    routes = {endpoint.name: endpoint for endpoint in kudo_routes.ENDPOINTS}
     plain = [name for name in routes if name.split()[1].startswith(("/instance/", "/workload/"))]
     assert len(plain) == 16
     for name in plain:
@@ -32,7 +36,7 @@ def test_every_route_of_instances_and_workloads_is_there_once_more_with_the_same
         assert (there.reply, there.status, there.media_too) == (here.reply, here.status, here.media_too)
         assert there.inputs["query"] is here.inputs["query"]
         assert there.inputs.get("body") is here.inputs.get("body")
-    assert len(routes) == len(table.ENDPOINTS)
+    assert len(routes) == len(kudo_routes.ENDPOINTS)
 
 
 @pytest.mark.parametrize("root", ROOTS)
@@ -149,7 +153,7 @@ async def test_an_instance_is_changed_and_deleted_in_its_namespace_alone(rest: R
     assert (await rest.ask("DELETE", path)).status == 200
 
 
-async def test_output_and_programs_are_reached_in_the_namespace(cloud: pki.Authority) -> None:
+async def test_output_and_programs_are_reached_in_the_namespace(cloud: pki.CertificateAuthority) -> None:
     far = FarNode(writes_some)
     with structlog.testing.capture_logs():
         async with serving(cloud, tunnels=far) as site:
@@ -266,3 +270,25 @@ async def test_a_path_of_one_word_is_an_id_and_never_a_namespace(rest: Rest) -> 
 async def test_nodes_have_no_namespace(rest: Rest) -> None:
     assert (await rest.ask("GET", "/namespace/shop/node/")).status == 404
     assert (await rest.ask("GET", "/node/?namespace=shop")).status == 400
+
+
+async def test_deployers_and_admins_only_look_at_the_namespace_of_the_market(rest: Rest) -> None:
+    cell = InstanceSpec(name="contract-01hx", uri="contract:01hx", kind=WorkloadKind.CELL)
+    instances = rest.site.control.instances
+    made, _ = await instances.create(cell, actor=MARKET, namespace=MARKET_NAMESPACE, id="contract-01hx")
+    for role in (Role.DEPLOYER, Role.ADMIN):
+        headers = await rest.site.bearer(role)
+        for method, path, body in (
+            ("PUT", "/namespace/market/instance/", WEB),
+            ("PUT", "/instance/?namespace=market", WEB),
+            ("POST", "/namespace/market/workload/", WEB),
+            ("PATCH", f"/instance/{made.id}", {"status": "STOPPED"}),
+            ("PATCH", f"/namespace/market/instance/{made.id}", {"uri": "example.org/mine:1"}),
+            ("DELETE", f"/namespace/market/instance/{made.id}", None),
+            ("DELETE", f"/instance/{made.id}", None),
+        ):
+            refused = await rest.ask(method, path, body, headers=headers)
+            assert refused.error[:2] == (403, "forbidden"), (path, refused)
+        listed = await rest.get("/namespace/market/instance/", headers=headers)
+        assert [one["id"] for one in listed["instances"]] == [made.id]
+    assert instances.get(made.id) == made

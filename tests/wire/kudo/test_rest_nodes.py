@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from skerry.model.ids import InstanceId
+from skerry.model.nodes import NodeFacts, ReportedInstance
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import InstanceStatus, NodeStatus
+from tests.support.controls import ROOM
 from tests.wire.kudo.rest_client import Rest
 
 
@@ -29,6 +34,33 @@ async def test_a_node_is_shown_by_id_and_by_name_with_what_is_known_of_it(rest: 
     assert shown["resources"] == {"cpu": 4000, "memory": 8000, "disk": 100}
     assert shown["subnet"].endswith("/24")
     assert (await rest.ask("GET", "/node/none")).error[:2] == (404, "not-found")
+
+
+async def test_what_a_foreign_node_reports_is_shown(rest: Rest) -> None:
+    nodes = rest.site.control.nodes
+    await nodes.register("kudo", "kudo", NodeFacts(), ROOM, {}, foreign=True)
+    silent = await rest.get("/node/kudo")
+    assert (silent["last_report_at"], silent["usage"], silent["instances"]) == (None, None, None)
+    used = Resources(Millicores(10), Megabytes(20), Gigabytes(1))
+    has = ReportedInstance(
+        InstanceId("x"), "web", InstanceStatus.CRASHED, "example.org/web:1", limit=ROOM, usage=used
+    )
+    await nodes.report("kudo", NodeStatus.READY, usage=used, instances=[has])
+    shown = await rest.get("/node/kudo")
+    assert shown["usage"] == {"cpu": 10, "memory": 20, "disk": 1}
+    assert shown["last_report_at"] >= shown["registered_at"]
+    assert shown["instances"] == [
+        {
+            "id": "x",
+            "name": "web",
+            "status": "CRASHED",
+            "uri": "example.org/web:1",
+            "limit": {"cpu": 4000, "memory": 8000, "disk": 100},
+            "usage": {"cpu": 10, "memory": 20, "disk": 1},
+        }
+    ]
+    [listed] = (await rest.get("/node/"))["nodes"]
+    assert listed == {name: value for name, value in shown.items() if name != "instances"}
 
 
 async def test_a_node_is_cordoned_and_uncordoned(rest: Rest) -> None:

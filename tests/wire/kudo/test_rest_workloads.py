@@ -66,7 +66,8 @@ BAD_PATCHES: list[tuple[str, Any, int, str]] = [
     ("", {"id": "other"}, 400, "the id of a workload cannot change"),
     ("", {"type": "vm"}, 422, "virtual machines"),
     ("", {"status": "STOPPED"}, 400, "unknown field `status`"),
-    ("", {"version": 7}, 400, "unknown field `version`"),
+    ("", {"version": 7}, 400, "`version` cannot be changed"),
+    ("", {"kind": "instance"}, 400, "kind"),
     ("", {"uri": None}, 400, "`uri` is needed"),
     ("?rollout=big-bang", {"name": "x"}, 400, "rollout"),
 ]
@@ -82,7 +83,9 @@ async def test_a_bad_patch_changes_nothing(rest: Rest, query: str, body: Any, st
     assert await rest.stored() == before
 
 
-async def test_a_workload_with_instances_goes_with_them_or_not_at_all(cloud: pki.Authority) -> None:
+async def test_a_workload_with_instances_goes_with_them_or_not_at_all(
+    cloud: pki.CertificateAuthority,
+) -> None:
     async with serving(cloud, leads=True) as site:
         rest = Rest(site, await site.session())
         made = await rest.make("/workload/", WEB)
@@ -96,7 +99,7 @@ async def test_a_workload_with_instances_goes_with_them_or_not_at_all(cloud: pki
         assert (await rest.ask("DELETE", f"/workload/{made['id']}")).status == 404
 
 
-async def test_a_rolling_change_reaches_the_instances(cloud: pki.Authority) -> None:
+async def test_a_rolling_change_reaches_the_instances(cloud: pki.CertificateAuthority) -> None:
     async with serving(cloud, leads=True) as site:
         rest = Rest(site, await site.session())
         made = await rest.make("/workload/", WEB)

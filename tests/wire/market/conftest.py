@@ -14,21 +14,23 @@ import structlog
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, SystemClock
-from skerry.market.keys import SigningKey
-from skerry.market.ledger import Ledger
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.terms.keys import SigningKey
 from skerry.model.ids import CloudId
-from skerry.model.settings import MarketSettings
-from skerry.wire.market.context import MarketDesk
+from skerry.wire.own.market.context import MarketContext
+from tests.support.deals import OPEN
 from tests.wire.http.conftest import Site, serving
 from tests.wire.http.talking import Answer
-from tests.wire.market.fakes import FakeTrader
+from tests.wire.market.fakes import FakeAllowlist, FakeTrader
 from tests.wire.rear.conftest import market_of
 
 
-def desk_of(ledger: Ledger, provider: CloudId, trader: FakeTrader | None = None) -> MarketDesk:
+def desk_of(ledger: Ledger, provider: CloudId, trader: FakeTrader | None = None) -> MarketContext:
     """The bundle that the app gets."""
     numbers = itertools.count(1)
-    return MarketDesk(ledger, trader or FakeTrader(), provider, new_id=lambda: f"flavor-{next(numbers)}")
+    return MarketContext(
+        ledger, trader or FakeTrader(), FakeAllowlist(), provider, new_id=lambda: f"flavor-{next(numbers)}"
+    )
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Shop:
     ledger: Ledger
     trader: FakeTrader
     clock: ManualClock
-    desk: MarketDesk
+    desk: MarketContext
     headers: dict[str, str] = field(default_factory=dict)
 
     async def ask(self, method: str, path: str, body: Any = None) -> Answer:
@@ -59,16 +61,16 @@ class Shop:
 
 
 @pytest.fixture(scope="session")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
-    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
+    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
 
 
 @pytest.fixture
-async def shop(cloud: pki.Authority) -> AsyncIterator[Shop]:
+async def shop(cloud: pki.CertificateAuthority) -> AsyncIterator[Shop]:
     """A server with a market in which nothing is offered, for the user who runs it."""
     clock, trader, key = ManualClock(), FakeTrader(), SigningKey.generate()
     with structlog.testing.capture_logs():
-        async with market_of(key, clock, MarketSettings()) as (ledger, _):
+        async with market_of(key, clock, OPEN) as (ledger, _):
             desk = desk_of(ledger, key.cloud, trader)
             async with serving(cloud, desk=desk) as site:
                 yield Shop(site, await site.session(), ledger, trader, clock, desk)

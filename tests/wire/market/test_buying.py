@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from skerry.market.peers import MAX_CA, MAX_URL
-from skerry.market.trading import PeerState, Progress, State, Wish
+from skerry.market.buyer.peers import MAX_CA, MAX_URL
+from skerry.market.buyer.quotes import BorrowedContractState, BuyProgress, CapacityRequest, PeerStatus
 from skerry.model import errors
-from skerry.wire.market.context import MAX_PURCHASES
+from skerry.wire.own.market.context import MAX_PURCHASES
 from tests.support.deals import room
 from tests.support.waiting import eventually
 from tests.wire.http.talking import post
@@ -73,11 +73,11 @@ async def test_a_peer_that_is_too_long_or_not_known_in_its_parts_is_refused(shop
 
 
 async def test_offers_of_an_amount_are_asked_for_with_all_that_was_wished(shop: Shop) -> None:
-    shop.trader.known["north"] = PeerState(NORTH, None)
+    shop.trader.known["north"] = PeerStatus(NORTH, None)
     asked = "cpu=4&memory=8192&disk=20&count=2&duration_s=60&max_price=0.50&currency=EUR"
     found = await shop.get(f"/market/offers?{asked}&where=Torino&architecture=arm64&peer=north")
     assert shop.trader.wishes == [
-        Wish(room(4, 8192, 20), 2, 60.0, Decimal("0.50"), "EUR", "Torino", "arm64", "north")
+        CapacityRequest(room(4, 8192, 20), 2, 60.0, Decimal("0.50"), "EUR", "Torino", "arm64", "north")
     ]
     [offer] = found["offers"]
     assert (offer["peer"], offer["flavor"]["id"], offer["count"]) == ("north", "edge-1", 1)
@@ -93,7 +93,7 @@ async def test_offers_of_an_amount_are_asked_for_with_all_that_was_wished(shop: 
 
 async def test_without_an_amount_all_offers_are_listed_and_peers_that_fail_are_named(shop: Shop) -> None:
     found = await shop.get("/market/offers")
-    assert shop.trader.wishes == [Wish()]
+    assert shop.trader.wishes == [CapacityRequest()]
     assert [offer["peer"] for offer in found["offers"]] == ["north"]
     assert found["failures"] == [{"peer": "south", "message": "peer south: no answer within 3 s"}]
     own = await shop.get("/market/offers?own=true")
@@ -103,7 +103,12 @@ async def test_without_an_amount_all_offers_are_listed_and_peers_that_fail_are_n
 async def test_offers_can_be_narrowed_without_an_amount(shop: Shop) -> None:
     for named in ("where=Oslo", "architecture=amd64", "currency=NOK", "peer=north"):
         await shop.get(f"/market/offers?{named}")
-    narrowed = [Wish(where="Oslo"), Wish(architecture="amd64"), Wish(currency="NOK"), Wish(peer="north")]
+    narrowed = [
+        CapacityRequest(where="Oslo"),
+        CapacityRequest(architecture="amd64"),
+        CapacityRequest(currency="NOK"),
+        CapacityRequest(peer="north"),
+    ]
     assert shop.trader.wishes == narrowed
 
 
@@ -135,13 +140,15 @@ async def test_a_purchase_is_told_step_by_step_and_ends_with_the_contract(shop: 
     assert (bought["id"], bought["peer"], bought["node"]) == ("01c0ntract", "north", "borrowed-01c0ntract")
     assert (bought["total"], bought["state"], bought["ends_at"]) == ("0.80", "open", START + 7200)
     assert "document" not in bought
-    assert shop.trader.wishes == [Wish(room(4, 8192), duration_s=7200.0, max_price=Decimal("0.50"))]
+    assert shop.trader.wishes == [
+        CapacityRequest(room(4, 8192), duration_s=7200.0, max_price=Decimal("0.50"))
+    ]
     assert shop.trader.undone == 0
 
 
 async def test_a_purchase_that_fails_ends_with_the_error_and_its_code(shop: Shop) -> None:
     shop.trader.steps = STEPS[:2]
-    shop.trader.failing = errors.NoRoom("north has sold it to somebody else; try again")
+    shop.trader.failing = errors.ResourcesExhausted("north has sold it to somebody else; try again")
     answer = await shop.post("/market/buy", WISH)
     *_, last = lines(answer.body)
     assert last == {
@@ -164,7 +171,7 @@ async def test_whoever_goes_away_while_a_step_is_under_way_has_bought_nothing(sh
 
 
 async def test_whoever_goes_away_between_two_steps_has_bought_nothing(shop: Shop) -> None:
-    shop.trader.steps = itertools.repeat(Progress("listing", "x" * 65536))  # more than anybody takes
+    shop.trader.steps = itertools.repeat(BuyProgress("listing", "x" * 65536))  # more than anybody takes
     wire = await shop.site.wire()
     await wire.send(post("/market/buy", json.dumps(WISH).encode()))
     await wire.reader.readuntil(b'"listing"')
@@ -217,7 +224,9 @@ async def test_purchases_at_once_are_limited(shop: Shop) -> None:
 
 
 async def test_what_was_bought_is_listed_with_what_lives_first(shop: Shop) -> None:
-    ended = replace(BORROWED, id="01later", starts_at=START + 9, state=State.ENDED, ended_at=START + 10)
+    ended = replace(
+        BORROWED, id="01later", starts_at=START + 9, state=BorrowedContractState.ENDED, ended_at=START + 10
+    )
     younger = replace(BORROWED, id="01young", starts_at=START + 5)
     shop.trader.contracts = {one.id: one for one in (ended, BORROWED, younger)}
     listed = await shop.get("/market/borrowed")

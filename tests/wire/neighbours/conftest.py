@@ -12,31 +12,38 @@ from typing import Any
 import pytest
 import structlog
 
-from skerry.functions.continuum.coordinates import START
-from skerry.functions.continuum.neighbours import Begins, FarCall, Member, Standing
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.member_api import (
+    BeforeStart,
+    CodeList,
+    ContinuumMember,
+    ForwardedCall,
+    MemberLoad,
+    ResultCopy,
+)
+from skerry.functions.coordinates import START
 from skerry.kit import tls
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock, ManualClock, SystemClock
 from skerry.model import errors
-from skerry.model.calls import Answer, Ask, Report
+from skerry.model.calls import CallReport, CallRequest, CallResult
 from skerry.model.ids import Digest, FunctionName, NodeId
 from skerry.model.settings import FunctionSettings
-from skerry.wire.neighbours.answering import Limits
-from skerry.wire.neighbours.links import KeptLinks
-from skerry.wire.neighbours.serving import NeighbourServer
+from skerry.transport.links.members.link_pool import LinkPool
+from skerry.transport.links.members.server import MemberLinkServer
+from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.certificates import TestAuthority
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
-STANDING = Standing(START, memory_free=512, cpus_free=1.5, waiting=3, warm={FunctionName("f"): 2})
+STANDING = MemberLoad(START, memory_free=512, cpus_free=1.5, waiting=3, warm={FunctionName("f"): 2})
 
 
-def call(params: bytes = b"{}", **fields: Any) -> FarCall:
-    return FarCall(Ask(FunctionName("f"), params), version=1, **fields)
+def call(params: bytes = b"{}", **fields: Any) -> ForwardedCall:
+    return ForwardedCall(CallRequest(FunctionName("f"), params), version=1, **fields)
 
 
-def member(port: int) -> Member:
-    return Member(THERE, "there", "edge", address=f"127.0.0.1:{port}")
+def member(port: int) -> ContinuumMember:
+    return ContinuumMember(THERE, "there", "edge", address=f"127.0.0.1:{port}")
 
 
 class FakeServes:
@@ -50,17 +57,18 @@ class FakeServes:
         self.may_end = asyncio.Event()
         self.has_room.set()
         self.may_end.set()
-        self.asked: list[FarCall] = []
+        self.asked: list[ForwardedCall] = []
         self.tasks: list[asyncio.Task[Any]] = []  # in which they are run
-        self.begun: list[FarCall] = []
-        self.cancelled: list[FarCall] = []
-        self.hears: list[tuple[NodeId, Standing]] = []
-        self.answers: Callable[[FarCall], bytes] = lambda call: call.ask.params
+        self.begun: list[ForwardedCall] = []
+        self.cancelled: list[ForwardedCall] = []
+        self.hears: list[tuple[NodeId, MemberLoad]] = []
+        self.answers: Callable[[ForwardedCall], bytes] = lambda call: call.ask.params
         self.codes: dict[str, bytes] = {}
-        self.results: dict[str, Polled] = {}
+        self.results: dict[str, AsyncCallResult] = {}
+        self.copies: list[ResultCopy] = []
         self.on_standing: Callable[[], None] = lambda: None
 
-    async def invoke(self, call: FarCall, *, begins: Begins | None) -> Report:
+    async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
         self.asked.append(call)
         task = asyncio.current_task()
         assert task is not None
@@ -78,16 +86,16 @@ class FakeServes:
         except asyncio.CancelledError:
             self.cancelled.append(call)
             raise
-        return Report(Answer(0.25, self.answers(call)), 0.5, is_warm=begins is None, node=THERE)
+        return CallReport(CallResult(0.25, self.answers(call)), 0.5, is_warm=begins is None, node=THERE)
 
     def has_warm(self, function: FunctionName) -> bool:
         return self.is_warm and function == "f"
 
-    def standing(self) -> Standing:
+    def standing(self) -> MemberLoad:
         self.on_standing()
         return STANDING
 
-    def heard(self, node: NodeId, standing: Standing) -> None:
+    def heard(self, node: NodeId, standing: MemberLoad) -> None:
         self.hears.append((node, standing))
 
     async def code(self, digest: Digest) -> bytes:
@@ -95,8 +103,53 @@ class FakeServes:
             raise errors.NotFound("it is not here")
         return self.codes[digest]
 
-    async def poll(self, id: str) -> Polled | None:
+    async def poll(self, id: str) -> AsyncCallResult | None:
         return self.results.get(id)
+
+    async def store_code(self, digest: Digest, source: NodeId) -> None:
+        if self.error is not None:
+            raise self.error
+        await self.may_end.wait()
+        self.codes[digest] = source.encode()
+
+    def list_code(self, known: str) -> CodeList:
+        digests = tuple(Digest(digest) for digest in self.codes)
+        return CodeList(str(len(digests)), None if known == str(len(digests)) else digests)
+
+    async def store_result(self, copy: ResultCopy) -> None:
+        if self.error is not None:
+            raise self.error
+        self.copies.append(copy)
+
+
+class FakeAccess:
+    """Everybody may have a link until a test says otherwise."""
+
+    def __init__(self) -> None:
+        self._are_all_revoked = False
+        self._strangers: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+
+    def is_revoked(self, serial: str) -> bool:
+        return self._are_all_revoked
+
+    def is_member(self, node: NodeId) -> bool:
+        return node not in self._strangers
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self._listeners.append(changed)
+
+    def revoke_all(self) -> None:
+        self._are_all_revoked = True
+        self._tell()
+
+    def remove(self, node: str) -> None:
+        self._strangers.add(node)
+        self._tell()
+
+    def _tell(self) -> None:
+        for changed in self._listeners:
+            changed()
 
 
 class Cloud:
@@ -105,8 +158,8 @@ class Cloud:
     def __init__(self, authority: TestAuthority, stack: AsyncExitStack) -> None:
         self._authority = authority
         self._stack = stack
-        self.is_here_revoked = False  # the certificate of whoever asks, as far as the other knows
-        self.is_there_revoked = False
+        self.asking_access = FakeAccess()  # what whoever asks knows of the other
+        self.serving_access = FakeAccess()
 
     def asking(self, node: str = HERE, role: str = "node") -> ssl.SSLContext:
         context = tls.client(self._authority.ca.read_bytes())
@@ -126,16 +179,16 @@ class Cloud:
         *,
         node: str = THERE,
         context: ssl.SSLContext | None = None,
-        limits: Limits | None = None,
+        limits: MemberLinkLimits | None = None,
         settings: FunctionSettings | None = None,
     ) -> Served:
-        server = NeighbourServer(
+        server = MemberLinkServer(
             NodeId(node),
             serves,
             context or self.serving(),
             SystemClock(),
             settings or FunctionSettings(),
-            counts=lambda serial: not self.is_here_revoked,
+            access=self.serving_access,
             limits=limits,
         )
         sock = socket.create_server(("127.0.0.1", 0))
@@ -152,14 +205,14 @@ class Cloud:
         timeout_s: float = 10.0,
         settings: FunctionSettings | None = None,
         backoff: Backoff | None = None,
-    ) -> KeptLinks:
-        links = KeptLinks(
+    ) -> LinkPool:
+        links = LinkPool(
             HERE,
             context or self.asking(),
             clock or SystemClock(),
             settings or FunctionSettings(),
             timeout_s=timeout_s,
-            counts=lambda serial: not self.is_there_revoked,
+            access=self.asking_access,
             backoff=backoff or Backoff(),
         )
         self._stack.push_async_callback(links.close)
@@ -169,11 +222,11 @@ class Cloud:
 class Served:
     """A running listener."""
 
-    def __init__(self, server: NeighbourServer, port: int) -> None:
+    def __init__(self, server: MemberLinkServer, port: int) -> None:
         self.server = server
         self.port = port
 
-    def member(self) -> Member:
+    def member(self) -> ContinuumMember:
         return member(self.port)
 
 

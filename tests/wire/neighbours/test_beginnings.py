@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from skerry.functions.continuum.neighbours import MayHaveRun, NotStarted
-from skerry.wire.neighbours.answering import Limits
+from skerry.functions.continuum.member_api import CallNotStarted, CallOutcomeUnknown
+from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.wire.neighbours.conftest import STANDING, call
@@ -68,7 +68,7 @@ async def test_a_caller_that_leaves_while_it_writes_takes_the_call_back(cloud, s
     assert serves.begun == []
 
 
-@pytest.mark.parametrize(("is_written_first", "told"), [(False, NotStarted), (True, MayHaveRun)])
+@pytest.mark.parametrize(("is_written_first", "told"), [(False, CallNotStarted), (True, CallOutcomeUnknown)])
 async def test_a_link_that_is_cut_tells_whether_the_call_may_have_run(
     cloud, serves, book, is_written_first, told
 ):
@@ -106,11 +106,11 @@ async def test_a_cut_link_and_a_book_that_cannot_be_written_are_told_as_the_latt
 
 
 async def test_a_neighbour_does_not_wait_for_ever_until_it_is_written(cloud, serves, book):
-    there = cloud.serve(serves, limits=Limits(go_s=0.05)).member()
+    there = cloud.serve(serves, limits=MemberLinkLimits(go_s=0.05)).member()
     calling = asyncio.create_task(cloud.links().invoke(there, call(), at_once=False, begins=book.begins))
     await eventually(lambda: book.began)
     await eventually(lambda: serves.tasks[0].done())
     book.is_written.set()
-    with pytest.raises(NotStarted, match="did not say that it shall run"):
+    with pytest.raises(CallNotStarted, match="did not say that it shall run"):
         await calling
     assert serves.begun == []

@@ -10,16 +10,16 @@ from contextlib import AsyncExitStack
 import pytest
 import uvloop
 
-from skerry.functions.continuum.neighbours import MayHaveRun, NotStarted, Stale
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.member_api import CallNotStarted, CallOutcomeUnknown, StaleFunction
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
-from skerry.model.calls import Answer, CallState, Failure, Report
-from skerry.model.members import Member
+from skerry.model.calls import CallFailure, CallReport, CallResult, CallState
+from skerry.model.members import ContinuumMember
 from skerry.model.settings import FunctionSettings
-from skerry.wire.neighbours.answering import Limits
-from skerry.wire.neighbours.links import KeptLinks
+from skerry.transport.links.members.link_pool import LinkPool
+from skerry.transport.links.members.server_link import MemberLinkLimits
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.wire.neighbours.conftest import HERE, STANDING, THERE, Cloud, FakeServes, call, member
@@ -27,12 +27,12 @@ from tests.wire.neighbours.conftest import HERE, STANDING, THERE, Cloud, FakeSer
 SMALL = FunctionSettings(max_params_bytes=1024, max_result_bytes=1024, max_output_bytes=1024)
 
 
-def through(proxy: Proxy) -> Member:
+def through(proxy: Proxy) -> ContinuumMember:
     """The member, reached by way of `proxy`."""
     return member(int(proxy.address.rpartition(":")[2]))
 
 
-async def linked(links: KeptLinks, there: Member) -> None:
+async def linked(links: LinkPool, there: ContinuumMember) -> None:
     """Have a link, though its time is short and this machine may be busy."""
 
     async def is_linked() -> bool:
@@ -48,7 +48,7 @@ async def test_a_call_goes_there_and_its_report_comes_back(cloud, serves):
     links, there = cloud.links(), cloud.serve(serves).member()
     asked = call(b'{"a": 1}', hops_left=2, deadline_s=30.0)
     report = await links.invoke(there, asked, at_once=True)
-    assert report == Report(Answer(0.25, b'{"a": 1}'), 0.5, is_warm=True, node=THERE)
+    assert report == CallReport(CallResult(0.25, b'{"a": 1}'), 0.5, is_warm=True, node=THERE)
     assert serves.asked == [asked]
 
 
@@ -64,8 +64,8 @@ async def test_a_worker_is_asked_for_only_where_the_call_may_not_start_at_once(
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_refusal_says_why_and_that_nothing_was_started(cloud, serves, at_once):
-    serves.error = Stale("version 3 of f is not here yet")
-    with pytest.raises(NotStarted) as refused:
+    serves.error = StaleFunction("version 3 of f is not here yet")
+    with pytest.raises(CallNotStarted) as refused:
         await cloud.links().invoke(cloud.serve(serves).member(), call(), at_once=at_once)
     assert (refused.value.kind, refused.value.reason) == ("stale", "version 3 of f is not here yet")
 
@@ -74,7 +74,7 @@ async def test_a_fault_of_the_neighbour_says_nothing_of_it_and_that_the_call_may
     cloud, serves, logged
 ):
     serves.fault = RuntimeError("secret")
-    with pytest.raises(MayHaveRun, match="its log has the reason") as told:
+    with pytest.raises(CallOutcomeUnknown, match="its log has the reason") as told:
         await cloud.links().invoke(cloud.serve(serves).member(), call(), at_once=True)
     assert "secret" not in told.value.reason
     assert [line["error"] for line in logged if line["event"] == "neighbour.call_broke"] == [
@@ -82,7 +82,7 @@ async def test_a_fault_of_the_neighbour_says_nothing_of_it_and_that_the_call_may
     ]
 
 
-@pytest.mark.parametrize(("at_once", "told"), [(False, NotStarted), (True, MayHaveRun)])
+@pytest.mark.parametrize(("at_once", "told"), [(False, CallNotStarted), (True, CallOutcomeUnknown)])
 async def test_a_call_that_is_ended_there_by_somebody_else_is_told(cloud, serves, at_once, told):
     serves.has_room.clear()
     links, there = cloud.links(), cloud.serve(serves).member()
@@ -111,14 +111,14 @@ async def test_two_hundred_calls_at_once_share_one_link_and_each_gets_its_own_an
 
 # Where the call is when the link is cut; what the caller is told, and whether the call was run.
 CUTS = [
-    ("queued", False, True, NotStarted, False),
-    ("ready", False, True, NotStarted, False),
-    ("going", False, True, MayHaveRun, False),
-    ("running", False, True, MayHaveRun, True),
-    ("queued", True, False, MayHaveRun, False),
-    ("ready", True, False, MayHaveRun, False),
-    ("running", True, False, MayHaveRun, True),
-    ("running", True, True, MayHaveRun, True),
+    ("queued", False, True, CallNotStarted, False),
+    ("ready", False, True, CallNotStarted, False),
+    ("going", False, True, CallOutcomeUnknown, False),
+    ("running", False, True, CallOutcomeUnknown, True),
+    ("queued", True, False, CallOutcomeUnknown, False),
+    ("ready", True, False, CallOutcomeUnknown, False),
+    ("running", True, False, CallOutcomeUnknown, True),
+    ("running", True, True, CallOutcomeUnknown, True),
 ]
 
 
@@ -146,7 +146,7 @@ async def test_a_cut_link_tells_whether_the_call_may_have_run(
         assert bool(serves.begun) == has_run
 
 
-@pytest.mark.parametrize(("at_once", "told"), [(False, NotStarted), (True, MayHaveRun)])
+@pytest.mark.parametrize(("at_once", "told"), [(False, CallNotStarted), (True, CallOutcomeUnknown)])
 async def test_a_neighbour_that_falls_silent_costs_one_timeout(cloud, serves, at_once, told):
     serves.has_room.clear()
     served = cloud.serve(serves)
@@ -201,14 +201,14 @@ async def test_a_call_past_its_deadline_is_given_up_and_cancelled_there(cloud, s
     serves.has_room.clear()
     links, there = cloud.links(timeout_s=0.6), cloud.serve(serves).member()
     await linked(links, there)
-    with pytest.raises(NotStarted, match="did not answer within"):
+    with pytest.raises(CallNotStarted, match="did not answer within"):
         await links.invoke(there, call(deadline_s=0.01), at_once=False)
     await eventually(lambda: serves.cancelled)
     assert serves.begun == []
 
 
 async def test_a_worker_does_not_wait_for_long_for_the_word_to_go(cloud, serves):
-    served = cloud.serve(serves, limits=Limits(go_s=0.05))
+    served = cloud.serve(serves, limits=MemberLinkLimits(go_s=0.05))
     async with Proxy(served.port) as proxy:
         links, there = cloud.links(), through(proxy)
         await links.ping(there, STANDING)
@@ -217,7 +217,7 @@ async def test_a_worker_does_not_wait_for_long_for_the_word_to_go(cloud, serves)
         await eventually(lambda: serves.asked)
         proxy.loses_requests = True
         serves.has_room.set()
-        with pytest.raises(NotStarted) as told:
+        with pytest.raises(CallNotStarted) as told:
             await calling
         assert told.value.kind == "timed-out"
         assert serves.begun == []
@@ -269,7 +269,7 @@ async def test_code_may_be_empty_or_not_there_and_is_never_something_else(cloud,
 
 
 async def test_results_of_async_calls_are_polled(cloud, serves):
-    done = Polled(CallState.DONE, Report(Answer(0.1, b"7"), 0.2))
+    done = AsyncCallResult(CallState.DONE, CallReport(CallResult(0.1, b"7"), 0.2))
     serves.results["f-1"] = done
     links, there = cloud.links(), cloud.serve(serves).member()
     assert await links.poll(there, "f-1") == done
@@ -279,14 +279,14 @@ async def test_results_of_async_calls_are_polled(cloud, serves):
 async def test_what_is_too_long_for_the_other_side_is_told_and_the_link_goes_on(cloud, serves):
     there = cloud.serve(serves, settings=SMALL).member()
     links = cloud.links()
-    with pytest.raises(NotStarted) as refused:
+    with pytest.raises(CallNotStarted) as refused:
         await links.invoke(there, call(b"x" * 600_000), at_once=True)
     assert refused.value.kind == "too-large"
     little = cloud.links(settings=SMALL)
     serves.answers = lambda _: b"x" * 600_000
-    serves.results["f-1"] = Polled(CallState.DONE, Report(Answer(0.1, b"x" * 600_000), 0.2))
+    serves.results["f-1"] = AsyncCallResult(CallState.DONE, CallReport(CallResult(0.1, b"x" * 600_000), 0.2))
     report = await little.invoke(there, call(), at_once=True)
-    assert (report.answer.failure, report.answer.duration_s) == (Failure.RESULT, 0.25)
+    assert (report.answer.failure, report.answer.duration_s) == (CallFailure.RESULT, 0.25)
     with pytest.raises(errors.Unavailable, match="600"):
         await little.poll(there, "f-1")
     assert (await little.ping(there, STANDING))[0] == STANDING
@@ -302,7 +302,7 @@ async def test_a_link_that_was_cut_is_dialled_again_when_it_is_needed(cloud, ser
         async def is_back() -> bool:
             try:
                 return bool(await links.invoke(there, call(), at_once=True))
-            except (NotStarted, MayHaveRun):
+            except (CallNotStarted, CallOutcomeUnknown):
                 return False  # our end has not heard of it yet
 
         await eventually(is_back)
@@ -317,13 +317,16 @@ async def test_calls_to_a_neighbour_that_is_away_fail_at_once_until_a_ping_finds
         links = cloud.links(clock=clock, backoff=Backoff(first_s=60.0, jitter=0.0))
         there = through(proxy)
         await proxy.refuse()
-        with pytest.raises(NotStarted, match="cannot be reached"):
+        with pytest.raises(CallNotStarted, match="cannot be reached"):
             await links.invoke(there, call(), at_once=True)
         await proxy.listen()
-        with pytest.raises(NotStarted, match="cannot be reached"):
+        with pytest.raises(CallNotStarted, match="cannot be reached"):
             await links.invoke(there, call(), at_once=True)
         assert proxy.connections == 0
+        assert list(links.unreachable()) == [there.node]
+        assert links.unreachable()[there.node].startswith(f"{there.name} ({there.address}) cannot be reached")
         await links.ping(there, STANDING)
+        assert links.unreachable() == {}
         await links.invoke(there, call(), at_once=True)
         await proxy.refuse()
         with pytest.raises(errors.Unavailable):
@@ -369,7 +372,7 @@ async def test_a_member_with_a_new_address_is_dialled_there(cloud, serves):
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:x", ":1", "127.0.0.1:0", "127.0.0.1:70000"])
 async def test_an_address_that_cannot_be_dialled_is_told(cloud, serves, address):
     there = cloud.serve(serves).member()
-    with pytest.raises(NotStarted, match="no HOST:PORT"):
+    with pytest.raises(CallNotStarted, match="no HOST:PORT"):
         await cloud.links().invoke(
             type(there)(there.node, there.name, there.area, address=address), call(), at_once=True
         )
@@ -381,9 +384,9 @@ async def test_closing_ends_what_is_under_way_and_takes_nothing_more(cloud, serv
     calling = asyncio.create_task(links.invoke(there, call(), at_once=True))
     await eventually(lambda: serves.begun)
     await links.close()
-    with pytest.raises(MayHaveRun):
+    with pytest.raises(CallOutcomeUnknown):
         await calling
-    with pytest.raises(NotStarted, match="stopping"):
+    with pytest.raises(CallNotStarted, match="stopping"):
         await links.invoke(there, call(), at_once=True)
 
 
@@ -395,12 +398,12 @@ async def test_a_listener_that_stops_answers_what_ends_in_time_and_refuses_what_
     await eventually(lambda: serves.begun)
     stopping = asyncio.create_task(served.server.stop(10.0))
     await asyncio.sleep(0)
-    with pytest.raises(NotStarted, match="stopping"):
+    with pytest.raises(CallNotStarted, match="stopping"):
         await links.invoke(there, call(), at_once=True)
     serves.may_end.set()
     assert (await calling).answer.failure is None
     await stopping
-    with pytest.raises(NotStarted):
+    with pytest.raises(CallNotStarted):
         await links.invoke(there, call(), at_once=True)
 
 
@@ -423,7 +426,7 @@ def test_all_of_it_works_on_uvloop(authority):
             await served.server.stop(0.0)
             try:
                 await calling
-            except MayHaveRun:
+            except CallOutcomeUnknown:
                 return
             raise AssertionError("its link ended")
 

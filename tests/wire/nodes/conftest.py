@@ -10,17 +10,17 @@ from contextlib import AsyncExitStack
 import pytest
 from grpclib.client import Channel
 
-from skerry.control.sessions import Sessions
-from skerry.control.tunnels import Tunnels
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.sessions.tunnels import TunnelBroker
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model.settings import FleetSettings, GrpcSettings
-from skerry.store.memory import MemoryStore
-from skerry.wire.gate import Gate
-from skerry.wire.grpc import standard
-from skerry.wire.grpc.channel import dial
-from skerry.wire.grpc.server import GrpcServer
-from skerry.wire.nodes.client import GrpcConnection, GrpcDialler
-from skerry.wire.nodes.service import NodeService, ServerService
+from skerry.store.local.memory import MemoryStore
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc import health
+from skerry.transport.grpc.channels import dial
+from skerry.transport.grpc.server import GrpcServer
+from skerry.transport.links.nodes.client import GrpcControlConnection, GrpcControlDialer
+from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
 from tests.control.test_sessions import FakeInstances
 from tests.support.certificates import TestAuthority
 from tests.support.fleets import Fleet, fleet_on
@@ -35,13 +35,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 class Listening:
     """A server of sessions, and ways to it."""
 
-    def __init__(self, sessions: Sessions, authority: TestAuthority) -> None:
+    def __init__(self, sessions: NodeSessions, authority: TestAuthority) -> None:
         self.sessions = sessions
         self.revoked: set[str] = set()
-        service = NodeService(self.sessions, SystemClock(), counts=lambda serial: serial not in self.revoked)
+        service = NodeSessionService(self.sessions, SystemClock(), is_revoked=self.revoked.__contains__)
         self._server = GrpcServer(
-            standard.beside([service, ServerService(self.sessions)], {}),
-            Gate(FakeIdentity(), os.getuid()),
+            health.with_health_and_reflection([service, ServerTunnelService(self.sessions)], {}),
+            AccessGate(FakeIdentity(), os.getuid()),
             GrpcSettings(),
         )
         self._authority = authority
@@ -57,11 +57,11 @@ class Listening:
         await self._stack.aclose()
         await self._server.stop(5.0)
 
-    def dialler(self, node: str = "n1", role: str = "node") -> GrpcDialler:
+    def dialler(self, node: str = "n1", role: str = "node") -> GrpcControlDialer:
         tls = self._authority.client_context(self._authority.issue(node, role))
-        return GrpcDialler(f"127.0.0.1:{self.port}", tls)
+        return GrpcControlDialer(f"127.0.0.1:{self.port}", tls)
 
-    async def connect(self, node: str = "n1", role: str = "node") -> GrpcConnection:
+    async def connect(self, node: str = "n1", role: str = "node") -> GrpcControlConnection:
         """A connection that ends with the test."""
         return await self._stack.enter_async_context(self.dialler(node, role).dial())
 
@@ -80,7 +80,8 @@ class Served(Listening):
 
     def __init__(self, fleet: Fleet, instances: FakeInstances, authority: TestAuthority) -> None:
         super().__init__(
-            Sessions(fleet.nodes, instances, FleetSettings(), tunnels=Tunnels(patience_s=5.0)), authority
+            NodeSessions(fleet.nodes, instances, FleetSettings(), tunnels=TunnelBroker(patience_s=5.0)),
+            authority,
         )
         self.fleet = fleet
         self.instances = instances

@@ -12,11 +12,12 @@ import pytest
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.settings import GrpcSettings
-from skerry.wire.gate import Gate
-from skerry.wire.grpc.server import GrpcServer
-from skerry.wire.nodes import code
-from skerry.wire.nodes.code import CodeService
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc.server import GrpcServer
+from skerry.transport.links.nodes import code_transfer
+from skerry.transport.links.nodes.code_transfer import CodeService
 from tests.support.certificates import TestAuthority
+from tests.support.shares import free_port
 from tests.wire.grpc.fakes import FakeIdentity
 
 HERE = Digest("sha256:" + "1" * 64)
@@ -33,7 +34,7 @@ async def archive(digest: Digest) -> bytes:
 @pytest.fixture
 async def target(authority: TestAuthority) -> AsyncIterator[str]:
     service = CodeService(archive, is_member=lambda node: node == "member")
-    server = GrpcServer([service], Gate(FakeIdentity(), os.getuid()), GrpcSettings())
+    server = GrpcServer([service], AccessGate(FakeIdentity(), os.getuid()), GrpcSettings())
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listening.getsockname()[1]}"
     await server.listen_tcp(listening, authority.server_context(), plaintext=False)
@@ -49,27 +50,27 @@ def shown(authority: TestAuthority) -> Callable[[str, str], ssl.SSLContext]:
 @pytest.mark.parametrize(("name", "role"), [("member", "node"), ("server", "admin")])
 async def test_members_and_servers_get_it_as_it_is(target, shown, name: str, role: str) -> None:
     for digest, data in ARCHIVES.items():
-        assert await code.fetch(target, shown(name, role), digest, most_bytes=1_000_000) == data
+        assert (
+            await code_transfer.fetch_archive(target, shown(name, role), digest, most_bytes=1_000_000) == data
+        )
 
 
 @pytest.mark.parametrize(("name", "role"), [("other", "node"), ("ann", "deployer"), ("bob", "invoker")])
 async def test_nobody_else_does(target, shown, name: str, role: str) -> None:
     with pytest.raises(errors.Forbidden):
-        await code.fetch(target, shown(name, role), HERE, most_bytes=1_000_000)
+        await code_transfer.fetch_archive(target, shown(name, role), HERE, most_bytes=1_000_000)
 
 
 async def test_what_is_not_there_is_told_apart_from_nobody_there(target, shown) -> None:
     tls = shown("member", "node")
     with pytest.raises(errors.NotFound):
-        await code.fetch(target, tls, Digest("sha256:" + "3" * 64), most_bytes=1000)
+        await code_transfer.fetch_archive(target, tls, Digest("sha256:" + "3" * 64), most_bytes=1000)
     with pytest.raises(errors.Invalid):
-        await code.fetch(target, tls, Digest("../../etc/passwd"), most_bytes=1000)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = f"127.0.0.1:{taken.getsockname()[1]}"
+        await code_transfer.fetch_archive(target, tls, Digest("../../etc/passwd"), most_bytes=1000)
     with pytest.raises(errors.Unavailable):
-        await code.fetch(free, tls, HERE, most_bytes=1000)
+        await code_transfer.fetch_archive(f"127.0.0.1:{free_port()}", tls, HERE, most_bytes=1000)
 
 
 async def test_more_than_is_taken_is_not_read_to_its_end(target, shown) -> None:
     with pytest.raises(errors.TooLarge, match="max_code_bytes"):
-        await code.fetch(target, shown("member", "node"), HERE, most_bytes=300_000)
+        await code_transfer.fetch_archive(target, shown("member", "node"), HERE, most_bytes=300_000)

@@ -11,16 +11,16 @@ from grpclib.exceptions import GRPCError
 
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.sessions import Hello, Orders
-from skerry.model.tunnels import LogsAsk
-from skerry.wire.nodes import attending, service
-from skerry.wire.proto import nodes_pb2 as pb
-from skerry.wire.proto.nodes_grpc import NodeServiceStub
+from skerry.model.node_messages import NodeHello, OrderUpdate
+from skerry.model.streams import LogStreamRequest
+from skerry.transport.links.nodes import service, session_handler
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.proto.nodes_grpc import NodeServiceStub
 from tests.support.fleets import FACTS, ROOM, instance_on
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.nodes.test_session import next_of
 
-HELLO = Hello("edge", FACTS, ROOM)
+HELLO = NodeHello("edge", FACTS, ROOM)
 
 
 async def refusal_of(
@@ -32,7 +32,7 @@ async def refusal_of(
 
 async def refusal_by(method, *messages, **options) -> GRPCError:
     async def speak() -> None:
-        async with asyncio.timeout(10), method.open(**options) as stream:
+        async with asyncio.timeout(PATIENCE_S), method.open(**options) as stream:
             await stream.send_request()
             for message in messages:
                 await stream.send_message(message)
@@ -79,10 +79,10 @@ async def test_a_node_speaks_only_for_itself(served):
     """There is no word by which it could name another: whose reports they are is said by its certificate."""
     await served.fleet.bind(instance_on("victim", "i1"))
     thief = await served.connect("thief")
-    await thief.hello(Hello("victim", FACTS, ROOM))
+    await thief.hello(NodeHello("victim", FACTS, ROOM))
     assert {node.id for node in served.fleet.nodes.list()} == {"thief"}
     whole = await next_of(thief.messages())
-    assert isinstance(whole, Orders)
+    assert isinstance(whole, OrderUpdate)
     assert whole.orders == ()
 
 
@@ -92,7 +92,7 @@ async def test_a_node_does_not_get_at_the_tunnels_of_another(served):
     await thief.hello(HELLO)
     messages = victim.messages()
     await next_of(messages)
-    opening = served.sessions.open_tunnel(NodeId("victim"), InstanceId("i1"), LogsAsk())
+    opening = served.sessions.open_tunnel(NodeId("victim"), InstanceId("i1"), LogStreamRequest())
     entering = asyncio.ensure_future(opening.__aenter__())
     asked = await next_of(messages)
     with pytest.raises(errors.NotFound):
@@ -198,7 +198,7 @@ async def test_a_long_or_odd_reason_is_cut_and_not_refused(served):
 
 
 async def test_a_node_that_floods_is_slowed_down_and_others_are_served(served, monkeypatch):
-    monkeypatch.setattr(attending, "_MESSAGES_PER_S", 5.0)
+    monkeypatch.setattr(session_handler, "_MESSAGES_PER_S", 5.0)
     heard, plain = 0, served.sessions.heard
 
     def count(session) -> None:
@@ -214,13 +214,13 @@ async def test_a_node_that_floods_is_slowed_down_and_others_are_served(served, m
         await flood.heartbeat()
     quiet = await served.connect("quiet")
     await quiet.hello(HELLO)
-    assert isinstance(await next_of(quiet.messages()), Orders)
+    assert isinstance(await next_of(quiet.messages()), OrderUpdate)
     await eventually(lambda: heard >= 8)
     assert heard <= 6 + 5 * (time.monotonic() - began)  # a second's worth at once, and one under way
 
 
 async def test_a_node_that_does_not_read_costs_no_more_than_its_orders_and_is_let_go(served, monkeypatch):
-    monkeypatch.setattr(attending, "LAST_WORD_S", 0.05)
+    monkeypatch.setattr(session_handler, "CLOSE_GRACE_S", 0.05)
     async with NodeServiceStub(served.channel("n1")).Session.open() as stream:
         await stream.send_message(hello())
         await eventually(lambda: served.sessions._sessions)

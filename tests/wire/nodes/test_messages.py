@@ -7,39 +7,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
+from skerry.model.callers import RevokedCertificate
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import CUSTOM, Function
 from skerry.model.ids import Digest, FunctionName, InstanceId, NodeId
-from skerry.model.members import Member
-from skerry.model.nodes import Facts
-from skerry.model.orders import Order, Report
-from skerry.model.ports import PortMapping, Protocol
-from skerry.model.room import MOST, Gigabytes, Megabytes, Millicores, Room
-from skerry.model.sessions import (
-    Acknowledged,
-    Functions,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Members,
-    OpenTunnel,
-    Orders,
-    Reports,
-    Servers,
-    Welcome,
+from skerry.model.images import ImageAccess
+from skerry.model.members import ContinuumMember
+from skerry.model.network import Egress
+from skerry.model.node_messages import (
+    ClaimBatch,
+    FunctionUpdate,
+    InstanceClaim,
+    MemberList,
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    RevocationUpdate,
+    ServerList,
+    SessionClose,
+    SessionConfig,
+    SessionHeartbeat,
+    TunnelRequest,
 )
-from skerry.model.statuses import Desired, Status
-from skerry.model.tunnels import ExecAsk, LogsAsk
-from skerry.model.workloads import Restart, RestartPolicy, Spec
-from skerry.wire.nodes import messages
-from skerry.wire.nodes.parts import PART_BYTES
-from skerry.wire.proto import nodes_pb2 as pb
+from skerry.model.nodes import NodeFacts
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.ports import PortMapping, Protocol
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.streams import ExecStreamRequest, LogStreamRequest
+from skerry.model.workloads import InstanceSpec, RestartMode, RestartPolicy
+from skerry.transport.links.nodes import member_messages, messages
+from skerry.transport.links.nodes.message_parts import PART_BYTES
+from skerry.transport.proto import nodes_pb2 as pb
 
 words = st.from_regex(r"[a-z][a-z0-9]{0,11}", fullmatch=True)
 lines = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
-amounts = st.integers(0, MOST)
+amounts = st.integers(0, MAX_AMOUNT)
 rooms = st.builds(
-    lambda cpu, memory, disk: Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk)),
+    lambda cpu, memory, disk: Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk)),
     amounts,
     amounts,
     amounts,
@@ -53,7 +59,7 @@ ports = st.lists(
     unique_by=lambda mapping: (mapping.source, mapping.protocol),
 )
 specs = st.builds(
-    lambda name, keys, room, ports, when, budget, arguments, architecture, constraints: Spec(
+    lambda name, keys, room, ports, when, budget, arguments, architecture, constraints: InstanceSpec(
         name=name,
         uri=f"example.org/{name}:1",
         environment=tuple(f"{key}=ü" for key in keys),
@@ -68,29 +74,38 @@ specs = st.builds(
     st.lists(words, unique=True, max_size=3),
     rooms,
     ports,
-    st.sampled_from(Restart),
-    st.integers(0, 1_000_000),
+    st.sampled_from(RestartMode),
+    st.none() | st.integers(0, 1_000_000),
     st.lists(lines, max_size=3),
     words,
     st.lists(words, max_size=3),
 )
-orders = st.builds(Order, instance_ids, st.integers(1, 2**60), specs, st.sampled_from(Desired))
+orders = st.builds(
+    InstanceOrder,
+    instance_ids,
+    st.integers(1, 2**60),
+    specs,
+    st.sampled_from(DesiredStatus),
+    st.sampled_from(Egress),
+    st.binary(max_size=50),
+)
 reports = st.builds(
-    Report,
+    InstanceReport,
     instance_ids,
     st.integers(0, 2**60),
-    st.sampled_from(Status),
+    st.sampled_from(InstanceStatus),
     moments,
     lines,
     st.none() | st.integers(-(2**31), 2**31 - 1),
     st.integers(0, 2**31),
     st.just("") | st.just("10.64.0.2"),
     rooms,
+    st.none() | moments,
 )
 
 
 members = st.builds(
-    Member,
+    ContinuumMember,
     words.map(NodeId),
     lines,
     lines,
@@ -121,8 +136,8 @@ functions = st.builds(
     ),
     words,
     st.just("") | words,
-    st.integers(1, MOST),
-    st.none() | st.integers(1, MOST),
+    st.integers(1, MAX_AMOUNT),
+    st.none() | st.integers(1, MAX_AMOUNT),
     st.integers(1, 2**15 - 1),
     st.lists(words, unique=True, max_size=3),
     st.sampled_from(NetworkMode),
@@ -135,8 +150,10 @@ functions = st.builds(
 
 def through(message):
     """`message` as the node reads it, whole, and in how many parts."""
-    reader = messages.Reader()
-    parts = [pb.ToNode.FromString(part.SerializeToString()) for part in messages.told(message)]
+    reader = messages.MessageReader()
+    parts = [
+        pb.ToNode.FromString(part.SerializeToString()) for part in messages.encode_server_message(message)
+    ]
     read = [reader.read(part) for part in parts]
     assert read[:-1] == [None] * (len(read) - 1)
     return read[-1], len(parts)
@@ -144,47 +161,69 @@ def through(message):
 
 @given(
     st.builds(
-        Hello,
+        NodeHello,
         lines,
-        st.builds(Facts, lines, lines, lines, lines),
+        st.builds(NodeFacts, lines, lines, lines, lines),
         rooms,
         st.dictionaries(words, lines, max_size=5),
         st.just("10.64.0.0/24"),
         st.none() | members,
+        st.booleans(),
+        st.sampled_from([(), ("10.64.3.0/24", "192.0.2.0/24")]),
+        st.booleans(),
+        st.sampled_from([(), ("10.64.1.0/24", "10.64.2.0/24")]),
     )
 )
 def test_a_hello_comes_out_as_it_went_in(hello):
-    assert messages.hello_of(pb.Hello.FromString(messages.told_hello(hello).SerializeToString())) == hello
+    assert (
+        messages.decode_hello(pb.Hello.FromString(messages.encode_hello(hello).SerializeToString())) == hello
+    )
 
 
 @given(st.integers(1, 2**60), st.lists(reports, max_size=5))
 def test_reports_come_out_as_they_went_in(sequence, batch):
-    told = messages.told_reports(Reports(sequence, tuple(batch)))
-    assert messages.reports_of(pb.Reports.FromString(told.SerializeToString())) == Reports(
+    told = messages.encode_reports(ReportBatch(sequence, tuple(batch)))
+    assert messages.decode_reports(pb.Reports.FromString(told.SerializeToString())) == ReportBatch(
         sequence, tuple(batch)
     )
 
 
+@given(st.lists(st.builds(InstanceClaim, st.binary(max_size=100), reports), max_size=5))
+def test_claims_come_out_as_they_went_in(some):
+    claims = ClaimBatch(tuple(some), (RevokedCertificate("0a" * 16, 1.5, b"proof"),))
+    told = messages.encode_claims(claims)
+    assert messages.decode_claims(pb.Claims.FromString(told.SerializeToString())) == claims
+
+
+def test_a_hello_names_a_bearable_number_of_networks():
+    many = ("10.0.0.0/24",) * 1001
+    for too_many in (NodeHello("edge", occupied=many), NodeHello("edge", former=many)):
+        with pytest.raises(errors.Invalid, match="at most 1000 networks"):
+            messages.decode_hello(messages.encode_hello(too_many))
+
+
 def test_a_welcome_comes_out_as_it_went_in():
-    welcome = Welcome(NodeId("n1"), "10.64.0.0/24", 2.0, 1.0, 60.0, 600.0, 8.0)
-    told = pb.ToNode.FromString(messages.told_welcome(welcome).SerializeToString())
-    assert messages.welcome_of(told.welcome) == welcome
+    welcome = SessionConfig(
+        NodeId("n1"), "10.64.0.0/24", 2.0, 1.0, 60.0, 600.0, 8.0, takes_claims=True, wants_claims=True
+    )
+    told = pb.ToNode.FromString(messages.encode_welcome(welcome).SerializeToString())
+    assert messages.decode_welcome(told.welcome) == welcome
 
 
 @given(st.integers(1, 2**60), st.booleans(), st.lists(orders, max_size=4), st.lists(instance_ids, max_size=3))
 def test_orders_come_out_as_they_went_in(sequence, is_whole, some, gone):
-    sent = Orders(sequence, is_whole=is_whole, orders=tuple(some), gone=tuple(gone))
+    sent = OrderUpdate(sequence, is_whole=is_whole, orders=tuple(some), gone=tuple(gone))
     assert through(sent) == (sent, 1)
 
 
 @given(st.lists(members, max_size=4))
 def test_members_come_out_as_they_went_in(some):
-    assert through(Members(tuple(some))) == (Members(tuple(some)), 1)
+    assert through(MemberList(tuple(some))) == (MemberList(tuple(some)), 1)
 
 
 @given(st.booleans(), st.lists(functions, max_size=4), st.lists(words.map(FunctionName), max_size=3))
 def test_functions_come_out_as_they_went_in(is_whole, some, gone):
-    sent = Functions(is_whole=is_whole, functions=tuple(some), gone=tuple(gone))
+    sent = FunctionUpdate(is_whole=is_whole, functions=tuple(some), gone=tuple(gone))
     assert through(sent) == (sent, 1)
 
 
@@ -197,40 +236,49 @@ def test_many_functions_and_members_go_in_parts_and_come_out_as_one_set():
         image="i",
         environment=tuple(f"K{n}={'x' * 9000}" for n in range(28)),
     )
-    sent = Functions(is_whole=False, functions=(one,) * 10, gone=(FunctionName("g"),))
+    sent = FunctionUpdate(is_whole=False, functions=(one,) * 10, gone=(FunctionName("g"),))
     read, count = through(sent)
     assert read == sent
     assert 3 <= count <= 10
-    everybody = Members(tuple(Member(NodeId(f"n{n}"), "x" * 200, "edge") for n in range(6000)))
+    everybody = MemberList(tuple(ContinuumMember(NodeId(f"n{n}"), "x" * 200, "edge") for n in range(6000)))
     read, count = through(everybody)
     assert read == everybody
     assert count == 2
 
 
+def test_many_revoked_certificates_go_in_parts_and_come_out_as_one_set():
+    everything = RevocationUpdate(tuple(RevokedCertificate(f"{n:032x}", 4e9) for n in range(60_000)))
+    read, count = through(everything)
+    assert read == everything
+    assert count > 1
+
+
 def test_many_orders_go_in_parts_and_come_out_as_one_set():
-    spec = Spec(
+    spec = InstanceSpec(
         name="web", uri="example.org/web:1", environment=tuple(f"K{n}={'x' * 9000}" for n in range(60))
     )
-    sent = Orders(
+    sent = OrderUpdate(
         3,
         is_whole=True,
-        orders=tuple(Order(InstanceId(f"i{n}"), 1, spec, Desired.RUNNING) for n in range(10)),
+        orders=tuple(InstanceOrder(InstanceId(f"i{n}"), 1, spec, DesiredStatus.RUNNING) for n in range(10)),
     )
     read, parts = through(sent)
     assert read == sent
     assert 5 <= parts <= 10
-    assert all(part.ByteSize() < 2 * PART_BYTES for part in messages.told(sent))
+    assert all(part.ByteSize() < 2 * PART_BYTES for part in messages.encode_server_message(sent))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Acknowledged(7),
-        Servers(("server-1.example:8081", "[fd00::2]:8081")),
-        Heartbeat(),
-        Goodbye("this server stops"),
-        OpenTunnel("id", InstanceId("i1"), LogsAsk(tail=10)),
-        OpenTunnel("id", InstanceId("i1"), ExecAsk(("sh",))),
+        ReportAck(7),
+        ServerList(("server-1.example:8081", "[fd00::2]:8081")),
+        SessionHeartbeat(),
+        SessionClose("this server stops"),
+        RevocationUpdate(),
+        RevocationUpdate(revoked=(RevokedCertificate("0a" * 16, 1.5),)),
+        TunnelRequest("id", InstanceId("i1"), LogStreamRequest(tail=10)),
+        TunnelRequest("id", InstanceId("i1"), ExecStreamRequest(("sh",))),
     ],
 )
 def test_the_rest_comes_out_as_it_went_in(message):
@@ -254,11 +302,11 @@ def test_the_rest_comes_out_as_it_went_in(message):
 )
 def test_what_a_server_says_wrong_is_refused(rubbish):
     with pytest.raises(errors.Invalid):
-        messages.Reader().read(rubbish)
+        messages.MessageReader().read(rubbish)
 
 
 def test_parts_of_different_sets_do_not_become_one():
-    reader = messages.Reader()
+    reader = messages.MessageReader()
     assert reader.read(pb.ToNode(orders=pb.Orders(sequence=1, whole=True, more=True))) is None
     with pytest.raises(errors.Invalid):
         reader.read(pb.ToNode(orders=pb.Orders(sequence=2, whole=False)))
@@ -268,22 +316,44 @@ def test_parts_of_different_sets_do_not_become_one():
 
 
 def test_every_status_has_a_number_of_its_own():
-    assert len({messages._STATUS[status] for status in Status}) == len(Status)
+    assert len({messages._STATUS[status] for status in InstanceStatus}) == len(InstanceStatus)
     assert 0 not in messages._STATUS_OF
     assert 0 not in messages._DESIRED_OF
 
 
 def test_orders_in_more_parts_than_are_bearable_are_given_up() -> None:
-    reader = messages.Reader(most_bytes=1000)
+    reader = messages.MessageReader(most_bytes=1000)
     part = pb.ToNode(orders=pb.Orders(sequence=1, whole=True, more=True, gone=["a" * 100]))
     assert [reader.read(part) for _ in range(9)] == [None] * 9
     with pytest.raises(errors.TooLarge):
         reader.read(part)
-    counting = messages.Reader(most_orders=4)
+    counting = messages.MessageReader(most_orders=4)
     assert counting.read(part) is None
     assert counting.read(part) is None
     with pytest.raises(errors.TooLarge):
         counting.read(part)
-    fresh = messages.Reader(most_bytes=1000, most_orders=4)
+    fresh = messages.MessageReader(most_bytes=1000, most_orders=4)
     whole = pb.ToNode(orders=pb.Orders(sequence=1, gone=["a" * 100]))
-    assert all(isinstance(fresh.read(whole), Orders) for _ in range(20))  # each is counted on its own
+    assert all(isinstance(fresh.read(whole), OrderUpdate) for _ in range(20))  # each is counted on its own
+
+
+@pytest.mark.parametrize("said", ["", "everything"])
+def test_what_a_server_does_not_say_of_an_image_grants_nothing(said: str) -> None:
+    path = InstanceSpec(name="web", uri="rootfs:/srv", granted_access=ImageAccess.ALL)
+    told = messages._told_order(InstanceOrder(InstanceId("i1"), 1, path, DesiredStatus.RUNNING))
+    assert messages._order_of(told).spec.image_access is ImageAccess.ALL
+    told.spec.image_access = said
+    assert messages._order_of(told).spec.image_access is ImageAccess.REGISTRIES
+    function = Function(
+        FunctionName("f"),
+        CUSTOM,
+        Megabytes(1),
+        0.0,
+        image="rootfs:/srv",
+        image_access=ImageAccess.ALL,
+        signature='{"Inputs": []}',
+    )
+    sent = member_messages.encode_function(function)
+    assert member_messages.decode_function(sent) == function
+    sent.image_access = said
+    assert member_messages.decode_function(sent).image_access is ImageAccess.REGISTRIES

@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Stream
+from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.sessions import Hello, OpenTunnel
-from skerry.model.tunnels import MAX_FRAME, Ask, ExecAsk, LogsAsk
-from skerry.wire.nodes import tunnels
+from skerry.model.node_messages import NodeHello, TunnelRequest
+from skerry.model.streams import MAX_FRAME, ExecStreamRequest, LogStreamRequest, StreamRequest
+from skerry.transport.links.nodes import tunnel_codec
 from tests.support.fleets import FACTS, ROOM
 from tests.wire.nodes.test_session import next_of
 
-N1, I1, LOGS = NodeId("n1"), InstanceId("i1"), LogsAsk()
+N1, I1, LOGS = NodeId("n1"), InstanceId("i1"), LogStreamRequest()
 
 
 @asynccontextmanager
-async def joined(served, ask: Ask = LOGS) -> AsyncIterator[tuple]:
+async def joined(served, ask: StreamRequest = LOGS) -> AsyncIterator[tuple]:
     """Our end, the node's end, and what the node was asked."""
     node = await served.connect("n1")
-    await node.hello(Hello("edge", FACTS, ROOM))
+    await node.hello(NodeHello("edge", FACTS, ROOM))
     messages = node.messages()
     await next_of(messages)
     opening = served.sessions.open_tunnel(N1, I1, ask)
@@ -41,14 +41,14 @@ async def joined(served, ask: Ask = LOGS) -> AsyncIterator[tuple]:
 @pytest.mark.parametrize(
     "ask",
     [
-        LogsAsk(),
-        LogsAsk(follow=True, tail=0, stream=Stream.STDERR),
-        ExecAsk(("sh", "-c", "echo ü"), ("A=b",), "root", "/tmp", True, True, 24, 80),
+        LogStreamRequest(),
+        LogStreamRequest(follow=True, tail=0, stream=OutputChannel.STDERR),
+        ExecStreamRequest(("sh", "-c", "echo ü"), ("A=b",), "root", "/tmp", True, True, 24, 80),
     ],
 )
 async def test_a_node_is_asked_for_exactly_what_somebody_wants(served, ask):
     async with joined(served, ask) as (_, _, asked):
-        assert asked == OpenTunnel(asked.id, I1, ask)
+        assert asked == TunnelRequest(asked.id, I1, ask)
 
 
 async def test_frames_pass_both_ways(served):
@@ -72,7 +72,11 @@ async def test_either_end_may_be_done_first(served):
 
 @pytest.mark.parametrize(
     "error",
-    [errors.NotFound("no such container"), errors.Refused("it does not run"), errors.NoRoom("full")],
+    [
+        errors.NotFound("no such container"),
+        errors.FailedPrecondition("it does not run"),
+        errors.ResourcesExhausted("full"),
+    ],
 )
 async def test_what_goes_wrong_at_the_node_is_the_same_error_here(served, error):
     async with joined(served) as (ours, theirs, _):
@@ -98,10 +102,10 @@ async def test_the_node_hears_when_we_hang_up(served):
 
 async def test_we_hear_when_the_node_hangs_up(served):
     node = await served.connect("n1")
-    await node.hello(Hello("edge", FACTS, ROOM))
+    await node.hello(NodeHello("edge", FACTS, ROOM))
     messages = node.messages()
     await next_of(messages)
-    opening = served.sessions.open_tunnel(N1, I1, LogsAsk())
+    opening = served.sessions.open_tunnel(N1, I1, LogStreamRequest())
     entering = asyncio.ensure_future(opening.__aenter__())
     async with node.tunnel((await next_of(messages)).id) as theirs:
         ours = await entering
@@ -142,10 +146,10 @@ async def test_a_frame_that_is_too_large_ends_the_tunnel(served):
 
 async def test_somebody_who_does_not_wait_leaves_a_tunnel_that_nobody_can_dial(served):
     node = await served.connect("n1")
-    await node.hello(Hello("edge", FACTS, ROOM))
+    await node.hello(NodeHello("edge", FACTS, ROOM))
     messages = node.messages()
     await next_of(messages)
-    entering = asyncio.ensure_future(served.sessions.open_tunnel(N1, I1, LogsAsk()).__aenter__())
+    entering = asyncio.ensure_future(served.sessions.open_tunnel(N1, I1, LogStreamRequest()).__aenter__())
     asked = await next_of(messages)
     entering.cancel()
     await asyncio.gather(entering, return_exceptions=True)
@@ -155,10 +159,10 @@ async def test_somebody_who_does_not_wait_leaves_a_tunnel_that_nobody_can_dial(s
 
 
 def test_every_kind_of_error_passes_through_a_tunnel_and_takes_no_detail_along():
-    for slug, kind in tunnels._KIND_OF.items():
-        told = tunnels.told_failure(kind("what", detail="secret"))
+    for slug, kind in tunnel_codec._KIND_OF.items():
+        told = tunnel_codec.encode_failure(kind("what", detail="secret"))
         assert b"secret" not in told.SerializeToString()
-        back = tunnels.failure_of(told.failure)
+        back = tunnel_codec.decode_failure(told.failure)
         assert (type(back), back.slug, back.message) == (kind, slug, "what")
     told.failure.code = "unheard-of"
-    assert type(tunnels.failure_of(told.failure)) is errors.Internal
+    assert type(tunnel_codec.decode_failure(told.failure)) is errors.Internal

@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
-from skerry.model.nodes import Facts
-from skerry.model.orders import Report
-from skerry.model.sessions import Acknowledged, Hello, Orders, Reports
+from skerry.model.node_messages import NodeHello, OrderUpdate, ReportAck, ReportBatch
+from skerry.model.nodes import NodeFacts
+from skerry.model.orders import InstanceReport
 from skerry.model.settings import EventSettings
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Spec
-from skerry.store.memory import MemoryStore
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import InstanceSpec
+from skerry.store.local.memory import MemoryStore
 from tests.support.controls import ROOM, Control, control_on
 from tests.support.waiting import eventually
 from tests.wire.nodes.conftest import Listening
 from tests.wire.nodes.test_session import next_of
 
-HELLO = Hello("edge", Facts("amd64", "Debian 12"), ROOM)
+HELLO = NodeHello("edge", NodeFacts("amd64", "Debian 12"), ROOM)
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ async def listening(control, authority) -> AsyncIterator[Listening]:
     await server.stop()
 
 
-async def orders_of(messages) -> Orders:
-    while not isinstance(message := await next_of(messages), Orders):
-        assert isinstance(message, Acknowledged)
+async def orders_of(messages) -> OrderUpdate:
+    while not isinstance(message := await next_of(messages), OrderUpdate):
+        assert isinstance(message, ReportAck)
     return message
 
 
@@ -53,21 +53,23 @@ async def test_an_instance_is_placed_ordered_reported_and_gone(control, listenin
     await node.hello(HELLO)
     messages = node.messages()
     assert (await orders_of(messages)).orders == ()
-    instance, _ = await control.instances.create(Spec(name="web", uri="example.org/web:1"), actor="test")
+    instance, _ = await control.instances.create(
+        InstanceSpec(name="web", uri="example.org/web:1"), actor="test"
+    )
     [order] = (await orders_of(messages)).orders
-    assert (order.instance, order.desired) == (instance.id, Desired.RUNNING)
+    assert (order.instance, order.desired) == (instance.id, DesiredStatus.RUNNING)
 
-    def report(status: Status) -> Report:
-        return Report(instance.id, order.generation, status, control.clock.now(), ip="10.64.0.2")
+    def report(status: InstanceStatus) -> InstanceReport:
+        return InstanceReport(instance.id, order.generation, status, control.clock.now(), ip="10.64.0.2")
 
-    await node.report(Reports(1, (report(Status.STARTING), report(Status.RUNNING))))
-    await eventually(lambda: control.instances.get(instance.id).observed.status is Status.RUNNING)
+    await node.report(ReportBatch(1, (report(InstanceStatus.STARTING), report(InstanceStatus.RUNNING))))
+    await eventually(lambda: control.instances.get(instance.id).observed.status is InstanceStatus.RUNNING)
     assert control.instances.get(instance.id).ip == "10.64.0.2"
 
     await control.instances.destroy(instance.id, actor="test")
     [order] = (await orders_of(messages)).orders
-    assert order.desired is Desired.DESTROYED
-    await node.report(Reports(2, (report(Status.TERMINATED),)))
+    assert order.desired is DesiredStatus.DESTROYED
+    await node.report(ReportBatch(2, (report(InstanceStatus.TERMINATED),)))
     assert (await orders_of(messages)).gone == (instance.id,)
     with pytest.raises(errors.NotFound):
         control.instances.get(instance.id)
@@ -78,15 +80,17 @@ async def test_a_node_cannot_report_what_runs_on_another(control, listening):
     await owner.hello(HELLO)
     theirs = owner.messages()
     await orders_of(theirs)
-    instance, _ = await control.instances.create(Spec(name="web", uri="example.org/web:1"), actor="test")
+    instance, _ = await control.instances.create(
+        InstanceSpec(name="web", uri="example.org/web:1"), actor="test"
+    )
     [order] = (await orders_of(theirs)).orders
     await thief.hello(HELLO)
     messages = thief.messages()
     await orders_of(messages)
-    lie = Report(instance.id, order.generation, Status.FAILED, control.clock.now(), "a lie")
-    await thief.report(Reports(1, (lie,)))
+    lie = InstanceReport(instance.id, order.generation, InstanceStatus.FAILED, control.clock.now(), "a lie")
+    await thief.report(ReportBatch(1, (lie,)))
     assert (await orders_of(messages)).gone == (instance.id,)
-    assert control.instances.get(instance.id).observed.status is Status.SCHEDULED
+    assert control.instances.get(instance.id).observed.status is InstanceStatus.SCHEDULED
 
 
 async def test_a_node_that_comes_back_gets_the_same_set(control, listening):
@@ -95,7 +99,9 @@ async def test_a_node_that_comes_back_gets_the_same_set(control, listening):
         messages = node.messages()
         await orders_of(messages)
         made = [
-            await control.instances.create(Spec(name=f"web{n}", uri="example.org/web:1"), actor="test")
+            await control.instances.create(
+                InstanceSpec(name=f"web{n}", uri="example.org/web:1"), actor="test"
+            )
             for n in range(3)
         ]
         known = set[str]()

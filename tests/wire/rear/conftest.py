@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,19 +14,22 @@ import aiohttp
 import pytest
 import structlog
 
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, SystemClock
-from skerry.kit.tasks import give_up
-from skerry.market.keys import SigningKey
-from skerry.market.ledger import Ledger
-from skerry.market.proofs import Proofs, Prover
-from skerry.market.signing import Notary
-from skerry.model.identity import Role
-from skerry.model.settings import EventSettings, MarketSettings
-from skerry.store.memory import MemoryStore
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import ProofVerifier, RequestSigner
+from skerry.market.terms.signatures import ContractSigner
+from skerry.model.callers import Role
+from skerry.model.ids import CloudId
+from skerry.model.market_settings import MarketSettings
+from skerry.model.settings import EventSettings
+from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
-from skerry.wire.rear.context import Rear
+from skerry.wire.rear.context import RearContext
+from tests.support.deals import OPEN
 from tests.wire.http.conftest import Site, serving
 from tests.wire.http.talking import Answer
 
@@ -48,7 +51,7 @@ class Market:
     site: Site
     session: aiohttp.ClientSession
     ledger: Ledger
-    rear: Rear
+    rear: RearContext
     clock: ManualClock
     key: SigningKey
     headers: dict[str, str] = field(default_factory=dict)
@@ -91,13 +94,13 @@ class Market:
             await self.site.bearer(role),
         )
 
-    def signed(self, prover: Prover, method: str, path: str, body: bytes = b"") -> dict[str, str]:
+    def signed(self, prover: RequestSigner, method: str, path: str, body: bytes = b"") -> dict[str, str]:
         return {"Authorization": prover.header(self.key.cloud, method, path, body)}
 
 
 @pytest.fixture(scope="session")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
-    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
+    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
 
 
 @pytest.fixture(scope="session")
@@ -107,8 +110,12 @@ def provider() -> SigningKey:
 
 @asynccontextmanager
 async def market_of(
-    key: SigningKey, clock: ManualClock, settings: MarketSettings, store: Store | None = None
-) -> AsyncIterator[tuple[Ledger, Rear]]:
+    key: SigningKey,
+    clock: ManualClock,
+    settings: MarketSettings,
+    store: Store | None = None,
+    is_known: Callable[[CloudId], bool] | None = None,
+) -> AsyncIterator[tuple[Ledger, RearContext]]:
     """A ledger in memory, and the bundle that the app gets; `store` is closed with it."""
     store = store or MemoryStore(clock)
     numbers = itertools.count(1)
@@ -118,7 +125,8 @@ async def market_of(
         settings,
         EventLog(store, clock, EventSettings()),
         provider=key.cloud,
-        make_contract=Notary(key).sign,
+        make_contract=ContractSigner(key).sign,
+        is_known=is_known,
         new_hold=lambda: f"{next(numbers):032x}",
     )
     running = asyncio.ensure_future(ledger.run())
@@ -126,9 +134,9 @@ async def market_of(
         await ledger.ready()
         yield (
             ledger,
-            Rear.of(
+            RearContext.of(
                 ledger,
-                Proofs(store, clock, key.cloud),
+                ProofVerifier(store, clock, key.cloud),
                 provider=key.cloud,
                 new_id=lambda: f"new-{next(numbers)}",
                 domain="skerry.example",
@@ -136,17 +144,17 @@ async def market_of(
             ),
         )
     finally:
-        await give_up([running])
+        await cancel_and_wait([running])
         await store.close()
 
 
 @pytest.fixture
-async def market(cloud: pki.Authority, provider: SigningKey) -> AsyncIterator[Market]:
+async def market(cloud: pki.CertificateAuthority, provider: SigningKey) -> AsyncIterator[Market]:
     """A server with a market in which nothing is offered, for the user who runs it."""
     clock = ManualClock()
     with structlog.testing.capture_logs():
         async with (
-            market_of(provider, clock, MarketSettings()) as (ledger, rear),
+            market_of(provider, clock, OPEN) as (ledger, rear),
             serving(cloud, rear=rear) as site,
         ):
             yield Market(site, await site.session(), ledger, rear, clock, provider)

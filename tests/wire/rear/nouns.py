@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from skerry.market.accounts import Account
-from skerry.market.selecting import Offer
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.wire.rear.documents import Credentials, Identity
+from skerry.market.provider.ledger.records import OfferRecord
+from skerry.market.terms.selectors import OfferSnapshot
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.market import Aggregation, Contact, Contract, Hold, Offer, Partition, Price
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.wire.rear.documents import CredentialsDocument, IdentityDocument
 
 START = 1_700_000_000.0
-OWNER = Identity("skerry.example", "key.north", "192.0.2.1:1323")
-CREDENTIALS = Credentials(
+OWNER = IdentityDocument("skerry.example", "key.north", "192.0.2.1:1323")
+CREDENTIALS = CredentialsDocument(
     "key.north", "skerry.example", "c-1.c2VjcmV0", "https://192.0.2.1:1323/api/contracts/c-1/door"
 )
 DOCUMENT = b"eyJhbGciOiJFZDI1NTE5In0.e30.c2lnbmF0dXJl"
 
 
-def room(cpu: int, memory: int, disk: int = 0) -> Room:
-    return Room(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
+def room(cpu: int, memory: int, disk: int = 0) -> Resources:
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
-FLAVOR = Flavor(
-    id=FlavorId("f-1"),
+FLAVOR = Offer(
+    id=OfferId("f-1"),
     provider=CloudId("key.north"),
     kind="k8slice",
     room=room(8000, 16384, 100),
@@ -40,8 +40,9 @@ FLAVOR = Flavor(
     location="NO",
     worker="node-1",
 )
-OFFER = Offer(FLAVOR, room(6000, 12288, 100))
-ACCOUNT = Account(FLAVOR, FLAVOR.whole, held=room(2000, 4096))
+OFFER = OfferSnapshot(FLAVOR, room(6000, 12288, 100))
+ACCOUNT = OfferRecord(FLAVOR, FLAVOR.whole, held=room(2000, 4096))
+CONTACT = Contact("south.example", "192.0.2.9:30000", "cool-firefly", "e30=")
 HOLD = Hold(
     id=HoldId("0123456789abcdef0123456789abcdef"),
     flavor=FLAVOR,
@@ -53,6 +54,7 @@ HOLD = Hold(
     total=Decimal("0.033333332"),
     duration_s=7200.0,
     notice_s=120.0,
+    contact=CONTACT,
 )
 CONTRACT = Contract(
     id=ContractId("c-1"),

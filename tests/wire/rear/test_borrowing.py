@@ -11,31 +11,44 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.events import EventLog
-from skerry.control.sessions import Sessions
-from skerry.control.tunnels import End, Tunnels
+from skerry.control.events.log import EventLog
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
-from skerry.market import borrowing
-from skerry.market.dealing import Bought, Standing
-from skerry.market.loans import Deal, Loan, Loans
-from skerry.market.peers import Peers
-from skerry.market.trading import Peer, State
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer import node_decisions
+from skerry.market.buyer.borrowed_node_controller import BorrowedNodeController
+from skerry.market.buyer.borrowed_node_session import PEER_LOSS_S
+from skerry.market.buyer.contract_table import BorrowedContractRecord, BorrowedContractTable, PendingContract
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.provider_client import RemoteContract, RemoteContractStatus
+from skerry.market.buyer.quotes import BorrowedContractState, MarketPeer
 from skerry.model import errors
-from skerry.model.ids import ContractId, FlavorId, HoldId, InstanceId, NodeId
-from skerry.model.members import Member
-from skerry.model.room import Room
-from skerry.model.sessions import Acknowledged, Down, Hello, OpenTunnel, Orders, Reports, Servers, Welcome
-from skerry.model.settings import EventSettings, FleetSettings, MarketSettings
+from skerry.model.ids import ContractId, HoldId, InstanceId, NodeId, OfferId
+from skerry.model.market_settings import MarketSettings
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import (
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    ServerList,
+    ServerMessage,
+    SessionConfig,
+    TunnelRequest,
+)
+from skerry.model.resources import Resources
+from skerry.model.settings import EventSettings, FleetSettings
 from skerry.model.statuses import NodeStatus
-from skerry.model.tunnels import LogsAsk
-from skerry.store.memory import MemoryStore
-from skerry.store.protocol import Delete
-from skerry.wire.nodes.links import LinkConnection
-from skerry.wire.rear.borrowing import Borrower
-from skerry.wire.rear.ends import UNNOTICED_S
+from skerry.model.streams import LogStreamRequest
+from skerry.store.fencing import LeadershipLost
+from skerry.store.local.memory import MemoryStore
+from skerry.store.protocol import Delete, Expect
+from skerry.transport.links.nodes.borrowed_session import BorrowedNodeConversations
+from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 from tests.control.test_sessions import FakeInstances
+from tests.market.markets import lead
 from tests.market.test_borrowing import LOAN
 from tests.support.deals import BUYER, SELLER
 from tests.support.fleets import FACTS, Fleet, fleet_on, instance_on
@@ -44,7 +57,7 @@ from tests.support.waiting import eventually
 SETTINGS = MarketSettings(drain_s=60.0, peer_silence_s=120.0)
 NODE = NodeId("borrowed-c1")
 BACK = NodeId("behind the door")
-MEMBER = Member(NODE, "boaster", "everywhere", address="198.51.100.7:1326", memory=10**6, cpus=10**6)
+MEMBER = ContinuumMember(NODE, "boaster", "everywhere", address="198.51.100.7:1326", memory=10**6, cpus=10**6)
 QUICK = Backoff(first_s=0.001, cap_s=0.01)
 
 
@@ -52,29 +65,29 @@ class FakeLandlord:
     """A provider with one contract, and a guest behind its door."""
 
     def __init__(self, ends_at: float) -> None:
-        self.now = Standing(ends_at, cell="running")
+        self.now = RemoteContractStatus(ends_at, cell="running")
         self.is_down = False
         self.refusal: errors.SkerryError | None = None
         self.released: list[str] = []
         self.doors = 0
         self.credentials: set[str] = set()
-        self.tunnels: list[OpenTunnel] = []
-        self.play: Callable[[End], Any] | None = None
-        self.guest: LinkConnection | None = None
-        self.welcome: Welcome | None = None
-        self.heard: list[Down] = []
-        self._told: Callable[[Standing], None] | None = None
+        self.tunnels: list[TunnelRequest] = []
+        self.play: Callable[[TunnelEndpoint], Any] | None = None
+        self.guest: TunnelConnection | None = None
+        self.welcome: SessionConfig | None = None
+        self.heard: list[ServerMessage] = []
+        self._told: Callable[[RemoteContractStatus], None] | None = None
         self._guests: list[asyncio.Future[None]] = []
 
     def _check(self) -> None:
         if self.is_down:
             raise errors.Unavailable("peer north cannot be reached")
 
-    async def purchase(self, hold: HoldId) -> Bought:
+    async def purchase(self, hold: HoldId) -> RemoteContract:
         self._check()
-        return Bought("c1", b"", f"{hold}.secret")
+        return RemoteContract("c1", b"", f"{hold}.secret")
 
-    async def standing(self, contract: ContractId) -> Standing:
+    async def standing(self, contract: ContractId) -> RemoteContractStatus:
         self._check()
         return self.now
 
@@ -84,13 +97,13 @@ class FakeLandlord:
 
     @asynccontextmanager
     async def door(
-        self, contract: ContractId, credential: str, told: Callable[[Standing], None]
-    ) -> AsyncIterator[End]:
+        self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
+    ) -> AsyncIterator[TunnelEndpoint]:
         self._check()
         if self.refusal is not None:
             raise self.refusal
         self.credentials.add(credential)
-        behind = Tunnels()
+        behind = TunnelBroker()
         async with behind.open(BACK, lambda id: self._come(behind, id)) as end:
             self.doors += 1
             self._told = told
@@ -98,14 +111,16 @@ class FakeLandlord:
             yield end
 
     @asynccontextmanager
-    async def tunnel(self, contract: ContractId, credential: str, tunnel: OpenTunnel) -> AsyncIterator[End]:
+    async def tunnel(
+        self, contract: ContractId, credential: str, tunnel: TunnelRequest
+    ) -> AsyncIterator[TunnelEndpoint]:
         self.tunnels.append(tunnel)
         self._check()
-        far = Tunnels()
+        far = TunnelBroker()
         async with far.open(BACK, lambda id: self._guests.append(self._dial(far, id))) as end:
             yield end
 
-    def _dial(self, far: Tunnels, id: str) -> asyncio.Future[None]:
+    def _dial(self, far: TunnelBroker, id: str) -> asyncio.Future[None]:
         async def dial() -> None:
             async with far.dialled(BACK, id) as end:
                 assert self.play is not None
@@ -113,15 +128,15 @@ class FakeLandlord:
 
         return asyncio.ensure_future(dial())
 
-    def _come(self, behind: Tunnels, id: str) -> None:
+    def _come(self, behind: TunnelBroker, id: str) -> None:
         self._guests.append(asyncio.ensure_future(self._live(behind, id)))
 
-    async def _live(self, behind: Tunnels, id: str) -> None:
+    async def _live(self, behind: TunnelBroker, id: str) -> None:
         """Be a guest: a node that says more of itself than it should."""
         async with behind.dialled(BACK, id) as end:
-            guest = LinkConnection(end)
-            boast = Hello(
-                "boaster", FACTS, Room(10**6, 10**6, 10**6), {"zone": "gold"}, "10.9.9.0/24", MEMBER
+            guest = TunnelConnection(end)
+            boast = NodeHello(
+                "boaster", FACTS, Resources(10**6, 10**6, 10**6), {"zone": "gold"}, "10.9.9.0/24", MEMBER
             )
             self.welcome = await guest.hello(boast)
             self.guest = guest
@@ -136,7 +151,7 @@ class FakeLandlord:
 
     async def hang_up(self) -> None:
         guests, self._guests = self._guests, []
-        await give_up(guests)
+        await cancel_and_wait(guests)
 
 
 class World:
@@ -147,12 +162,11 @@ class World:
         self.clock = fleet.clock
         self.landlord = landlord
         self.instances = FakeInstances(fleet.mirror)
-        self.sessions = Sessions(fleet.nodes, self.instances, FleetSettings())
+        self.sessions = NodeSessions(fleet.nodes, self.instances, FleetSettings())
         events = EventLog(fleet.store, fleet.clock, EventSettings())
-        self.loans = Loans(fleet.store, events)
-        self.peers = Peers(fleet.store, events, own=BUYER.cloud)
-        self.is_leading = True
-        self.borrower = Borrower(
+        self.loans = BorrowedContractTable(fleet.store, events)
+        self.peers = MarketPeerTable(fleet.store, events, own=BUYER.cloud)
+        self.borrower = BorrowedNodeController(
             self.loans,
             self.peers,
             lambda peer: landlord,
@@ -160,7 +174,7 @@ class World:
             fleet.nodes,
             fleet.clock,
             SETTINGS,
-            is_leading=lambda: self.is_leading,
+            converse=BorrowedNodeConversations(self.sessions, fleet.clock),
             backoff=QUICK,
         )
 
@@ -174,12 +188,12 @@ class World:
         finally:
             await self.borrower.let_go()
             await self.landlord.hang_up()
-            await give_up(loops)
+            await cancel_and_wait(loops)
 
     async def borrow(self) -> None:
         now = self.clock.now()
-        await self.peers.put(Peer("north", "http://north.example", SELLER.cloud), actor="ed")
-        deal = Deal("d1", "north", FlavorId("f"), LOAN.borrowed.room, 1, now, now + 20)
+        await self.peers.put(MarketPeer("north", "http://north.example", SELLER.cloud), actor="ed")
+        deal = PendingContract("d1", "north", OfferId("f"), LOAN.borrowed.room, 1, now, now + 20)
         await self.loans.begin(deal)
         await self.loans.keep(deal, LOAN)
 
@@ -193,10 +207,10 @@ class World:
         return await eventually(look, what="the borrower to come to it")
 
     async def opened(self) -> None:
-        await self.until(lambda: self.loan.borrowed.state is State.OPEN)
+        await self.until(lambda: self.loan.borrowed.state is BorrowedContractState.OPEN)
 
     @property
-    def loan(self) -> Loan:
+    def loan(self) -> BorrowedContractRecord:
         return self.loans.get("c1")
 
     @property
@@ -236,9 +250,11 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
             standing.view.room == LOAN.borrowed.taken
         )  # nothing is kept back for a machine that is not ours
         assert made.landlord.guest is not None
-        await made.landlord.guest.changed(Hello("again", FACTS, Room(10**6, 10**6, 10**6), member=MEMBER))
-        await made.landlord.guest.report(Reports(1))
-        await eventually(lambda: made.told(Acknowledged))
+        await made.landlord.guest.changed(
+            NodeHello("again", FACTS, Resources(10**6, 10**6, 10**6), member=MEMBER)
+        )
+        await made.landlord.guest.report(ReportBatch(1))
+        await eventually(lambda: made.told(ReportAck))
         assert made.fleet.nodes.get(NODE) == node
 
 
@@ -247,44 +263,48 @@ async def test_orders_arrive_and_the_whereabouts_of_servers_do_not() -> None:
         await made.opened()
         await made.fleet.bind(instance_on(NODE, "one"))
         await eventually(
-            lambda: any(order.instance == "one" for orders in made.told(Orders) for order in orders.orders)
+            lambda: any(
+                order.instance == "one" for orders in made.told(OrderUpdate) for order in orders.orders
+            )
         )
         made.sessions._sessions[NODE].tell_servers(("192.0.2.1:1324",))
         await made.fleet.bind(instance_on(NODE, "two"))
         await eventually(
-            lambda: any(order.instance == "two" for orders in made.told(Orders) for order in orders.orders)
+            lambda: any(
+                order.instance == "two" for orders in made.told(OrderUpdate) for order in orders.orders
+            )
         )
-        assert made.told(Servers) == []
+        assert made.told(ServerList) == []
 
 
 async def test_tunnels_go_to_the_provider_and_not_to_the_node() -> None:
     async with world() as made:
         await made.opened()
 
-        async def echo(end: End) -> None:
+        async def echo(end: TunnelEndpoint) -> None:
             while (frame := await end.receive()) is not None:
                 await end.send(frame.upper())
             await end.end()
 
         made.landlord.play = echo
-        async with made.sessions.open_tunnel(NODE, InstanceId("one"), LogsAsk(tail=3)) as near:
+        async with made.sessions.open_tunnel(NODE, InstanceId("one"), LogStreamRequest(tail=3)) as near:
             await near.send(b"hello")
             assert await near.receive() == b"HELLO"
             await near.end()
             assert await near.receive() is None
         (asked,) = made.landlord.tunnels
-        assert (asked.instance, asked.ask) == ("one", LogsAsk(tail=3))
-        assert made.told(OpenTunnel) == []
+        assert (asked.instance, asked.ask) == ("one", LogStreamRequest(tail=3))
+        assert made.told(TunnelRequest) == []
 
-        async def fail(end: End) -> None:
+        async def fail(end: TunnelEndpoint) -> None:
             await end.fail(errors.NotFound("there is no such instance"))
 
         made.landlord.play = fail
-        async with made.sessions.open_tunnel(NODE, InstanceId("none"), LogsAsk()) as near:
+        async with made.sessions.open_tunnel(NODE, InstanceId("none"), LogStreamRequest()) as near:
             with pytest.raises(errors.NotFound, match="no such instance"):
                 await near.receive()
         made.landlord.is_down = True
-        async with made.sessions.open_tunnel(NODE, InstanceId("one"), LogsAsk()) as near:
+        async with made.sessions.open_tunnel(NODE, InstanceId("one"), LogStreamRequest()) as near:
             with pytest.raises(errors.Unavailable, match="cannot be reached"):
                 await near.receive()
 
@@ -295,7 +315,7 @@ async def test_a_door_that_is_shut_is_opened_again_and_it_is_the_same_node() -> 
         await made.landlord.hang_up()
         await made.until(lambda: made.landlord.doors >= 2)
         await eventually(lambda: NODE in made.sessions._sessions)
-        assert made.loan.borrowed.state is State.OPEN
+        assert made.loan.borrowed.state is BorrowedContractState.OPEN
         assert len(await made.fleet.events("node.registered")) == 1
 
 
@@ -306,7 +326,7 @@ async def test_what_is_taken_back_is_drained_and_released_when_it_is_empty() -> 
         notice = made.clock.now() + 120
         made.landlord.tell(reclaim_at=notice, reason="repairs")
         await made.until(lambda: made.fleet.nodes.get(NODE).drain_by == notice)
-        assert made.loan.borrowed.state is State.DRAINING
+        assert made.loan.borrowed.state is BorrowedContractState.DRAINING
         assert made.landlord.released == []
         await remove(made.fleet, "one")
         await made.until(lambda: made.loan.is_done)
@@ -324,7 +344,9 @@ async def test_what_we_give_back_is_drained_and_released() -> None:
     async with world() as made:
         await made.opened()
         by = made.clock.now() + 60
-        await made.loans.change(ContractId("c1"), lambda loan: borrowing.leave(loan, by), actor="ann")
+        await made.loans.change(
+            ContractId("c1"), lambda loan: node_decisions.request_release(loan, by), actor="ann"
+        )
         await made.until(lambda: made.loan.is_done)
         assert (made.landlord.released, made.is_registered) == (["c1"], False)
         assert made.loan.borrowed.reason == "given back"
@@ -338,10 +360,10 @@ async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_b
         made.landlord.is_down = True
         await made.landlord.hang_up()
         await eventually(lambda: NODE not in made.sessions._sessions)
-        made.clock.advance(119 - UNNOTICED_S)
+        made.clock.advance(119 - PEER_LOSS_S)
         await made.borrower.tend()
         assert not made.loan.is_over
-        made.clock.advance(2 + UNNOTICED_S)
+        made.clock.advance(2 + PEER_LOSS_S)
         await made.until(lambda: made.loan.is_over)
         await made.until(lambda: not made.is_registered)
         assert made.loan.borrowed.reason == "nothing was heard of its provider for 120 s"
@@ -360,8 +382,8 @@ async def test_silence_counts_from_the_last_word_and_not_from_when_it_was_notice
         made.landlord.is_down = True
         await made.landlord.hang_up()
         await eventually(lambda: door.silent_s)
-        assert door.silent_s == UNNOTICED_S
-        made.clock.advance(120 - UNNOTICED_S)
+        assert door.silent_s == PEER_LOSS_S
+        made.clock.advance(120 - PEER_LOSS_S)
         await made.until(lambda: made.loan.is_over)
 
 
@@ -385,7 +407,7 @@ async def test_a_contract_that_ended_while_nobody_was_at_the_door_is_over(is_for
         made.landlord.now = replace(made.landlord.now, ended="released")
         if is_forgotten:
 
-            async def forgotten(contract: ContractId) -> Standing:
+            async def forgotten(contract: ContractId) -> RemoteContractStatus:
                 raise errors.NotFound("there is no such contract")
 
             made.landlord.standing = forgotten
@@ -411,40 +433,59 @@ async def test_another_server_that_leads_takes_over() -> None:
             fleet_on(made.fleet.store, made.clock, server="http://two:8080") as fleet,
             World(fleet, made.landlord).running() as other,
         ):
-            made.is_leading = False
-            await made.borrower.tend()
+            await made.borrower.let_go()
             await eventually(lambda: NODE not in made.sessions._sessions)
             await other.until(lambda: NODE in other.sessions._sessions)
-            assert other.loan.borrowed.state is State.OPEN
+            assert other.loan.borrowed.state is BorrowedContractState.OPEN
             assert len(await fleet.events("node.registered")) == 1
             by = made.clock.now()
-            await other.loans.change(ContractId("c1"), lambda loan: borrowing.leave(loan, by), actor="ann")
+            await other.loans.change(
+                ContractId("c1"), lambda loan: node_decisions.request_release(loan, by), actor="ann"
+            )
             await other.until(lambda: other.loan.is_done)
+
+
+async def test_a_server_that_no_longer_leads_neither_drains_nor_ends_anything() -> None:
+    async with world() as made:
+        await made.opened()
+        stale = await lead(made.fleet.store)
+        await lead(made.fleet.store)
+        made.landlord.tell(ended="withdrawn", reason="repairs")
+        with pytest.raises(LeadershipLost):
+            await made.borrower.tend(stale)
+        assert made.loan.borrowed.state is BorrowedContractState.OPEN
+        for late in (
+            made.fleet.nodes.drain(NODE, actor="market", fence=stale),
+            made.fleet.nodes.unregister(NODE, actor="market", force=True, fence=stale),
+        ):
+            with pytest.raises(LeadershipLost):
+                await late
+        assert made.fleet.nodes.get(NODE).status is NodeStatus.READY
 
 
 async def test_it_runs_by_itself() -> None:
     async with world() as made:
-        running = asyncio.ensure_future(made.borrower.run())
-        await eventually(lambda: made.loan.borrowed.state is State.OPEN)
+        running = asyncio.ensure_future(made.borrower.run(await lead(made.fleet.store)))
+        await eventually(lambda: made.loan.borrowed.state is BorrowedContractState.OPEN)
         assert made.fleet.nodes.get(NODE).status is NodeStatus.READY
         made.landlord.tell(ended="withdrawn", reason="repairs")
         await eventually(lambda: made.loan.is_done and not made.is_registered)
-        await give_up([running])
+        await cancel_and_wait([running])
 
 
 async def test_a_provider_that_has_news_without_end_is_listened_to_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("skerry.wire.rear.borrowing._PAUSE_S", 0.1)
+    monkeypatch.setattr("skerry.market.buyer.borrowed_node_controller._PAUSE_S", 0.1)
     looks: list[float] = []
     async with world() as made:
-        running = asyncio.ensure_future(made.borrower.run())
-        await eventually(lambda: made.loan.borrowed.state is State.OPEN)
+        running = asyncio.ensure_future(made.borrower.run(await lead(made.fleet.store)))
+        await eventually(lambda: made.loan.borrowed.state is BorrowedContractState.OPEN)
         trim = made.loans.trim
 
-        async def look(most: int) -> None:
+        async def look(most: int, *, fence: Expect | None) -> None:
             looks.append(asyncio.get_running_loop().time())
-            await trim(most)
+            await trim(most, fence=fence)
 
         monkeypatch.setattr(made.loans, "trim", look)
         numbers = iter(range(10**9))
@@ -454,5 +495,5 @@ async def test_a_provider_that_has_news_without_end_is_listened_to_now_and_then(
             return len(looks) >= 4
 
         await eventually(nag)
-        await give_up([running])
+        await cancel_and_wait([running])
     assert all(later - before >= 0.1 for before, later in itertools.pairwise(looks))

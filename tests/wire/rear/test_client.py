@@ -15,42 +15,44 @@ from aiohttp import web
 
 from skerry.kit import tls
 from skerry.kit.clock import ManualClock
-from skerry.market import bidding, dealing, signing
-from skerry.market.dealing import Standing
-from skerry.market.proofs import Prover
-from skerry.market.trading import Peer, Wish
+from skerry.market.buyer import provider_client, ranking
+from skerry.market.buyer.provider_client import RemoteContractStatus
+from skerry.market.buyer.quotes import CapacityRequest, MarketPeer
+from skerry.market.terms import signatures
+from skerry.market.terms.request_proofs import RequestSigner
 from skerry.model import errors
-from skerry.model.ids import ContractId, FlavorId, HoldId, InstanceId
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
-from skerry.model.sessions import OpenTunnel
-from skerry.model.statuses import Status
-from skerry.model.tunnels import GuestAsk, LogsAsk
-from skerry.wire.nodes import tunnels
-from skerry.wire.rear import asking
-from skerry.wire.rear.client import Client, Clients
+from skerry.model.ids import ContractId, HoldId, InstanceId, OfferId
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import InstanceStatus
+from skerry.model.streams import GuestStreamRequest, LogStreamRequest
+from skerry.transport.links.nodes import tunnel_codec
+from skerry.wire.rear import client_documents
+from skerry.wire.rear.client import RearClient, RearClientPool
 from tests.support.certificates import TestAuthority
 from tests.support.deals import BUYER, SELLER, room
+from tests.support.waiting import PATIENCE_S
 from tests.wire.rear import test_doors
 from tests.wire.rear.conftest import PARTS, WHOLE, Market
 from tests.wire.rear.test_doors import Hall
 
 hall = test_doors.hall
-F1 = FlavorId("f-1")
+F1 = OfferId("f-1")
 
 
 @asynccontextmanager
 async def client_of(
     url: str, cloud: str, clock: ManualClock | None = None, *, ca: str = "", timeout_s: float = 5.0
-) -> AsyncIterator[Client]:
-    clients = Clients(Prover(BUYER, clock or ManualClock()), timeout_s=timeout_s)
+) -> AsyncIterator[RearClient]:
+    clients = RearClientPool(RequestSigner(BUYER, clock or ManualClock()), timeout_s=timeout_s)
     try:
-        yield clients(Peer("north", url, cloud, ca))
+        yield clients(MarketPeer("north", url, cloud, ca))
     finally:
         await clients.close()
 
 
 @asynccontextmanager
-async def buyer_at(market: Market) -> AsyncIterator[Client]:
+async def buyer_at(market: Market) -> AsyncIterator[RearClient]:
     async with client_of(market.site.url, market.key.cloud, market.clock) as client:
         yield client
 
@@ -58,7 +60,7 @@ async def buyer_at(market: Market) -> AsyncIterator[Client]:
 async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
     await market.sell()
     async with buyer_at(market) as client:
-        (offer,) = await client.offers(Wish(room(2, 1024)))
+        (offer,) = await client.offers(CapacityRequest(room(2, 1024)))
         assert (offer.flavor.id, offer.flavor.room, offer.free) == (
             F1,
             room(8, 16384, 100),
@@ -67,7 +69,7 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
         held = await client.reserve(F1, room(2, 1024), 1, 600.0, key="once")
         assert await client.reserve(F1, room(2, 1024), 1, 600.0, key="once") == held
         bought = await client.purchase(held.id)
-        contract = dealing.check_contract(
+        contract = provider_client.check_contract(
             bought.document,
             seller=market.key.cloud,
             buyer=BUYER.cloud,
@@ -77,13 +79,15 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
             now=market.clock.now(),
         )
         assert (await client.purchase(held.id)).document == bought.document
-        await client.sign(contract.id, signing.countersign(BUYER, bought.document))
+        await client.sign(contract.id, signatures.countersign(BUYER, bought.document))
         assert market.ledger.contract(contract.id).countersigned
         until = contract.ends_at + 300
         longer = await client.renew(contract.id, until)
         assert await client.renew(contract.id, until) == longer
-        assert dealing.check_renewed(longer, contract, until=until, most=contract.price).ends_at == until
-        assert await client.standing(contract.id) == Standing(contract.ends_at + 300)
+        assert (
+            provider_client.check_renewed(longer, contract, until=until, most=contract.price).ends_at == until
+        )
+        assert await client.standing(contract.id) == RemoteContractStatus(contract.ends_at + 300)
         await market.ledger.reclaim(contract.id, actor="ed", reason="repairs")
         told = await client.standing(contract.id)
         assert (told.reclaim_at, told.reason) == (market.clock.now() + 120, "repairs")
@@ -97,12 +101,12 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
 async def test_refusals_keep_their_kind_and_their_words(market: Market) -> None:
     await market.sell()
     async with buyer_at(market) as client:
-        with pytest.raises(errors.NoRoom, match=r"peer north: .*lacks"):
+        with pytest.raises(errors.ResourcesExhausted, match=r"peer north: .*lacks"):
             await client.reserve(F1, room(64, 512), 1, None, key="a")
         with pytest.raises(errors.Unprocessable):
             await client.reserve(F1, room(1, 513), 1, None, key="b")
         with pytest.raises(errors.NotFound):
-            await client.reserve(FlavorId("none"), room(1, 512), 1, None, key="c")
+            await client.reserve(OfferId("none"), room(1, 512), 1, None, key="c")
         with pytest.raises(errors.NotFound):
             await client.cancel(HoldId("none"))
         held = await client.reserve(F1, room(1, 512), 1, None, key="d")
@@ -115,20 +119,20 @@ async def test_a_proof_for_another_cloud_is_refused_and_is_no_matter_of_our_own_
     market: Market,
 ) -> None:
     async with client_of(market.site.url, SELLER.cloud, market.clock) as client:
-        with pytest.raises(errors.Refused, match="the proof is for"):
-            await client.offers(Wish())
+        with pytest.raises(errors.FailedPrecondition, match="the proof is for"):
+            await client.offers(CapacityRequest())
 
 
 async def test_what_a_part_costs_is_known_before_it_is_held(market: Market) -> None:
     await market.sell()
     async with buyer_at(market) as client:
         await client.reserve(F1, room(1, 8192), 1, None, key="first")  # so that what is free is lopsided
-        (offer,) = await client.offers(Wish(room(2, 4096)))
-        found = bidding.meet("north", offer, Wish(room(2, 4096)))
+        (offer,) = await client.offers(CapacityRequest(room(2, 4096)))
+        found = ranking.quote_for("north", offer, CapacityRequest(room(2, 4096)))
         assert found is not None
         held = await client.reserve(F1, found.room, 1, None, key="second")
         assert held.price == found.price
-        dealing.check_reserved(held, room=found.room, count=1, most=found.price)
+        provider_client.check_hold(held, room=found.room, count=1, most=found.price)
 
 
 async def test_both_what_fits_exactly_and_what_is_larger_is_listed(market: Market) -> None:
@@ -140,13 +144,14 @@ async def test_both_what_fits_exactly_and_what_is_larger_is_listed(market: Marke
     )
     async with buyer_at(market) as client:
         found = {
-            offer.flavor.id: offer for offer in await client.offers(Wish(room(2, 1024), architecture="amd64"))
+            offer.flavor.id: offer
+            for offer in await client.offers(CapacityRequest(room(2, 1024), architecture="amd64"))
         }
         assert found.keys() == {"f-1", "whole"}
-        whole = found[FlavorId("whole")]
+        whole = found[OfferId("whole")]
         assert (whole.flavor.stock, whole.free, whole.count) == (3, room(24, 49152, 300), 3)
-        assert len(await client.offers(Wish())) == 4
-        odd = Wish(Room(Millicores(1500), Megabytes(700), Gigabytes(0)), architecture="amd64")
+        assert len(await client.offers(CapacityRequest())) == 4
+        odd = CapacityRequest(Resources(Millicores(1500), Megabytes(700), Gigabytes(0)), architecture="amd64")
         assert {offer.flavor.id for offer in await client.offers(odd)} == {"f-1", "whole"}
 
 
@@ -190,23 +195,38 @@ ITEM: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("body", "status", "kind", "words"),
     [
-        (b"<html>", 200, errors.Refused, "makes no sense: not valid JSON.*; set its URL"),
-        ([], 200, errors.Refused, "makes no sense"),
-        ({"Items": [{**ITEM, "FlavorID": "../x"}]}, 200, errors.Refused, "makes no sense"),
-        ({"Items": [{**ITEM, "ProviderID": "key.other"}]}, 200, errors.Refused, "not of its own"),
-        ({"Items": [{**ITEM, "Characteristics": {"Cpu": -1}}]}, 200, errors.Refused, "makes no sense"),
+        (b"<html>", 200, errors.FailedPrecondition, "makes no sense: not valid JSON.*; set its URL"),
+        ([], 200, errors.FailedPrecondition, "makes no sense"),
+        ({"Items": [{**ITEM, "FlavorID": "../x"}]}, 200, errors.FailedPrecondition, "makes no sense"),
+        ({"Items": [{**ITEM, "ProviderID": "key.other"}]}, 200, errors.FailedPrecondition, "not of its own"),
+        (
+            {"Items": [{**ITEM, "Characteristics": {"Cpu": -1}}]},
+            200,
+            errors.FailedPrecondition,
+            "makes no sense",
+        ),
         (
             {"Items": [{**ITEM, "Price": {"Amount": "1e999999999", "Currency": "EUR"}}]},
             200,
-            errors.Refused,
+            errors.FailedPrecondition,
             "makes no sense",
         ),
-        ({"Items": [{**ITEM, "Count": 2**31 - 1}]}, 200, errors.Refused, "makes no sense"),
-        ({"error": "who are you", "code": "unauthenticated"}, 401, errors.Refused, "peer north: who are you"),
+        ({"Items": [{**ITEM, "Count": 2**31 - 1}]}, 200, errors.FailedPrecondition, "makes no sense"),
+        (
+            {"error": "who are you", "code": "unauthenticated"},
+            401,
+            errors.FailedPrecondition,
+            "peer north: who are you",
+        ),
         ({"error": "a fault", "code": "internal"}, 500, errors.Unavailable, "peer north: a fault"),
         (b"busy", 503, errors.Unavailable, "it answers 503 and does not say why; set its URL"),
-        ({"error": "line\none\x1b[31m", "code": "no-room"}, 409, errors.NoRoom, r"line one \[31m"),
-        (b"", 302, errors.Refused, "it answers 302"),
+        (
+            {"error": "line\none\x1b[31m", "code": "no-room"},
+            409,
+            errors.ResourcesExhausted,
+            r"line one \[31m",
+        ),
+        (b"", 302, errors.FailedPrecondition, "it answers 302"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_in_words(
@@ -217,7 +237,7 @@ async def test_what_makes_no_sense_is_refused_in_words(
         client_of(url, SELLER.cloud) as client,
     ):
         with pytest.raises(kind, match=words):
-            await client.offers(Wish())
+            await client.offers(CapacityRequest())
 
 
 async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +251,7 @@ async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch: pytest.
 
     async with server(answer) as url, client_of(url, SELLER.cloud) as client:
         with pytest.raises(errors.TooLarge, match="more than 100000 bytes; buy of another"):
-            await client.offers(Wish())
+            await client.offers(CapacityRequest())
 
 
 async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
@@ -241,7 +261,7 @@ async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
 
     async with server(hang) as url, client_of(url, SELLER.cloud, timeout_s=0.1) as client:
         with pytest.raises(errors.TimedOut, match=r"peer north did not answer within 0\.1 s; try again"):
-            await client.offers(Wish())
+            await client.offers(CapacityRequest())
         with pytest.raises(errors.TimedOut):
             async with client.door(ContractId("c"), "c.secret", lambda _: None):
                 pass
@@ -249,7 +269,7 @@ async def test_a_peer_that_hangs_or_is_not_there_says_so() -> None:
         with pytest.raises(
             errors.Unavailable, match=f"peer north cannot be reached at {url}; set its URL anew"
         ):
-            await client.offers(Wish())
+            await client.offers(CapacityRequest())
 
 
 async def test_only_the_peers_own_ca_is_trusted_if_there_is_one(
@@ -262,14 +282,14 @@ async def test_only_the_peers_own_ca_is_trusted_if_there_is_one(
     async with server(saying({"Items": []}), context) as url:
         url = url.replace("127.0.0.1", "localhost")
         async with client_of(url, SELLER.cloud, ca=good.ca.read_text()) as client:
-            assert await client.offers(Wish()) == []
+            assert await client.offers(CapacityRequest()) == []
         for ca in (bad.ca.read_text(), ""):
             async with client_of(url, SELLER.cloud, ca=ca) as client:
-                with pytest.raises(errors.Refused, match="is not trusted"):
-                    await client.offers(Wish())
+                with pytest.raises(errors.FailedPrecondition, match="is not trusted"):
+                    await client.offers(CapacityRequest())
         async with client_of(url.replace("https", "http"), SELLER.cloud) as client:
             with pytest.raises(errors.SkerryError):
-                await client.offers(Wish())
+                await client.offers(CapacityRequest())
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
@@ -277,14 +297,14 @@ async def test_a_proxy_of_the_environment_is_not_used(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     async with buyer_at(market) as client:
-        assert await client.offers(Wish()) == []
+        assert await client.offers(CapacityRequest()) == []
 
 
 # Doors
 
 
 async def test_a_door_carries_frames_and_tells_how_the_contract_stands(hall: Hall) -> None:
-    told: list[Standing] = []
+    told: list[RemoteContractStatus] = []
     async with buyer_at(hall.market) as client, client.door(hall.id, hall.token, told.append) as end:
         await end.send(b"hello")
         assert await end.receive() == b"hello"
@@ -300,10 +320,10 @@ async def test_a_door_carries_frames_and_tells_how_the_contract_stands(hall: Hal
 
 async def test_a_door_that_does_not_open_says_why(hall: Hall) -> None:
     async with buyer_at(hall.market) as client:
-        with pytest.raises(errors.Refused, match="not the credential"):
+        with pytest.raises(errors.FailedPrecondition, match="not the credential"):
             async with client.door(hall.id, "c.wrong", lambda _: None):
                 pass
-        hall.seen(Status.SCHEDULING, "no node has room", node=None)
+        hall.seen(InstanceStatus.SCHEDULING, "no node has room", node=None)
         with pytest.raises(errors.Unavailable, match=r"peer north: .*no node has room"):
             async with client.door(hall.id, hall.token, lambda _: None):
                 pass
@@ -315,14 +335,14 @@ async def test_a_door_that_does_not_open_says_why(hall: Hall) -> None:
 
 
 async def test_a_tunnel_says_first_what_is_asked_for(hall: Hall) -> None:
-    asked = OpenTunnel("secret id", InstanceId("mine"), LogsAsk(tail=2))
+    asked = TunnelRequest("secret id", InstanceId("mine"), LogStreamRequest(tail=2))
     async with buyer_at(hall.market) as client:
         async with client.tunnel(hall.id, hall.token, asked) as end:
             await end.send(b"hello")
             assert await end.receive() == b"hello"
             await end.end()
             assert await end.receive() is None
-        assert hall.ways.asks[-1][2] == GuestAsk(InstanceId("mine"), LogsAsk(tail=2))
+        assert hall.ways.asks[-1][2] == GuestStreamRequest(InstanceId("mine"), LogStreamRequest(tail=2))
 
         async def fail(ask: Any, end: Any) -> None:
             raise errors.NotFound("there is no such instance")
@@ -367,7 +387,7 @@ async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: b
 async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("skerry.wire.rear.ends._PACE_S", 0.05)
+    monkeypatch.setattr("skerry.wire.rear.websocket_tunnel._PACE_S", 0.05)
     heard: list[float] = []
 
     async def answer(request: web.Request) -> web.WebSocketResponse:
@@ -375,11 +395,11 @@ async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
         await socket.prepare(request)
         for _ in range(4):
             await socket.send_str('{"contract": "c", "ends": "2030-01-01T00:00:00Z"}')
-        await socket.send_bytes(tunnels.END.SerializeToString())
+        await socket.send_bytes(tunnel_codec.END.SerializeToString())
         await socket.receive()
         return socket
 
-    def told(standing: Standing) -> None:
+    def told(standing: RemoteContractStatus) -> None:
         heard.append(asyncio.get_running_loop().time())
 
     async with (
@@ -402,10 +422,10 @@ async def test_a_provider_that_never_stops_sending_does_not_keep_us_from_going(
         await socket.prepare(request)
         with suppress(ConnectionError):
             while True:
-                await socket.send_bytes(tunnels.told_data(b"x" * 1000).SerializeToString())
+                await socket.send_bytes(tunnel_codec.encode_data(b"x" * 1000).SerializeToString())
         return socket
 
-    async with server(answer) as url, client_of(url, SELLER.cloud) as client, asyncio.timeout(10):
+    async with server(answer) as url, client_of(url, SELLER.cloud) as client, asyncio.timeout(PATIENCE_S):
         async with client.door(ContractId("c"), "c.secret", lambda _: None) as end:
             assert await end.receive() == b"x" * 1000
         with pytest.raises(errors.Unavailable, match="the connection to peer north ended"):
@@ -428,17 +448,54 @@ async def test_a_door_is_not_found_behind_a_redirect_nor_without_its_protocol() 
         (other, "does not speak skerry.door.v1; buy of"),
     ):
         async with server(answer) as url, client_of(url, SELLER.cloud) as client:
-            with pytest.raises(errors.Refused, match=words):
+            with pytest.raises(errors.FailedPrecondition, match=words):
                 async with client.door(ContractId("c"), "c.secret", lambda _: None):
                     pass
 
 
 def test_secrets_are_not_shown() -> None:
-    contract = asking.Contract("c", "document", asking.Credentials("secret"))
-    assert "secret" not in repr(asking.bought_of(contract)) + repr(contract)
+    contract = client_documents.ContractReply("c", "document", client_documents.CredentialsReply("secret"))
+    assert "secret" not in repr(client_documents.decode_contract(contract)) + repr(contract)
     with pytest.raises(errors.Invalid):
-        asking.bought_of(asking.Contract("c", "document", asking.Credentials("two\nlines")))
+        client_documents.decode_contract(
+            client_documents.ContractReply("c", "document", client_documents.CredentialsReply("two\nlines"))
+        )
 
 
 def test_a_duration_is_no_shorter_than_asked_for() -> None:
-    assert [asking.duration(seconds) for seconds in (1.0, 59.2, 7200)] == ["PT1S", "PT60S", "PT7200S"]
+    assert [client_documents.format_duration(seconds) for seconds in (1.0, 59.2, 7200)] == [
+        "PT1S",
+        "PT60S",
+        "PT7200S",
+    ]
+
+
+async def test_who_is_asked_whether_it_is_the_peer_may_be_closed_to_us(market: Market) -> None:
+    async with buyer_at(market) as client:
+        await client.check()
+
+    async def closed(request: web.Request) -> web.Response:
+        return web.json_response({"error": "ask to be let in", "code": "forbidden"}, status=403)
+
+    async with server(closed) as url, client_of(url, SELLER.cloud) as client:
+        await client.check()
+
+
+async def test_a_peer_of_another_key_says_whose_it_is(market: Market) -> None:
+    async with client_of(market.site.url, SELLER.cloud, market.clock) as client:
+        with pytest.raises(errors.FailedPrecondition, match=f"this provider is {market.key.cloud}"):
+            await client.check()
+
+
+async def test_plain_http_to_where_tls_is_spoken_is_refused_with_what_to_do() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(16)
+        writer.close()
+
+    listening = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening, client_of(url, SELLER.cloud) as client:
+        with pytest.raises(
+            errors.FailedPrecondition, match="hangs up on plain http; set its URL anew with https"
+        ):
+            await client.check()

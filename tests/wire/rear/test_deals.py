@@ -13,19 +13,21 @@ from msgspec.structs import replace
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, iso
-from skerry.kit.tasks import give_up
-from skerry.market import signing
-from skerry.market.keys import SigningKey
-from skerry.market.proofs import Prover
-from skerry.model.identity import Role
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Ending
-from skerry.model.room import Room
-from skerry.model.settings import MarketSettings
-from skerry.store.memory import MemoryStore
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.provider import node_offers
+from skerry.market.provider.node_offers import NodeSupply
+from skerry.market.terms import signatures
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import RequestSigner
+from skerry.model.callers import Role
+from skerry.model.ids import CloudId, NodeId, OfferId
+from skerry.model.market import EndReason
+from skerry.model.resources import Megabytes, Millicores, Resources
+from skerry.store.local.memory import MemoryStore
+from tests.support.deals import OPEN
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
-from tests.wire.rear.conftest import WHOLE, Market, market_of
+from tests.wire.rear.conftest import PARTS, WHOLE, Market, market_of
 from tests.wire.rear.nouns import FLAVOR
 
 
@@ -42,10 +44,10 @@ async def test_a_flavor_is_listed_reserved_and_bought(market: Market) -> None:
     assert bought.status == 200
     assert bought.json["Partition"] == {"Cpu": 2, "Memory": 1024, "EphemeralStorage": 0, "Count": 1}
     assert (bought.json["Buyer"], bought.json["Seller"]) == ("south", market.key.cloud)
-    verified = signing.verify(bought.json["Document"].encode())
+    verified = signatures.verify(bought.json["Document"].encode())
     assert (verified.contract.id, verified.seller.cloud) == (bought.json["ContractID"], market.key.cloud)
     account = market.ledger.flavor(verified.contract.flavor.id)
-    assert (account.sold.cpu, account.held, account.free.cpu) == (2000, Room(), 6000)
+    assert (account.sold.cpu, account.held, account.free.cpu) == (2000, Resources(), 6000)
 
 
 async def test_a_purchase_sent_again_is_the_same_to_the_byte_also_after_a_renewal(market: Market) -> None:
@@ -98,7 +100,7 @@ async def test_a_renewal_that_says_no_time_is_400(market: Market, body: dict[str
 
 
 async def test_what_is_taken_is_409_and_free_again_when_the_hold_is_given_up(market: Market) -> None:
-    await market.sell()
+    await market.sell(Characteristics={"Cpu": 8, "Memory": 16384})
     first = await market.reserve(8, 16384)
     taken = await market.post(
         "/api/reserveflavor", {"FlavorID": "f-1", "Partition": {"Cpu": 1, "Memory": 512}}
@@ -172,7 +174,7 @@ async def test_amounts_that_make_no_sense_are_400_and_change_nothing(market: Mar
     await market.sell()
     answer = await market.post("/api/reserveflavor", b'{"FlavorID": "f-1", "Partition": %s}' % part)
     assert (answer.status, answer.json["code"]) == (400, "invalid")
-    assert market.ledger.flavors()[0].held == Room()
+    assert market.ledger.flavors()[0].held == Resources()
 
 
 async def test_unknown_names_are_passed_over_and_told_of(market: Market) -> None:
@@ -228,10 +230,10 @@ async def test_who_hangs_up_is_no_longer_in_line(market: Market) -> None:
     desks = market.ledger._clerk._desks
     waiting = asyncio.ensure_future(market.reserve(Wait=20))
     await eventually(lambda: any(desk.line for desk in desks.values()))
-    await give_up([waiting])
+    await cancel_and_wait([waiting])
     await eventually(lambda: not desks)
     await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
-    assert [hold.ending for hold in market.ledger.holds()] == [Ending.CANCELLED]
+    assert [hold.ending for hold in market.ledger.holds()] == [EndReason.CANCELLED]
     assert (await market.reserve())["State"] == "held"
 
 
@@ -267,9 +269,14 @@ class Tardy:
     ],
 )
 async def test_what_was_made_at_another_server_just_now_is_known_here(
-    cloud: pki.Authority, provider: SigningKey, method: str, path: str, body: Any, state: str | None
+    cloud: pki.CertificateAuthority,
+    provider: SigningKey,
+    method: str,
+    path: str,
+    body: Any,
+    state: str | None,
 ) -> None:
-    clock, settings = ManualClock(), MarketSettings()
+    clock, settings = ManualClock(), OPEN
     store = MemoryStore(clock)
     async with (
         market_of(provider, clock, settings, store) as (other, _),
@@ -278,7 +285,7 @@ async def test_what_was_made_at_another_server_just_now_is_known_here(
     ):
         here = Market(site, await site.session(), ledger, rear, clock, provider)
         await other.publish(replace(FLAVOR, provider=provider.cloud, partition=None), actor="ed")
-        hold = await other.reserve(CloudId("south"), FlavorId("f-1"))
+        hold = await other.reserve(CloudId("south"), OfferId("f-1"))
         sale = await other.purchase(hold.id, CloudId("south"))
         data = None if body is None else json.dumps(body).encode()
         answer = await here.ask(method, path.format(hold=hold.id, contract=sale.contract.id), data=data)
@@ -322,7 +329,7 @@ async def test_a_body_cannot_name_another_buyer(market: Market) -> None:
 async def test_a_buyer_with_a_key_signs_each_request_and_the_contract(market: Market) -> None:
     await market.sell()
     key = SigningKey.generate()
-    prover = Prover(key, market.clock)
+    prover = RequestSigner(key, market.clock)
 
     async def ask(method: str, path: str, body: bytes = b"") -> Any:
         return await market.ask(method, path, data=body, headers=market.signed(prover, method, path, body))
@@ -333,17 +340,17 @@ async def test_a_buyer_with_a_key_signs_each_request_and_the_contract(market: Ma
     bought = await ask(
         "POST", "/api/purchaseflavor", b'{"TransactionID":"%s"}' % held.json["TransactionID"].encode()
     )
-    both = signing.countersign(key, bought.json["Document"].encode())
+    both = signatures.countersign(key, bought.json["Document"].encode())
     path = f"/api/contracts/{bought.json['ContractID']}/signature"
     kept = await ask("POST", path, b'{"Document":"%s"}' % both)
     assert (kept.status, kept.json["Countersigned"]) == (200, both.decode())
-    stranger = signing.countersign(key, bought.json["Document"].encode())[:-4] + b"AAAA"
+    stranger = signatures.countersign(key, bought.json["Document"].encode())[:-4] + b"AAAA"
     assert (await ask("POST", path, b'{"Document":"%s"}' % stranger)).status == 400
 
 
 async def test_a_proof_is_good_once_and_for_its_request_only(market: Market) -> None:
     await market.sell()
-    prover = Prover(SigningKey.generate(), market.clock)
+    prover = RequestSigner(SigningKey.generate(), market.clock)
     body = b'{"FlavorID":"f-1","Partition":{"Cpu":1,"Memory":512}}'
     path = "/api/reserveflavor"
     proof = market.signed(prover, "POST", path, body)
@@ -358,7 +365,7 @@ async def test_a_proof_is_good_once_and_for_its_request_only(market: Market) -> 
 
 
 async def test_a_key_opens_nothing_but_the_market(market: Market) -> None:
-    prover = Prover(SigningKey.generate(), market.clock)
+    prover = RequestSigner(SigningKey.generate(), market.clock)
     for path in ("/about", "/node/", "/token/"):
         assert (await market.get(path, headers=market.signed(prover, "GET", path))).status == 401
     sold = await market.post(
@@ -375,10 +382,118 @@ async def test_roles_may_do_what_the_table_says(market: Market) -> None:
     assert (await deployer.post("/api/flavors", WHOLE)).status == 403
 
 
-async def test_a_server_without_a_market_says_so(cloud: pki.Authority) -> None:
+async def test_a_server_without_a_market_says_so(cloud: pki.CertificateAuthority) -> None:
     async with serving(cloud) as site:
         session = await site.session()
         for path in ("/api/listflavors", "/api/v2/flavors", "/api/listflavours", "/api/contracts"):
             async with session.get(path) as answer:
                 assert answer.status == 503
                 assert "no market" in (await answer.json())["error"]
+
+
+async def test_a_renewal_into_the_past_is_refused_and_changes_nothing(market: Market) -> None:
+    await market.sell()
+    bought = await bought_of(market)
+    path = f"/api/contracts/{bought['ContractID']}"
+    for until in (market.clock.now(), market.clock.now() - 3600, 0.0):
+        refused = await market.post(f"{path}/renew", {"ExpirationTime": iso(until)})
+        assert (refused.status, refused.json["code"]) == (422, "unprocessable")
+    shown = (await market.get(path)).json
+    assert (shown["ExpirationTime"], shown["Renewals"]) == (bought["ExpirationTime"], 0)
+
+
+async def test_who_names_no_count_takes_as_few_as_may_be_taken_together(market: Market) -> None:
+    several = {"Aggregatable": {"MinCount": 2, "MaxCount": 4}}
+    await market.sell(WHOLE, Count=8, Policy=several)
+    await market.sell(FlavorID="parts", Policy={**PARTS["Policy"], **several})
+    for body, count in (
+        ({"FlavorID": "f-1"}, 2),
+        ({"FlavorID": "f-1", "Partition": {"Count": 3}}, 3),
+        ({"FlavorID": "parts", "Partition": {"Cpu": 1, "Memory": 512}}, 2),
+    ):
+        held = await market.post("/api/reserveflavor", body)
+        assert (held.status, held.json["Partition"]["Count"]) == (200, count), body
+    one = await market.post("/api/reserveflavor", {"FlavorID": "f-1", "Partition": {"Count": 1}})
+    assert one.status == 422, "who names a number is held to it"
+    part = {"cpu": "1", "memory": "1Gi"}
+    for path, body in (
+        ("/api/reserveflavour/f-1", {}),
+        ("/api/v2/reservations", {"flavorID": "parts", "configuration": {"data": part}}),
+    ):
+        held = await market.post(path, body)
+        assert held.status == 200, held.body
+        assert market.ledger.hold(held.json["transactionID"]).count == 2
+
+
+async def test_all_that_is_free_in_several_equal_parts_is_as_much_as_these_can_be(market: Market) -> None:
+    await market.sell(Policy={**PARTS["Policy"], "Aggregatable": {"MinCount": 3, "MaxCount": 4}})
+    held = await market.reserve()
+    assert held["Partition"] == {"Cpu": 2, "Memory": 5120, "EphemeralStorage": 33, "Count": 3}
+
+
+async def test_a_year_may_be_bought_where_365_days_may(market: Market) -> None:
+    await market.sell()
+    for duration, status in (("P365D", 200), ("P1Y", 200), ("P12M", 200), ("P1Y1D", 400), ("P366D", 400)):
+        body = {"FlavorID": "f-1", "Partition": {"Cpu": 1, "Memory": 512}, "Duration": duration}
+        assert (await market.post("/api/reserveflavor", body)).status == status, duration
+
+
+async def test_a_contract_may_be_renewed_up_to_a_year(market: Market) -> None:
+    await market.sell()
+    bought = await bought_of(market)
+    path = f"/api/contracts/{bought['ContractID']}/renew"
+    year = market.ledger.contract(bought["ContractID"]).contract.starts_at + 31_556_952
+    assert (await market.post(path, {"ExpirationTime": iso(year + 1)})).status == 422
+    assert (await market.post(path, {"ExpirationTime": iso(year)})).status == 200
+
+
+async def test_a_part_that_would_strand_the_rest_is_422_and_not_found_by_a_selector(market: Market) -> None:
+    """In a small market and in a large one, whose offers are looked at by columns."""
+    await market.sell()
+    for many in (1, 600):
+        for number in range(1, many):
+            await market.sell(FlavorID=f"more-{number}")
+        for cpu, memory, disk, is_sold in (
+            (8, 512, 0, False),
+            (1, 16384, 0, False),
+            (8, 16384, 0, False),
+            (8, 16384, 100, True),
+            (7, 15872, 100, True),
+        ):
+            part = {"Cpu": cpu, "Memory": memory, "EphemeralStorage": disk}
+            found = await market.post("/api/listflavors", {"Partition": part, "Limit": 1000})
+            assert len(found.json["Items"]) == many * is_sold, part
+            if many == 1 and not is_sold:
+                refused = await market.post("/api/reserveflavor", {"FlavorID": "f-1", "Partition": part})
+                assert (refused.status, refused.json["code"]) == (422, "unprocessable"), part
+
+
+async def test_what_no_node_can_deliver_is_said_when_it_is_asked_for(market: Market) -> None:
+    await market.sell()
+    has = Resources(Millicores(4000), Megabytes(8192))
+    node = NodeSupply(NodeId("n"), has, has)
+    supplies = [node]
+    market.ledger.follow_nodes(
+        lambda offer, asked, unplaced: node_offers.check_placement(supplies, asked, unplaced())
+    )
+    refused = await market.post(
+        "/api/reserveflavor", {"FlavorID": "f-1", "Partition": {"Cpu": 5, "Memory": 512}}
+    )
+    assert (refused.status, refused.json["code"]) == (409, "no-room")
+    assert "no node of this provider has 5 cores of cpu, 512 MB of memory free now" in refused.json["error"]
+    held = await market.reserve(2)
+    assert held["State"] == "held"
+    purchase = {"TransactionID": held["TransactionID"]}
+    more = {"FlavorID": "f-1", "Partition": {"Cpu": 2, "Memory": 512}}
+    silent = replace(node, takes_work=False, is_silent=True)
+    lack = "no node of this provider has 2 cores of cpu, 512 MB of memory free now, as "
+    for supplies[:], status, code, why in (
+        ([], 409, "no-room", "it has no node; choose another offer"),
+        ([silent], 503, "unavailable", "its nodes are silent; try again in a moment"),
+    ):
+        for body in (more, {**more, "Wait": 20}):
+            refused = await market.post("/api/reserveflavor", body)
+            assert (refused.status, refused.json["code"]) == (status, code)
+            assert refused.json["error"].startswith(lack + why)
+    supplies.clear()
+    assert (await market.post("/api/purchaseflavor", purchase)).status == 200, "a hold is honoured"

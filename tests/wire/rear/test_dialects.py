@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skerry.model.room import Room
+from skerry.model.resources import Resources
 from tests.wire.rear.conftest import WHOLE, Market
 
 # Reserve two cores and a gigabyte of `f-1`, and buy them, as each dialect says it.
@@ -52,9 +52,9 @@ async def test_a_deal_is_the_same_in_every_dialect(market: Market, deal: Any) ->
     await market.sell()
     id = await deal(market)
     contract = market.ledger.contract(id).contract
-    assert (contract.buyer, contract.room, contract.count) == ("south", Room(2000, 1024, 0), 1)
+    assert (contract.buyer, contract.room, contract.count) == ("south", Resources(2000, 1024, 0), 1)
     account = market.ledger.flavors()[0]
-    assert (account.held, account.sold) == (Room(), Room(2000, 1024, 0))
+    assert (account.held, account.sold) == (Resources(), Resources(2000, 1024, 0))
 
 
 async def test_without_a_part_every_dialect_takes_all_that_is_free(market: Market) -> None:
@@ -68,7 +68,7 @@ async def test_without_a_part_every_dialect_takes_all_that_is_free(market: Marke
         held = await market.post(path, body)
         assert held.status == 200
         (hold,) = [hold for hold in market.ledger.holds() if hold.ending is None]
-        assert hold.room == Room(8000, 16384, 100)
+        assert hold.room == Resources(8000, 16384, 100)
         await market.ask("DELETE", f"/api/reservations/{hold.id}")
 
 
@@ -88,8 +88,8 @@ async def test_v1_knows_the_largest_flavour_or_none(market: Market) -> None:
     assert await select(rangeSelector={"minMemory": "1025Mi"}) == "f-1"
     assert await select(architecture="arm64", type="k8slice") == "f-2"
     assert await select(matchSelector={"cpu": "8"}, rangeSelector={"minCpu": "1"}) == "400"
-    assert await select(matchSelector={"gpu": "1"}) == "422"
-    assert await select(rangeSelector={"minStorage": "10Gi"}) == "422"
+    assert await select(matchSelector={"gpu": "1"}) == "204"
+    assert await select(rangeSelector={"minStorage": "10Gi"}) == "204"
     assert await select(rangeSelector={"minStorage": "0", "minCpu": "16"}) == "f-2"
     assert await select(matchSelector={"cpu": "eight"}) == "400"
 

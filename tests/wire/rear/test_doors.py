@@ -15,62 +15,70 @@ import pytest
 import structlog
 from aiohttp import WSMsgType
 
-from skerry.control.census import Known, Listener
-from skerry.control.records import Held
-from skerry.control.tunnels import End, Tunnels
-from skerry.kit import jsonio, pki
+from skerry.control.instance_index import InstanceListener, InstanceRecord
+from skerry.control.records import Record
+from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
+from skerry.kit import json_codec, pki
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
-from skerry.market.credentials import Credentials
-from skerry.market.dealing import Standing
-from skerry.market.keys import SigningKey
-from skerry.market.lending import cell_of, spec_of
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer.provider_client import RemoteContractStatus
+from skerry.market.provider.contract_cells import cell_id_for, cell_spec_for
+from skerry.market.terms.contract_credentials import ContractCredentials
+from skerry.market.terms.keys import SigningKey
 from skerry.model import errors
-from skerry.model.identity import Role
+from skerry.model.callers import Role
 from skerry.model.ids import ContractId, InstanceId, NodeId
-from skerry.model.market import Ending
-from skerry.model.settings import MarketSettings
-from skerry.model.statuses import Status
-from skerry.model.tunnels import MAX_FRAME, Ask, Channel, Frame, GuestAsk, LogsAsk, SessionAsk
-from skerry.model.workloads import Instance, Observed
-from skerry.wire.proto import nodes_pb2 as pb
-from skerry.wire.rear import asking
-from skerry.wire.rear.door_texts import PROTOCOL, StandingText
-from skerry.wire.rear.porter import MAX_TUNNELS, Porter
-from tests.support.waiting import eventually
+from skerry.model.market import EndReason
+from skerry.model.statuses import InstanceStatus
+from skerry.model.streams import (
+    MAX_FRAME,
+    GuestSessionRequest,
+    GuestStreamRequest,
+    LogStreamRequest,
+    StreamRequest,
+    TunnelChannel,
+    TunnelFrame,
+)
+from skerry.model.workloads import Instance, ObservedState
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.wire.rear import client_documents
+from skerry.wire.rear.contract_status import PROTOCOL, ContractStatusMessage
+from skerry.wire.rear.tunnel_server import MAX_TUNNELS, ContractTunnelServer
+from tests.support.deals import OPEN
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.http.conftest import serving
 from tests.wire.http.talking import Answer
 from tests.wire.rear.conftest import Market, market_of
 from tests.wire.rear.nouns import CONTRACT, START
 
 N = NodeId("n")
-NodeSide = Callable[[Ask, End], Awaitable[None]]
+NodeSide = Callable[[StreamRequest, TunnelEndpoint], Awaitable[None]]
 
 
 class Cells:
     """Instances as a test wants them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
-        self._listeners: list[Listener] = []
+        self._known: dict[str, InstanceRecord] = {}
+        self._listeners: list[InstanceListener] = []
 
     def get(self, id: str) -> Instance:
         if id not in self._known:
             raise errors.NotFound("there is no such instance")
         return self._known[id].value
 
-    def listen(self, changed: Listener) -> Callable[[], None]:
+    def listen(self, changed: InstanceListener) -> Callable[[], None]:
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 
     def put(self, one: Instance) -> None:
-        before, after = self._known.get(one.id), Held(one, 1)
+        before, after = self._known.get(one.id), Record(one, 1)
         self._known[one.id] = after
         for changed in self._listeners:
             changed(before, after)
 
 
-async def echo(ask: Ask, end: End) -> None:
+async def echo(ask: StreamRequest, end: TunnelEndpoint) -> None:
     while (frame := await end.receive()) is not None:
         await end.send(frame)
     await end.end()
@@ -81,11 +89,13 @@ class Ways:
     """One node, which does what a test says with every tunnel that it is asked for."""
 
     node: NodeSide = echo
-    asks: list[tuple[NodeId, InstanceId, Ask]] = field(default_factory=list)
-    tunnels: Tunnels = field(default_factory=Tunnels)
+    asks: list[tuple[NodeId, InstanceId, StreamRequest]] = field(default_factory=list)
+    tunnels: TunnelBroker = field(default_factory=TunnelBroker)
 
     @asynccontextmanager
-    async def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> AsyncIterator[End]:
+    async def open_tunnel(
+        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+    ) -> AsyncIterator[TunnelEndpoint]:
         self.asks.append((node, instance, ask))
         tasks: list[asyncio.Future[None]] = []
 
@@ -102,14 +112,18 @@ class Ways:
             ) as end:
                 yield end
         finally:
-            await give_up(tasks)
+            await cancel_and_wait(tasks)
 
 
 @dataclass
 class Visits:
-    """Who is at its door."""
+    """Who is at its door, and who has ever come."""
 
     there: list[ContractId] = field(default_factory=list)
+    came: list[ContractId] = field(default_factory=list)
+
+    async def arrive(self, id: ContractId) -> None:
+        self.came.append(id)
 
     @asynccontextmanager
     async def visit(self, id: ContractId) -> AsyncIterator[None]:
@@ -127,11 +141,11 @@ class Door:
         self.socket = socket
 
     async def text(self) -> Any:
-        return json.loads(await self.socket.receive_str(timeout=20))
+        return json.loads(await self.socket.receive_str(timeout=PATIENCE_S))
 
     async def frame(self) -> pb.Frame:
         frame = pb.Frame()
-        frame.ParseFromString(await self.socket.receive_bytes(timeout=20))
+        frame.ParseFromString(await self.socket.receive_bytes(timeout=PATIENCE_S))
         return frame
 
     async def send(self, message: pb.Frame | pb.OpenTunnel) -> None:
@@ -139,7 +153,7 @@ class Door:
 
     async def closed(self) -> tuple[int, str]:
         """The code and the reason of the close, which comes next."""
-        message = await self.socket.receive(timeout=20)
+        message = await self.socket.receive(timeout=PATIENCE_S)
         assert message.type is WSMsgType.CLOSE, message
         return message.data, message.extra
 
@@ -162,10 +176,10 @@ class Hall:
     def token(self) -> str:
         return str(self.contract["Credentials"]["token"])
 
-    def seen(self, status: Status, reason: str = "", node: NodeId | None = N) -> None:
+    def seen(self, status: InstanceStatus, reason: str = "", node: NodeId | None = N) -> None:
         contract = self.market.ledger.contract(self.id).contract
-        observed = Observed(status, 1.0, reason)
-        self.cells.put(Instance(cell_of(self.id), spec_of(contract), 1.0, observed, node=node))
+        observed = ObservedState(status, 1.0, reason)
+        self.cells.put(Instance(cell_id_for(self.id), cell_spec_for(contract), 1.0, observed, node=node))
 
     async def open(self, what: str = "door") -> Door:
         socket = await self.market.session.ws_connect(
@@ -194,13 +208,13 @@ class Hall:
 
 
 @pytest.fixture
-async def hall(cloud: pki.Authority, provider: SigningKey) -> AsyncIterator[Hall]:
+async def hall(cloud: pki.CertificateAuthority, provider: SigningKey) -> AsyncIterator[Hall]:
     clock, cells, ways, visits = ManualClock(), Cells(), Ways(), Visits()
     with structlog.testing.capture_logs() as logs:
-        async with market_of(provider, clock, MarketSettings()) as (ledger, rear):
-            porter = Porter(
+        async with market_of(provider, clock, OPEN) as (ledger, rear):
+            porter = ContractTunnelServer(
                 ledger,
-                Credentials(provider),
+                ContractCredentials(provider),
                 cells,
                 ways,
                 visits,
@@ -215,7 +229,7 @@ async def hall(cloud: pki.Authority, provider: SigningKey) -> AsyncIterator[Hall
                 held = await market.reserve(2, 1024)
                 bought = await market.post("/api/purchaseflavor", {"TransactionID": held["TransactionID"]})
                 one = Hall(market, cells, ways, visits, bought.json)
-                one.seen(Status.RUNNING)
+                one.seen(InstanceStatus.RUNNING)
                 yield one
     assert one.token not in str(logs)
 
@@ -226,7 +240,7 @@ async def test_frames_go_both_ways_and_texts_tell_of_the_contract(hall: Hall) ->
     contract = hall.market.ledger.contract(hall.id).contract
     assert (told["contract"], told["ended"], told["cell"]) == (hall.id, None, "running")
     assert told["ends"] == hall.contract["ExpirationTime"]
-    assert hall.ways.asks == [(N, cell_of(hall.id), SessionAsk())]
+    assert hall.ways.asks == [(N, cell_id_for(hall.id), GuestSessionRequest())]
     await door.send(pb.Frame(data=b"hello"))
     assert (await door.frame()).data == b"hello"
     assert hall.visits.there == [hall.id]
@@ -239,7 +253,7 @@ async def test_frames_go_both_ways_and_texts_tell_of_the_contract(hall: Hall) ->
 async def test_every_change_is_told(hall: Hall) -> None:
     door = await hall.open()
     first = await door.text()
-    hall.seen(Status.CRASHED, "its node restarts")
+    hall.seen(InstanceStatus.CRASHED, "its node restarts")
     told = await door.text()
     assert (told["cell"], told["cell_reason"]) == ("crashed", "its node restarts")
     contract = hall.market.ledger.contract(hall.id).contract
@@ -256,8 +270,8 @@ async def test_every_change_is_told(hall: Hall) -> None:
 
 
 async def test_what_does_not_open_a_door_is_401(hall: Hall) -> None:
-    foreign = Credentials(SigningKey.generate()).of(hall.id)
-    others = Credentials(hall.market.key).of(ContractId("another"))
+    foreign = ContractCredentials(SigningKey.generate()).of(hall.id)
+    others = ContractCredentials(hall.market.key).of(ContractId("another"))
     for token in (
         None,
         "Bearer x",
@@ -276,15 +290,16 @@ async def test_a_contract_that_is_over_is_410(hall: Hall) -> None:
     answer = await hall.ask(token=hall.good)
     assert (answer.status, answer.json["code"]) == (410, "expired")
     assert "has been released" in answer.json["error"]
-    forgotten = Credentials(hall.market.key).of(ContractId("forgotten"))
+    forgotten = ContractCredentials(hall.market.key).of(ContractId("forgotten"))
     assert (await hall.ask(token=f"Skerry-Contract {forgotten}", id="forgotten")).status == 410
 
 
 async def test_a_cell_that_is_not_there_yet_is_503_with_the_reason(hall: Hall) -> None:
-    hall.seen(Status.SCHEDULING, "1 node: is cordoned", node=None)
+    hall.seen(InstanceStatus.SCHEDULING, "1 node: is cordoned", node=None)
     answer = await hall.ask(token=hall.good)
     assert answer.status == 503
     assert "SCHEDULING (1 node: is cordoned); try again" in answer.json["error"]
+    assert hall.visits.came == [hall.id], "that its buyer could not be let in is no fault of it"
     hall.cells._known.clear()
     answer = await hall.ask("tunnel", hall.good)
     assert (answer.status, "is being made" in answer.json["error"]) == (503, True)
@@ -292,7 +307,7 @@ async def test_a_cell_that_is_not_there_yet_is_503_with_the_reason(hall: Hall) -
 
 async def test_a_node_that_refuses_is_told_before_the_door_opens(hall: Hall) -> None:
     class Away(Ways):
-        def open_tunnel(self, node: NodeId, instance: InstanceId, ask: Ask) -> Any:
+        def open_tunnel(self, node: NodeId, instance: InstanceId, ask: StreamRequest) -> Any:
             raise errors.Unavailable("node n is not connected")
 
     porter = hall.market.rear.porter
@@ -322,7 +337,7 @@ async def test_who_comes_anew_takes_the_place_of_who_was_there(hall: Hall) -> No
 
 
 async def test_what_goes_wrong_at_the_node_is_a_frame_and_the_end(hall: Hall) -> None:
-    async def fail(ask: Ask, end: End) -> None:
+    async def fail(ask: StreamRequest, end: TunnelEndpoint) -> None:
         await end.receive()
         raise errors.Unavailable("this cell was taken back")
 
@@ -347,7 +362,7 @@ async def test_a_node_that_has_no_more_to_say_ends_the_visit(hall: Hall) -> None
 async def test_a_failure_of_the_buyer_reaches_the_node(hall: Hall) -> None:
     heard: list[str] = []
 
-    async def listen(ask: Ask, end: End) -> None:
+    async def listen(ask: StreamRequest, end: TunnelEndpoint) -> None:
         try:
             await end.receive()
         except errors.SkerryError as error:
@@ -384,18 +399,18 @@ async def test_a_message_that_is_too_large_or_text_ends_the_visit(hall: Hall) ->
 
 
 async def test_output_of_an_instance_in_the_cell_comes_by_a_tunnel(hall: Hall) -> None:
-    async def write(ask: Ask, end: End) -> None:
-        await end.send(Frame(Channel.OUTPUT, b"one\n").pack())
+    async def write(ask: StreamRequest, end: TunnelEndpoint) -> None:
+        await end.send(TunnelFrame(TunnelChannel.OUTPUT, b"one\n").pack())
         await end.end()
 
     hall.ways.node = write
     tunnel = await hall.open("tunnel")
     await tunnel.send(pb.OpenTunnel(id="ignored", instance="theirs", logs=pb.LogsAsk(tail=3)))
-    assert (await tunnel.frame()).data == Frame(Channel.OUTPUT, b"one\n").pack()
+    assert (await tunnel.frame()).data == TunnelFrame(TunnelChannel.OUTPUT, b"one\n").pack()
     assert (await tunnel.frame()).WhichOneof("frame") == "end"
     assert (await tunnel.closed())[0] == 1000
-    ask = GuestAsk(InstanceId("theirs"), LogsAsk(tail=3))
-    assert hall.ways.asks == [(N, cell_of(hall.id), ask)]
+    ask = GuestStreamRequest(InstanceId("theirs"), LogStreamRequest(tail=3))
+    assert hall.ways.asks == [(N, cell_id_for(hall.id), ask)]
 
 
 async def test_a_program_is_spoken_to_by_a_tunnel(hall: Hall) -> None:
@@ -473,7 +488,7 @@ async def test_the_store_never_sees_a_credential(hall: Hall) -> None:
 
 def test_what_a_buyer_is_told_of_its_contract_is_what_it_reads() -> None:
     taken_back = msgspec.structs.replace(CONTRACT, reclaim_at=START + 65, reason="repairs")
-    text = jsonio.encode(StandingText.of(taken_back, "running", "", START)).decode()
+    text = json_codec.encode(ContractStatusMessage.of(taken_back, "running", "", START)).decode()
     assert json.loads(text) == {
         "contract": CONTRACT.id,
         "ends": "2023-11-15T00:13:50.000Z",
@@ -483,13 +498,15 @@ def test_what_a_buyer_is_told_of_its_contract_is_what_it_reads() -> None:
         "cell": "running",
         "cell_reason": "",
     }
-    assert asking.standing_in(text) == Standing(CONTRACT.ends_at, START + 65, "repairs", "", "running", "")
+    assert client_documents.decode_status_message(text) == RemoteContractStatus(
+        CONTRACT.ends_at, START + 65, "repairs", "", "running", ""
+    )
 
 
 def test_a_buyer_is_told_how_its_contract_ended() -> None:
     def ended(now: float, **changes: Any) -> str | None:
-        return StandingText.of(msgspec.structs.replace(CONTRACT, **changes), "", "", now).ended
+        return ContractStatusMessage.of(msgspec.structs.replace(CONTRACT, **changes), "", "", now).ended
 
     assert ended(CONTRACT.ends_at) == "expired"
     assert ended(START, reclaim_at=START) == "withdrawn"
-    assert ended(START, ending=Ending.RELEASED) == "released"
+    assert ended(START, ending=EndReason.RELEASED) == "released"

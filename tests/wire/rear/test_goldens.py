@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from skerry.kit import jsonio
-from skerry.market.accounts import Sale, Withdrawal
-from skerry.market.changes import Changed
-from skerry.wire.rear import documents, documents_v1, documents_v2, messages, news, xml
-from skerry.wire.rear.documents_v2 import AdditionalInformation, IdentityV2
+from skerry.kit import json_codec
+from skerry.market.provider.ledger.changelog import OfferChange
+from skerry.market.provider.ledger.records import ContractRecord, OfferWithdrawal
+from skerry.wire.rear import change_messages, documents, documents_v1, documents_v2, messages, messages_xml
 from tests.wire.rear.nouns import (
     ACCOUNT,
+    CONTACT,
     CONTRACT,
     CREDENTIALS,
     DOCUMENT,
@@ -32,7 +32,6 @@ from tests.wire.rear.nouns import (
 )
 
 FOLDER = Path(__file__).parent / "golden"
-BUYER_V2 = IdentityV2("south", "192.0.2.9:30000", "south.example", AdditionalInformation("cool-firefly"))
 WHOLE = msgspec.structs.replace(
     FLAVOR, partition=None, aggregation=None, gpus=0, expires_at=None, location=""
 )
@@ -43,7 +42,7 @@ CHEAPER = msgspec.structs.replace(
     ),
     held=room(0, 0),
 )
-GONE = msgspec.structs.replace(CHEAPER, withdrawn=Withdrawal(START + 90, "repairs", reclaims=True))
+GONE = msgspec.structs.replace(CHEAPER, withdrawn=OfferWithdrawal(START + 90, "repairs", reclaims=True))
 
 DOCUMENTS: dict[str, Callable[[], Any]] = {
     "document-flavor": lambda: documents.flavor_document(OFFER, OWNER),
@@ -53,24 +52,24 @@ DOCUMENTS: dict[str, Callable[[], Any]] = {
     "document-transaction": lambda: documents.transaction_document(HOLD, START, "south.example", "192.0.2.9"),
     "document-contract": lambda: documents.contract_document(CONTRACT, DOCUMENT, OWNER, CREDENTIALS),
     "document-contract-state": lambda: documents.contract_state(
-        Sale(CONTRACT, DOCUMENT, countersigned=DOCUMENT), OWNER, START + 60
+        ContractRecord(CONTRACT, DOCUMENT, countersigned=DOCUMENT), OWNER, START + 60
     ),
-    "v1-flavour": lambda: documents_v1.flavour(OFFER, OWNER),
-    "v1-transaction": lambda: documents_v1.transaction(HOLD, "cool-firefly"),
-    "v1-purchased": lambda: documents_v1.purchased(CONTRACT, DOCUMENT, OWNER, CREDENTIALS),
+    "v1-flavour": lambda: documents_v1.flavour_v1(OFFER, OWNER),
+    "v1-transaction": lambda: documents_v1.transaction_v1(HOLD),
+    "v1-purchased": lambda: documents_v1.purchase_result_v1(CONTRACT, DOCUMENT, OWNER, CREDENTIALS, CONTACT),
     "v2-flavor": lambda: documents_v2.flavor_v2(OFFER, OWNER),
     "v2-flavor-whole": lambda: documents_v2.flavor_v2(
         msgspec.structs.replace(OFFER, flavor=WHOLE, free=WHOLE.whole), OWNER
     ),
-    "v2-transaction": lambda: documents_v2.transaction_v2(HOLD, BUYER_V2),
-    "v2-contract": lambda: documents_v2.contract_v2(CONTRACT, DOCUMENT, OWNER, CREDENTIALS),
+    "v2-transaction": lambda: documents_v2.transaction_v2(HOLD),
+    "v2-contract": lambda: documents_v2.contract_v2(CONTRACT, DOCUMENT, OWNER, CREDENTIALS, CONTACT),
 }
-MESSAGES: dict[str, Callable[[], messages.FromServer | None]] = {
+MESSAGES: dict[str, Callable[[], messages.ServerSubscriptionMessage | None]] = {
     "subscribed": lambda: messages.SubscribedMessage("mine", 41, False, 1),
     "unsubscribed": lambda: messages.UnsubscribedMessage("mine"),
-    "snapshot": lambda: news.snapshot_of(OWNER, ACCOUNT, 41),
-    "refresh": lambda: news.message_of(OWNER, 42, Changed(ACCOUNT, CHEAPER)),
-    "withdraw": lambda: news.message_of(OWNER, 43, Changed(CHEAPER, GONE)),
+    "snapshot": lambda: change_messages.snapshot_message(OWNER, ACCOUNT, 41),
+    "refresh": lambda: change_messages.change_message(OWNER, 42, OfferChange(ACCOUNT, CHEAPER)),
+    "withdraw": lambda: change_messages.change_message(OWNER, 43, OfferChange(CHEAPER, GONE)),
     "reset": lambda: messages.ResetMessage("too slow", 44, 0),
     "heartbeat": lambda: messages.HeartbeatMessage(45),
     "error": lambda: messages.ErrorMessage("invalid", "<that> & this"),
@@ -86,7 +85,7 @@ def check(name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_written_as_their_golden_files(name: str) -> None:
-    written = msgspec.json.format(jsonio.encode(DOCUMENTS[name]()), indent=2)
+    written = msgspec.json.format(json_codec.encode(DOCUMENTS[name]()), indent=2)
     check(f"{name}.json", written + b"\n")
 
 
@@ -94,8 +93,8 @@ def test_documents_are_written_as_their_golden_files(name: str) -> None:
 def test_messages_are_written_as_their_golden_files(name: str) -> None:
     message = MESSAGES[name]()
     assert message is not None
-    check(f"message-{name}.json", msgspec.json.format(messages.written(message), indent=2) + b"\n")
-    check(f"message-{name}.xml", xml.written(message) + b"\n")
+    check(f"message-{name}.json", msgspec.json.format(messages.encode(message), indent=2) + b"\n")
+    check(f"message-{name}.xml", messages_xml.encode(message) + b"\n")
 
 
 def test_there_is_no_golden_file_that_nobody_checks() -> None:

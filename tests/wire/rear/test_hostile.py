@@ -17,13 +17,14 @@ from structlog.testing import capture_logs
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock
-from skerry.market import proofs, signing
-from skerry.market.keys import SigningKey
-from skerry.market.proofs import Prover
+from skerry.market.terms import request_proofs, signatures
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import RequestSigner
 from skerry.model.ids import CloudId
-from skerry.model.settings import MarketSettings
+from skerry.model.market_settings import MarketSettings
 from tests.support import deals
 from tests.support.deals import BUYER, STRANGER
+from tests.support.waiting import PATIENCE_S
 from tests.wire.http.conftest import serving
 from tests.wire.http.talking import Answer
 from tests.wire.rear.conftest import PARTS, Market, market_of
@@ -69,7 +70,7 @@ def proof(
     ahead_s: float = 0.0,
 ) -> str:
     clock = ManualClock(market.clock.now() + ahead_s)
-    return Prover(key, clock).header(audience or market.key.cloud, method, path, body)
+    return RequestSigner(key, clock).header(audience or market.key.cloud, method, path, body)
 
 
 def changed(text: str, part: int, change: Callable[[bytes], bytes]) -> str:
@@ -88,7 +89,9 @@ def unsigned(market: Market) -> str:
 def named_otherwise(market: Market) -> str:
     """A proof whose claims name the buyer, signed by another key, which it names."""
     claims = json.loads(deals.decoded(proof(market).split(".")[1].encode()))
-    header = json.dumps({"alg": "Ed25519", "jwk": STRANGER.public.as_jwk(), "typ": proofs.TYPE}).encode()
+    header = json.dumps(
+        {"alg": "Ed25519", "jwk": STRANGER.public.as_jwk(), "typ": request_proofs.TYPE}
+    ).encode()
     return f"Skerry-Proof {deals.forged('stranger', header, json.dumps(claims).encode()).decode()}"
 
 
@@ -107,7 +110,9 @@ BAD_PROOFS: dict[str, tuple[Shown, str]] = {
     "not signed": (unsigned, "alg is none"),
     "signed by somebody else": (named_otherwise, f"but {STRANGER.cloud} signed it"),
     "signed as something else": (
-        lambda market: f"Skerry-Proof {signing.Signer(BUYER, signing.CONTRACT).sign(b'{}').decode()}",
+        lambda market: (
+            f"Skerry-Proof {signatures.PayloadSigner(BUYER, signatures.CONTRACT).sign(b'{}').decode()}"
+        ),
         "signed as a contract",
     ),
     "nothing": (lambda _: "Skerry-Proof ", "cut off"),
@@ -154,7 +159,7 @@ async def test_who_only_looks_writes_nothing_and_does_not_look_twice_with_one_pr
 async def test_a_proof_that_something_was_held_with_is_kept_in_the_store(market: Market) -> None:
     await market.sell()
     await market.post(RESERVE, BODY, headers={"Authorization": proof(market)})
-    (kept,) = (await market.rear.proofs._store.range(proofs.PREFIX)).entries
+    (kept,) = (await market.rear.proofs._store.range(request_proofs.PREFIX)).entries
     assert BUYER.cloud in kept.key
 
 
@@ -193,14 +198,17 @@ async def test_a_buyer_signs_the_terms_that_were_agreed_on_and_no_others(market:
     await market.sell()
     contract, other = await bought(market, 1), await bought(market, 2)
     id, text = contract["ContractID"], contract["Document"].encode()
-    good = signing.countersign(BUYER, text)
+    good = signatures.countersign(BUYER, text)
     cheaper = text.split(b".")
     cheaper[1] = deals.encoded(deals.decoded(cheaper[1]).replace(b'"total":"0.', b'"total":"0.00'))
     async with untouched(market):
         for document, words in (
-            (signing.countersign(BUYER, other["Document"].encode()), "other terms"),
-            (signing.Signer(BUYER, signing.COUNTERSIGNED).sign(b".".join(cheaper)), "not good"),
-            (signing.Signer(STRANGER, signing.COUNTERSIGNED).sign(text), f"but {STRANGER.cloud} signed"),
+            (signatures.countersign(BUYER, other["Document"].encode()), "other terms"),
+            (signatures.PayloadSigner(BUYER, signatures.COUNTERSIGNED).sign(b".".join(cheaper)), "not good"),
+            (
+                signatures.PayloadSigner(STRANGER, signatures.COUNTERSIGNED).sign(text),
+                f"but {STRANGER.cloud} signed",
+            ),
             (text, "lacks the buyer's signature"),
             (deals.with_header(good, alg="none"), "alg is none"),
             (deals.with_header(good, alg="HS256"), "only Ed25519"),
@@ -214,7 +222,7 @@ async def test_a_buyer_signs_the_terms_that_were_agreed_on_and_no_others(market:
     renewed = await market.post(path, body, headers={"Authorization": proof(market, path=path, body=body)})
     async with untouched(market):
         says(await sign(market, id, good), 400, "invalid", "other terms")
-    kept = await sign(market, id, signing.countersign(BUYER, renewed.json["Document"].encode()))
+    kept = await sign(market, id, signatures.countersign(BUYER, renewed.json["Document"].encode()))
     assert kept.status == 200
 
 
@@ -335,18 +343,18 @@ async def test_xml_that_means_no_good_is_answered_and_the_connection_stays(
     client = await Subscriber.of(market, "rear.v1.xml")
     async with untouched(market):
         await client.socket.send_str(message)
-        said = await client.socket.receive_str(timeout=20)
+        said = await client.socket.receive_str(timeout=PATIENCE_S)
         assert said.startswith("<ErrorMessage>")
         assert words in said
         await client.socket.send_str("<SubscribeMessage><All>true</All></SubscribeMessage>")
-        assert (await client.socket.receive_str(timeout=20)).startswith("<SubscribedMessage>")
+        assert (await client.socket.receive_str(timeout=PATIENCE_S)).startswith("<SubscribedMessage>")
 
 
 # Limits.
 
 
 async def test_a_buyer_that_holds_everything_and_never_pays_gets_its_share_and_then_nothing(
-    cloud: pki.Authority, provider: SigningKey
+    cloud: pki.CertificateAuthority, provider: SigningKey
 ) -> None:
     clock = ManualClock()
     settings = MarketSettings(hold_s=60, hold_percent=50, max_holds=3, max_lapsed=4)
@@ -356,11 +364,11 @@ async def test_a_buyer_that_holds_everything_and_never_pays_gets_its_share_and_t
             serving(cloud, rear=rear) as site,
         ):
             market = Market(site, await site.session(), ledger, rear, clock, provider)
-            await market.sell()
+            await market.sell(Characteristics={"Cpu": 8, "Memory": 16384})
             greedy, honest = await market.buyer(), await market.buyer()
 
             async def reserve(who: Market, cpu: int) -> Answer:
-                body = {"FlavorID": "f-1", "Partition": {"Cpu": cpu, "Memory": 512 * cpu}}
+                body = {"FlavorID": "f-1", "Partition": {"Cpu": cpu, "Memory": 2048 * cpu}}
                 return await who.post(RESERVE, body)
 
             says(await reserve(greedy, 8), 422, "unprocessable", "at most 50 %")

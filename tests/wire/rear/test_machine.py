@@ -30,10 +30,11 @@ from hypothesis.stateful import (
 )
 
 from skerry.kit.clock import ManualClock
-from skerry.market import signing
-from skerry.market.keys import SigningKey
-from skerry.model.ids import ContractId, FlavorId
-from skerry.model.settings import MarketSettings
+from skerry.market.terms import signatures
+from skerry.market.terms.keys import SigningKey
+from skerry.model.ids import ContractId, OfferId
+from skerry.model.market_settings import MarketSettings
+from tests.support.waiting import PATIENCE_S
 from tests.wire.http.talking import Answer
 from tests.wire.rear.worlds import CORE_MB, World
 
@@ -124,7 +125,7 @@ class Machine(RuleBasedStateMachine):
         self.keys = 0
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
+        return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE_S))
 
     def each(self, work: Callable[[World], Coroutine[Any, Any, T]]) -> list[T]:
         """The same in every market, at once."""
@@ -254,7 +255,7 @@ class Machine(RuleBasedStateMachine):
         for world, answer in zip(self.worlds, answers, strict=True):
             id, document = world.contract(answer)
             deal.contracts.append(id)
-            terms = signing.verify(document, seller=self.key.cloud).contract
+            terms = signatures.verify(document, seller=self.key.cloud).contract
             assert (terms.id, terms.hold, terms.buyer) == (id, hold, deal.ask[0])
             assert (terms.taken.cpu, terms.taken.memory) == (deal.cpu * 1000, deal.cpu * CORE_MB)
             assert (terms.price.amount, terms.count) == (deal.price, deal.ask[3])
@@ -368,7 +369,7 @@ class Machine(RuleBasedStateMachine):
     def everything_adds_up_in_every_market(self) -> None:
         for world in self.worlds:
             for id in self.model.price:
-                account = world.ledger.flavor(FlavorId(id))
+                account = world.ledger.flavor(OfferId(id))
                 assert account.free + account.held + account.sold == account.capacity
                 assert account.capacity.cpu == SIZE[id] * 1000
                 assert account.free.cpu == self.model.free(id, self.now) * 1000

@@ -9,11 +9,11 @@ import pytest
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, iso
-from skerry.kit.tasks import give_up
-from skerry.market.keys import SigningKey
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.terms.keys import SigningKey
 from skerry.model import errors
-from skerry.model.settings import MarketSettings
-from skerry.wire.rear import offers
+from skerry.model.market_settings import MarketSettings
+from skerry.wire.rear import flavors
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.rear.conftest import PARTS, WHOLE, Market, market_of
@@ -157,7 +157,7 @@ async def test_one_that_is_withdrawn_is_not_listed_but_can_be_looked_at(market: 
 
 
 async def test_what_changes_is_taken_in_also_if_nobody_looks_and_if_it_is_no_longer_kept(
-    cloud: pki.Authority, provider: SigningKey
+    cloud: pki.CertificateAuthority, provider: SigningKey
 ) -> None:
     clock = ManualClock()
     async with (
@@ -180,14 +180,14 @@ async def test_what_changes_is_taken_in_also_if_nobody_looks_and_if_it_is_no_lon
         for id in ("f-0", "f-3", "f-4"):
             await market.ask("DELETE", f"/api/flavors/{id}")
         following = asyncio.ensure_future(rear.shelf.run())
-        await eventually(lambda: len(rear.shelf._catalogue) == 2)
-        await give_up([following])
+        await eventually(lambda: len(rear.shelf._catalog) == 2)
+        await cancel_and_wait([following])
         listed = (await market.get("/api/listflavors")).json["Items"]
         assert [item["FlavorID"] for item in listed] == ["f-2", "f-5"]
 
 
 async def test_one_flavor_more_than_may_be_offered_is_413_as_is_said(
-    cloud: pki.Authority, provider: SigningKey
+    cloud: pki.CertificateAuthority, provider: SigningKey
 ) -> None:
     clock = ManualClock()
     async with (
@@ -198,7 +198,7 @@ async def test_one_flavor_more_than_may_be_offered_is_413_as_is_said(
         await market.sell()
         refused = await market.post("/api/flavors", {**PARTS, "FlavorID": "f-2"})
         assert (refused.status, refused.json["code"]) == (413, "too-large")
-        assert errors.TooLarge in offers.publish.raises
+        assert errors.TooLarge in flavors.publish.raises
 
 
 async def test_an_offer_that_ends_is_gone_at_that_moment_and_hides_no_other(market: Market) -> None:
@@ -259,3 +259,24 @@ async def test_several_whole_ones_are_taken_together(market: Market) -> None:
     assert item["Count"] == 1
     too_many = await market.post("/api/reserveflavor", {"FlavorID": "f-1", "Partition": {"Count": 3}})
     assert too_many.status == 422
+
+
+async def test_a_part_without_a_count_finds_what_reserving_it_without_a_count_takes(market: Market) -> None:
+    three = {"Aggregatable": {"MinCount": 3, "MaxCount": 4}}
+    await market.sell()
+    await market.sell(FlavorID="f-2", Policy={**PARTS["Policy"], **three})
+    await market.sell(WHOLE, FlavorID="f-3", Count=3, Policy=three)
+    part, large = {"Cpu": 2, "Memory": 1024}, {"Cpu": 3, "Memory": 1024}
+    whole = {"Cpu": 8, "Memory": 16384, "EphemeralStorage": 100}
+    assert await chosen(market, Partition=part) == ["f-1", "f-2"]
+    assert await chosen(market, Partition={**part, "Count": 1}) == ["f-1"]
+    assert await chosen(market, Partition=large) == ["f-1"], "three of these are more than there is"
+    assert await chosen(market, Partition=whole) == ["f-1", "f-3"]
+    assert await chosen(market, Partition={}) == ["f-1", "f-2", "f-3"]
+    price = {"Currency": "EUR", "Period": "PT1H"}
+    each = {"FlavorID": "f-2", "Partition": part}
+    held = (await market.post("/api/reserveflavor", each)).json
+    assert held["Partition"]["Count"] == 3
+    for amount, found in ((held["Price"]["Amount"], ["f-1", "f-2"]), ("0.02", ["f-1"])):
+        await market.ask("DELETE", f"/api/reservations/{held['TransactionID']}")
+        assert await chosen(market, Partition=part, MaxPrice={**price, "Amount": amount}) == found, amount

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.model import errors
-from skerry.model.room import MOST
+from skerry.model.resources import MAX_AMOUNT
 from skerry.wire.rear import quantities
 
 
@@ -67,7 +67,7 @@ def test_amounts_are_written_as_short_as_kubernetes_does(written: str, text: str
     assert written == text
 
 
-@given(st.integers(0, MOST))
+@given(st.integers(0, MAX_AMOUNT))
 def test_what_is_written_is_read_back(amount: int) -> None:
     assert quantities.read(quantities.cores(amount), quantities.MILLICORE, "cpu") == amount
     assert quantities.read(quantities.megabytes(amount), quantities.MEGABYTE, "memory") == amount

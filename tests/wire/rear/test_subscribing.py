@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from decimal import Decimal
 from typing import Any
 
 import aiohttp
@@ -15,14 +16,17 @@ from lxml import etree
 
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock
-from skerry.kit.tasks import give_up
-from skerry.market.changes import Changed
-from skerry.market.keys import SigningKey
-from skerry.model.settings import MarketSettings
-from skerry.wire.own.limits import Slots
-from skerry.wire.rear import subscribing, xml
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.provider.ledger.changelog import OfferChange
+from skerry.market.terms.keys import SigningKey
+from skerry.model.ids import OfferId
+from skerry.model.market import Price
+from skerry.model.market_settings import MarketSettings
+from skerry.transport.limits import ConcurrencyLimit
+from skerry.wire.rear import messages_xml, subscriptions
 from skerry.wire.rear.messages import SubscribeMessage
-from tests.support.waiting import eventually
+from tests.support.deals import OPEN
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.wire.http.conftest import serving
 from tests.wire.rear.conftest import Market, market_of
 
@@ -51,7 +55,7 @@ class Subscriber:
         await self.socket.send_str(json.dumps({name: fields}))
 
     async def next(self) -> tuple[str, Any]:
-        ((name, fields),) = json.loads(await self.socket.receive_str(timeout=20)).items()
+        ((name, fields),) = json.loads(await self.socket.receive_str(timeout=PATIENCE_S)).items()
         return name, fields
 
     async def subscribe(self, **fields: Any) -> Any:
@@ -164,7 +168,7 @@ class Ear:
 async def test_a_change_that_a_second_snapshot_shows_is_not_told_again(market: Market) -> None:
     await market.sell()
     ear: Any = Ear()
-    subscriber = subscribing.Subscriber(market.rear, is_xml=False)
+    subscriber = subscriptions.SubscriptionSession(market.rear, is_xml=False)
 
     await subscriber._subscribe(ear, SubscribeMessage("a", flavor_type="vm"))
     await market.reserve(1)  # which is not told yet when the next one is shown everything
@@ -182,7 +186,7 @@ async def test_what_a_subscription_means_is_told_before_the_snapshot_of_the_next
     await market.sell()
     await market.sell(FlavorID="f-2")
     ear: Any = Ear()
-    subscriber = subscribing.Subscriber(market.rear, is_xml=False)
+    subscriber = subscriptions.SubscriptionSession(market.rear, is_xml=False)
     await subscriber._subscribe(ear, SubscribeMessage("a", flavor_id="f-1"))
     await market.reserve(1)
     await market.reserve(1, FlavorID="f-2")
@@ -207,8 +211,10 @@ async def test_others_have_their_turn_while_much_is_shown(market: Market) -> Non
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(take_turns())
-    await subscribing.Subscriber(market.rear, is_xml=False)._subscribe(ear, SubscribeMessage("a", all=True))
-    await give_up([other])
+    await subscriptions.SubscriptionSession(market.rear, is_xml=False)._subscribe(
+        ear, SubscribeMessage("a", all=True)
+    )
+    await cancel_and_wait([other])
     assert len(ear.heard) == 65
     assert any(0 < heard < 65 for heard in turns)
 
@@ -254,7 +260,7 @@ async def test_who_resumes_from_nowhere_is_told_and_gets_everything(market: Mark
 
 
 async def test_who_is_too_slow_is_reset_and_gets_everything_anew(
-    cloud: pki.Authority, provider: SigningKey
+    cloud: pki.CertificateAuthority, provider: SigningKey
 ) -> None:
     clock = ManualClock()
     async with (
@@ -270,15 +276,17 @@ async def test_who_is_too_slow_is_reset_and_gets_everything_anew(
         for number in range(5):  # at once, so that nobody could read in between
             version = msgspec.structs.replace(account.flavor, version=account.flavor.version + 1 + number)
             after = msgspec.structs.replace(account, flavor=version)
-            ledger.changes.tell(ledger.changes.revision + 1, [Changed(account, after)])
+            ledger.changes.tell(ledger.changes.revision + 1, [OfferChange(account, after)])
         name, reset = await client.next()
         assert (name, reset["Flavors"]) == ("ResetMessage", 1)
         assert (await client.next())[1]["Flavor"]["FlavorID"] == "f-1"
 
 
-async def test_silence_is_filled_with_heartbeats(cloud: pki.Authority, provider: SigningKey) -> None:
+async def test_silence_is_filled_with_heartbeats(
+    cloud: pki.CertificateAuthority, provider: SigningKey
+) -> None:
     clock = ManualClock()
-    async with market_of(provider, clock, MarketSettings()) as (ledger, rear):
+    async with market_of(provider, clock, OPEN) as (ledger, rear):
         quick = dataclasses.replace(rear, heartbeat_s=0.01)
         async with serving(cloud, rear=quick) as site:
             market = Market(site, await site.session(), ledger, quick, clock, provider)
@@ -289,11 +297,11 @@ async def test_silence_is_filled_with_heartbeats(cloud: pki.Authority, provider:
 
 
 async def test_changes_that_others_are_told_of_are_silence_too(
-    cloud: pki.Authority, provider: SigningKey
+    cloud: pki.CertificateAuthority, provider: SigningKey
 ) -> None:
     """The revision in a heartbeat is what keeps a place in a history that others fill."""
     clock = ManualClock()
-    async with market_of(provider, clock, MarketSettings()) as (ledger, rear):
+    async with market_of(provider, clock, OPEN) as (ledger, rear):
         quick = dataclasses.replace(rear, heartbeat_s=0.05)
         async with serving(cloud, rear=quick) as site:
             market = Market(site, await site.session(), ledger, quick, clock, provider)
@@ -303,7 +311,7 @@ async def test_changes_that_others_are_told_of_are_silence_too(
             account = ledger.flavors()[0]
             beat = asyncio.ensure_future(client.next())
             while not beat.done():
-                ledger.changes.tell(ledger.changes.revision + 1, [Changed(account, account)])
+                ledger.changes.tell(ledger.changes.revision + 1, [OfferChange(account, account)])
                 await asyncio.sleep(0)
             name, message = beat.result()
             assert name == "HeartbeatMessage"
@@ -316,14 +324,14 @@ async def test_xml_says_the_same_as_json(market: Market) -> None:
     assert (in_json.socket.protocol, in_xml.socket.protocol) == ("rear.v1.json", "rear.v1.xml")
     await in_json.subscribe(All=True)
     await in_xml.socket.send_str("<SubscribeMessage><All>true</All></SubscribeMessage>")
-    schema = etree.XMLSchema(etree.fromstring(xml.schema()))
-    first = etree.fromstring((await in_xml.socket.receive_str(timeout=20)).encode())
+    schema = etree.XMLSchema(etree.fromstring(messages_xml.schema()))
+    first = etree.fromstring((await in_xml.socket.receive_str(timeout=PATIENCE_S)).encode())
     assert (first.tag, first.findtext("Flavors")) == ("SubscribedMessage", "1")
     await market.reserve(2)
     await market.ask("DELETE", "/api/flavors/f-1")
     for _ in range(3):
         name, fields = await in_json.next()
-        element = etree.fromstring((await in_xml.socket.receive_str(timeout=20)).encode())
+        element = etree.fromstring((await in_xml.socket.receive_str(timeout=PATIENCE_S)).encode())
         assert schema.validate(element), schema.error_log
         assert element.tag == name
         assert element.findtext("Flavor/Characteristics/Cpu") == str(
@@ -332,7 +340,7 @@ async def test_xml_says_the_same_as_json(market: Market) -> None:
         assert element.findtext("Version") == str(fields["Version"])
         assert len(element.findall("ModificationDetails")) == len(fields.get("ModificationDetails", []))
     answer = await market.get("/api/rear.xsd")
-    assert (answer.headers["content-type"], answer.body) == ("application/xml", xml.schema())
+    assert (answer.headers["content-type"], answer.body) == ("application/xml", messages_xml.schema())
 
 
 @pytest.mark.parametrize(
@@ -370,23 +378,25 @@ async def test_bounds_on_subscriptions_mistakes_and_sizes(market: Market) -> Non
         await client.socket.send_str("?")
     for _ in range(14):
         assert (await client.next())[0] == "ErrorMessage"
-    last = await client.socket.receive(timeout=20)
+    last = await client.socket.receive(timeout=PATIENCE_S)
     assert (last.type, last.data) == (WSMsgType.CLOSE, 1008)
     large = await Subscriber.of(market)
-    await large.socket.send_str("x" * (xml.MAX_BYTES + 1))
-    last = await large.socket.receive(timeout=20)
+    await large.socket.send_str("x" * (messages_xml.MAX_BYTES + 1))
+    last = await large.socket.receive(timeout=PATIENCE_S)
     assert (last.type, last.data) == (WSMsgType.CLOSE, 1009)
     binary = await Subscriber.of(market)
     await binary.socket.send_bytes(b"{}")
-    last = await binary.socket.receive(timeout=20)
+    last = await binary.socket.receive(timeout=PATIENCE_S)
     assert (last.type, last.data) == (WSMsgType.CLOSE, 1003)
     await eventually(lambda: market.rear.subscribers.taken == 0)
 
 
-async def test_one_buyer_does_not_get_all_connections(cloud: pki.Authority, provider: SigningKey) -> None:
+async def test_one_buyer_does_not_get_all_connections(
+    cloud: pki.CertificateAuthority, provider: SigningKey
+) -> None:
     clock = ManualClock()
-    async with market_of(provider, clock, MarketSettings()) as (ledger, rear):
-        small = dataclasses.replace(rear, subscribers=Slots(8, "subscribers", each=1))
+    async with market_of(provider, clock, OPEN) as (ledger, rear):
+        small = dataclasses.replace(rear, subscribers=ConcurrencyLimit(8, "subscribers", each=1))
         async with serving(cloud, rear=small) as site:
             market = Market(site, await site.session(), ledger, small, clock, provider)
             await Subscriber.of(market)
@@ -420,3 +430,16 @@ async def test_every_change_reaches_every_subscriber_in_order(market: Market) ->
         await market.reserve(1)
     for seen in await asyncio.gather(*readers):
         assert seen == list(range(seen[0], seen[0] + wanted))
+
+
+async def test_a_price_that_is_changed_in_place_is_told_as_that(market: Market) -> None:
+    await market.sell()
+    subscriber = await Subscriber.of(market, "rear.v1.json")
+    await subscriber.subscribe(All=True)
+    assert (await subscriber.next())[0] == "RefreshMessage"
+    price = Price(Decimal("0.30"), "EUR", "PT1H")
+    await market.ledger.reprice(OfferId("f-1"), price, actor="ed")
+    name, told = await subscriber.next()
+    assert (name, told["Version"], told["Flavor"]["Price"]["Amount"]) == ("RefreshMessage", 2, "0.30")
+    changed = {one.pop("FieldModified"): one for one in told["ModificationDetails"]}
+    assert changed["Price.Amount"] == {"OldValue": "0.10", "NewValue": "0.30"}

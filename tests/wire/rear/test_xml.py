@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from skerry.model import errors
-from skerry.wire.rear import messages, xml
+from skerry.wire.rear import messages, messages_xml
 from skerry.wire.rear.documents import SelectorBody
-from skerry.wire.rear.messages import Scope, SubscribeMessage, UnsubscribeMessage
+from skerry.wire.rear.messages import SubscribeMessage, SubscriptionScope, UnsubscribeMessage
 from tests.wire.rear.test_goldens import FOLDER, MESSAGES
 
-SCHEMA = etree.XMLSchema(etree.fromstring(xml.schema()))
+SCHEMA = etree.XMLSchema(etree.fromstring(messages_xml.schema()))
 
 # As REAR's document has them.
 REFRESH = b"""<RefreshMessage>
@@ -102,8 +102,8 @@ def selected(inside: str) -> bytes:
     return asked(f"<Selector>{inside}</Selector>")
 
 
-def scope_of(data: bytes) -> Scope:
-    message = xml.read(data)
+def scope_of(data: bytes) -> SubscriptionScope:
+    message = messages_xml.decode(data)
     assert isinstance(message, SubscribeMessage)
     return message.scope()
 
@@ -159,10 +159,10 @@ def test_what_is_valid_by_the_schema_is_understood(data: bytes) -> None:
 
 @pytest.mark.parametrize(("data", "wanted"), ASKED)
 def test_what_clients_send_is_read_as_in_json(data: bytes, wanted: object) -> None:
-    found = xml.read(data)
+    found = messages_xml.decode(data)
     if wanted is None:
         in_json = {"SubscribeMessage": {"Selector": {"MoreThanCpu": 2, "Partition": {"Cpu": 1}}}}
-        wanted = messages.read(json.dumps(in_json).encode())
+        wanted = messages.decode(json.dumps(in_json).encode())
     assert found == wanted
 
 
@@ -203,8 +203,8 @@ def test_both_forms_of_a_message_say_the_same_and_are_valid(id: str, scope: Any,
     fields = {"SubscriptionID": id, **scope} | ({} if resume is None else {"Resume": resume})
     root = element("SubscribeMessage", fields)
     assert SCHEMA.validate(root), SCHEMA.error_log
-    read = messages.read(json.dumps({"SubscribeMessage": fields}).encode())
-    assert xml.read(etree.tostring(root, encoding="utf-8")) == read
+    read = messages.decode(json.dumps({"SubscribeMessage": fields}).encode())
+    assert messages_xml.decode(etree.tostring(root, encoding="utf-8")) == read
 
 
 BOMB = (
@@ -253,9 +253,9 @@ BOMB = (
 )
 def test_what_is_wrong_or_dangerous_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(errors.Invalid, match=said):
-        xml.read(data)
+        messages_xml.decode(data)
 
 
 def test_what_is_too_large_is_not_even_parsed() -> None:
     with pytest.raises(errors.TooLarge):
-        xml.read(b"<a>" + b" " * xml.MAX_BYTES + b"</a>")
+        messages_xml.decode(b"<a>" + b" " * messages_xml.MAX_BYTES + b"</a>")

@@ -7,27 +7,27 @@ import itertools
 import json
 import os
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from starlette.routing import Route
-
-from skerry.control.events import EventLog
+from skerry.control.events.log import EventLog
 from skerry.kit.clock import ManualClock, SystemClock
-from skerry.kit.tasks import give_up
-from skerry.market.keys import SigningKey
-from skerry.market.ledger import Ledger
-from skerry.market.proofs import Proofs
-from skerry.market.signing import Notary
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import ProofVerifier
+from skerry.market.terms.signatures import ContractSigner
 from skerry.model import errors
-from skerry.model.identity import Caller
-from skerry.model.settings import EventSettings, HttpSettings, MarketSettings, Settings
-from skerry.store.memory import MemoryStore
-from skerry.wire.gate import Gate, allowed_hosts
-from skerry.wire.http.front import Front
-from skerry.wire.http.server import HttpServer
-from skerry.wire.rear import table
-from skerry.wire.rear.context import Rear
+from skerry.model.callers import Caller
+from skerry.model.market_settings import MarketSettings
+from skerry.model.settings import EventSettings, HttpSettings, Settings
+from skerry.store.local.memory import MemoryStore
+from skerry.transport.access.gate import AccessGate, allowed_hosts
+from skerry.transport.http.dispatcher import HttpDispatcher
+from skerry.transport.http.server import HttpServer
+from skerry.wire.rear import routes
+from skerry.wire.rear.context import RearContext
 from tests.wire.http.talking import Answer, Wire
 
 CORE_MB = 1024  # of memory, that go with each core
@@ -42,14 +42,17 @@ class Nobody:
     def caller_from_certificate(self, der: bytes) -> Caller:
         raise errors.Unauthenticated("there are no certificates")
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        pass
 
-def market_alone(rear: Rear) -> Front:
+
+def market_alone(rear: RearContext) -> HttpDispatcher:
     """The app with nothing but the market: it starts much sooner than the whole, and here it often does."""
-    targets = list(table.behind(rear, Settings()))
-    return Front(
+    targets = list(routes.build_routes(rear, Settings()))
+    return HttpDispatcher(
         bare={},
-        behind=[(Route(found.template, found.app, methods=[found.method]), found) for found in targets],
-        guard=Gate(Nobody(), os.geteuid()),
+        behind=targets,
+        guard=AccessGate(Nobody(), os.geteuid()),
         hosts=allowed_hosts("127.0.0.1"),
         settings=HttpSettings(),
         clock=SystemClock(),
@@ -84,15 +87,15 @@ class World:
             self._settings,
             EventLog(self._store, self._clock, EventSettings()),
             provider=self._key.cloud,
-            make_contract=Notary(self._key).sign,
+            make_contract=ContractSigner(self._key).sign,
             new_hold=lambda: f"{next(self._numbers):032x}",
         )
         running = asyncio.ensure_future(ledger.run())
-        self._open.push_async_callback(give_up, [running])
+        self._open.push_async_callback(cancel_and_wait, [running])
         await ledger.ready()
-        rear = Rear.of(
+        rear = RearContext.of(
             ledger,
-            Proofs(self._store, self._clock, self._key.cloud),
+            ProofVerifier(self._store, self._clock, self._key.cloud),
             provider=self._key.cloud,
             new_id=lambda: f"new-{next(self._numbers)}",
         )

@@ -43,12 +43,12 @@ class Serverledge:
 
 
 @pytest.fixture(scope="session")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
-    return pki.Authority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> pki.CertificateAuthority:
+    return pki.CertificateAuthority.load_or_create(tmp_path_factory.mktemp("pki"), SystemClock())
 
 
 @pytest.fixture
-async def ledge(cloud: pki.Authority) -> AsyncIterator[Serverledge]:
+async def ledge(cloud: pki.CertificateAuthority) -> AsyncIterator[Serverledge]:
     """A server with the function `isprime`, for a caller who is an admin."""
     clock = ManualClock()
     fakes = Fakes(clock, SETTINGS)

@@ -8,33 +8,35 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
-from skerry.functions import runtimes
-from skerry.functions.invoking import PoolStatus
-from skerry.functions.registry import NewFunction
-from skerry.functions.results import Polled
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.code_replication import CodeCopies, ReplicationStatus
+from skerry.functions.invocation.invoker import PoolStatus
+from skerry.functions.registry import runtimes
+from skerry.functions.registry.registry import NewFunction
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.calls import Answer, Ask, CallState, Report
-from skerry.model.cells import Stream
+from skerry.model.calls import CallReport, CallRequest, CallResult, CallState
+from skerry.model.cells import OutputChannel
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName, NodeId
-from skerry.model.members import Member, Neighbour
-from skerry.model.room import Megabytes
+from skerry.model.members import ContinuumMember, MemberStatus
+from skerry.model.resources import Megabytes
 from skerry.model.settings import FunctionSettings
-from skerry.node.workers.logs import LogLine
-from skerry.wire.serverledge.context import Serverledge
+from skerry.node.workers.function_logs import FunctionLogLine
+from skerry.wire.serverledge.context import ServerledgeContext
+from tests.support.waiting import eventually
 
 DIGEST = Digest("sha256:" + "0" * 64)
-DONE = Report(
-    Answer(0.003, b'{"IsPrime": false}'),
+DONE = CallReport(
+    CallResult(0.003, b'{"IsPrime": false}'),
     response_s=0.75,
     is_warm=True,
     queueing_s=0.25,
     area="local",
     node="n1",
 )
-NEIGHBOUR = Neighbour(
-    Member(NodeId("n2"), "edge-2", "harbour", address="192.0.2.2:7400", memory=512, cpus=2.0),
+NEIGHBOUR = MemberStatus(
+    ContinuumMember(NodeId("n2"), "edge-2", "harbour", address="192.0.2.2:7400", memory=512, cpus=2.0),
     is_up=True,
     rtt_s=0.004,
     heard_s=None,
@@ -64,9 +66,10 @@ class FakeFunctions:
         self.asked: list[NewFunction] = []
         self.failing: errors.SkerryError | None = None
 
-    def add(self, *names: str) -> None:
+    def add(self, *names: str, environment: tuple[str, ...] = ()) -> None:
         for name in names:
-            self._put(NewFunction(name, "python310", 128, handler="m.f", code=b"tar"), 1)
+            new = NewFunction(name, "python310", 128, handler="m.f", code=b"tar", environment=environment)
+            self._put(new, 1)
 
     async def create(self, new: NewFunction, *, actor: str) -> Function:
         if self.get(new.name) is not None:
@@ -78,12 +81,12 @@ class FakeFunctions:
         return self._register(new, old.version + 1 if old else 1)
 
     async def delete(self, name: str, *, actor: str) -> Function:
-        if (function := self.known.pop(name.lower(), None)) is None:
+        if (function := self.known.pop(name, None)) is None:
             raise errors.NotFound(f"there is no function {name!r}")
         return function
 
     def get(self, name: str) -> Function | None:
-        return self.known.get(name.lower())
+        return self.known.get(name)
 
     def names(self) -> list[str]:
         return sorted(function.name for function in self.known.values())
@@ -92,6 +95,12 @@ class FakeFunctions:
         if function.image:
             raise errors.Unavailable("this machine runs no containers")
         return "Python 3.11.2"
+
+    def copies(self, function: Function) -> CodeCopies | None:
+        return None if function.code is None else CodeCopies(1, 2)
+
+    def replication(self) -> ReplicationStatus:
+        return ReplicationStatus(under_replicated=("once",), missing=("nowhere",))
 
     def _register(self, new: NewFunction, version: int) -> Function:
         if self.failing is not None:
@@ -119,8 +128,9 @@ class FakeFunctions:
             version=version,
             is_idempotent=new.is_idempotent,
             policy=new.policy,
+            signature=new.signature,
         )
-        self.known[new.name.lower()] = function
+        self.known[new.name] = function
         return function
 
 
@@ -129,15 +139,15 @@ class FakeInvoker:
 
     def __init__(self, functions: FakeFunctions) -> None:
         self._functions = functions
-        self.asked: list[Ask] = []
+        self.asked: list[CallRequest] = []
         self.prewarmed: list[tuple[str, int, bool]] = []
-        self.report: Callable[[Ask], Report] = lambda ask: DONE
+        self.report: Callable[[CallRequest], CallReport] = lambda ask: DONE
         self.failing: errors.SkerryError | None = None
         self.pool = POOL
-        self.seen: list[Neighbour] = [NEIGHBOUR]
+        self.seen: list[MemberStatus] = [NEIGHBOUR]
         self.measured = 0
 
-    async def invoke(self, ask: Ask) -> Report:
+    async def invoke(self, ask: CallRequest) -> CallReport:
         if self._functions.get(ask.function) is None:
             raise errors.NotFound("Function unknown.")
         if self.failing is not None:
@@ -153,7 +163,7 @@ class FakeInvoker:
         self.prewarmed.append((name, instances, force))
         return min(instances, 2)
 
-    def neighbours(self) -> Sequence[Neighbour]:
+    def neighbours(self) -> Sequence[MemberStatus]:
         return self.seen
 
     def status(self) -> PoolStatus:
@@ -165,19 +175,24 @@ class FakeAsynchronous:
     """Accepts every call; where each is, the test says."""
 
     def __init__(self) -> None:
-        self.asked: list[Ask] = []
-        self.calls: dict[str, Polled] = {}
+        self.asked: list[CallRequest] = []
+        self.calls: dict[str, AsyncCallResult] = {}
+        self.waits: list[float] = []
         self.failing: errors.SkerryError | None = None
 
-    async def accept(self, ask: Ask) -> str:
+    async def accept(self, ask: CallRequest) -> str:
         if self.failing is not None:
             raise self.failing
         self.asked.append(ask)
         id = f"{ask.function}-{len(self.asked)}"
-        self.calls[id] = Polled(CallState.QUEUED)
+        self.calls[id] = AsyncCallResult(CallState.QUEUED)
         return id
 
-    async def poll(self, id: str) -> Polled | None:
+    async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None:
+        """With `wait_s`, when it has ended: here nobody waits for less."""
+        self.waits.append(wait_s)
+        if wait_s:
+            await eventually(lambda: id not in self.calls or not self.calls[id].state.is_pending)
         return self.calls.get(id)
 
 
@@ -185,12 +200,14 @@ class FakeLogs:
     """The same lines of every function, and with `follow` nothing more, for ever."""
 
     def __init__(self) -> None:
-        self.lines = [LogLine(0, "w1", Stream.STDOUT, text) for text in ("one", "two", "three")]
+        self.lines = [
+            FunctionLogLine(0, "w1", OutputChannel.STDOUT, text) for text in ("one", "two", "three")
+        ]
         self.is_closed = False
 
     async def logs(
         self, name: FunctionName, *, lines: int | None = None, follow: bool = False
-    ) -> AsyncGenerator[LogLine, None]:
+    ) -> AsyncGenerator[FunctionLogLine, None]:
         try:
             for line in self.lines if lines is None else self.lines[len(self.lines) - lines :]:
                 yield line
@@ -208,7 +225,7 @@ class Fakes:
         self.invoker = FakeInvoker(self.functions)
         self.asynchronous = FakeAsynchronous()
         self.logs = FakeLogs()
-        self.bundle = Serverledge.of(
+        self.bundle = ServerledgeContext.of(
             self.functions,
             self.invoker,
             self.asynchronous,
@@ -221,11 +238,11 @@ class Fakes:
         )
 
 
-def failed(answer: Answer) -> Callable[[Ask], Report]:
+def failed(answer: CallResult) -> Callable[[CallRequest], CallReport]:
     return lambda ask: msgspec.structs.replace(DONE, answer=answer)
 
 
-def echo(ask: Ask) -> Report:
+def echo(ask: CallRequest) -> CallReport:
     """Its parameters are its result."""
     json.loads(ask.params)
-    return msgspec.structs.replace(DONE, answer=Answer(0.0, ask.params))
+    return msgspec.structs.replace(DONE, answer=CallResult(0.0, ask.params))

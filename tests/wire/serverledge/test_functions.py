@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from skerry.functions.registry import NewFunction
+from skerry.functions.registry.registry import NewFunction
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.model import errors
-from skerry.model.calls import LoadFailed
-from skerry.model.cells import Stream
+from skerry.model.calls import CodeLoadError
+from skerry.model.cells import OutputChannel
 from skerry.model.containers import NetworkMode
-from skerry.model.room import Millicores
-from skerry.node.workers.logs import LogLine
+from skerry.model.images import ImageAccess
+from skerry.model.resources import Millicores
+from skerry.node.workers.function_logs import FunctionLogLine
 from tests.support.waiting import eventually
 from tests.wire.http.conftest import serving
 from tests.wire.http.talking import get, post
@@ -39,7 +40,16 @@ CLI: dict[str, Any] = {
     "SupportedArchs": None,
     "Signature": {"Inputs": [], "Outputs": []},
 }
-HELLO = NewFunction("hello", "python38", 128, handler="hello.handler", code=CODE)
+NO_SIGNATURE = '{"Inputs": [], "Outputs": []}'
+HELLO = NewFunction(
+    "hello",
+    "python38",
+    128,
+    handler="hello.handler",
+    code=CODE,
+    signature=NO_SIGNATURE,
+    giver=ImageAccess.ALL,
+)
 
 
 def body(**changes: Any) -> bytes:
@@ -50,7 +60,10 @@ def body(**changes: Any) -> bytes:
 async def test_what_the_public_client_sends_registers_a_function(ledge: Serverledge, path: str) -> None:
     answer = await ledge.post(path, body())
     assert (answer.status, answer.headers["content-type"]) == (200, JSON)
-    assert answer.body == b'{"Created":"hello","Runtime":"Python 3.11.2","Version":1}\n'
+    assert (
+        answer.body
+        == b'{"Created":"hello","Runtime":"Python 3.11.2","Version":1,"Copies":1,"CopiesWanted":2}\n'
+    )
     assert ledge.fakes.functions.asked == [HELLO]
 
 
@@ -88,6 +101,8 @@ async def test_every_field_of_a_function_is_read(ledge: Serverledge) -> None:
             timeout_s=2.5,
             is_idempotent=True,
             policy="edgecloud",
+            signature=NO_SIGNATURE,
+            giver=ImageAccess.ALL,
         )
     ]
 
@@ -120,7 +135,7 @@ async def test_names_of_fields_are_read_in_any_case(ledge: Serverledge) -> None:
 
 
 async def test_a_name_that_is_taken_is_409_without_a_text(ledge: Serverledge) -> None:
-    answer = await ledge.post("/create", body(Name="IsPrime"))
+    answer = await ledge.post("/create", body(Name="isprime"))
     assert (answer.status, answer.headers["content-type"], answer.body) == (409, TEXT, b"")
 
 
@@ -172,7 +187,7 @@ async def test_what_is_wrong_with_a_function_is_said(
 
 
 async def test_code_that_cannot_be_loaded_is_422_with_its_output_and_traceback(ledge: Serverledge) -> None:
-    ledge.fakes.functions.failing = LoadFailed("Traceback...\nImportError: nope", output="hi\n")
+    ledge.fakes.functions.failing = CodeLoadError("Traceback...\nImportError: nope", output="hi\n")
     answer = await ledge.post("/create", body())
     assert answer.status == 422
     assert answer.json == {
@@ -186,7 +201,7 @@ async def test_code_that_cannot_be_loaded_is_422_with_its_output_and_traceback(l
     ("error", "status"),
     [
         (errors.TooLarge("too much"), 413),
-        (errors.NoRoom("no room"), 507),
+        (errors.ResourcesExhausted("no room"), 507),
         (errors.Unavailable("away"), 503),
         (errors.Unprocessable("no"), 422),
     ],
@@ -264,7 +279,7 @@ async def test_no_functions_are_an_empty_list(ledge: Serverledge) -> None:
 
 async def test_a_function_is_described_with_what_really_runs_it(ledge: Serverledge) -> None:
     await ledge.post("/create", body(CPUDemand=0.25, Environment={"A": "1"}))
-    answer = await ledge.get("/function/HELLO")
+    answer = await ledge.get("/function/hello")
     assert answer.json == {
         "Name": "hello",
         "Runtime": "python38",
@@ -283,7 +298,32 @@ async def test_a_function_is_described_with_what_really_runs_it(ledge: Serverled
         "UpdatedAt": 1_700_000_000.0,
         "Idempotent": False,
         "Policy": "",
+        "Signature": {"Inputs": [], "Outputs": []},
+        "Copies": 1,
+        "CopiesWanted": 2,
     }
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [{"Inputs": [{"Name": "n", "Type": "Int"}], "Outputs": [{"Name": "result", "Type": "Bool"}]}, None],
+)
+async def test_a_signature_is_given_back_as_it_was_declared(ledge: Serverledge, signature: object) -> None:
+    assert (await ledge.post("/create", body(Signature=signature))).status == 200
+    assert (await ledge.get("/function/hello")).json["Signature"] == signature
+
+
+@pytest.mark.parametrize("signature", [[], "Inputs", 7])
+async def test_a_signature_that_is_no_object_is_400(ledge: Serverledge, signature: object) -> None:
+    answer = await ledge.post("/create", body(Signature=signature))
+    assert (answer.status, answer.json["code"]) == (400, "invalid")
+    assert "Signature must be an object" in answer.json["message"]
+
+
+async def test_names_that_differ_only_in_case_are_two_functions(ledge: Serverledge) -> None:
+    assert (await ledge.post("/create", body(Name="IsPrime"))).status == 200
+    assert (await ledge.get("/function")).json == ["IsPrime", "isprime"]
+    assert (await ledge.get("/function/ISPRIME")).status == 404
 
 
 async def test_a_function_that_nothing_here_can_run_is_described_all_the_same(ledge: Serverledge) -> None:
@@ -312,8 +352,8 @@ async def test_what_a_function_printed_is_given_as_it_is(
 
 async def test_output_that_is_missing_is_told_on_a_line_of_its_own(ledge: Serverledge) -> None:
     ledge.fakes.logs.lines = [
-        LogLine(1, "w1", Stream.STDOUT, "half a li", is_partial=True),
-        LogLine(2, "w1", Stream.STDERR, "an\ufffd error", lost=3),
+        FunctionLogLine(1, "w1", OutputChannel.STDOUT, "half a li", is_partial=True),
+        FunctionLogLine(2, "w1", OutputChannel.STDERR, "an\ufffd error", lost=3),
     ]
     answer = await ledge.get("/function/isprime/logs")
     expected = "half a li\n[skerry: output is missing here: stderr 3]\nan\ufffd error\n"
@@ -344,7 +384,8 @@ async def test_the_status_has_the_fields_of_the_document_and_of_the_program(ledg
         b'{"Url":"http://127.0.0.1:1323","AvailableWarmContainers":{"isprime":1},"AvailableMemMB":3072,'
         b'"AvailableCPUs":6.5,"TotalMemory":4096,"AvailableMemory":3072,"FreeMemory":2944,"TotalCPU":8.0,'
         b'"UsedCPU":1.5,"Coordinates":{"Vec":[0.0,0.0,0.0],"Error":1.5,"Height":0.00001},'
-        b'"LoadAvg":[1.34,1.43,0.94],"LastUpdateTime":1700000000,"Workers":3,"QueueLength":0}\n'
+        b'"LoadAvg":[1.34,1.43,0.94],"LastUpdateTime":1700000000,"Workers":3,"QueueLength":0,'
+        b'"UnderReplicated":["once"],"MissingCode":["nowhere"]}\n'
     )
 
 
@@ -374,7 +415,9 @@ async def test_neighbours_are_shown_as_this_node_sees_them(ledge: Serverledge) -
         ("GET", "/function/isprime/logs"),
     ],
 )
-async def test_a_server_without_functions_says_so(cloud: pki.Authority, method: str, path: str) -> None:
+async def test_a_server_without_functions_says_so(
+    cloud: pki.CertificateAuthority, method: str, path: str
+) -> None:
     async with serving(cloud) as site:
         session = await site.session()
         async with session.request(method, path) as reply:
@@ -388,7 +431,37 @@ async def test_a_wrong_verb_is_405(ledge: Serverledge, path: str) -> None:
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
-async def test_who_may_not_is_told_in_the_shape_of_the_contract(cloud: pki.Authority) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/create", 405),
+        ("PUT", "/invoke/isprime", 405),
+        ("DELETE", "/poll/x-1", 405),
+        ("POST", "/status", 405),
+        ("PATCH", "/function/isprime", 405),
+        ("GET", "/poll/", 404),
+        ("POST", "/invoke/", 404),
+        ("GET", "/function/isprime/nothing", 404),
+        ("POST", "/create/more", 404),
+        ("POST", "/workflow/create", 404),
+        ("POST", "/workflow/invoke/w", 404),
+        ("GET", "/workflow/list", 404),
+        ("PUT", "/workflow", 404),
+    ],
+)
+async def test_an_unknown_path_or_verb_is_told_in_the_shape_of_the_contract(
+    ledge: Serverledge, method: str, path: str, status: int
+) -> None:
+    answer = await ledge.ask(method, path)
+    assert (answer.status, answer.headers["content-type"]) == (status, JSON)
+    message, code = {404: ("Not Found", "not-found"), 405: ("Method Not Allowed", "wrong-verb")}[status]
+    assert answer.body.startswith(
+        b'{"message":"%b","code":"%b","Detail":"' % (message.encode(), code.encode())
+    )
+    assert answer.json["Detail"]
+
+
+async def test_who_may_not_is_told_in_the_shape_of_the_contract(cloud: pki.CertificateAuthority) -> None:
     async with serving(cloud, serverledge=Fakes(SystemClock()).bundle) as site:
         session = await site.session(headers={"Authorization": "Bearer nonsense"})
         async with session.post("/invoke/isprime") as reply:

@@ -9,6 +9,7 @@ The rules:
 - An executable was acknowledged when `started.json` was written. Without it, it is undone.
 - An init is the process of its record only if that pid, with that start time, is in the cell's init group.
   Executables without an exit record go on with a live init, and died with a dead one.
+- A cell that goes on has the cpu quota of its record, whatever it has now.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from dataclasses import dataclass
 import structlog
 
 from skerry.model import errors
-from skerry.model.cells import parent_of
+from skerry.model.cells import CellLimits, parent_of
 from skerry.model.ids import CellName
-from skerry.node.cells import stopping
-from skerry.node.cells.executables import Executables
-from skerry.node.cells.known import Home, Known, Means
-from skerry.node.cells.records import CellRecord, FoundCell, FoundExecutable
+from skerry.node.cells import termination
+from skerry.node.cells.executables import ExecutableSupervisor
+from skerry.node.cells.records import CellRecord, StoredCell, StoredExecutable
+from skerry.node.cells.state import CellDeps, CellEntry, ExecutableEntry
 from skerry.node.cgroups.protocol import INIT_LEAF
 
 log = structlog.get_logger(__name__)
@@ -33,35 +34,35 @@ _KILL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AdoptedCell:
     """A cell that goes on, and what becomes of its executables."""
 
-    found: FoundCell
+    found: StoredCell
     record: CellRecord
     has_live_init: bool
-    running: tuple[FoundExecutable, ...] = ()
-    ended: tuple[FoundExecutable, ...] = ()
-    lost: tuple[FoundExecutable, ...] = ()  # ran when the init died
-    undone: tuple[FoundExecutable, ...] = ()  # nobody was ever told of their start
+    running: tuple[StoredExecutable, ...] = ()
+    ended: tuple[StoredExecutable, ...] = ()
+    lost: tuple[StoredExecutable, ...] = ()  # ran when the init died
+    undone: tuple[StoredExecutable, ...] = ()  # nobody was ever told of their start
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CellAdoptionPlan:
     """What to do, and in which order."""
 
     doomed: tuple[CellName, ...]  # first: kill, remove group and record; children before parents
-    kept: tuple[Kept, ...]  # parents before children
+    kept: tuple[AdoptedCell, ...]  # parents before children
 
 
 def plan(
-    found: Sequence[FoundCell],
+    found: Sequence[StoredCell],
     groups: Mapping[CellName, bool],
     inits: Mapping[CellName, Mapping[int, int]],
     boot: str,
-) -> Plan:
+) -> CellAdoptionPlan:
     """`groups`: the cells that have one, True if it is whole. `inits`: by cell, the pids in its init group
     and their start times."""
-    kept: dict[CellName, Kept] = {}
+    kept: dict[CellName, AdoptedCell] = {}
     for cell in sorted(found, key=lambda each: each.name):  # a parent sorts before what is in it
         parent = parent_of(cell.name)
         if (
@@ -73,18 +74,18 @@ def plan(
         ):
             kept[cell.name] = _keep(cell, cell.record, inits.get(cell.name, {}))
     doomed = ({cell.name for cell in found} | groups.keys()) - kept.keys()
-    return Plan(
+    return CellAdoptionPlan(
         doomed=tuple(sorted(doomed, key=lambda name: (-name.count("/"), name))),
         kept=tuple(kept.values()),
     )
 
 
-def _keep(cell: FoundCell, record: CellRecord, processes: Mapping[int, int]) -> Kept:
+def _keep(cell: StoredCell, record: CellRecord, processes: Mapping[int, int]) -> AdoptedCell:
     init = cell.init
     alive = init is not None and processes.get(init.pid) == init.start_time
     whole = [each for each in cell.executables if each.spec is not None and each.started is not None]
     open_ended = tuple(each for each in whole if each.exit is None)
-    return Kept(
+    return AdoptedCell(
         found=cell,
         record=record,
         has_live_init=alive,
@@ -95,7 +96,9 @@ def _keep(cell: FoundCell, record: CellRecord, processes: Mapping[int, int]) -> 
     )
 
 
-async def adopt(means: Means, executables: Executables, boot: str, keep: Callable[[Home], None]) -> None:
+async def adopt(
+    means: CellDeps, executables: ExecutableSupervisor, boot: str, keep: Callable[[CellEntry], None]
+) -> None:
     """Take over what is there. `keep` gets every cell that goes on, and those that must go and cannot yet."""
     means.records.empty_trash()
     found = {cell.name: cell for cell in means.records.scan()}
@@ -103,16 +106,16 @@ async def adopt(means: Means, executables: Executables, boot: str, keep: Callabl
     decision = plan(list(found.values()), groups, _inits(means, groups), boot)
     for name in decision.doomed:
         if not await _doom(means, name) and name in found and (record := found[name].record) is not None:
-            keep(Home(record, is_freeing=True))
+            keep(CellEntry(record, is_freeing=True))
     for kept in decision.kept:
-        home = Home(kept.record, had_init=True)
+        home = CellEntry(kept.record, had_init=True)
         keep(home)
         await _take_over(means, executables, kept, home)
     if decision.kept or decision.doomed:
         log.info("cells.adopted", kept=len(decision.kept), removed=len(decision.doomed))
 
 
-def _inits(means: Means, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
+def _inits(means: CellDeps, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
     inits: dict[CellName, dict[int, int]] = {}
     for name, is_whole in groups.items():
         if is_whole:
@@ -121,19 +124,31 @@ def _inits(means: Means, groups: Mapping[CellName, bool]) -> dict[CellName, dict
     return inits
 
 
-async def _doom(means: Means, name: CellName) -> bool:
+async def _doom(means: CellDeps, name: CellName) -> bool:
     """Kill and remove; False if that is not possible now."""
     try:
-        await stopping.empty(means.groups, name, None, kill_s=_KILL_S, processes=means.processes)
+        await termination.terminate_all(means.groups, name, None, kill_s=_KILL_S, processes=means.processes)
         means.groups.remove(name)
-    except (stopping.Unkillable, errors.SkerryError, OSError) as error:
+    except (termination.Unkillable, errors.SkerryError, OSError) as error:
         log.warning("cell.not_removed", cell=name, error=str(error))
         return False
     means.records.remove(name)
     return True
 
 
-async def _take_over(means: Means, executables: Executables, kept: Kept, home: Home) -> None:
+def _put_quota_on(means: CellDeps, record: CellRecord) -> None:
+    """The agent before this one may have died while it started something, with the quota lifted for that."""
+    limits = CellLimits(cpu_quota=record.cell.limits.cpu_quota)
+    try:
+        means.groups.change_limits(record.cell.name, limits)
+    except (errors.SkerryError, OSError) as error:
+        log.warning("cell.quota_not_put_on", cell=record.cell.name, error=str(error))
+
+
+async def _take_over(
+    means: CellDeps, executables: ExecutableSupervisor, kept: AdoptedCell, home: CellEntry
+) -> None:
+    _put_quota_on(means, kept.record)
     home.last_number = max((each.number for each in kept.found.executables), default=0)
     init = None
     if kept.has_live_init and (record := kept.found.init) is not None:
@@ -143,7 +158,7 @@ async def _take_over(means: Means, executables: Executables, kept: Kept, home: H
     for each in sorted((*kept.running, *kept.lost, *kept.ended), key=lambda each: each.number):
         assert each.spec is not None
         assert each.started is not None
-        executables.add(home, Known(each.spec, each.number, each.started, init))
+        executables.add(home, ExecutableEntry(each.spec, each.number, each.started, init))
     if init is not None:
         executables.inits.keep(home, init)
     else:

@@ -1,48 +1,58 @@
 """The cells of this node: allocate, free, start, stop, and what is known of each.
 
-What `skerry.wire` calls, and the only door: it finds the cell, takes the locks, and has the work done to
-its end even if the caller goes away meanwhile. Limits and killing are `skerry.node.cgroups`', processes are
-the launcher's. Cells outlive the agent: `open` takes over what an earlier one left, `close` leaves
-everything running. Nothing here knows a contract's spelling or its codes.
+What `skerry.wire` calls, and the only door: it finds the cell, takes the locks, and has the work done to its
+end even if the caller goes away meanwhile. Limits and killing are `skerry.node.cgroups`', processes are the
+launcher's. A cell that another part of the node made for itself has an owner, and only that part, which says
+so, starts, stops and frees in it; clients of the contracts say nothing, and cannot say its name. Cells
+outlive the agent: `open` takes over what an earlier one left, `close` leaves everything running. Groups may
+be removed from outside: `run` sees that, and `ensure` makes such a cell again. Nothing here knows a
+contract's spelling or its codes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from msgspec import structs
 
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 from skerry.model.cells import (
     Cell,
+    CellLimits,
+    CellOwner,
+    CellUsage,
     Executable,
     ExecutableState,
-    Exit,
-    Limits,
-    Runtime,
+    ExitStatus,
+    OutputChannel,
+    RuntimeCommand,
     Sandbox,
-    Stream,
-    Usage,
     is_within,
-    parent_of,
+    own_name,
+    parse_name,
+    upwards,
 )
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.settings import NodeSettings
 from skerry.node.cells import adoption
-from skerry.node.cells.executables import Executables, Manner, Worker
-from skerry.node.cells.freeing import Freeing
-from skerry.node.cells.known import CellView, Home, Known, Means
-from skerry.node.cells.locks import Held, PathLocks
-from skerry.node.cells.processes import Processes
-from skerry.node.cells.records import CellRecord, Records, boot_id
-from skerry.node.cells.uids import Uids
-from skerry.node.cgroups.protocol import Cgroups
-from skerry.node.launching import Launcher
+from skerry.node.cells.cpu_quotas import CpuQuotas, QuotaLift
+from skerry.node.cells.executables import ExecutableSupervisor, StartOptions, WorkerOptions
+from skerry.node.cells.locks import HeldPathLocks, PathLocks
+from skerry.node.cells.processes import HostProcesses
+from skerry.node.cells.records import CellRecord, CellRecords, boot_id
+from skerry.node.cells.state import CellDeps, CellEntry, CellView, ExecutableEntry
+from skerry.node.cells.teardown import CellTeardown
+from skerry.node.cells.uids import UidAllocator
+from skerry.node.cgroups.protocol import INIT_LEAF, Cgroups
+from skerry.node.launcher.child.cell_root import HostView
+from skerry.node.launcher.client import LauncherClient
 from skerry.node.logs.readers import RingReader
 
 log = structlog.get_logger(__name__)
@@ -50,19 +60,27 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CLOSE_S = 3.0
+_LOOK_S = 5.0  # between two looks at whether the groups of cells are there
+_CROWD = 64  # cells that are looked at before others have a turn
+_OWNED: Final = {
+    CellOwner.CONTAINER: "belongs to a container; use `skerry container`, or `skerry stop` for an instance",
+    CellOwner.CONTRACT: "belongs to a contract of the market: only its buyer runs anything in it",
+    CellOwner.FUNCTIONS: "belongs to the workers of functions; use `skerry fn`",
+}
 
 
 class Cells:
     """Every cell of this node."""
 
-    def __init__(self, means: Means, boot: str) -> None:
+    def __init__(self, means: CellDeps, boot: str) -> None:
         self._means = means
         self._boot = boot
-        self._homes: dict[CellName, Home] = {}
-        self._uids = Uids(means.settings.first_uid, means.settings.max_cells)
+        self._homes: dict[CellName, CellEntry] = {}
+        self._uids = UidAllocator(means.settings.first_uid, means.settings.max_cells)
         self._locks = PathLocks()
-        self._executables = Executables(means)
-        self._freeing = Freeing(means, self._executables, self._drop)
+        self._executables = ExecutableSupervisor(means)
+        self._quotas = CpuQuotas(means.groups, means.clock)
+        self._freeing = CellTeardown(means, self._executables, self._drop)
         self._work: set[asyncio.Task[Any]] = set()
 
     @classmethod
@@ -70,25 +88,23 @@ class Cells:
         cls,
         folder: Path,
         cgroups: Cgroups,
-        launcher: Launcher,
+        launcher: LauncherClient,
         settings: NodeSettings,
         clock: Clock,
         *,
-        hidden: Iterable[Path] = (),
         boot: str | None = None,
-        processes: Processes | None = None,
+        processes: HostProcesses | None = None,
         reached: Callable[[str], None] = lambda step: None,
     ) -> Cells:
-        """Take over what is in `folder` and in the groups. `hidden` are paths that no cell may see,
-        besides."""
-        means = Means(
+        """Take over what is in `folder` and in the groups. What cells see of the host is the launcher's
+        view."""
+        means = CellDeps(
             groups=cgroups,
             launcher=launcher,
-            records=Records(folder),
+            records=CellRecords(folder),
             settings=settings,
             clock=clock,
-            hidden=_outermost([folder, *hidden]),
-            processes=processes or Processes(),
+            processes=processes or HostProcesses(),
             reached=reached,
         )
         boot = boot_id() if boot is None else boot
@@ -106,6 +122,11 @@ class Cells:
         return self._means.groups.limits_in_v2
 
     @property
+    def view(self) -> HostView:
+        """What cells see of the host."""
+        return self._means.launcher.view
+
+    @property
     def cgroups_kind(self) -> str:
         """How limits are held here: `unified`, `hybrid` or `legacy`."""
         return self._means.groups.kind
@@ -115,25 +136,27 @@ class Cells:
         return self._executables.inits.spares(isolating=isolating)
 
     async def allocate(self, cell: Cell) -> None:
-        """Make a cell. Raises AlreadyExists, NotFound (an ancestor), Refused, NoRoom, Invalid."""
-        self._check_new(cell.name)
+        """Make a cell. Raises AlreadyExists, NotFound (an ancestor), FailedPrecondition, ResourcesExhausted,
+        Invalid."""
+        self._check_new(cell)
         held = await self._hold(_ancestors(cell.name), cell.name)
         await self._finish(held, self._allocate(cell))
 
     async def _allocate(self, cell: Cell) -> None:
-        self._check_new(cell.name)
+        self._check_new(cell)
         means = self._means
+        self._quotas.put_on_above(cell.name)
         uid = self._uids.take()
         try:
             try:
                 means.groups.create(cell.name, cell.limits)
             except errors.AlreadyExists:  # not with us, or it would be known
-                raise errors.Refused(
+                raise errors.FailedPrecondition(
                     f"the cgroup of cell {cell.name!r} exists on this host and is not ours; remove it first"
                 ) from None
             try:
                 means.reached("allocate.group")
-                record = CellRecord(cell, uid, self._boot, means.clock.now())
+                record = CellRecord(cell, uid, self._boot, means.clock.now(), is_marked=True)
                 means.records.add_cell(record)
                 means.reached("allocate.recorded")
             except BaseException:
@@ -143,21 +166,77 @@ class Cells:
         except BaseException:
             self._uids.give_back(uid)
             raise
-        self._homes[cell.name] = Home(record)
+        self._homes[cell.name] = CellEntry(record)
         log.info("cell.allocated", cell=cell.name, uid=uid)
 
-    def _check_new(self, name: CellName) -> None:
+    async def ensure(self, cell: Cell) -> bool:
+        """Have this very cell, whole. If somebody removed its groups, or freeing it was begun, what is left
+        of it goes, with what is below, and it is made again. True if it was made. Raises as `allocate` and
+        `free` do, AlreadyExists if another cell has its name."""
+        if self._is_here(cell):
+            return False
+        held = await self._hold(_ancestors(cell.name), cell.name)
+        return await self._finish(held, self._ensure(cell))
+
+    async def _ensure(self, cell: Cell) -> bool:
+        if self._is_here(cell):
+            return False
+        if cell.name in self._homes:
+            log.warning("cell.mended", cell=cell.name)
+            deadline = self._means.clock.monotonic() + self._means.settings.free_timeout_s
+            with contextlib.suppress(errors.NotFound):  # its groups are gone, and now it is forgotten
+                await self._freeing.free(cell.name, self._within(cell.name), deadline, 0.0)
+        await self._allocate(cell)
+        return True
+
+    def _is_here(self, cell: Cell) -> bool:
+        home = self._homes.get(cell.name)
+        if home is None:
+            return False
+        if home.record.cell != cell:
+            raise errors.AlreadyExists(f"another cell is called {cell.name!r}; free that first")
+        return self.is_whole(cell.name)
+
+    def is_whole(self, name: CellName) -> bool:
+        """True if the cell is here, with its groups, and is not being freed."""
+        home = self._homes.get(name)
+        return home is not None and not home.is_freeing and self._means.groups.exists(name)
+
+    def own(self, path: str) -> CellName:
+        """What the cell is called that a part of the node knows as `path`: it may have been made by a version
+        that did not mark the names of its own cells."""
+        unmarked = self._homes.get(CellName(path))
+        is_ours = unmarked is not None and unmarked.record.cell.owner is not None
+        return CellName(path) if is_ours else own_name(path)
+
+    def claim(self, cell: Cell, owner: CellOwner) -> None:
+        """From now on `cell`, which a version that knew no owners made, belongs to `owner`. Nothing if this
+        very cell is not here. Raises OSError."""
+        home = self._homes.get(cell.name)
+        if home is None or home.record.is_marked or home.record.cell != cell or cell.owner is not None:
+            return
+        record = structs.replace(home.record, cell=structs.replace(cell, owner=owner))
+        self._means.records.change_cell(record)
+        home.record = record
+
+    def _check_new(self, cell: Cell) -> None:
+        name = cell.name
         for ancestor in _ancestors(name):
             if ancestor not in self._homes:
                 raise errors.NotFound(f"there is no cell {ancestor!r} to allocate {name!r} in")
             self._check_stays(self._homes[ancestor])
+            if cell.owner is None:
+                _check_owner(self._homes[ancestor], None)
         if name in self._homes:
             raise errors.AlreadyExists(f"cell {name!r} exists already")
 
-    async def free(self, name: CellName, *, grace_s: float | None = None) -> None:
+    async def free(
+        self, name: CellName, *, grace_s: float | None = None, owner: CellOwner | None = None
+    ) -> None:
         """End everything in the cell and below it, children first, and remove it: asked first, killed after
-        `grace_s`. Raises NotFound, Unavailable."""
-        self._home(name)
+        `grace_s`. Raises NotFound, FailedPrecondition (it, or for a client one below it, is not the
+        `owner`'s), Unavailable."""
+        self._check_free(name, owner)
         grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         deadline = self._means.clock.monotonic() + self._means.settings.free_timeout_s
         for home in self._within(name):  # a stop that is under way must not take its time now
@@ -170,107 +249,142 @@ class Cells:
             raise errors.Unavailable(
                 f"cell {name!r} is busy with another call; free it again later"
             ) from None
-        await self._finish(held, self._free(name, deadline, grace_s))
+        await self._finish(held, self._free(name, deadline, grace_s, owner))
 
-    async def _free(self, name: CellName, deadline: float, grace_s: float) -> None:
-        self._home(name)
+    def _check_free(self, name: CellName, owner: CellOwner | None) -> None:
+        _check_owner(self._home(name), owner)
+        if owner is None:
+            for home in self._within(name):
+                _check_owner(home, None)
+
+    async def _free(self, name: CellName, deadline: float, grace_s: float, owner: CellOwner | None) -> None:
+        self._check_free(name, owner)
         await self._freeing.free(name, self._within(name), deadline, grace_s)
         log.info("cell.freed", cell=name)
 
-    async def change_limits(self, name: CellName, limits: Limits) -> None:
+    async def change_limits(self, name: CellName, limits: CellLimits) -> None:
         """Hold the cell to those of `limits` that are given from now on; the others stay. Raises NotFound,
-        Refused, Invalid (what is in the cell may use more already)."""
+        FailedPrecondition, Invalid (what is in the cell may use more already)."""
         self._home(name)
         held = await self._hold(_ancestors(name), name)
         await self._finish(held, self._change_limits(name, limits))
 
-    async def _change_limits(self, name: CellName, limits: Limits) -> None:
+    async def _change_limits(self, name: CellName, limits: CellLimits) -> None:
         home = self._home(name)
         self._check_stays(home)
+        self._quotas.put_on_above(name)
         self._means.groups.change_limits(name, limits)
         given = {key: value for key, value in structs.asdict(limits).items() if value not in (None, "")}
         cell = structs.replace(home.record.cell, limits=structs.replace(home.record.cell.limits, **given))
         home.record = structs.replace(home.record, cell=cell)
         self._means.records.change_cell(home.record)
 
-    def _keep(self, home: Home) -> None:
+    def _keep(self, home: CellEntry) -> None:
         self._homes[home.name] = home
         self._uids.claim(home.record.uid)
 
-    def _drop(self, home: Home) -> None:
+    def _drop(self, home: CellEntry) -> None:
         del self._homes[home.name]
+        self._quotas.forget(home.name)
         self._uids.give_back(home.record.uid)
 
     async def start(self, executable: Executable, sandbox: Sandbox | None = None) -> ExecutableState:
-        """Start it; it runs when this returns. Raises NotFound, AlreadyExists, Refused, Internal."""
-        return await self._begin(executable, Manner(sandbox or Sandbox()))
+        """Start it, for a client; it runs when this returns. Raises Invalid (the name of a cell of our own),
+        NotFound, AlreadyExists, FailedPrecondition, Internal."""
+        parse_name(executable.cell)
+        _check_owner(self._home(executable.cell), None)
+        return await self._begin(executable, StartOptions(sandbox or Sandbox()))
 
     async def start_container(
-        self, executable: Executable, runtime: Callable[[str], Runtime]
+        self,
+        executable: Executable,
+        runtime: Callable[[str], RuntimeCommand],
+        release: Callable[[], Awaitable[None]] | None = None,
     ) -> ExecutableState:
         """Have an OCI runtime start it, in a cell that does not isolate processes itself.
 
-        `runtime` is given the path of the cgroup that the runtime is to make, and gives its command.
+        `runtime` is given the path of the cgroup that the runtime is to make, and gives its command. With
+        `release` that command does all but begin the program, which `release` does; only then is the cell's
+        cpu quota off while the runtime works.
         """
         if self._home(executable.cell).record.cell.isolates_processes:
-            raise errors.Refused(f"cell {executable.cell!r} isolates processes itself; a runtime does that")
-        return await self._begin(executable, Manner(runtime=runtime))
+            raise errors.FailedPrecondition(
+                f"cell {executable.cell!r} isolates processes itself; a runtime does that"
+            )
+        return await self._begin(executable, StartOptions(runtime=runtime, release=release))
 
     async def start_trusted(
         self, executable: Executable, arguments: tuple[str, ...], streams: tuple[int, int, int]
     ) -> ExecutableState:
         """Run a command of ours as root and unconfined, but to the cell's limits. `streams` are descriptors,
         which stay the caller's, for its input, output and error; nothing of these is kept."""
-        return await self._begin(executable, Manner(trusted=arguments, streams=streams))
+        return await self._begin(executable, StartOptions(trusted=arguments, streams=streams))
 
-    async def prepare(self, name: CellName, maker: Launcher, *, network: int | None = None) -> None:
+    async def prepare(self, name: CellName, maker: LauncherClient, *, network: int | None = None) -> None:
         """Have the cell's init made now, by `maker`, so that a worker can be a fork of it.
 
-        The cell has a /home of its own then, and `network`, the descriptor of a namespace that stays the
-        caller's, or an empty one. Raises NotFound, Refused, Internal, TimedOut, Unavailable.
+        The cell sees what those of `maker` see, and has `network`, the descriptor of a namespace that stays
+        the caller's, or an empty one. Raises NotFound, FailedPrecondition, Internal, TimedOut, Unavailable.
         """
         held = await self._hold_executable(name, ExecutableName(""))
         await self._finish(held, self._prepare(name, maker, network))
 
-    async def _prepare(self, name: CellName, maker: Launcher, network: int | None) -> None:
+    async def _prepare(self, name: CellName, maker: LauncherClient, network: int | None) -> None:
         home = self._home(name)
         self._check_stays(home)
         await self._executables.inits.prepare(home, maker, network)
 
     async def mount(self, name: CellName, detached: int, place: str) -> None:
-        """Put a mount that is nowhere yet at `place` of a cell that was prepared. Raises NotFound, Refused,
-        Internal, TimedOut, Unavailable."""
+        """Put a mount that is nowhere yet at `place` of a cell that was prepared. Raises NotFound,
+        FailedPrecondition, Internal, TimedOut, Unavailable."""
         init = self._home(name).init
         if init is None:
-            raise errors.Refused(f"cell {name!r} has no init; prepare it first")
+            raise errors.FailedPrecondition(f"cell {name!r} has no init; prepare it first")
         await init.mount(detached, place)
 
     async def start_worker(
-        self, executable: Executable, worker: Worker, sandbox: Sandbox | None = None
+        self, executable: Executable, worker: WorkerOptions, sandbox: Sandbox | None = None
     ) -> ExecutableState:
         """Start what serves a function, in a cell that was prepared."""
-        return await self._begin(executable, Manner(sandbox or Sandbox(), worker=worker))
+        return await self._begin(executable, StartOptions(sandbox or Sandbox(), worker=worker))
 
-    async def _begin(self, executable: Executable, manner: Manner) -> ExecutableState:
+    async def _begin(self, executable: Executable, manner: StartOptions) -> ExecutableState:
         self._check_stays(self._home(executable.cell))
         held = await self._hold_executable(executable.cell, executable.name)
         return await self._finish(held, self._start(executable, manner))
 
-    async def _start(self, executable: Executable, manner: Manner) -> ExecutableState:
+    async def _start(self, executable: Executable, manner: StartOptions) -> ExecutableState:
         home = self._home(executable.cell)
         self._check_stays(home)
-        known = await self._executables.start(home, executable, manner)
+        with self._quotas.starting(home, self._lift(home, manner)) as put_quota_on:
+            known = await self._executables.start(home, executable, manner, put_quota_on)
         log.info("executable.started", cell=home.name, executable=executable.name, pid=known.started.pid)
         return known.state()
 
-    async def stop(self, cell: CellName, name: ExecutableName, *, grace_s: float | None = None) -> Exit:
-        """End it and forget it: asked first, killed after `grace_s`. Raises NotFound, Unavailable."""
+    def _lift(self, home: CellEntry, manner: StartOptions) -> QuotaLift:
+        if manner.release is not None:
+            return QuotaLift.WHILE_EMPTY
+        is_slowed = manner.is_slowed_by(home.record.cell.limits)
+        # Where the init can leave the group of the quota for its work, nothing is lifted.
+        return QuotaLift.RATIONED if is_slowed and not self._means.groups.has_way_out else QuotaLift.NEVER
+
+    async def stop(
+        self,
+        cell: CellName,
+        name: ExecutableName,
+        *,
+        grace_s: float | None = None,
+        owner: CellOwner | None = None,
+    ) -> ExitStatus:
+        """End it and forget it: asked first, killed after `grace_s`. Raises NotFound, FailedPrecondition (the
+        cell is not the `owner`'s), Unavailable."""
+        _check_owner(self._home(cell), owner)
         grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         self._executables.hurry(self._known(cell, name), grace_s)  # before waiting for who stops it now
         held = await self._hold_executable(cell, name)
         return await self._finish(held, self._stop(cell, name, grace_s))
 
-    async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> Exit:
+    async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> ExitStatus:
         known = self._known(cell, name)
         outcome = await self._executables.stop(self._home(cell), known, grace_s)
         log.info("executable.stopped", cell=cell, executable=name)
@@ -280,7 +394,7 @@ class Cells:
         """Send a signal to its main process. Raises NotFound if it has ended."""
         self._executables.signal(self._home(cell), self._known(cell, name), number)
 
-    async def kill(self, cell: CellName, name: ExecutableName) -> Exit:
+    async def kill(self, cell: CellName, name: ExecutableName) -> ExitStatus:
         """End every process of it at once; it stays known, with its output. Raises NotFound, Unavailable."""
         self._executables.hurry(self._known(cell, name), 0.0)
         held = await self._hold_executable(cell, name)
@@ -291,12 +405,14 @@ class Cells:
         home = self._homes.get(cell.name)
         return home is not None and home.record.cell == cell and self._is_idle(home)
 
-    def _is_idle(self, home: Home) -> bool:
+    def _is_idle(self, home: CellEntry) -> bool:
         return (
             home.init is not None
             and not home.running()
             # Children that outlived it may still write, and the init keeps that.
             and not any(self._means.groups.pids(home.name, each.leaf) for each in home.executables.values())
+            # What the disk has refused so far, the init records later.
+            and all(self._means.records.exit(home.name, each.number) for each in home.executables.values())
         )
 
     async def rest(self, name: CellName) -> None:
@@ -330,24 +446,53 @@ class Cells:
             raise errors.NotFound(f"process {pid} is no executable of a cell")
         return known.state()
 
-    async def wait(self, cell: CellName, name: ExecutableName) -> Exit:
+    async def wait(self, cell: CellName, name: ExecutableName) -> ExitStatus:
         """How it ended, once it has."""
         return await asyncio.shield(self._known(cell, name).exit)
 
-    def logs(self, cell: CellName, name: ExecutableName, stream: Stream) -> RingReader:
+    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader:
         """What it has written to `stream`, and writes."""
         known = self._known(cell, name)
         folder = self._means.records.folder(cell, known.number)
         # What it printed is kept before its end is told. A child that outlives it may hold the stream open.
         return RingReader(folder, stream.value, ended=lambda: known.has_ended)
 
-    def usage(self, name: CellName) -> Usage:
+    def pids(self, name: CellName) -> Sequence[int]:
+        """The processes of its executables; neither its init nor what is in cells below it."""
+        groups = self._means.groups
+        leaves = [leaf for leaf in groups.leaves(self._home(name).name) if leaf != INIT_LEAF]
+        return [pid for leaf in leaves for pid in groups.pids(name, leaf)]
+
+    def usage(self, name: CellName) -> CellUsage:
         """What the cell has used, with everything in it."""
         return self._means.groups.usage(self._home(name).name)
 
     async def run(self) -> None:
-        """Keep inits ready for new cells; raise if listening to those of cells fails. For ever, otherwise."""
-        await self._executables.inits.run()
+        """Keep inits ready for new cells, and see ends that nobody told of; raise if listening to those of
+        cells fails. For ever, otherwise."""
+        looking = [
+            asyncio.create_task(self._executables.settle_missing(self._homes.values)),
+            asyncio.create_task(self._look_for_groups()),
+        ]
+        try:
+            await self._executables.inits.run()
+        finally:
+            await cancel_and_wait(looking)
+
+    async def _look_for_groups(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.end_ungrouped()
+
+    async def end_ungrouped(self) -> None:
+        """End what runs in cells whose groups somebody removed: nothing holds it to limits any more, and it
+        could not be ended by its cell."""
+        for number, home in enumerate(list(self._homes.values()), start=1):
+            if home.init is not None and not home.is_freeing and not self._means.groups.exists(home.name):
+                log.warning("cell.ungrouped", cell=home.name)
+                home.init.kill()
+            if number % _CROWD == 0:
+                await asyncio.sleep(0)
 
     async def close(self) -> None:
         """The agent ends; the cells go on. What is being done is given a moment, and else is left half done:
@@ -361,32 +506,34 @@ class Cells:
             await self._executables.inits.let_go(home)
         await self._executables.inits.close()
 
-    def _home(self, name: CellName) -> Home:
+    def _home(self, name: CellName) -> CellEntry:
         home = self._homes.get(name)
         if home is None:
             raise errors.NotFound(f"there is no cell {name!r}")
         return home
 
-    def _within(self, name: CellName) -> Sequence[Home]:
+    def _within(self, name: CellName) -> Sequence[CellEntry]:
         return [home for home in self._homes.values() if is_within(home.name, name)]
 
-    def _known(self, cell: CellName, name: ExecutableName) -> Known:
+    def _known(self, cell: CellName, name: ExecutableName) -> ExecutableEntry:
         known = self._home(cell).executables.get(name)
         if known is None:
             raise errors.NotFound(f"cell {cell!r} has no executable {name!r}")
         return known
 
-    def _check_stays(self, home: Home) -> None:
+    def _check_stays(self, home: CellEntry) -> None:
         if home.is_freeing:
-            raise errors.Refused(f"cell {home.name!r} was to be freed and could not be; free it again")
+            raise errors.FailedPrecondition(
+                f"cell {home.name!r} was to be freed and could not be; free it again"
+            )
 
-    async def _hold(self, shared: Iterable[Hashable], alone: Hashable) -> Held:
+    async def _hold(self, shared: Iterable[Hashable], alone: Hashable) -> HeldPathLocks:
         return await self._locks.hold(list(shared), alone)
 
-    async def _hold_executable(self, cell: CellName, name: ExecutableName) -> Held:
+    async def _hold_executable(self, cell: CellName, name: ExecutableName) -> HeldPathLocks:
         return await self._hold([*_ancestors(cell), cell], (cell, name))
 
-    async def _finish(self, held: Held, work: Coroutine[Any, Any, T]) -> T:
+    async def _finish(self, held: HeldPathLocks, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` under the locks to its end, whether the caller stays or not."""
         task = asyncio.create_task(work)
         self._work.add(task)
@@ -407,10 +554,11 @@ class Cells:
             ) from error
 
 
-def _outermost(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Without those that are inside another: hiding that hides them."""
-    every = {path.resolve() for path in paths}
-    return tuple(sorted(str(path) for path in every if not every.intersection(path.parents)))
+def _check_owner(home: CellEntry, owner: CellOwner | None) -> None:
+    """Cells that nobody owns are open to all; those of earlier versions have no owner."""
+    if home.record.cell.owner in (None, owner):
+        return
+    raise errors.FailedPrecondition(f"cell {home.name!r} {_OWNED[home.record.cell.owner]}")
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
@@ -421,9 +569,4 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 def _ancestors(name: CellName) -> list[CellName]:
     """From the top down, without `name` itself."""
-    found: list[CellName] = []
-    above = parent_of(name)
-    while above is not None:
-        found.append(above)
-        above = parent_of(above)
-    return found[::-1]
+    return [*upwards(name)][:0:-1]

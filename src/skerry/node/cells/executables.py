@@ -1,13 +1,15 @@
 """Starting, watching and stopping executables in a cell.
 
-`Cells` has found the cell and holds the locks; `Inits` brings the cell's init. A start is acknowledged by its
-record: until that is written, everything it did is undone if it fails, or by the next agent if this one dies.
+`Cells` has found the cell and holds the locks; `InitSupervisor` brings the cell's init. A start is
+acknowledged by its record: until that is written, everything it did is undone if it fails, or by the next
+agent if this one dies.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,25 +17,36 @@ import msgspec
 import structlog
 
 from skerry.model import errors
-from skerry.model.cells import Executable, Exit, Runtime, Sandbox, Stream
-from skerry.node.cells import stopping
-from skerry.node.cells.inits import Inits
-from skerry.node.cells.known import Home, Known, Means, exit_of, judge, leaf_of, may_be_oom
-from skerry.node.cells.records import ExitRecord, StartedRecord
-from skerry.node.launching import InitHandle, RuntimeFailed, StartSpec
-from skerry.node.logs.readers import Record, RingReader
+from skerry.model.cells import CellLimits, Executable, ExitStatus, OutputChannel, RuntimeCommand, Sandbox
+from skerry.node.cells import cpu_quotas, termination
+from skerry.node.cells.inits import InitSupervisor
+from skerry.node.cells.records import ExitRecord, ProcessRecord
+from skerry.node.cells.state import (
+    CellDeps,
+    CellEntry,
+    ExecutableEntry,
+    exit_of,
+    leaf_of,
+    may_be_oom,
+    with_oom_verdict,
+)
+from skerry.node.launcher.client import InitClient, ProcessExit, RuntimeFailed, StartSpec
+from skerry.node.logs.readers import LogRecord, RingReader
 
 log = structlog.get_logger(__name__)
 
 _KILL_S = 10.0  # a process that was killed and is not held by the kernel is gone long before
 _REPORT_S = 5.0  # so is the time from the end of a process to its init's record of it
 _SIGKILL = 9
+UNKNOWN_EXIT = (
+    "it has ended; how is not known, since its exit record could not be written (is the disk full?)"
+)
 _RUNTIME_S = 60.0  # a machine that starts many containers at once is slow at each
 _TOLD_BYTES = 500  # of what a runtime said when it failed
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerOptions:
     """What an executable that works for a function has besides."""
 
     socket: int  # its end of a conversation, which it has as descriptor 3
@@ -43,29 +56,42 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class StartOptions:
     """How an executable is run; by default its command in a sandbox."""
 
     sandbox: Sandbox = field(default_factory=Sandbox)
     # Makes the runtime's command when the group for the container is known.
-    runtime: Callable[[str], Runtime] | None = None
+    runtime: Callable[[str], RuntimeCommand] | None = None
+    release: Callable[[], Awaitable[None]] | None = None  # begins the program that the runtime has prepared
     trusted: tuple[str, ...] = ()
     streams: tuple[int, ...] = ()
-    worker: Worker | None = None
+    worker: WorkerOptions | None = None
+
+    def is_slowed_by(self, limits: CellLimits) -> bool:
+        """True if it is a program, and the quota of a cell with these limits would slow its start."""
+        is_program = self.runtime is None and self.worker is None and not self.trusted
+        return is_program and cpu_quotas.slows_starts(limits)
 
 
-class Executables:
-    """What runs in cells; all state is in the `Home` of each cell."""
+class ExecutableSupervisor:
+    """What runs in cells; all state is in the `CellEntry` of each cell."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: CellDeps) -> None:
         self._means = means
-        self.inits = Inits(means, self._on_exit, self._on_death)
-        self._by_pid: dict[int, Known] = {}
+        self.inits = InitSupervisor(means, self._on_exit, self._on_death)
+        self._by_pid: dict[int, ExecutableEntry] = {}
 
-    def by_pid(self, pid: int) -> Known | None:
+    def by_pid(self, pid: int) -> ExecutableEntry | None:
         return self._by_pid.get(pid)
 
-    async def start(self, home: Home, spec: Executable, manner: Manner) -> Known:
+    async def start(
+        self,
+        home: CellEntry,
+        spec: Executable,
+        manner: StartOptions,
+        put_quota_on: Callable[[], None] | None,
+    ) -> ExecutableEntry:
+        """`put_quota_on`, if the quota of the cell is lifted, is called before the program begins."""
         if spec.name in home.executables:
             raise errors.AlreadyExists(
                 f"cell {home.name!r} has an executable {spec.name!r}; stop that, or choose another name"
@@ -73,11 +99,11 @@ class Executables:
         init = await self.inits.of(home)
         number = home.number()
         try:
-            started = await self._start(home, spec, manner, number, init)
+            started = await self._start(home, spec, manner, number, init, put_quota_on)
         except BaseException:
             await self.undo(home, number)
             raise
-        known = Known(spec, number, started, init)
+        known = ExecutableEntry(spec, number, started, init)
         self.add(home, known)
         if home.init is not init:
             self._on_death(home, init)  # it died as this began: nobody else will tell
@@ -85,8 +111,14 @@ class Executables:
         return known
 
     async def _start(
-        self, home: Home, spec: Executable, manner: Manner, number: int, init: InitHandle
-    ) -> StartedRecord:
+        self,
+        home: CellEntry,
+        spec: Executable,
+        manner: StartOptions,
+        number: int,
+        init: InitClient,
+        put_quota_on: Callable[[], None] | None,
+    ) -> ProcessRecord:
         means, leaf = self._means, leaf_of(number)
         # The record is there before the group, so that a group can always be found by its record.
         folder = means.records.add_executable(spec, number)
@@ -113,15 +145,24 @@ class Executables:
                 log_bytes=worker.log_bytes,
                 is_fork=worker.is_fork,
             )
+
+        def prepared() -> None:
+            means.reached("start.waits")
+            if put_quota_on is not None:
+                put_quota_on()
+            means.reached("start.prepared")
+
         at = means.clock.now()  # now, since by the time we are told it may have ended already
-        with means.groups.entrance(home.name, leaf, from_within=True) as entrance:
+        is_slowed = manner.is_slowed_by(home.record.cell.limits)
+        with means.groups.entrance(home.name, leaf, from_within=True, outside_quota=is_slowed) as entrance:
             try:
                 if manner.runtime is None:
-                    started = await init.start(request, folder, entrance)
+                    before_exec = None if put_quota_on is None else prepared
+                    started = await init.start(request, folder, entrance, before_exec=before_exec)
                 else:
                     started = await init.start(request, folder, entrance, within_s=_RUNTIME_S)
             except RuntimeFailed as failed:
-                raise errors.Refused(  # most often for what it was asked to run
+                raise errors.FailedPrecondition(  # most often for what it was asked to run
                     f"the container runtime failed to start {spec.name!r} (code {failed.code}): "
                     f"{_last_words(folder) or 'it did not say why'}"
                 ) from failed
@@ -131,53 +172,58 @@ class Executables:
                     detail=error.message,
                 ) from error
         started.close()
+        if manner.release is not None:
+            prepared()
+            await manner.release()
         means.reached("start.running")
-        record = StartedRecord(pid=started.pid, at=at, ooms=ooms)
+        record = ProcessRecord(pid=started.pid, at=at, ooms=ooms)
         means.records.set_started(home.name, number, record)
         means.reached("start.recorded")
         return record
 
-    def add(self, home: Home, known: Known) -> None:
+    def add(self, home: CellEntry, known: ExecutableEntry) -> None:
         home.executables[known.spec.name] = known
         home.last_number = max(home.last_number, known.number)
         self._by_pid[known.started.pid] = known
 
-    async def undo(self, home: Home, number: int) -> None:
+    async def undo(self, home: CellEntry, number: int) -> None:
         """Leave nothing of a start that nobody was told of."""
         means, leaf = self._means, leaf_of(number)
         try:
-            await stopping.empty(means.groups, home.name, leaf, kill_s=_KILL_S, processes=means.processes)
+            await termination.terminate_all(
+                means.groups, home.name, leaf, kill_s=_KILL_S, processes=means.processes
+            )
             means.groups.remove_leaf(home.name, leaf)
-        except (stopping.Unkillable, errors.SkerryError, OSError) as error:
+        except (termination.Unkillable, errors.SkerryError, OSError) as error:
             # The group keeps its record, so that Free and the next agent find it.
             log.warning("start.not_undone", cell=home.name, number=number, error=str(error))
             return
         means.records.remove(home.name, number)
 
-    def hurry(self, known: Known, grace_s: float) -> None:
+    def hurry(self, known: ExecutableEntry, grace_s: float) -> None:
         """If somebody is ending it, it is killed `grace_s` from now at the latest."""
         if known.killed_from is not None:
             known.killed_from = min(known.killed_from, self._means.clock.monotonic() + grace_s)
 
-    async def kill(self, home: Home, known: Known, grace_s: float = 0.0) -> Exit:
+    async def kill(self, home: CellEntry, known: ExecutableEntry, grace_s: float = 0.0) -> ExitStatus:
         """End it with all its children; it stays known."""
         try:
             await self.end(home, known, grace_s, _KILL_S)
-        except stopping.Unkillable as stuck:
+        except termination.Unkillable as stuck:
             raise errors.Unavailable(
                 f"processes of executable {known.spec.name!r} were killed and do not die: "
                 f"{', '.join(map(str, stuck.pids))}; stop it again later"
             ) from None
         return await self._report(home, known)
 
-    def signal(self, home: Home, known: Known, number: int) -> None:
+    def signal(self, home: CellEntry, known: ExecutableEntry, number: int) -> None:
         """Send a signal to its main process. Raises NotFound if that has ended."""
         if known.has_ended or not self._means.processes.signal(
             known.started.pid, number, lambda: self._means.groups.pids(home.name, known.leaf)
         ):
             raise errors.NotFound(f"executable {known.spec.name!r} has ended")
 
-    async def stop(self, home: Home, known: Known, grace_s: float) -> Exit:
+    async def stop(self, home: CellEntry, known: ExecutableEntry, grace_s: float) -> ExitStatus:
         """End it with all its children, then forget it."""
         outcome = await self.kill(home, known, grace_s)
         self._means.reached("stop.ended")
@@ -188,7 +234,7 @@ class Executables:
         self._means.reached("stop.removed")
         return outcome
 
-    async def end(self, home: Home, known: Known, grace_s: float, kill_s: float) -> None:
+    async def end(self, home: CellEntry, known: ExecutableEntry, grace_s: float, kill_s: float) -> None:
         """End every process of it, also those that outlived its main process. Raises `Unkillable`."""
         known.killed_from = self._means.clock.monotonic() + grace_s
 
@@ -200,7 +246,7 @@ class Executables:
             known.was_killed = True
 
         try:
-            await stopping.empty(
+            await termination.terminate_all(
                 self._means.groups,
                 home.name,
                 known.leaf,
@@ -212,38 +258,54 @@ class Executables:
         finally:
             known.killed_from = None
 
-    async def _report(self, home: Home, known: Known) -> Exit:
+    async def _report(self, home: CellEntry, known: ExecutableEntry) -> ExitStatus:
         """How it ended, now that no process of it is left."""
         try:
             async with asyncio.timeout(_REPORT_S):
                 return await asyncio.shield(known.exit)
         except TimeoutError:
-            self.look(home, known)
-        if known.exit.done():
-            return known.exit.result()
-        raise errors.Unavailable(
-            f"the init of cell {home.name!r} does not report how {known.spec.name!r} ended; free the cell"
-        )
+            self._settle_unreported(home, known)
+        return known.exit.result()
 
-    async def settle_all(self, home: Home) -> None:
+    async def settle_missing(self, homes: Callable[[], Iterable[CellEntry]]) -> None:
+        """See the ends that neither a record nor an init tells of: what an agent before this one heard, and
+        could not write down. Inits were asked to repeat them, and have the time for that."""
+        await asyncio.sleep(_REPORT_S)
+        for home in list(homes()):
+            for known in home.running():
+                if known.started.pid not in self._means.groups.pids(home.name, known.leaf):
+                    self._settle_unreported(home, known)
+
+    def _settle_unreported(self, home: CellEntry, known: ExecutableEntry) -> None:
+        self.look(home, known)
+        if not known.exit.done():
+            log.warning("exit.unknown", cell=home.name, executable=known.spec.name)
+            known.exit.set_result(ExitStatus(at=self._means.clock.now()))
+
+    async def settle_all(self, home: CellEntry) -> None:
         """Give the init time to report the ends of what has ended."""
         ends = [known.exit for known in home.running()]
         if ends:
             await asyncio.wait(ends, timeout=_REPORT_S)
 
-    def forget(self, home: Home, known: Known) -> None:
+    def forget(self, home: CellEntry, known: ExecutableEntry) -> None:
         home.executables.pop(known.spec.name, None)
         if self._by_pid.get(known.started.pid) is known:
             del self._by_pid[known.started.pid]
 
-    def settle(self, home: Home, known: Known, record: ExitRecord) -> None:
-        """It has ended like this: everybody who waits is told."""
+    def settle(
+        self, home: CellEntry, known: ExecutableEntry, record: ExitRecord, *, is_recorded: bool = True
+    ) -> None:
+        """It has ended like this: everybody who waits is told. If it is not `is_recorded`, the disk has
+        refused the init's record of it."""
         if known.exit.done():
-            return
+            if known.exit.result().is_known:
+                return
+            known.exit = asyncio.get_running_loop().create_future()  # the record came late
         judged = self._judge(home, known, record)
         if judged.oom:
             self._count_no_more(home, known)
-        if may_be_oom(judged):  # the next agent could not tell any more
+        if may_be_oom(judged) or not is_recorded:  # the next agent could not tell any more
             self._write_down(home, known, judged)
         known.exit.set_result(exit_of(judged))
         log.info(
@@ -255,51 +317,63 @@ class Executables:
             oom=judged.oom,
         )
 
-    def _judge(self, home: Home, known: Known, record: ExitRecord) -> ExitRecord:
-        return judge(record, known, lambda: self._ooms(home, known))
+    def _judge(self, home: CellEntry, known: ExecutableEntry, record: ExitRecord) -> ExitRecord:
+        return with_oom_verdict(record, known, lambda: self._ooms(home, known))
 
-    def _ooms(self, home: Home, known: Known) -> int:
+    def _ooms(self, home: CellEntry, known: ExecutableEntry) -> int:
         try:
             return self._means.groups.oom_kills(home.name, known.leaf)
         except (errors.SkerryError, OSError):  # somebody removed the group: nothing can be told
             return 0
 
-    def _count_no_more(self, home: Home, victim: Known) -> None:
+    def _count_no_more(self, home: CellEntry, victim: ExecutableEntry) -> None:
         """A kill that was put down to one executable is not put down to another that is counted with it."""
         for known in home.running():
             if known is victim:
                 continue
             ooms = self._ooms(home, known)
             if ooms != known.started.ooms:
-                known.started = msgspec.structs.replace(known.started, ooms=ooms)
-                self._means.records.change_started(home.name, known.number, known.started)
+                known.started = started = msgspec.structs.replace(known.started, ooms=ooms)
+                with self._optional(home, known):
+                    self._means.records.change_started(home.name, known.number, started)
 
-    def _write_down(self, home: Home, known: Known, record: ExitRecord) -> None:
-        try:
+    def _write_down(self, home: CellEntry, known: ExecutableEntry, record: ExitRecord) -> None:
+        with self._optional(home, known):
             self._means.records.set_exit(home.name, known.number, record)
-        except OSError as error:  # only the next agent would miss it
+
+    @contextlib.contextmanager
+    def _optional(self, home: CellEntry, known: ExecutableEntry) -> Iterator[None]:
+        """A write that only the next agent would miss: an end is told also if the disk refuses it."""
+        try:
+            yield
+        except OSError as error:
             log.warning("exit.not_recorded", cell=home.name, executable=known.spec.name, error=str(error))
 
-    def look(self, home: Home, known: Known) -> None:
+    def look(self, home: CellEntry, known: ExecutableEntry) -> None:
         """See whether its end is on record."""
         record = self._means.records.exit(home.name, known.number)
         if record is not None:
             self.settle(home, known, record)
 
-    def _on_exit(self, home: Home, key: str) -> None:
-        known = home.by_number(int(key))
-        if known is not None:
-            self.look(home, known)
+    def _on_exit(self, home: CellEntry, exited: ProcessExit) -> None:
+        known = home.by_number(int(exited.key))
+        if known is None:
+            return
+        self.look(home, known)
+        # The disk refused the init's record. A number may have been another's before: its end is older.
+        if not (known.exit.done() and known.exit.result().is_known) and exited.at >= known.started.at:
+            record = ExitRecord(exited.at, exited.code, exited.signal)
+            self.settle(home, known, record, is_recorded=False)
 
-    def _on_death(self, home: Home, init: InitHandle) -> None:
+    def _on_death(self, home: CellEntry, init: InitClient) -> None:
         died = [known for known in home.executables.values() if known.init is init]
         for known in died:
             self.look(home, known)  # the last thing that the init did may have been to write it down
         self.lose(home, died)
 
-    def lose(self, home: Home, died: Iterable[Known]) -> None:
+    def lose(self, home: CellEntry, died: Iterable[ExecutableEntry]) -> None:
         """Their init is dead, and they with it; what shares its processes with the host is killed now."""
-        ends: list[tuple[Known, ExitRecord]] = []
+        ends: list[tuple[ExecutableEntry, ExitRecord]] = []
         for known in died:
             known.init = None
             if not known.has_ended:
@@ -313,7 +387,7 @@ class Executables:
 
 def _last_words(folder: Path) -> str:
     """The last line that a runtime wrote to its standard error."""
-    items = RingReader(folder, Stream.STDERR.value, ended=lambda: True).read()
-    said = b"".join(item.data for item in items if isinstance(item, Record))
+    items = RingReader(folder, OutputChannel.STDERR.value, ended=lambda: True).read()
+    said = b"".join(item.data for item in items if isinstance(item, LogRecord))
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1][-_TOLD_BYTES:] if lines else ""

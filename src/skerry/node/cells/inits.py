@@ -1,6 +1,6 @@
 """The init of each cell: made when something is first started in the cell, then followed until it ends.
 
-The launcher makes inits and an init runs executables; both are reached through `skerry.node.launching`.
+The launcher makes inits and an init runs executables; both are reached through `skerry.node.launcher.client`.
 Here is when one is made, what is remembered of it, and who is told of what it reports. An init that dies
 takes its executables along; the next start makes a new one.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,11 +16,12 @@ import structlog
 
 from skerry.kit import tasks
 from skerry.model import errors
-from skerry.node.cells.known import Home, Means
+from skerry.node.cells import cpu_quotas
+from skerry.node.cells.init_pool import InitPool
 from skerry.node.cells.records import InitRecord
-from skerry.node.cells.spares import Spares
+from skerry.node.cells.state import CellDeps, CellEntry
 from skerry.node.cgroups.protocol import INIT_LEAF
-from skerry.node.launching import InitHandle, InitSpec, Launcher
+from skerry.node.launcher.client import InitClient, InitSpec, LauncherClient, ProcessExit
 
 log = structlog.get_logger(__name__)
 
@@ -29,15 +29,15 @@ _KILL_S = 5.0
 _PATIENCE_S = {True: 0.02, False: 0.1}  # a program starts in less, and a container mostly
 
 
-class Inits:
-    """Makes, keeps and follows them. `on_exit(home, key)` is told when an executable has ended, and
+class InitSupervisor:
+    """Makes, keeps and follows them. `on_exit(home, exited)` is told when an executable has ended, and
     `on_death(home, init)` when an init has."""
 
     def __init__(
         self,
-        means: Means,
-        on_exit: Callable[[Home, str], None],
-        on_death: Callable[[Home, InitHandle], None],
+        means: CellDeps,
+        on_exit: Callable[[CellEntry, ProcessExit], None],
+        on_death: Callable[[CellEntry, InitClient], None],
     ) -> None:
         self._means = means
         self._on_exit = on_exit
@@ -45,7 +45,7 @@ class Inits:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # By whether they isolate processes: those of containers do not, and a node may have no container.
         self._spares = {
-            isolates: Spares(
+            isolates: InitPool(
                 means.launcher,
                 self._spec("spare", isolates, is_spare=True),
                 means.groups.spare_entrance,
@@ -65,13 +65,13 @@ class Inits:
                 if done.done():
                     done.result()
         finally:
-            await tasks.give_up(filling)
+            await tasks.cancel_and_wait(filling)
 
     def spares(self, *, isolating: bool) -> int:
         """How many are ready for cells that isolate processes, or for those that do not."""
         return self._spares[isolating].count
 
-    async def of(self, home: Home) -> InitHandle:
+    async def of(self, home: CellEntry) -> InitClient:
         """The cell's init, made now if it has none."""
         async with home.making:
             if home.init is None:
@@ -82,21 +82,21 @@ class Inits:
             assert home.init is not None
             return home.init
 
-    async def prepare(self, home: Home, maker: Launcher, network: int | None) -> None:
-        """Have the cell's init made now, by another launcher than the cells' own, with a home of its own."""
+    async def prepare(self, home: CellEntry, maker: LauncherClient, network: int | None) -> None:
+        """Have the cell's init made now, by another launcher than the cells' own."""
         async with home.making:
             if home.init is not None:
-                raise errors.Refused(f"cell {home.name!r} has its init already")
+                raise errors.FailedPrecondition(f"cell {home.name!r} has its init already")
             spec = self._spec(_host_name(home), isolates_processes=True, isolates_network=True)
-            spec = replace(spec, has_own_home=True, network=network)
+            spec = replace(spec, network=network)
             self.keep(home, await self._make(home, maker, spec))
 
-    def keep(self, home: Home, init: InitHandle) -> None:
+    def keep(self, home: CellEntry, init: InitClient) -> None:
         """From now on `init` is the cell's, and is listened to."""
         home.init = init
         home.follower = asyncio.create_task(self._follow(home, init), name=f"init of {home.name}")
 
-    async def let_go(self, home: Home) -> None:
+    async def let_go(self, home: CellEntry) -> None:
         """Listen no more; the init itself is left as it is."""
         follower, home.follower = home.follower, None
         init, home.init = home.init, None
@@ -106,7 +106,7 @@ class Inits:
         if init is not None:
             init.close()
 
-    async def bury(self, home: Home) -> None:
+    async def bury(self, home: CellEntry) -> None:
         """Listen until the init, which was killed, is gone, and then no more."""
         if home.init is not None:
             with contextlib.suppress(TimeoutError):
@@ -114,7 +114,7 @@ class Inits:
                     await home.init.ended()
         await self.let_go(home)
 
-    async def end(self, home: Home) -> None:
+    async def end(self, home: CellEntry) -> None:
         """Kill the init of a cell in which nothing runs; the next start makes another."""
         async with home.making:
             await self.clear(home)
@@ -125,7 +125,7 @@ class Inits:
         self._failure.cancel()
         await asyncio.gather(*(each.close() for each in self._spares.values()))
 
-    async def clear(self, home: Home) -> None:
+    async def clear(self, home: CellEntry) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
 
         Nothing is ever put into a group that was killed: since 6.14 the kernel may take a process that is
@@ -140,24 +140,25 @@ class Inits:
         groups.remove_leaf(home.name, INIT_LEAF)
 
     async def _make(
-        self, home: Home, maker: Launcher, spec: InitSpec, spares: Spares | None = None
-    ) -> InitHandle:
+        self, home: CellEntry, maker: LauncherClient, spec: InitSpec, spares: InitPool | None = None
+    ) -> InitClient:
         """One of `spares`, if they have one, or else a new one like `spec` by `maker`."""
         means = self._means
         if home.had_init:
             await self.clear(home)
         home.had_init = True
         init = spares.take() if spares is not None else None
+        is_slowed = cpu_quotas.slows_starts(home.record.cell.limits)
         try:
             if init is not None:
-                with means.groups.spare_way(home.name) as way:
+                with means.groups.spare_way(home.name, outside_quota=is_slowed) as way:
                     # Recorded while it still ends with the launcher: it is never in a cell unknown.
                     self._record(home, init)
                     init.enter(spec.host_name if spec.isolates_processes else "", way)
             else:
                 means.groups.add_leaf(home.name, INIT_LEAF)
                 means.reached("init.group")
-                with means.groups.entrance(home.name, INIT_LEAF) as entrance:
+                with means.groups.entrance(home.name, INIT_LEAF, outside_quota=is_slowed) as entrance:
                     init = await maker.make_init(spec, entrance)
                 means.reached("init.made")
                 self._record(home, init)
@@ -170,7 +171,7 @@ class Inits:
             raise
         return init
 
-    def _record(self, home: Home, init: InitHandle) -> None:
+    def _record(self, home: CellEntry, init: InitClient) -> None:
         self._means.records.set_init(home.name, InitRecord(init.pid, init.start_time, init.control_fd))
         self._means.reached("init.recorded")
 
@@ -186,15 +187,14 @@ class Inits:
             host_name=host_name,
             isolates_processes=isolates_processes,
             isolates_network=isolates_network,
-            hidden=_existing(self._means.hidden),
             tmp_mb=self._means.settings.tmp_mb,
             is_spare=is_spare,
         )
 
-    async def _follow(self, home: Home, init: InitHandle) -> None:
+    async def _follow(self, home: CellEntry, init: InitClient) -> None:
         try:
             async for exited in init.exits():
-                self._on_exit(home, exited.key)
+                self._on_exit(home, exited)
             if home.init is init:
                 home.init = None
                 log.info("init.ended", cell=home.name, pid=init.pid)
@@ -205,9 +205,5 @@ class Inits:
                 self._failure.set_exception(error)
 
 
-def _host_name(home: Home) -> str:
+def _host_name(home: CellEntry) -> str:
     return home.name.rpartition("/")[2]
-
-
-def _existing(paths: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(path for path in paths if os.path.exists(path))

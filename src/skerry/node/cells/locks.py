@@ -67,7 +67,7 @@ class _Lock:
             turn.set_result(None)
 
 
-class Held:
+class HeldPathLocks:
     """Locks that are held; `release` gives them back, once."""
 
     def __init__(self, locks: PathLocks) -> None:
@@ -89,9 +89,9 @@ class PathLocks:
     def __init__(self) -> None:
         self._locks: dict[Hashable, _Lock] = {}
 
-    async def hold(self, shared: Sequence[Hashable], alone: Hashable) -> Held:
+    async def hold(self, shared: Sequence[Hashable], alone: Hashable) -> HeldPathLocks:
         """Share every key of `shared`, in that order, then hold `alone`."""
-        held = Held(self)
+        held = HeldPathLocks(self)
         try:
             for key in shared:
                 await held._take(key, False)

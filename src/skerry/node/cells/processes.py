@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from skerry.node.cells.stopping import Listing
-from skerry.node.launching import InitHandle, start_time_of
+from skerry.node.cells.termination import ListProcesses
+from skerry.node.launcher.client import InitClient, start_time_of
 
 _AT_ONCE = 64  # descriptors that asking a crowd may hold at once
 
 
-class Processes:
+class HostProcesses:
     """Those of this host."""
 
-    def ask(self, listing: Listing) -> set[int]:
+    def ask(self, listing: ListProcesses) -> set[int]:
         """SIGTERM for every process that `listing` names, and for no other; whom it went to."""
         asked: set[int] = set()
         self._ask_all(listing(), listing, asked)
         return asked
 
-    def ask_strays(self, listing: Listing, asked: set[int]) -> None:
+    def ask_strays(self, listing: ListProcesses, asked: set[int]) -> None:
         """SIGTERM also for those that were just being forked when their parent was asked, and died of it.
 
         The kernel lists a child a moment after it can no longer be prevented. What a parent that lives on has
@@ -37,13 +37,13 @@ class Processes:
         new = [pid for pid in pids if pid not in asked]
         self._ask_all([pid for pid in new if _parent(pid) not in pids], listing, asked)
 
-    def _ask_all(self, pids: Sequence[int], listing: Listing, asked: set[int]) -> None:
+    def _ask_all(self, pids: Sequence[int], listing: ListProcesses, asked: set[int]) -> None:
         remaining = iter(pids)
         while crowd := list(islice(remaining, _AT_ONCE)):
             _send(crowd, signal.SIGTERM, listing)
             asked.update(crowd)
 
-    def signal(self, pid: int, number: int, listing: Listing) -> bool:
+    def signal(self, pid: int, number: int, listing: ListProcesses) -> bool:
         """Send a signal to a process that `listing` names; False if it is gone."""
         return _send([pid], number, listing) == 1
 
@@ -54,12 +54,12 @@ class Processes:
         except OSError:
             return None
 
-    def adopt(self, pid: int, start_time: int, control_fd: int) -> InitHandle | None:
+    def adopt(self, pid: int, start_time: int, control_fd: int) -> InitClient | None:
         """The init that an earlier agent made, or None if it cannot be had."""
-        return InitHandle.adopt(pid, start_time, control_fd)
+        return InitClient.adopt(pid, start_time, control_fd)
 
 
-def _send(crowd: Sequence[int], number: int, listing: Listing) -> int:
+def _send(crowd: Sequence[int], number: int, listing: ListProcesses) -> int:
     """Send a signal to each that is there; how many that were.
 
     A pid may have been used again since it was listed. One that is still listed after its descriptor was

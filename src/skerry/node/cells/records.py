@@ -2,6 +2,7 @@
 
     cells/
       a.b/              the cell a/b: a name has no '.', so nothing else is called like this
+      @a/               the cell @a, of Skerry's own
         cell.json       what was asked for, its user, the boot it was made in
         init.json       its init, once something was started in it
         freeing         there while it is freed: whoever finds it finishes that
@@ -9,7 +10,8 @@
           spec.json  started.json  exit.json
       .gone-7           what is being removed: left over only by a crash
 
-A file is whole or absent. Nothing is synced: a cell does not outlive the machine's boot, and what this boot
+A file is whole or absent. What is written when something ends or is removed may use the reserve of the disk
+(`skerry.kit.disk_reserve`). Nothing is synced: a cell does not outlive the machine's boot, and what this boot
 wrote it can read, also after `kill -9`. The order of writing is the caller's; `adoption` decides what a set
 of records means. `exit.json` is written by the init; here it is read, and completed with what only the
 agent can tell.
@@ -27,8 +29,8 @@ from typing import TypeVar
 
 import msgspec
 
-from skerry.kit import files, jsonio
-from skerry.model.cells import Cell, Executable, parse_name
+from skerry.kit import disk_reserve, files, json_codec
+from skerry.model.cells import Cell, Executable, parse_any_name
 from skerry.model.errors import Invalid
 from skerry.model.ids import CellName
 
@@ -46,6 +48,7 @@ class CellRecord(msgspec.Struct, frozen=True):
     uid: int
     boot: str
     at: float
+    is_marked: bool = False  # made by a version that marks the names of its own cells
 
 
 class InitRecord(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ class InitRecord(msgspec.Struct, frozen=True):
     control_fd: int
 
 
-class StartedRecord(msgspec.Struct, frozen=True):
+class ProcessRecord(msgspec.Struct, frozen=True):
     """An executable that was started: its process as the node sees it.
 
     `ooms` is how many kills for memory the kernel had counted where this one is counted, before any that
@@ -77,23 +80,23 @@ class ExitRecord(msgspec.Struct, frozen=True):
     oom: bool | None = None
 
 
-class FoundExecutable(msgspec.Struct, frozen=True):
+class StoredExecutable(msgspec.Struct, frozen=True):
     """The records of one executable, as far as they are there."""
 
     number: int
     spec: Executable | None
-    started: StartedRecord | None
+    started: ProcessRecord | None
     exit: ExitRecord | None
 
 
-class FoundCell(msgspec.Struct, frozen=True):
+class StoredCell(msgspec.Struct, frozen=True):
     """The records of one cell, as far as they are there."""
 
     name: CellName
     record: CellRecord | None
     init: InitRecord | None
     is_freeing: bool
-    executables: tuple[FoundExecutable, ...]
+    executables: tuple[StoredExecutable, ...]
 
 
 def boot_id() -> str:
@@ -101,7 +104,7 @@ def boot_id() -> str:
     return _BOOT_ID.read_text().strip()
 
 
-class Records:
+class CellRecords:
     """The folder of all cells. Every method is short: none waits for a disk."""
 
     def __init__(self, folder: Path) -> None:
@@ -129,7 +132,7 @@ class Records:
             _write(path, record)
 
     def mark_freeing(self, cell: CellName) -> None:
-        (self.folder(cell) / "freeing").touch(mode=0o600)
+        disk_reserve.spend(lambda: (self.folder(cell) / "freeing").touch(mode=0o600))
 
     def add_executable(self, spec: Executable, number: int) -> Path:
         folder = self.folder(spec.cell, number)
@@ -137,23 +140,23 @@ class Records:
         _write_new(f"{folder}/spec.json", spec)
         return folder
 
-    def change_started(self, cell: CellName, number: int, record: StartedRecord) -> None:
-        _write(self.folder(cell, number) / "started.json", record)
+    def change_started(self, cell: CellName, number: int, record: ProcessRecord) -> None:
+        disk_reserve.spend(lambda: _write(self.folder(cell, number) / "started.json", record))
 
-    def set_started(self, cell: CellName, number: int, record: StartedRecord) -> None:
+    def set_started(self, cell: CellName, number: int, record: ProcessRecord) -> None:
         _write_new(f"{self.folder(cell, number)}/started.json", record)
 
     def exit(self, cell: CellName, number: int) -> ExitRecord | None:
         return _read(self.folder(cell, number) / "exit.json", ExitRecord)
 
     def set_exit(self, cell: CellName, number: int, record: ExitRecord) -> None:
-        _write(self.folder(cell, number) / "exit.json", record)
+        disk_reserve.spend(lambda: _write(self.folder(cell, number) / "exit.json", record))
 
     def remove(self, cell: CellName, number: int | None = None) -> None:
         """Drop a cell with all in it, or one executable: gone at once for every reader, then file by file."""
         trash = self._folder / f"{_TRASH}{next(self._removals)}"
         try:
-            os.rename(self.folder(cell, number), trash)
+            disk_reserve.spend(lambda: os.rename(self.folder(cell, number), trash))
         except FileNotFoundError:
             return
         # An init may be about to add the record of an end. A pass fails only if one was just made or renamed
@@ -169,33 +172,33 @@ class Records:
             if path.name.startswith("."):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def scan(self) -> Iterator[FoundCell]:
+    def scan(self) -> Iterator[StoredCell]:
         """Everything there is, in the order of names."""
         for path in sorted(self._folder.iterdir()):
             try:
-                name = parse_name(path.name.replace(".", "/"))
+                name = parse_any_name(path.name.replace(".", "/"))
             except Invalid:
                 continue  # not ours
             if path.is_dir():
                 yield self._found(name, path)
 
-    def _found(self, name: CellName, folder: Path) -> FoundCell:
+    def _found(self, name: CellName, folder: Path) -> StoredCell:
         numbers = sorted(
             int(path.name[1:])
             for path in folder.iterdir()
             if path.name[:1] == "x" and path.name[1:].isdigit()
         )
         record = _read(folder / "cell.json", CellRecord)
-        return FoundCell(
+        return StoredCell(
             name=name,
             record=record if record is not None and record.cell.name == name else None,
             init=_read(folder / "init.json", InitRecord),
             is_freeing=(folder / "freeing").exists(),
             executables=tuple(
-                FoundExecutable(
+                StoredExecutable(
                     number=number,
                     spec=_read(self.folder(name, number) / "spec.json", Executable),
-                    started=_read(self.folder(name, number) / "started.json", StartedRecord),
+                    started=_read(self.folder(name, number) / "started.json", ProcessRecord),
                     exit=self.exit(name, number),
                 )
                 for number in numbers
@@ -205,7 +208,7 @@ class Records:
 
 def _write_new(path: str, value: object) -> None:
     """For a file that is written once, by one call: whole, or empty after a crash, which reads as absent."""
-    data = jsonio.encode(value)
+    data = json_codec.encode(value)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         written = os.write(file, data)
@@ -220,13 +223,13 @@ def _write(path: Path, value: object) -> None:
     """Whole or absent. The name of the draft is fixed: each file has one writer at a time."""
     draft = path.with_name(f".{path.name}.new")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(jsonio.encode(value))
+        file.write(json_codec.encode(value))
     os.rename(draft, path)
 
 
 def _read(path: Path, as_type: type[T]) -> T | None:
     """What the file holds; None if there is none, or nothing that this version understands."""
     try:
-        return jsonio.decode(path.read_bytes(), as_type)
-    except (FileNotFoundError, NotADirectoryError, jsonio.Malformed, Invalid):
+        return json_codec.decode(path.read_bytes(), as_type)
+    except (FileNotFoundError, NotADirectoryError, json_codec.InvalidJson, Invalid):
         return None

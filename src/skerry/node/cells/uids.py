@@ -11,7 +11,7 @@ import heapq
 from skerry.model import errors
 
 
-class Uids:
+class UidAllocator:
     """`count` users from `first` on."""
 
     def __init__(self, first: int, count: int) -> None:
@@ -39,7 +39,7 @@ class Uids:
             if uid not in self._taken:
                 self._taken.add(uid)
                 return uid
-        raise errors.NoRoom(
+        raise errors.ResourcesExhausted(
             f"this node has its {self._count} cells; free one, or raise the setting node.max_cells"
         )
 

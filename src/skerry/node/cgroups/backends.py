@@ -1,10 +1,10 @@
 """A back end: one tree that knows who is in a cell, and whatever holds the limits.
 
-| kind    | membership      | limits        |
-|---------|-----------------|---------------|
-| unified | `tree.Tree`     | `unified.Unified` |
-| hybrid  | `tree.Tree`     | `controllers.Controllers` |
-| legacy  | `freezer.Freezer` | `controllers.Controllers` |
+| kind    | membership                   | limits               |
+|---------|------------------------------|----------------------|
+| unified | `v2_membership.V2Membership` | `v2_limits.V2Limits` |
+| hybrid  | `v2_membership.V2Membership` | `v1_limits.V1Limits` |
+| legacy  | `v1_freezer.V1Freezer`       | `v1_limits.V1Limits` |
 
 Here is the order of things: the membership tree first when a cell is made and last when it is removed, so
 that a crash between leaves something that `cells` shows. `detection` decides which kind it is.
@@ -16,17 +16,16 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from typing import Protocol
 
 from skerry.model import cells as names
 from skerry.model import errors
-from skerry.model.cells import Limits, Usage
+from skerry.model.cells import CellLimits, CellUsage
 from skerry.model.ids import CellName
 from skerry.node.cgroups import killing, waiting
 from skerry.node.cgroups import limits as translation
 from skerry.node.cgroups.hierarchies import Hierarchy, is_leaf
-from skerry.node.cgroups.protocol import INIT_LEAF, Entrance
+from skerry.node.cgroups.protocol import INIT_LEAF, CgroupEntryFds
 
 _SPARES = "_spares"
 _LEAF = re.compile(r"_[a-z0-9]{1,58}")
@@ -34,7 +33,7 @@ _LEAF = re.compile(r"_[a-z0-9]{1,58}")
 _RUNTIME_GROUP = "-box"
 
 
-class Membership(Protocol):
+class ProcessMembership(Protocol):
     """Who is in a group. Places are relative to the root group."""
 
     @property
@@ -55,24 +54,38 @@ class Membership(Protocol):
     def thaw(self, place: str) -> None: ...
 
 
-class Holder(Protocol):
+class LimitController(Protocol):
     """What holds limits. `make` leaves nothing behind when it fails."""
 
     def prepare(self) -> None: ...
 
-    def make(self, cell: str, limits: Limits) -> None: ...
+    def make(self, cell: str, limits: CellLimits) -> None: ...
 
-    def change(self, cell: str, limits: Limits) -> None: ...
+    def change(self, cell: str, limits: CellLimits) -> None: ...
+
+    def lift_cpu_quota(self, cell: str) -> None: ...
 
     def remove(self, place: str) -> None: ...
 
-    def enter(self, cell: str) -> tuple[int, ...]: ...
+    @property
+    def has_way_out(self) -> bool: ...
 
-    def limits(self, cell: str) -> Limits: ...
+    def enter(self, cell: str) -> tuple[int, ...]:
+        """To be written to; the last one is that of the cpu quota if `has_way_out`."""
+        ...
 
-    def usage(self, cell: str) -> Usage: ...
+    def way_out(self, cell: str) -> tuple[int, int] | None:
+        """Two to be written to, to be out of the cell's cpu quota and to be in it again; None unless
+        `has_way_out`."""
+        ...
+
+    def limits(self, cell: str) -> CellLimits: ...
+
+    def usage(self, cell: str) -> CellUsage: ...
 
     def oom_kills(self, cell: str, leaf: str) -> int: ...
+
+    def exists(self, cell: str) -> bool: ...
 
     def pids(self, cell: str, *, below: bool) -> list[int]:
         """Processes that are held to the limits, if that is told apart from who is in the cell."""
@@ -83,10 +96,12 @@ class Holder(Protocol):
     def dispose(self) -> None: ...
 
 
-class Backend:
+class CgroupBackend:
     """`protocol.Cgroups`, put together of a membership and a holder of limits."""
 
-    def __init__(self, kind: str, membership: Membership, holder: Holder, *, limits_in_v2: bool) -> None:
+    def __init__(
+        self, kind: str, membership: ProcessMembership, holder: LimitController, *, limits_in_v2: bool
+    ) -> None:
         self.kind = kind
         self.limits_in_v2 = limits_in_v2
         self._membership = membership
@@ -98,8 +113,8 @@ class Backend:
         self._membership.prepare()
         self._holder.prepare()
 
-    def create(self, cell: CellName, limits: Limits) -> None:
-        parent = names.parent_of(names.parse_name(cell))
+    def create(self, cell: CellName, limits: CellLimits) -> None:
+        parent = names.parent_of(names.parse_any_name(cell))
         if parent is None:
             if not self._tree.exists(""):
                 self.prepare()  # somebody removed the root group, which is theirs to do while it is empty
@@ -119,20 +134,27 @@ class Backend:
                 raise _failure("make", cell, error) from error
             raise
 
-    def change_limits(self, cell: CellName, limits: Limits) -> None:
+    def change_limits(self, cell: CellName, limits: CellLimits) -> None:
         self._check_exists(cell)
         try:
             self._holder.change(cell, limits)
         except OSError as error:
             raise _failure("change", cell, error) from error
 
-    def read_limits(self, cell: CellName) -> Limits:
+    def lift_cpu_quota(self, cell: CellName) -> None:
+        self._check_exists(cell)
+        try:
+            self._holder.lift_cpu_quota(cell)
+        except OSError as error:
+            raise _failure("change", cell, error) from error
+
+    def read_limits(self, cell: CellName) -> CellLimits:
         self._check_exists(cell)
         return self._holder.limits(cell)
 
-    def effective_limits(self, cell: CellName) -> Limits:
+    def effective_limits(self, cell: CellName) -> CellLimits:
         self._check_exists(cell)
-        return translation.tightest(self._holder.limits(each) for each in _upwards(cell))
+        return translation.tightest(self._holder.limits(each) for each in names.upwards(cell))
 
     def add_leaf(self, cell: CellName, leaf: str) -> None:
         try:
@@ -155,30 +177,48 @@ class Backend:
     def runtime_group(self, cell: CellName, leaf: str) -> str:
         return self._tree.within_mount(_place(cell, leaf) + _RUNTIME_GROUP)
 
-    def entrance(self, cell: CellName, leaf: str, *, from_within: bool = False) -> Entrance:
+    @property
+    def has_way_out(self) -> bool:
+        return self._holder.has_way_out
+
+    def entrance(
+        self, cell: CellName, leaf: str, *, from_within: bool = False, outside_quota: bool = False
+    ) -> CgroupEntryFds:
         place = _place(cell, leaf)
         try:
             clone_into, procs = self._membership.enter(place)
         except FileNotFoundError:
             raise errors.NotFound(f"there is no group {place}") from None
         try:
-            inherited = () if from_within else self._holder.enter(cell)
+            if not from_within:
+                return self._whole_way(cell, clone_into, procs, outside_quota=outside_quota)
+            if outside_quota and (way := self._holder.way_out(cell)) is not None:
+                outside, cpu = way
+                return CgroupEntryFds(clone_into, procs, cpu=cpu, outside=outside)
         except BaseException:
-            Entrance(clone_into, procs).close()
+            CgroupEntryFds(clone_into, procs).close()
             raise
-        return Entrance(clone_into, (*inherited, *procs))
+        return CgroupEntryFds(clone_into, procs)
 
-    def spare_entrance(self) -> Entrance | None:
+    def spare_entrance(self) -> CgroupEntryFds | None:
         # From group to group of v2 the kernel moves a process only with a lock on every fork and every cgroup
         # of the machine, held for some 20 ms. In v1 a process of one thread moves itself at once.
         if self.limits_in_v2:
             return None
         with contextlib.suppress(FileExistsError):
             self._membership.make(_SPARES)
-        return Entrance(*self._membership.enter(_SPARES))
+        return CgroupEntryFds(*self._membership.enter(_SPARES))
 
-    def spare_way(self, cell: CellName) -> Entrance:
-        return Entrance(None, self._holder.enter(cell))
+    def spare_way(self, cell: CellName, *, outside_quota: bool = False) -> CgroupEntryFds:
+        return self._whole_way(cell, None, (), outside_quota=outside_quota)
+
+    def _whole_way(
+        self, cell: CellName, clone_into: int | None, procs: tuple[int, ...], *, outside_quota: bool
+    ) -> CgroupEntryFds:
+        held = self._holder.enter(cell)
+        if outside_quota and self.has_way_out:
+            return CgroupEntryFds(clone_into, (*held[:-1], *procs), cpu=held[-1])
+        return CgroupEntryFds(clone_into, (*held, *procs))
 
     def pids(self, cell: CellName, leaf: str | None = None) -> list[int]:
         inside = [pid for place in _places(cell, leaf) for pid in self._tree.pids(place)]
@@ -220,19 +260,19 @@ class Backend:
     def remove(self, cell: CellName) -> None:
         below = self._tree.below(cell)
         if children := [each for each in below if not is_leaf(each)]:
-            raise errors.Refused(f"cell {cell} has the child cell {children[0]}: free that first")
+            raise errors.FailedPrecondition(f"cell {cell} has the child cell {children[0]}: free that first")
         for leaf in below:
             self._tree.remove(leaf)
         self._holder.remove(cell)
         self._tree.remove(cell)
 
     def exists(self, cell: CellName) -> bool:
-        return self._tree.exists(cell)
+        return self._tree.exists(cell) and self._holder.exists(cell)
 
     def cells(self) -> list[CellName]:
         return [CellName(place) for place in sorted({*self._tree.cells(), *self._holder.cells()})]
 
-    def usage(self, cell: CellName) -> Usage:
+    def usage(self, cell: CellName) -> CellUsage:
         self._check_exists(cell)
         return self._holder.usage(cell)
 
@@ -244,7 +284,7 @@ class Backend:
 
     def dispose(self) -> None:
         self._holder.dispose()
-        with contextlib.suppress(errors.Refused):
+        with contextlib.suppress(errors.FailedPrecondition):
             self._tree.remove(_SPARES)
         self._tree.dispose()
 
@@ -265,13 +305,6 @@ def _places(cell: CellName, leaf: str | None) -> tuple[str, ...]:
     """The groups that make up a leaf, or the cell's one."""
     place = _place(cell, leaf)
     return (place,) if leaf is None else (place, place + _RUNTIME_GROUP)
-
-
-def _upwards(cell: CellName) -> Iterator[CellName]:
-    each: CellName | None = cell
-    while each is not None:
-        yield each
-        each = names.parent_of(each)
 
 
 def _missing(cell: CellName) -> errors.NotFound:

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 
 from skerry.model import errors
-from skerry.node.cgroups import controllers, mounts, unified
-from skerry.node.cgroups.backends import Backend
-from skerry.node.cgroups.controllers import Controllers
-from skerry.node.cgroups.files import Files, KernelFiles
-from skerry.node.cgroups.freezer import Freezer
+from skerry.node.cgroups import mounts, v1_limits, v2_limits
+from skerry.node.cgroups.backends import CgroupBackend
+from skerry.node.cgroups.files import CgroupFiles, KernelCgroupFiles
 from skerry.node.cgroups.hierarchies import Hierarchy
-from skerry.node.cgroups.mounts import Mounts
+from skerry.node.cgroups.mounts import CgroupMounts
 from skerry.node.cgroups.protocol import Cgroups
-from skerry.node.cgroups.tree import Tree
-from skerry.node.cgroups.unified import Unified
+from skerry.node.cgroups.v1_freezer import V1Freezer
+from skerry.node.cgroups.v1_limits import V1Limits
+from skerry.node.cgroups.v2_limits import V2Limits
+from skerry.node.cgroups.v2_membership import V2Membership
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 _CLONES_INTO_SINCE = (5, 7)
@@ -24,20 +24,20 @@ _CLONES_INTO_SINCE = (5, 7)
 
 def detect(root_name: str, mountinfo: Path = MOUNTINFO) -> Cgroups:
     """The back end for what is mounted here, ready for cells. Raises Unavailable saying what is missing."""
-    backend = choose(mounts.parse(mountinfo.read_text()), root_name, KernelFiles(), os.uname().release)
+    backend = choose(mounts.parse(mountinfo.read_text()), root_name, KernelCgroupFiles(), os.uname().release)
     backend.prepare()
     return backend
 
 
-def choose(mounted: Mounts, root_name: str, files: Files, release: str) -> Backend:
+def choose(mounted: CgroupMounts, root_name: str, files: CgroupFiles, release: str) -> CgroupBackend:
     """The back end, without touching anything yet."""
     clones_into = _version(release) >= _CLONES_INTO_SINCE
     in_v2: list[str] = []
     if mounted.unified is not None:
         in_v2 = files.read(f"{mounted.unified}/cgroup.controllers").split()
-        if set(unified.REQUIRED) <= set(in_v2):
+        if set(v2_limits.REQUIRED) <= set(in_v2):
             return make_unified(files, mounted.unified, root_name, clones_into=clones_into)
-    missing = sorted(set(controllers.REQUIRED) - mounted.controllers.keys())
+    missing = sorted(set(v1_limits.REQUIRED) - mounted.controllers.keys())
     if missing:
         raise errors.Unavailable(_missing(missing, mounted, in_v2))
     if mounted.unified is not None:
@@ -47,32 +47,34 @@ def choose(mounted: Mounts, root_name: str, files: Files, release: str) -> Backe
     return make_legacy(files, mounted, root_name)
 
 
-def make_unified(files: Files, mount: str, root: str, *, clones_into: bool = True) -> Backend:
+def make_unified(files: CgroupFiles, mount: str, root: str, *, clones_into: bool = True) -> CgroupBackend:
     hierarchy = Hierarchy(files, mount, root)
-    tree = Tree(hierarchy, clones_into=clones_into)
-    return Backend("unified", tree, Unified(hierarchy), limits_in_v2=True)
+    tree = V2Membership(hierarchy, clones_into=clones_into)
+    return CgroupBackend("unified", tree, V2Limits(hierarchy), limits_in_v2=True)
 
 
-def make_hybrid(files: Files, mounted: Mounts, root: str, *, clones_into: bool = True) -> Backend:
+def make_hybrid(
+    files: CgroupFiles, mounted: CgroupMounts, root: str, *, clones_into: bool = True
+) -> CgroupBackend:
     assert mounted.unified is not None
-    tree = Tree(Hierarchy(files, mounted.unified, root), clones_into=clones_into)
-    limits = Controllers(files, mounted.controllers, root, mounted.every_v1)
-    return Backend("hybrid", tree, limits, limits_in_v2=False)
+    tree = V2Membership(Hierarchy(files, mounted.unified, root), clones_into=clones_into)
+    limits = V1Limits(files, mounted.controllers, root, mounted.every_v1)
+    return CgroupBackend("hybrid", tree, limits, limits_in_v2=False)
 
 
-def make_legacy(files: Files, mounted: Mounts, root: str) -> Backend:
+def make_legacy(files: CgroupFiles, mounted: CgroupMounts, root: str) -> CgroupBackend:
     mount = mounted.controllers["freezer"]
     others = [each for each in mounted.every_v1 if each != mount]
-    limits = Controllers(files, mounted.controllers, root, others)
-    return Backend("legacy", Freezer(Hierarchy(files, mount, root)), limits, limits_in_v2=False)
+    limits = V1Limits(files, mounted.controllers, root, others)
+    return CgroupBackend("legacy", V1Freezer(Hierarchy(files, mount, root)), limits, limits_in_v2=False)
 
 
-def _missing(names: list[str], mounted: Mounts, in_v2: list[str]) -> str:
-    lacking = f"cells need the cgroup controllers {', '.join(controllers.REQUIRED)}"
+def _missing(names: list[str], mounted: CgroupMounts, in_v2: list[str]) -> str:
+    lacking = f"cells need the cgroup controllers {', '.join(v1_limits.REQUIRED)}"
     if mounted.unified is None and not mounted.controllers:
         return f"{lacking}, and no cgroup file system is mounted writable: mount cgroup2 on /sys/fs/cgroup"
     split = sorted(set(names) & set(in_v2))
-    if split and len(split) < len(controllers.REQUIRED):
+    if split and len(split) < len(v1_limits.REQUIRED):
         return (
             f"{lacking} all in v2 or all in v1, and here {', '.join(split)} is in v2 and the others are not"
         )

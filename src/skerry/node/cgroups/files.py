@@ -14,7 +14,7 @@ from typing import Protocol
 _READ = 64 * 1024
 
 
-class Files(Protocol):
+class CgroupFiles(Protocol):
     """A cgroup file system; paths are absolute."""
 
     def mkdir(self, path: str) -> None: ...
@@ -44,7 +44,7 @@ class Files(Protocol):
         ...
 
 
-class KernelFiles:
+class KernelCgroupFiles:
     """The real thing."""
 
     def mkdir(self, path: str) -> None:

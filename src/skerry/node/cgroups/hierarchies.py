@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from skerry.model import errors
-from skerry.node.cgroups.files import Files
+from skerry.node.cgroups.files import CgroupFiles
 
 LEAF_MARK = "_"
 # Where a process with one thread moves itself in a v1 hierarchy. `cgroup.procs` does the same, but takes a
@@ -24,7 +24,7 @@ _RETRIES_S = (0.001, 0.002, 0.004, 0.008, 0.016)
 class Hierarchy:
     """Groups of one mount."""
 
-    def __init__(self, files: Files, mount: str, root: str) -> None:
+    def __init__(self, files: CgroupFiles, mount: str, root: str) -> None:
         self.files = files
         self.mount = mount
         self._home = f"{mount}/{root}"
@@ -110,19 +110,20 @@ class Hierarchy:
             return self.read(place, "cgroup.threads")
 
     def remove(self, place: str) -> None:
-        """Remove a group and the leaves in it; nothing to do if it is gone. Refused if it is in use."""
+        """Remove a group and the leaves in it; nothing to do if it is gone. FailedPrecondition if it is in
+        use."""
         if self._is_removed(place):
             return
         for each in self.below(place):
             if not is_leaf(each) and not is_leaf(place):
-                raise errors.Refused(f"cell {place} has the child cell {each}: free that first")
+                raise errors.FailedPrecondition(f"cell {place} has the child cell {each}: free that first")
             self.remove(each)
         for pause in _RETRIES_S:  # the last process may have ended and not be taken out of the group yet
             if self._is_removed(place):
                 return
             time.sleep(pause)
         if not self._is_removed(place):
-            raise errors.Refused(
+            raise errors.FailedPrecondition(
                 f"processes are still in {place}: kill them and wait until they are gone",
                 detail=f"{self.path(place)}: {self.pids(place)}",
             )

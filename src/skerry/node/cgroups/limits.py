@@ -12,7 +12,7 @@
 Both formulas of weight and shares are the kernel's own, so weights survive the way to shares and back, and a
 number of shares is changed only where there is nothing but weights. A period is 100 ms; quotas under 10
 milli-cores, too short for that, get one of a second. Reading takes what others have written too: it is
-brought into the range of `Limits`.
+brought into the range of `CellLimits`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from skerry.model.cells import Limits
-from skerry.model.room import MOST, Megabytes, Millicores
+from skerry.model.cells import CellLimits
+from skerry.model.resources import MAX_AMOUNT, Megabytes, Millicores
 
 MEGABYTE = 1024 * 1024
 USUAL_WEIGHT = 100
@@ -32,16 +32,20 @@ _LEAST_QUOTA_US = 1_000  # the kernel takes none shorter
 _UNLIMITED_V1 = 2**62  # memory.limit_in_bytes holds the largest multiple of a page when there is no limit
 _LARGEST_PAGE = 64 * 1024
 
-Read = Callable[[str], str]  # the text of one file of the group; empty if there is no such file
+ReadFile = Callable[[str], str]  # the text of one file of the group; empty if there is no such file
 
 
-class Setting(NamedTuple):
-    """One file to write; `limit` is the field of Limits that it comes of."""
+class LimitSetting(NamedTuple):
+    """One file to write; `limit` is the field of `CellLimits` that it comes of."""
 
     file: str
     value: str
     limit: str
     optional: bool = False  # the file may be missing: some kernels leave out the accounting of swap
+
+
+NO_QUOTA_V2 = LimitSetting("cpu.max", f"max {_PERIOD_US}", "cpu_quota")
+NO_QUOTA_V1 = LimitSetting("cpu.cfs_quota_us", "-1", "cpu_quota")
 
 
 def weight_from_shares(shares: int) -> int:
@@ -52,35 +56,35 @@ def shares_from_weight(weight: int) -> int:
     return max((weight * USUAL_SHARES + USUAL_WEIGHT // 2) // USUAL_WEIGHT, 2)
 
 
-def shares_of(limits: Limits) -> int | None:
+def shares_of(limits: CellLimits) -> int | None:
     """The cell's part of the cpu in shares, whichever unit it was given in."""
     if limits.cpu_weight is not None:
         return shares_from_weight(limits.cpu_weight)
     return limits.cpu_shares
 
 
-def to_v2(limits: Limits) -> list[Setting]:
+def to_v2(limits: CellLimits) -> list[LimitSetting]:
     settings = []
     if limits.cpu_weight is not None:
-        settings.append(Setting("cpu.weight", str(limits.cpu_weight), "cpu_weight"))
+        settings.append(LimitSetting("cpu.weight", str(limits.cpu_weight), "cpu_weight"))
     if limits.cpu_shares is not None:
-        settings.append(Setting("cpu.weight", str(weight_from_shares(limits.cpu_shares)), "cpu_shares"))
+        settings.append(LimitSetting("cpu.weight", str(weight_from_shares(limits.cpu_shares)), "cpu_shares"))
     if limits.cpu_quota is not None:
         quota, period = _quota(limits.cpu_quota)
-        settings.append(Setting("cpu.max", f"{quota} {period}", "cpu_quota"))
+        settings.append(LimitSetting("cpu.max", f"{quota} {period}", "cpu_quota"))
     settings += _lists(limits)
     if limits.memory is not None:
-        settings.append(Setting("memory.max", str(limits.memory * MEGABYTE), "memory"))
-        settings.append(Setting("memory.swap.max", "0", "memory", optional=True))
+        settings.append(LimitSetting("memory.max", str(limits.memory * MEGABYTE), "memory"))
+        settings.append(LimitSetting("memory.swap.max", "0", "memory", optional=True))
     if limits.pids is not None:
-        settings.append(Setting("pids.max", str(limits.pids), "pids"))
+        settings.append(LimitSetting("pids.max", str(limits.pids), "pids"))
     return settings
 
 
-def from_v2(read: Read) -> Limits:
+def from_v2(read: ReadFile) -> CellLimits:
     weight = _number(read("cpu.weight"))
     quota, _, period = read("cpu.max").partition(" ")
-    return Limits(
+    return CellLimits(
         cpu_weight=None if weight in (None, USUAL_WEIGHT) else _within(weight, 1, 10_000),
         cpu_quota=_millicores(_number(quota), _number(period)),
         cpus=_list(read("cpuset.cpus")),
@@ -90,7 +94,7 @@ def from_v2(read: Read) -> Limits:
     )
 
 
-def to_v1(limits: Limits, held_memory: str = "") -> list[Setting]:
+def to_v1(limits: CellLimits, held_memory: str = "") -> list[LimitSetting]:
     """In the order that the kernel wants: a period before its quota, memory before memory with swap.
 
     `held_memory` is the limit so far. To be raised, it needs room below the one with swap first.
@@ -99,33 +103,33 @@ def to_v1(limits: Limits, held_memory: str = "") -> list[Setting]:
     shares = shares_of(limits)
     if shares is not None:
         name = "cpu_weight" if limits.cpu_weight is not None else "cpu_shares"
-        settings.append(Setting("cpu.shares", str(shares), name))
+        settings.append(LimitSetting("cpu.shares", str(shares), name))
     if limits.cpu_quota is not None:
         quota, period = _quota(limits.cpu_quota)
-        settings.append(Setting("cpu.cfs_period_us", str(period), "cpu_quota"))
-        settings.append(Setting("cpu.cfs_quota_us", str(quota), "cpu_quota"))
+        settings.append(LimitSetting("cpu.cfs_period_us", str(period), "cpu_quota"))
+        settings.append(LimitSetting("cpu.cfs_quota_us", str(quota), "cpu_quota"))
     settings += _lists(limits)
     if limits.memory is not None:
         size = str(limits.memory * MEGABYTE)
         both = [
-            Setting("memory.limit_in_bytes", size, "memory"),
-            Setting("memory.memsw.limit_in_bytes", size, "memory", optional=True),
+            LimitSetting("memory.limit_in_bytes", size, "memory"),
+            LimitSetting("memory.memsw.limit_in_bytes", size, "memory", optional=True),
         ]
         held = _number(held_memory)
         settings += reversed(both) if held is not None and held < int(size) else both
     if limits.pids is not None:
-        settings.append(Setting("pids.max", str(limits.pids), "pids"))
+        settings.append(LimitSetting("pids.max", str(limits.pids), "pids"))
     return settings
 
 
-def from_v1(read: Read, read_parent: Read) -> Limits:
+def from_v1(read: ReadFile, read_parent: ReadFile) -> CellLimits:
     """cpus and mems that are the parent's are no limit of the cell's own."""
     shares = _within(_number(read("cpu.shares")) or USUAL_SHARES, 2, 262_144)
     weight = weight_from_shares(shares)
     is_weight = shares_from_weight(weight) == shares
     memory = _number(read("memory.limit_in_bytes"))
     cpus, mems = _list(read("cpuset.cpus")), _list(read("cpuset.mems"))
-    return Limits(
+    return CellLimits(
         cpu_weight=weight if is_weight and shares != USUAL_SHARES else None,
         cpu_shares=None if is_weight else shares,
         cpu_quota=v1_quota(read),
@@ -136,15 +140,15 @@ def from_v1(read: Read, read_parent: Read) -> Limits:
     )
 
 
-def v1_quota(read: Read) -> Millicores | None:
+def v1_quota(read: ReadFile) -> Millicores | None:
     return _millicores(_number(read("cpu.cfs_quota_us")), _number(read("cpu.cfs_period_us")))
 
 
-def tightest(chain: Iterable[Limits]) -> Limits:
+def tightest(chain: Iterable[CellLimits]) -> CellLimits:
     """What bites, from the limits of a cell and its ancestors, the cell's own first."""
     own, *above = chain
     everyone = [own, *above]
-    return Limits(
+    return CellLimits(
         cpu_weight=own.cpu_weight,
         cpu_shares=own.cpu_shares,
         cpu_quota=min((each.cpu_quota for each in everyone if each.cpu_quota is not None), default=None),
@@ -155,7 +159,7 @@ def tightest(chain: Iterable[Limits]) -> Limits:
     )
 
 
-def is_held(setting: Setting, text: str) -> bool:
+def is_held(setting: LimitSetting, text: str) -> bool:
     """True if `text`, read back, is what was written or what the kernel makes of it by rounding to a page."""
     held, wanted = text.strip(), setting.value
     if setting.limit in ("cpus", "mems"):
@@ -175,9 +179,9 @@ def numbers(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _lists(limits: Limits) -> list[Setting]:
+def _lists(limits: CellLimits) -> list[LimitSetting]:
     lists = (("cpus", limits.cpus), ("mems", limits.mems))
-    return [Setting(f"cpuset.{name}", text, name) for name, text in lists if text]
+    return [LimitSetting(f"cpuset.{name}", text, name) for name, text in lists if text]
 
 
 def _quota(millicores: int) -> tuple[int, int]:
@@ -187,19 +191,24 @@ def _quota(millicores: int) -> tuple[int, int]:
     return millicores * _LONG_PERIOD_US // 1000, _LONG_PERIOD_US
 
 
+def period_s(millicores: int) -> float:
+    """How often the kernel gives a group with that quota its share."""
+    return _quota(millicores)[1] / 1e6
+
+
 def _millicores(quota: int | None, period: int | None) -> Millicores | None:
     if quota is None or quota < 0 or not period:
         return None
-    return Millicores(_within(quota * 1000 // period, 1, MOST))
+    return Millicores(_within(quota * 1000 // period, 1, MAX_AMOUNT))
 
 
 def _megabytes(size: int | None) -> Megabytes | None:
-    return None if size is None else Megabytes(_within(size // MEGABYTE, 1, MOST))
+    return None if size is None else Megabytes(_within(size // MEGABYTE, 1, MAX_AMOUNT))
 
 
 def _count(text: str) -> int | None:
     number = _number(text)
-    return None if number is None else _within(number, 1, MOST)
+    return None if number is None else _within(number, 1, MAX_AMOUNT)
 
 
 def _number(text: str) -> int | None:

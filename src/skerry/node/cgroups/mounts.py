@@ -9,7 +9,7 @@ CONTROLLERS = frozenset({"blkio", "cpu", "cpuacct", "cpuset", "freezer", "memory
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-class Mounts(NamedTuple):
+class CgroupMounts(NamedTuple):
     """What is mounted writable and not hidden by a later mount."""
 
     unified: str | None  # the v2 tree
@@ -17,7 +17,7 @@ class Mounts(NamedTuple):
     every_v1: tuple[str, ...] = ()  # mount points of v1, also of controllers that cells have no use for
 
 
-def parse(mountinfo: str) -> Mounts:
+def parse(mountinfo: str) -> CgroupMounts:
     """The mounts that can be used."""
     seen: list[tuple[str, str, frozenset[str]]] = []  # mount point, file system, options
     for line in mountinfo.splitlines():
@@ -38,7 +38,7 @@ def parse(mountinfo: str) -> Mounts:
     for point, options in every_v1:
         for name in CONTROLLERS & options:
             controllers.setdefault(name, point)
-    return Mounts(unified, controllers, tuple(point for point, _ in every_v1))
+    return CgroupMounts(unified, controllers, tuple(point for point, _ in every_v1))
 
 
 def _hides(point: str, earlier: str) -> bool:

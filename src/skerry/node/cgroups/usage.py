@@ -5,13 +5,13 @@ A file that a kernel does not have counts as nothing used.
 
 from __future__ import annotations
 
-from skerry.model.cells import Usage
-from skerry.node.cgroups.limits import Read
+from skerry.model.cells import CellUsage
+from skerry.node.cgroups.limits import ReadFile
 
 
-def from_v2(read: Read) -> Usage:
+def from_v2(read: ReadFile) -> CellUsage:
     cpu = _fields(read("cpu.stat"))
-    return Usage(
+    return CellUsage(
         cpu_ns=cpu.get("usage_usec", 0) * 1000,
         throttled_ns=cpu.get("throttled_usec", 0) * 1000,
         memory_bytes=_number(read("memory.current")),
@@ -23,10 +23,10 @@ def from_v2(read: Read) -> Usage:
     )
 
 
-def from_v1(read: Read) -> Usage:
+def from_v1(read: ReadFile) -> CellUsage:
     """`oom_kills` are those of the group alone: v1 does not add up those below it."""
     io = read("blkio.throttle.io_service_bytes_recursive")
-    return Usage(
+    return CellUsage(
         cpu_ns=_number(read("cpuacct.usage")),
         throttled_ns=_fields(read("cpu.stat")).get("throttled_time", 0),
         memory_bytes=_number(read("memory.usage_in_bytes")),

@@ -17,6 +17,7 @@ looks, plans, and does what the plan says. The rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -24,26 +25,39 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from skerry.model import errors
-from skerry.model.cells import ExecutableState
+from skerry.model.cells import CellOwner, ExecutableState
 from skerry.model.containers import NetworkMode
-from skerry.node.cells.known import CellView
-from skerry.node.containers.ending import Ending, ended_run
-from skerry.node.containers.execs import Execs
-from skerry.node.containers.known import MAIN, Container, Means, make_container
-from skerry.node.containers.records import ContainerRecord, Found, RunRecord
-from skerry.node.containers.removing import Removing
+from skerry.node.cells.state import CellView
+from skerry.node.containers.execs import ExecManager
+from skerry.node.containers.records import ContainerRecord, RunRecord, StoredContainer
+from skerry.node.containers.removal import ContainerRemoval
+from skerry.node.containers.run_teardown import RunTeardown, ended_run
 from skerry.node.containers.runtimes import OciRuntime
+from skerry.node.containers.state import (
+    MAIN,
+    ContainerDeps,
+    ContainerEntry,
+    make_container,
+    shared_disk,
+    users_of,
+)
+from skerry.node.containers.writable_layers import DiskLimitKind
 
 log = structlog.get_logger(__name__)
 
 REBOOTED = "the machine was restarted while it ran"
+UNCONFINED_GUEST = (
+    "an earlier Skerry had started it without a user namespace or a file system of its own, which nothing "
+    "may run without for others, so it was killed"
+)
 NETWORK_LOST = "its network was gone when Skerry started, so it was killed"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AdoptedContainer:
     """A container that stays, and what it is now."""
 
     record: ContainerRecord
@@ -62,25 +76,25 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ContainerAdoptionPlan:
     """What to do, in this order."""
 
-    kept: tuple[Kept, ...]
-    removed: tuple[Found, ...]  # removal was begun
+    kept: tuple[AdoptedContainer, ...]
+    removed: tuple[StoredContainer, ...]  # removal was begun
     strays: tuple[str, ...]  # of no container: everything under that name goes
 
 
 def plan(
-    found: Sequence[Found],
+    found: Sequence[StoredContainer],
     cells: Mapping[str, CellView],
     held: Set[str],
     attached: Set[str],
     boot: str,
-) -> Plan:
+) -> ContainerAdoptionPlan:
     """`held`: names under which something is mounted, attached or known to the runtime; `attached`: those of
     them that have an address."""
     recorded = {each.name: each for each in found if each.record is not None}
-    return Plan(
+    return ContainerAdoptionPlan(
         kept=tuple(
             _keep(each.record, each.run, cells.get(each.record.cell.name), held, attached, boot)
             for each in found
@@ -98,18 +112,18 @@ def _keep(
     held: Set[str],
     attached: Set[str],
     boot: str,
-) -> Kept:
+) -> AdoptedContainer:
     name, main = record.spec.name, _main(record, cell)
     if main is None:
-        return Kept(record, _over(run, boot), has_leftovers=name in held)
+        return AdoptedContainer(record, _over(run, boot), has_leftovers=name in held)
     if run is None or (run.boot, run.started_at) != (boot, main.started_at):
         run = RunRecord(boot, main.started_at)  # the agent died as it was about to write this down
     if main.exit is not None:
         run = run if run.has_ended else ended_run(run, main.exit)
-        return Kept(record, run, main, has_leftovers=name in held)
+        return AdoptedContainer(record, run, main, has_leftovers=name in held)
     is_cut_off = record.spec.network is NetworkMode.BRIDGE and name not in attached
     run = RunRecord(boot, main.started_at, reason=run.reason)  # whatever was written down, it has not ended
-    return Kept(record, run, main, must_end=NETWORK_LOST if is_cut_off else "")
+    return AdoptedContainer(record, run, main, must_end=NETWORK_LOST if is_cut_off else "")
 
 
 def _main(record: ContainerRecord, cell: CellView | None) -> ExecutableState | None:
@@ -125,16 +139,16 @@ def _over(run: RunRecord | None, boot: str) -> RunRecord | None:
     return ended_run(run, None, REBOOTED if run.boot != boot else "")
 
 
-class Adoption:
+class ContainerAdoption:
     """Does what `plan` says. `keep` gets every container that is there."""
 
     def __init__(
         self,
-        means: Means,
-        ending: Ending,
-        removing: Removing,
-        execs: Execs,
-        keep: Callable[[Container], None],
+        means: ContainerDeps,
+        ending: RunTeardown,
+        removing: ContainerRemoval,
+        execs: ExecManager,
+        keep: Callable[[ContainerEntry], None],
     ) -> None:
         self._means = means
         self._ending = ending
@@ -145,7 +159,7 @@ class Adoption:
     async def adopt(self) -> None:
         means = self._means
         trash = means.records.trash()
-        found = list(means.records.scan())
+        found = [self._own(each) for each in means.records.scan()]
         cells: dict[str, CellView] = {view.cell.name: view for view in means.cells.list()}
         attached = set(means.network.attachments())
         known = set(_known_to(means.runtime))
@@ -159,9 +173,24 @@ class Adoption:
             *(self._drop(name, is_ours=name in known) for name in decision.strays),
         )
         await self._attempt("network.not_tidied", self._keep_only(decision.kept))
+        await self._attempt("disks.not_tidied", self._keep_disks(found))
         await asyncio.gather(*(self._attempt("container.not_removed", self._empty(path)) for path in trash))
         if found or decision.strays:
             log.info("containers.adopted", kept=len(decision.kept), removed=len(decision.removed))
+
+    def _own(self, found: StoredContainer) -> StoredContainer:
+        """With the cell as a container's own, which a version that knew no owners did not say."""
+        if found.record is None or found.record.cell.owner is not None:
+            return found
+        means, record = self._means, found.record
+        owned = replace(record, cell=replace(record.cell, owner=CellOwner.CONTAINER))
+        try:
+            means.cells.claim(record.cell, CellOwner.CONTAINER)
+            means.records.replace(owned)
+        except OSError as error:  # it is anybody's until an agent that finds the disk well
+            log.warning("container.not_owned", container=found.name, error=str(error))
+            return found
+        return replace(found, record=owned)
 
     async def _attempt(self, complaint: str, work: Coroutine[Any, Any, None], **fields: str) -> bool:
         """Do `work`; what fails of it keeps no agent from starting, and is tried again later."""
@@ -172,8 +201,16 @@ class Adoption:
             return False
         return True
 
-    async def _keep_only(self, kept: Sequence[Kept]) -> None:
-        await self._means.network.keep_only({each.name for each in kept if each.is_running})
+    async def _keep_only(self, kept: Sequence[AdoptedContainer]) -> None:
+        running = {each.name for each in kept if each.is_running}
+        await self._means.network.keep_only(running)
+        if self._means.users is not None:
+            await asyncio.to_thread(self._means.users.keep_only, running)
+
+    async def _keep_disks(self, found: Sequence[StoredContainer]) -> None:
+        shared = (shared_disk(each.record.spec) for each in found if each.record is not None)
+        names = {each.name for each in shared if each is not None}
+        await asyncio.to_thread(self._means.disks.keep_only, names)
 
     async def _empty(self, folder: Path) -> None:
         await asyncio.to_thread(self._removing.empty, folder)
@@ -189,7 +226,7 @@ class Adoption:
         except errors.NotFound as error:
             log.warning("container.without_image", container=record.spec.name, error=error.message)
 
-    async def _take_over(self, kept: Kept) -> None:
+    async def _take_over(self, kept: AdoptedContainer) -> None:
         container = make_container(self._means, kept.record, kept.run)
         if not await self._attempt(
             "container.not_adopted", self._put_right(container, kept), container=kept.name
@@ -197,7 +234,7 @@ class Adoption:
             container.has_leftovers = not container.is_running
         self._keep(container)
 
-    async def _put_right(self, container: Container, kept: Kept) -> None:
+    async def _put_right(self, container: ContainerEntry, kept: AdoptedContainer) -> None:
         if kept.is_running:
             container.ended = asyncio.get_running_loop().create_future()
         if kept.run is not None:
@@ -208,20 +245,22 @@ class Adoption:
         elif kept.has_leftovers:
             await self._ending.tidy(container)
 
-    async def _go_on(self, container: Container, kept: Kept) -> None:
+    async def _go_on(self, container: ContainerEntry, kept: AdoptedContainer) -> None:
         means, main = self._means, kept.main
         assert main is not None
         container.pid = main.pid
         container.disk_limit_kind = await asyncio.to_thread(
             means.disks.limit, container.place.layer, container.disk_limit
         )
-        if kept.must_end:
-            container.reason = kept.must_end
+        attachment = means.network.attachments().get(container.name)
+        container.users = users_of(means, container, attachment)
+        if reason := kept.must_end or _why_no_guest(container):
+            container.reason = reason
             await self._ending.finish(container)
-        elif (attachment := means.network.attachments().get(container.name)) is not None:
+        elif attachment is not None:
             container.address = attachment.address
 
-    async def _remove(self, found: Found) -> None:
+    async def _remove(self, found: StoredContainer) -> None:
         assert found.record is not None
         container = make_container(self._means, found.record, found.run)
         container.is_removing = True
@@ -234,9 +273,17 @@ class Adoption:
     async def _drop(self, name: str, *, is_ours: bool) -> None:
         """Everything under this name goes; the cell only if it `is_ours`, since people have cells too."""
         log.warning("container.stray", container=name)
-        views = (view for view in self._means.cells.list() if is_ours and view.cell.name == name)
-        cell = next((view.cell for view in views), None)
+        cell = None
+        with contextlib.suppress(errors.NotFound):
+            if is_ours:
+                cell = self._means.cells.get(self._means.cells.own(name)).cell
         await self._attempt("container.not_removed", self._removing.drop(name, cell), container=name)
+
+
+def _why_no_guest(container: ContainerEntry) -> str:
+    """Why what runs for somebody else cannot go on, as it would not be started today; or nothing."""
+    is_confined = container.users is not None and container.disk_limit_kind is DiskLimitKind.FILE_SYSTEM
+    return "" if is_confined or not container.record.spec.is_apart else UNCONFINED_GUEST
 
 
 def _known_to(runtime: OciRuntime) -> list[str]:

@@ -1,6 +1,6 @@
 """What every container is held to besides its limits: capabilities, hidden paths, devices, open files.
 
-Docker's defaults, or tighter. Data for `skerry.node.containers.bundle`; the filter on system calls is in
+Docker's defaults, or tighter. Data for `skerry.node.containers.oci_config`; the filter on system calls is in
 `skerry.node.containers.seccomp`.
 """
 
@@ -65,11 +65,11 @@ DEVICES: Final[list[dict[str, Any]]] = [{"allow": False, "access": "rwm"}]
 # slowed down.
 _OPEN_FILES: Final = (1024, 524_288)
 
-# Of its own network: any user may listen on port 80, and ping, without a capability.
-SYSCTLS: Final = {
-    "net.ipv4.ip_unprivileged_port_start": "0",
-    "net.ipv4.ping_group_range": "0 2147483647",
-}
+
+def sysctls(ids: int) -> dict[str, str]:
+    """Of its own network: any user may listen on port 80, and ping, without a capability. `ids` is how many
+    groups there are."""
+    return {"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": f"0 {ids - 1}"}
 
 
 @functools.cache

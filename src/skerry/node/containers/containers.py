@@ -1,8 +1,8 @@
 """The containers of this node: create, start, stop, remove, exec, and what is known of each.
 
 What `skerry.wire` calls, and the only door: it finds the container, takes its lock, and has the work done to
-its end even if the caller goes away meanwhile. A container is the cell of its name (`skerry.node.cells`) with
-an image's files, an address and an OCI runtime's process in it. Containers outlive the agent: `open` takes
+its end even if the caller goes away meanwhile. A container is a cell of ours (`skerry.node.cells`) with an
+image's files, an address and an OCI runtime's process in it. Containers outlive the agent: `open` takes
 over what an earlier one left, `close` leaves everything running.
 """
 
@@ -14,33 +14,47 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from skerry.kit import tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.cells import Exit, Stream, Usage
+from skerry.model.cells import Cell, CellUsage, ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
-from skerry.model.images import Image, ImageId, PullProgress
+from skerry.model.ids import CellName
+from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
+from skerry.model.network import Egress
 from skerry.model.settings import NodeSettings
 from skerry.node import host
 from skerry.node.cells.cells import Cells
-from skerry.node.containers import bundle
-from skerry.node.containers.adoption import Adoption
-from skerry.node.containers.disks import Disks
-from skerry.node.containers.ending import Ending
-from skerry.node.containers.execs import Execs, ExecSession
-from skerry.node.containers.known import MAIN, Container, Means, cell_for, cell_name, make_container
+from skerry.node.containers import oci_config
+from skerry.node.containers.adoption import ContainerAdoption
+from skerry.node.containers.execs import ExecManager, ExecSession
+from skerry.node.containers.maintenance import ContainerMaintenance
+from skerry.node.containers.name_locks import NameLocks
 from skerry.node.containers.overlays import Overlays
-from skerry.node.containers.records import ContainerRecord, Records, RunRecord
-from skerry.node.containers.removing import Removing
+from skerry.node.containers.records import ContainerRecord, ContainerRecords, RunRecord
+from skerry.node.containers.removal import ContainerRemoval
+from skerry.node.containers.run_teardown import RunTeardown
 from skerry.node.containers.runtimes import OciRuntime
-from skerry.node.containers.starting import Starting
-from skerry.node.containers.turns import Turns
-from skerry.node.containers.upkeep import Upkeep
+from skerry.node.containers.startup import ContainerStartup
+from skerry.node.containers.state import (
+    MAIN,
+    ContainerDeps,
+    ContainerEntry,
+    cell_for,
+    cell_name,
+    check_disk,
+    check_guests,
+    make_container,
+    takes_disk_limits,
+)
+from skerry.node.containers.writable_layers import DiskLimitKind, WritableLayers
 from skerry.node.images.images import Images
 from skerry.node.logs.readers import RingReader
 from skerry.node.network.network import Network
+from skerry.node.user_namespaces import UserNamespaces
 
 log = structlog.get_logger(__name__)
 
@@ -54,15 +68,15 @@ _AGAIN_S = 5.0  # until an end that could not be finished is tried again
 class Containers:
     """Every container of this node."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: ContainerDeps) -> None:
         self._means = means
-        self._containers: dict[str, Container] = {}
-        self._turns = Turns()
-        self._ending = Ending(means)
-        self._starting = Starting(means, self._ending)
-        self._removing = Removing(means, self._ending)
-        self._execs = Execs(means)
-        self._upkeep = Upkeep(means, self._ending, self._turns, self._containers.values)
+        self._containers: dict[str, ContainerEntry] = {}
+        self._turns = NameLocks()
+        self._ending = RunTeardown(means)
+        self._starting = ContainerStartup(means, self._ending)
+        self._removing = ContainerRemoval(means, self._ending)
+        self._execs = ExecManager(means)
+        self._upkeep = ContainerMaintenance(means, self._ending, self._turns, self._containers.values)
 
     @classmethod
     async def open(
@@ -77,19 +91,24 @@ class Containers:
         *,
         boot: str | None = None,
         overlays: Overlays | None = None,
-        disks: Disks | None = None,
+        disks: WritableLayers | None = None,
+        users: UserNamespaces | None = None,
         reached: Callable[[str], None] = lambda step: None,
     ) -> Containers:
-        """Take over what is in `folder`: finish or undo what an earlier agent left half done."""
+        """Take over what is in `folder`: finish or undo what an earlier agent left half done. `users` makes
+        user namespaces; without, this machine has none."""
         boot = host.boot_id() if boot is None else boot
-        means = Means(
-            records=Records(folder / _ALL),
+        if disks is None:
+            disks = await asyncio.to_thread(WritableLayers.on, folder, boot, has_userns=users is not None)
+        means = ContainerDeps(
+            records=ContainerRecords(folder / _ALL),
             cells=cells,
             images=images,
             network=network,
             runtime=runtime,
             overlays=overlays or Overlays(folder, boot),
-            disks=disks or Disks.open(folder),
+            disks=disks,
+            users=users,
             settings=settings,
             clock=clock,
             boot=boot,
@@ -97,7 +116,7 @@ class Containers:
         )
         containers = cls(means)
         try:
-            await Adoption(
+            await ContainerAdoption(
                 means, containers._ending, containers._removing, containers._execs, containers._keep
             ).adopt()
         except BaseException:
@@ -110,93 +129,153 @@ class Containers:
         spec: ContainerSpec,
         *,
         image: ImageId | None = None,
+        egress: Egress = Egress.ALL,
+        access: ImageAccess = ImageAccess.REGISTRIES,
+        starts: bool = False,
         on_progress: Callable[[PullProgress], None] = lambda progress: None,
     ) -> ContainerView:
         """Make a container, with its image pulled if it is not here; durable when this returns. With `image`
-        it is made of that one, which is here, whatever its spec means now. Raises AlreadyExists, Invalid,
-        NoRoom, and what pulling raises."""
+        it is made of that one, which is here, whatever its spec means now; `access` is that of who gave the
+        spec. With `starts` it runs, too, and what must be on disk gets there while it starts; if it does not
+        start, or the caller goes away, nothing is left. Raises AlreadyExists, Invalid, ResourcesExhausted,
+        what pulling raises and, with `starts`, what `start` does."""
         self._check_new(spec)
         turn = await self._turns.take(spec.name)
         try:
             self._check_new(spec)
-            claimed = await self._claim(spec, image or spec.image, on_progress)
+            claimed = await self._claim(spec, image, access, on_progress)
         except BaseException:
             turn.release()
             raise
-        return await turn.finish(self._create(spec, claimed))
+        is_wanted = True
+
+        async def create() -> ContainerView:
+            container = await self._create(spec, claimed, egress, starts=starts)
+            if starts and not is_wanted:
+                await self._remove(container)
+            return container.view()
+
+        try:
+            return await turn.finish(create())
+        except asyncio.CancelledError:
+            is_wanted = False
+            raise
 
     async def _claim(
-        self, spec: ContainerSpec, reference: str, on_progress: Callable[[PullProgress], None]
+        self,
+        spec: ContainerSpec,
+        id: ImageId | None,
+        access: ImageAccess,
+        on_progress: Callable[[PullProgress], None],
     ) -> Image:
         """The image, which will not go away. Until here a caller that goes away ends it all."""
         images = self._means.images
         try:
-            # What a stranger's spec means is asked for as a stranger would.
-            source = images.for_guests() if spec.is_apart and reference == spec.image else images
-            image = await source.ensure(reference, owner=spec.name, on_progress=on_progress)
-            bundle.command(spec, image.config)  # what can be known to be wrong is better told now
-            bundle.stop_signal(spec, image.config)
+            if id is not None:
+                image = images.get(id)
+                images.claim(spec.name, id)
+            else:
+                # What a stranger's spec means is asked for as a stranger would.
+                source = images.for_guests() if spec.is_apart else images
+                image = await source.ensure(
+                    spec.image, access=access, owner=spec.name, on_progress=on_progress
+                )
+            oci_config.command(spec, image.config)  # what can be known to be wrong is better told now
+            oci_config.stop_signal(spec, image.config)
         except BaseException:
             images.release(spec.name)
             raise
         return image
 
-    async def _create(self, spec: ContainerSpec, image: Image) -> ContainerView:
+    async def _create(
+        self, spec: ContainerSpec, image: Image, egress: Egress, *, starts: bool
+    ) -> ContainerEntry:
         means, name = self._means, spec.name
         record = ContainerRecord(
-            spec, image.id, image.config, cell_for(spec, means.settings), means.clock.now()
+            spec, image.id, image.config, cell_for(means, spec), means.clock.now(), egress
         )
         container = make_container(means, record)
+        cell: Cell | None = record.cell
         try:
             # The record comes before the cell, so that a cell of ours can always be found by its record.
             means.records.add(record)
             means.reached("create.recorded")
-            on_disk = asyncio.create_task(asyncio.to_thread(self._put_on_disk, container))
+            syncing = asyncio.create_task(asyncio.to_thread(means.records.sync, name))
             try:
-                await means.cells.allocate(record.cell)
-                means.reached("create.allocated")
+                try:
+                    await self._make_layer_and_cell(container)
+                except errors.AlreadyExists:
+                    cell = None  # it is somebody's, and not to be touched
+                    raise
+                if starts:
+                    await self._starting.start(container)
             finally:
-                await on_disk
-        except BaseException as error:
-            # If there was a cell already it is somebody's, and not to be touched.
-            cell = None if isinstance(error, errors.AlreadyExists) else record.cell
+                await syncing
+        except BaseException:
             with contextlib.suppress(errors.Unavailable):  # why it failed matters more
-                await self._removing.drop(name, cell)
+                await self._removing.drop(name, cell, container.shared_disk)
             raise
         means.reached("create.synced")
         self._containers[name] = container
         log.info("container.created", container=name, image=image.id)
-        return container.view()
+        if starts:
+            self._see_to(container)
+        return container
 
-    def _put_on_disk(self, container: Container) -> None:
-        """Waits for the disk."""
-        self._means.disks.make(container.place.layer, container.disk_limit)
-        self._means.records.sync(container.name)
+    async def _make_layer_and_cell(self, container: ContainerEntry) -> None:
+        arguments = container.place.layer, container.disk_limit, container.shared_disk
+        making = asyncio.create_task(asyncio.to_thread(self._means.disks.make, *arguments))
+        try:
+            await self._means.cells.allocate(container.record.cell)
+            self._means.reached("create.allocated")
+        finally:
+            await making
 
     def _check_new(self, spec: ContainerSpec) -> None:
-        name, cell = spec.name, cell_name(spec)
+        check_disk(self._means, spec)
+        name, cell = spec.name, cell_name(self._means.cells, spec)
         if name in self._containers:
             raise errors.AlreadyExists(
                 f"container {name!r} exists already; remove it, or choose another name"
             )
         if any(view.cell.name == cell for view in self._means.cells.list()):
             raise errors.AlreadyExists(
-                f"there is a cell {cell!r}, and a container is a cell; free it, or choose another name"
+                f"there is a cell {cell!r} of another container already; choose another name"
             )
 
     async def start(self, name: str) -> ContainerView:
-        """Run it, from created or exited; it runs when this returns. Raises NotFound, Refused (it runs, is
-        being removed, or the runtime cannot), AlreadyExists (a port), NoRoom."""
+        """Run it, from created or exited; it runs when this returns. Raises NotFound, FailedPrecondition (it
+        runs, is being removed, or the runtime cannot), AlreadyExists (a port), ResourcesExhausted."""
         return await self._work(name, self._start)
 
-    async def _start(self, container: Container) -> ContainerView:
+    async def _start(self, container: ContainerEntry) -> ContainerView:
         self._check_stays(container)
         if container.is_running:
-            raise errors.Refused(f"container {container.name!r} runs already")
+            raise errors.FailedPrecondition(f"container {container.name!r} runs already")
         await self._starting.start(container)
+        self._see_to(container)
+        return container.view()
+
+    def _see_to(self, container: ContainerEntry) -> None:
+        """It has just been started."""
         self._watch(container)
         log.info("container.started", container=container.name, pid=container.pid, address=container.address)
-        return container.view()
+
+    async def restrict(self, name: str, egress: Egress) -> None:
+        """What it may reach from now on, whether it runs or not; durable when this returns. Raises NotFound,
+        Unavailable."""
+
+        async def restrict(container: ContainerEntry) -> None:
+            record = msgspec.structs.replace(container.record, egress=egress)
+            # First what holds, then what is known: whoever finds the old record does it again.
+            await self._means.network.restrict(name, record.policy)
+            self._means.reached("restrict.ruled")
+            self._means.records.replace(record)
+            await asyncio.to_thread(self._means.records.sync, name)
+            container.record = record
+            log.info("container.restricted", container=name, egress=egress)
+
+        await self._work(name, restrict)
 
     async def stop(self, name: str, *, grace_s: float | None = None) -> ContainerView:
         """The stop signal to its main process, and after `grace_s` the end of all; it stays listed with its
@@ -204,7 +283,7 @@ class Containers:
         grace_s = self._grace(self._container(name)) if grace_s is None else max(0.0, grace_s)
         self._ending.hurry(self._container(name), grace_s)  # before waiting for who stops it now
 
-        async def stop(container: Container) -> ContainerView:
+        async def stop(container: ContainerEntry) -> ContainerView:
             if container.is_running:
                 await self._ending.stop(container, grace_s)
             return container.view()
@@ -212,20 +291,25 @@ class Containers:
         return await self._work(name, stop)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Everything of it goes; with `force` it is stopped first if it runs. Raises NotFound, Refused (it
-        runs), Unavailable."""
+        """Everything of it goes; with `force` it is stopped first if it runs. Raises NotFound,
+        FailedPrecondition (it runs), Unavailable."""
 
-        async def remove(container: Container) -> None:
+        async def remove(container: ContainerEntry) -> None:
             if container.is_running and not force:
-                raise errors.Refused(f"container {name!r} runs; stop it first, or force the removal")
-            self._removing.mark(container)
-            if container.is_running:
-                await self._ending.stop(container, self._grace(container))
-            await self._removing.remove(container)
-            del self._containers[name]
-            log.info("container.removed", container=name)
+                raise errors.FailedPrecondition(
+                    f"container {name!r} runs; stop it first, or force the removal"
+                )
+            await self._remove(container)
 
         await self._work(name, remove)
+
+    async def _remove(self, container: ContainerEntry) -> None:
+        self._removing.mark(container)
+        if container.is_running:
+            await self._ending.stop(container, self._grace(container))
+        await self._removing.remove(container)
+        del self._containers[container.name]
+        log.info("container.removed", container=container.name)
 
     async def exec(
         self,
@@ -240,11 +324,11 @@ class Containers:
     ) -> ExecSession:
         """Run a command in it, with `stdio` as its three streams: ends of pipes, or three times the slave of
         a terminal with `tty`. They stay the caller's to close, which it may do as soon as this returns.
-        Raises NotFound, Refused (it does not run), Invalid."""
+        Raises NotFound, FailedPrecondition (it does not run), Invalid."""
         container = self._container(name)
         self._check_stays(container)
         if not container.is_running:
-            raise errors.Refused(f"container {name!r} does not run; start it first")
+            raise errors.FailedPrecondition(f"container {name!r} does not run; start it first")
         return await self._execs.begin(
             container,
             arguments,
@@ -255,7 +339,7 @@ class Containers:
             stdio=stdio,
         )
 
-    def logs(self, name: str, stream: Stream) -> RingReader:
+    def logs(self, name: str, stream: OutputChannel) -> RingReader:
         """What the last run has written to `stream`, and writes; nothing if there was none in this boot.
         Raises NotFound."""
         container = self._container(name)
@@ -264,13 +348,13 @@ class Containers:
         except errors.NotFound:
             return RingReader(container.place.folder, stream.value, ended=lambda: True)
 
-    def usage(self, name: str) -> Usage:
+    def usage(self, name: str) -> CellUsage:
         """What its processes use. Raises NotFound."""
         container = self._container(name)
         try:
             return self._means.cells.usage(container.cell)
         except errors.NotFound:  # it has no cell before the first start in this boot
-            return Usage()
+            return CellUsage()
 
     async def stats(self, name: str) -> ContainerStats:
         """What it uses, its disk too. Raises NotFound."""
@@ -282,22 +366,51 @@ class Containers:
             disk_limit_kind=container.disk_limit_kind.value,
         )
 
-    async def wait(self, name: str) -> Exit:
+    @property
+    def takes_disk_limits(self) -> bool:
+        """Whether containers with a disk limit can run here."""
+        return takes_disk_limits(self._means)
+
+    def lacking(self) -> tuple[str, ...]:
+        """What cannot be done here, and why, in plain sentences; best empty."""
+        disks = self._means.disks
+        found = []
+        if disks.kind is DiskLimitKind.MEASURED:
+            what = "are only measured" if self.takes_disk_limits else "cannot be held, and are refused"
+            found.append(f"disk limits of containers {what}, since {disks.why_measured}")
+        if not disks.can_share:
+            found.append(f"nothing can run for buyers, since {disks.why_measured}")
+        return tuple(found)
+
+    def check_guests(self) -> None:
+        """Raises FailedPrecondition if no stranger's container can run here."""
+        check_guests(self._means)
+
+    def used_together(self, cell: str) -> int:
+        """Bytes of disk that all strangers' containers in a cell have written, and have not given back yet.
+        Blocks, shortly."""
+        return self._means.disks.used_together(cell)
+
+    async def wait(self, name: str) -> ExitStatus:
         """How its last run ended, once it has and its address and ports are free again. Raises NotFound,
-        Refused (it was never started, or nobody knows how it ended)."""
+        FailedPrecondition (it was never started, or nobody knows how it ended)."""
         container = self._container(name)
         run = container.run
         if container.ended is not None:
             run = await asyncio.shield(container.ended)
         if run is None:
-            raise errors.Refused(f"container {name!r} was never started")
+            raise errors.FailedPrecondition(f"container {name!r} was never started")
         if run.exit is None:
-            raise errors.Refused(f"container {name!r} has ended, but not by itself: {run.reason}")
+            raise errors.FailedPrecondition(f"container {name!r} has ended, but not by itself: {run.reason}")
         return run.exit
 
     def list(self) -> list[ContainerView]:
         """Every container, by name."""
         return [self._containers[name].view() for name in sorted(self._containers)]
+
+    def cell(self, name: str) -> CellName:
+        """What its cell is called. Raises NotFound."""
+        return self._container(name).cell
 
     def get(self, name: str) -> ContainerView:
         """Raises NotFound."""
@@ -314,22 +427,23 @@ class Containers:
         await self._execs.close()
         await self._turns.close(_CLOSE_S)
         watchers = [each.watcher for each in self._containers.values() if each.watcher is not None]
-        await tasks.give_up(watchers)
+        await tasks.cancel_and_wait(watchers)
         await self._turns.close(_CLOSE_S)  # what they had begun
+        await asyncio.to_thread(self._means.disks.close)
 
-    def _keep(self, container: Container) -> None:
+    def _keep(self, container: ContainerEntry) -> None:
         self._containers[container.name] = container
         if container.is_running:
             self._watch(container)
 
-    def _watch(self, container: Container) -> None:
+    def _watch(self, container: ContainerEntry) -> None:
         """See to the end of a run, whoever or whatever ends it."""
         assert container.ended is not None
         container.watcher = asyncio.create_task(
             self._see_end(container, container.ended), name=f"watcher of {container.name}"
         )
 
-    async def _see_end(self, container: Container, ended: asyncio.Future[RunRecord]) -> None:
+    async def _see_end(self, container: ContainerEntry, ended: asyncio.Future[RunRecord]) -> None:
         how = await self._means.cells.wait(container.cell, MAIN)
 
         async def finish() -> None:
@@ -343,7 +457,7 @@ class Containers:
                 log.warning("container.not_ended", container=container.name, error=error.message)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _work(self, name: str, work: Callable[[Container], Coroutine[Any, Any, T]]) -> T:
+    async def _work(self, name: str, work: Callable[[ContainerEntry], Coroutine[Any, Any, T]]) -> T:
         """Find the container and work on it, alone."""
         self._container(name)
 
@@ -352,18 +466,18 @@ class Containers:
 
         return await self._turns.do(name, find_and_work)
 
-    def _container(self, name: str) -> Container:
+    def _container(self, name: str) -> ContainerEntry:
         container = self._containers.get(name)
         if container is None:
             raise errors.NotFound(f"there is no container {name!r}")
         return container
 
-    def _check_stays(self, container: Container) -> None:
+    def _check_stays(self, container: ContainerEntry) -> None:
         if container.is_removing:
-            raise errors.Refused(
+            raise errors.FailedPrecondition(
                 f"container {container.name!r} was to be removed and could not be; remove it again"
             )
 
-    def _grace(self, container: Container) -> float:
+    def _grace(self, container: ContainerEntry) -> float:
         grace_s = container.record.spec.stop_grace_s
         return self._means.settings.stop_grace_s if grace_s is None else grace_s

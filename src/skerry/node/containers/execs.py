@@ -13,20 +13,21 @@ import fcntl
 import os
 import re
 import signal
+import stat
 import struct
 import termios
 from pathlib import Path
 
 import structlog
 
-from skerry.kit.ids import new_id
+from skerry.kit.ulid import new_id
 from skerry.model import errors
-from skerry.model.cells import Executable, ExecutableState, Exit
+from skerry.model.cells import CellOwner, Executable, ExecutableState, ExitStatus
 from skerry.model.ids import CellName, ExecutableName
-from skerry.node.containers import runtimes, sessions, trees
-from skerry.node.containers.bundle import make_process
-from skerry.node.containers.known import Container, Means, in_words
+from skerry.node.containers import orphaned_execs, runtimes, tree_size
+from skerry.node.containers.oci_config import make_process
 from skerry.node.containers.records import write_json
+from skerry.node.containers.state import ContainerDeps, ContainerEntry, command_text
 from skerry.node.containers.users import resolve_user
 
 log = structlog.get_logger(__name__)
@@ -35,6 +36,7 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 _SIGNAL_BASE = 128
 _RUNTIME_FAILED = 255
+_UNKNOWN = 255  # it has ended, and nobody knows how
 _PREFIX = "exec-"
 _MISSING = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
 
@@ -43,7 +45,7 @@ class ExecSession:
     """A command that was begun in a container."""
 
     def __init__(
-        self, execs: Execs, container: Container, state: ExecutableState, terminal: int | None
+        self, execs: ExecManager, container: ContainerEntry, state: ExecutableState, terminal: int | None
     ) -> None:
         """Owns `terminal`, a descriptor of the slave side if the command has one."""
         self._execs = execs
@@ -83,16 +85,16 @@ class ExecSession:
                 os.close(terminal)
 
 
-class Execs:
+class ExecManager:
     """Begins commands, and ends those that nobody wants any more."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: ContainerDeps) -> None:
         self.means = means
         self._sessions: set[ExecSession] = set()
 
     async def begin(
         self,
-        container: Container,
+        container: ContainerEntry,
         arguments: tuple[str, ...],
         *,
         environment: tuple[str, ...],
@@ -104,7 +106,9 @@ class Execs:
         record, place = container.record, container.place
         if not arguments or any("\0" in word for word in arguments):
             raise errors.Invalid("name a program to run, and no NUL byte", field="arguments")
-        identity = resolve_user(user or record.spec.user or record.config.user, place.rootfs)
+        identity = resolve_user(user or record.spec.user or record.config.user, place.rootfs, container.ids)
+        if container.users is not None:
+            _hand_over(stdio, container.users.first_id)
         process = make_process(
             record.spec,
             record.config,
@@ -125,10 +129,10 @@ class Execs:
                 container.name, process=home / "process.json", log=home / "log", pid_file=home / "pid"
             )
             state = await self.means.cells.start_trusted(
-                Executable(name, container.cell, in_words(arguments)), command, stdio
+                Executable(name, container.cell, command_text(arguments)), command, stdio
             )
         except BaseException:
-            trees.remove(home)
+            tree_size.remove(home)
             if terminal is not None:
                 os.close(terminal)
             raise
@@ -137,7 +141,7 @@ class Execs:
         session.ending.add_done_callback(lambda _: self._sessions.discard(session))
         return session
 
-    async def report(self, container: Container, state: ExecutableState) -> int:
+    async def report(self, container: ContainerEntry, state: ExecutableState) -> int:
         """Wait for the end of a command, forget it, and say what its exit code is."""
         how = await self.means.cells.wait(state.cell, state.name)
         home = container.place.execs / state.name
@@ -152,9 +156,9 @@ class Execs:
         except errors.NotFound:
             return
         if main is not None:
-            await asyncio.to_thread(sessions.end_orphans, main)
+            await asyncio.to_thread(orphaned_execs.end_orphans, main)
 
-    async def end_all(self, container: Container, main: ExecutableState | None) -> None:
+    async def end_all(self, container: ContainerEntry, main: ExecutableState | None) -> None:
         """End what an earlier agent began, as its callers are gone."""
         try:
             cell = self.means.cells.get(container.cell)
@@ -164,7 +168,7 @@ class Execs:
         for each in began:
             await self.end(main.pid if main is not None and main.exit is None else None, each)
             await self._forget(each.cell, each.name, container.place.execs / each.name)
-        await asyncio.to_thread(trees.remove, container.place.execs)
+        await asyncio.to_thread(tree_size.remove, container.place.execs)
 
     async def close(self) -> None:
         """End every command: whoever reads what they say goes too."""
@@ -172,15 +176,24 @@ class Execs:
 
     async def _forget(self, cell: CellName, name: ExecutableName, home: Path) -> None:
         with contextlib.suppress(errors.NotFound):  # its cell was freed
-            await self.means.cells.stop(cell, name, grace_s=0)
-        await asyncio.to_thread(trees.remove, home)
+            await self.means.cells.stop(cell, name, grace_s=0, owner=CellOwner.CONTAINER)
+        await asyncio.to_thread(tree_size.remove, home)
 
 
-def code_of(how: Exit, failure: str) -> int:
+def _hand_over(stdio: tuple[int, ...], owner: int) -> None:
+    """Whoever is root in the container must be able to open pipes again, as /dev/stdout. A terminal is made
+    for the command by its runtime."""
+    for descriptor in stdio:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.fchown(descriptor, owner, owner)
+
+
+def code_of(how: ExitStatus, failure: str) -> int:
     """The exit code of a command, from the end of the runtime's helper and what that wrote to its log."""
     if how.signal is not None:
         return _SIGNAL_BASE + how.signal
-    assert how.code is not None
+    if how.code is None:
+        return _UNKNOWN
     if how.code != _RUNTIME_FAILED or not failure:
         return how.code
     return NOT_FOUND if _MISSING.search(failure) else NOT_EXECUTABLE

@@ -1,6 +1,7 @@
 """The root of a container: the image's layers with a writable one on top, as an overlay mount.
 
-Called by `skerry.node.containers.containers`; the writable layers are made by `skerry.node.containers.disks`.
+Called by `skerry.node.containers.containers`; the writable layers are made by
+`skerry.node.containers.writable_layers`.
 
 Mounts are `volatile`: what a container writes reaches the disk when the kernel gets to it, a sync in the
 container costs nothing, and neither does unmounting, which would else write out everything that is unwritten
@@ -11,6 +12,11 @@ mount, and the container begins anew from its image. The death of the agent does
 Below the image lies a skeleton with the few folders and files that a runtime mounts things on. So images need
 not have them, and nothing has to be made in a container that may not be written to.
 
+For a container in a user namespace every layer, the writable one too, is taken by a mount that shows 0 on
+disk as root of the namespace: layers are shared by containers whose ids on the node differ, and what one
+writes is owned on disk as it would be without. The kernel's own work in the writable layer is done as that
+root too: the node's own has no number on such a mount, and could make nothing there.
+
 Device nodes that came with an image cannot be opened: the mounts are nodev, and the group of the container
 allows no device but the harmless ones, which the runtime puts in its /dev.
 """
@@ -19,17 +25,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import itertools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from skerry.model import errors
-from skerry.node.containers import syscalls, trees
+from skerry.node.containers import tree_size
+from skerry.node.kernel import thread_syscalls
+from skerry.node.user_namespaces import UserNamespace
 
 log = structlog.get_logger(__name__)
 
@@ -69,17 +80,26 @@ class Overlays:
         self._appends_layers = appends_layers  # until the kernel turns out not to know how
         self._busy_s = busy_s
 
-    def mount(self, target: Path, lowers: Sequence[Path], *, layer: Path | None) -> bool:
+    def mount(
+        self,
+        target: Path,
+        lowers: Sequence[Path],
+        *,
+        layer: Path | None,
+        users: UserNamespace | None = None,
+    ) -> bool:
         """Mount at `target` what `lowers` (the lowest first) make up, writable in `layer` if that is given.
 
-        `layer` is a folder made by `Disks.make`. True if what was written to it before was thrown away, since
-        the machine went down meanwhile. Mounting what is mounted changes nothing. Raises Refused for more
-        layers than the kernel takes, and Internal if it will not mount them.
+        `layer` is a folder made by `WritableLayers.make`. Owners are shown as those in `users` see them; what
+        that takes is given back by `reachable`, or with the namespace. True if what was written to the layer
+        before was thrown away, since the machine went down meanwhile. Mounting what is mounted changes
+        nothing. Raises FailedPrecondition for more layers than the kernel takes and for file systems that
+        cannot show other owners, and Internal if it will not mount them.
         """
         if os.path.ismount(target):
             return False
         if len(lowers) >= _MOST_LAYERS:
-            raise errors.Refused(
+            raise errors.FailedPrecondition(
                 f"an image of {len(lowers)} layers has too many; build it with at most {_MOST_LAYERS - 1}"
             )
         target.mkdir(mode=0o755, exist_ok=True)
@@ -88,14 +108,35 @@ class Overlays:
         stack = [*reversed(lowers), self._skeleton]
         thrown_away = layer is not None and self._prepare(layer, stack[0])
         try:
-            self._mount(target, stack, layer)
-            syscalls.change_mount(str(target), syscalls.MS_PRIVATE)
+            self._mount(target, stack, layer, users)
+            thread_syscalls.change_mount(str(target), thread_syscalls.MS_PRIVATE)
         except OSError as error:
             raise errors.Internal(
                 f"the kernel cannot put the container's layers together: {error.strerror}; its log says why",
                 detail=f"overlay at {target} with {len(lowers)} layers: {error}",
             ) from error
         return thrown_away
+
+    @contextlib.contextmanager
+    def reachable(self, target: Path, users: UserNamespace | None) -> Iterator[Path]:
+        """Where a runtime that has become root of `users` finds what was just mounted at `target`, which lies
+        in a folder of the node's root alone. For as long as it starts."""
+        if users is None:
+            yield target
+            return
+        rootfs = Path(users.rootfs)
+        rootfs.mkdir()
+        mounted = thread_syscalls.clone_mount(str(target))
+        try:
+            thread_syscalls.attach(mounted, str(rootfs))
+        finally:
+            os.close(mounted)
+        try:
+            yield rootfs
+        finally:
+            thread_syscalls.unmount(
+                users.root, thread_syscalls.MNT_DETACH
+            )  # and with it what `mount` needed there
 
     def unmount(self, target: Path) -> None:
         """Unmount `target`, however often it is mounted; it is gone when this returns. Not mounted, or not
@@ -104,7 +145,7 @@ class Overlays:
         flags = 0
         while True:
             try:
-                syscalls.unmount(str(target), flags)
+                thread_syscalls.unmount(str(target), flags)
             except OSError as error:
                 if error.errno in (errno.EINVAL, errno.ENOENT):
                     return
@@ -115,7 +156,7 @@ class Overlays:
                 else:
                     # It goes from sight at once, and from the kernel with its last user, whoever that is.
                     log.warning("overlay.busy", target=str(target))
-                    flags = syscalls.MNT_DETACH
+                    flags = thread_syscalls.MNT_DETACH
 
     def mounted(self) -> list[Path]:
         """Every mount below the folder, the latest first; for what a killed agent left."""
@@ -128,7 +169,7 @@ class Overlays:
                 return
             # Under another name first: what is there is whole, also if this process is killed.
             unfinished = self._folder / ".skeleton"
-            trees.remove(unfinished)
+            tree_size.remove(unfinished)
             for name in ("", *_SKELETON_FOLDERS):
                 (unfinished / name).mkdir()
                 (unfinished / name).chmod(0o755)
@@ -140,15 +181,15 @@ class Overlays:
     def _prepare(self, layer: Path, top: Path) -> bool:
         """Make `layer` fit to be mounted over `top` in this boot; True if something in it had to go."""
         marker, upper, work = layer / _BOOT, layer / UPPER, layer / WORK
-        if _read(marker) == self._boot_id:
+        if is_of_boot(layer, self._boot_id):
             # The mark of an earlier volatile mount, which would have the kernel refuse. It is there against
             # layers that lived through a crash of the machine, and this one did not.
-            trees.remove(work / WORK)
+            tree_size.remove(work / WORK)
             return False
         thrown_away = bool(os.listdir(upper))
         if thrown_away or os.listdir(work):  # not so for a layer that was just made
             for folder in (upper, work):
-                trees.remove(folder)
+                tree_size.remove(folder)
                 folder.mkdir(mode=0o755)
         # What is on top decides what the root itself is like.
         like = os.stat(top)
@@ -157,9 +198,14 @@ class Overlays:
         marker.write_text(self._boot_id)
         return thrown_away
 
-    def _mount(self, target: Path, stack: list[Path], layer: Path | None) -> None:
+    def _mount(
+        self, target: Path, stack: list[Path], layer: Path | None, users: UserNamespace | None
+    ) -> None:
         options = _READ_ONLY if layer is None else _WRITABLE
         with contextlib.ExitStack() as opened:
+            if users is not None:
+                stack, layer = _with_owners_of(users, stack, layer, opened)
+                opened.enter_context(thread_syscalls.making_files_as(users.first_id))
             if self._appends_layers:
                 try:
                     _mount_by_parts(target, stack, layer, options, opened)
@@ -172,6 +218,60 @@ class Overlays:
         self._appends_layers = False
 
 
+def _with_owners_of(
+    users: UserNamespace, stack: list[Path], layer: Path | None, opened: contextlib.ExitStack
+) -> tuple[list[Path], Path | None]:
+    """The same folders by mounts that show their owners as `users` has them.
+
+    The mounts are below `users.root`, since before Linux 6.15 no overlay is made of mounts that are nowhere,
+    on a file system in memory, so that all of them go with that at once: the kernel takes as long for one
+    unmount as for many.
+    """
+    namespace = os.open(users.path, os.O_RDONLY | os.O_CLOEXEC)
+    opened.callback(os.close, namespace)
+    _mount_in_memory(users.root)
+    numbers = itertools.count()
+
+    @functools.cache
+    def shown(path: Path) -> Path:
+        mounted = thread_syscalls.clone_mount(str(path))
+        try:
+            thread_syscalls.map_owners(mounted, namespace)
+            place = Path(users.root, str(next(numbers)))
+            place.mkdir(mode=0o700)
+            thread_syscalls.attach(mounted, str(place))
+        finally:
+            os.close(mounted)
+        return place
+
+    together = Counter(path.parent for path in stack)
+    try:
+        lowers = [
+            shown(path.parent) / path.name if together[path.parent] > 1 else shown(path) for path in stack
+        ]
+        return lowers, None if layer is None else shown(layer)
+    except OSError as error:
+        raise errors.FailedPrecondition(
+            f"a file system of its layers cannot show other owners ({error.strerror}), which a container in "
+            "a user namespace needs; keep Skerry's data, and roots of your own, on ext4, XFS or Btrfs, or "
+            "have an admin run the container with userns host",
+            detail=repr(error),
+        ) from error
+
+
+def _mount_in_memory(target: str) -> None:
+    file_system = thread_syscalls.open_file_system("tmpfs")
+    try:
+        thread_syscalls.set_option(file_system, "mode", "755")
+        mounted = thread_syscalls.make_file_system(file_system, thread_syscalls.MOUNT_ATTR_NODEV)
+    finally:
+        os.close(file_system)
+    try:
+        thread_syscalls.attach(mounted, target)
+    finally:
+        os.close(mounted)
+
+
 def _mount_by_parts(
     target: Path,
     stack: list[Path],
@@ -180,7 +280,7 @@ def _mount_by_parts(
     opened: contextlib.ExitStack,
 ) -> None:
     """By the newer way, where layers come one by one, with names that may hold all but a backslash."""
-    file_system = syscalls.open_file_system("overlay")
+    file_system = thread_syscalls.open_file_system("overlay")
     opened.callback(os.close, file_system)
 
     def name(path: Path) -> str:
@@ -189,16 +289,18 @@ def _mount_by_parts(
         return text if fits else _short_name(path, opened)
 
     for path in stack:
-        syscalls.set_option(file_system, "lowerdir+", name(path))
+        thread_syscalls.set_option(file_system, "lowerdir+", name(path))
     if layer is not None:
-        syscalls.set_option(file_system, "upperdir", name(layer / UPPER))
-        syscalls.set_option(file_system, "workdir", name(layer / WORK))
+        thread_syscalls.set_option(file_system, "upperdir", name(layer / UPPER))
+        thread_syscalls.set_option(file_system, "workdir", name(layer / WORK))
     for key, value in options.items():
-        syscalls.set_option(file_system, key, value)
-    attributes = syscalls.MOUNT_ATTR_NODEV | (syscalls.MOUNT_ATTR_RDONLY if layer is None else 0)
-    mounted = syscalls.make_file_system(file_system, attributes)
+        thread_syscalls.set_option(file_system, key, value)
+    attributes = thread_syscalls.MOUNT_ATTR_NODEV | (
+        thread_syscalls.MOUNT_ATTR_RDONLY if layer is None else 0
+    )
+    mounted = thread_syscalls.make_file_system(file_system, attributes)
     opened.callback(os.close, mounted)
-    syscalls.attach(mounted, str(target))
+    thread_syscalls.attach(mounted, str(target))
 
 
 def _mount_at_once(
@@ -218,18 +320,23 @@ def _mount_at_once(
         }
     text = ",".join(key if value is None else f"{key}={value}" for key, value in {**parts, **options}.items())
     if len(text) > _OPTIONS_BYTES:
-        raise errors.Refused(
+        raise errors.FailedPrecondition(
             f"this kernel cannot mount {len(stack) - 1} layers at once; build the image with fewer, or use "
             "Linux 6.7 or later"
         )
-    flags = syscalls.MS_NODEV | (syscalls.MS_RDONLY if layer is None else 0)
-    syscalls.mount("overlay", str(target), "overlay", flags, text)
+    flags = thread_syscalls.MS_NODEV | (thread_syscalls.MS_RDONLY if layer is None else 0)
+    thread_syscalls.mount("overlay", str(target), "overlay", flags, text)
 
 
 def _short_name(path: Path, opened: contextlib.ExitStack) -> str:
     descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     opened.callback(os.close, descriptor)
     return f"/proc/self/fd/{descriptor}"
+
+
+def is_of_boot(layer: Path, boot_id: str) -> bool:
+    """Whether `layer` was mounted in that boot, and so may be mounted again as it is."""
+    return _read(layer / _BOOT) == boot_id
 
 
 def mount_points(mountinfo: bytes) -> list[Path]:

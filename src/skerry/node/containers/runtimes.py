@@ -2,7 +2,7 @@
 
 That one is installed proves little: crun refuses machines with both kinds of cgroups, and a version may not
 know what our configuration asks for. So each is made to run a container, with the same configuration as every
-other (`skerry.node.containers.trials`), once a boot.
+other (`skerry.node.containers.runtime_probe`), once a boot.
 
 Starting containers and processes in them is the business of cells, which get a command line from here. The
 agent itself only looks, signals and deletes.
@@ -20,9 +20,11 @@ from typing import Final
 import msgspec
 import structlog
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
-from skerry.node.containers import calls, syscalls, trials
+from skerry.node.containers import runtime_commands, runtime_probe
+from skerry.node.kernel import thread_syscalls
+from skerry.node.user_namespaces import UserNamespaces
 
 log = structlog.get_logger(__name__)
 
@@ -41,14 +43,24 @@ class OciRuntime(msgspec.Struct, frozen=True):
     folder: str
 
     def run_arguments(self, container: str, *, bundle: Path, pid_file: Path, log: Path) -> tuple[str, ...]:
-        """The command line that starts a container and ends when it runs; for `Cells.start`."""
+        """The command line that starts a container and ends when it runs; for `Cells.start_container`."""
         places = ("--bundle", str(bundle), "--pid-file", str(pid_file))
         return (*self._logging(log), "run", "--detach", *places, container)
+
+    def create_arguments(self, container: str, *, bundle: Path, pid_file: Path, log: Path) -> tuple[str, ...]:
+        """Likewise, but it ends when all is ready for the program, which `start` begins."""
+        places = ("--bundle", str(bundle), "--pid-file", str(pid_file))
+        return (*self._logging(log), "create", *places, container)
+
+    async def start(self, container: str) -> None:
+        """Begin the program of a container that was created. FailedPrecondition if that fails."""
+        self._check_known(container)
+        await self._call("start", container)
 
     def exec_arguments(
         self, container: str, *, process: Path, log: Path, pid_file: Path, console_socket: Path | None = None
     ) -> tuple[str, ...]:
-        """The command line that runs `process`, a file of `bundle.make_process`; for `Cells.attach`.
+        """The command line that runs `process`, a file of `oci_config.make_process`; for `Cells.attach`.
 
         It ends with the process, and with its code. With `console_socket`, which somebody listens on, the
         master of the terminal of a process that has one is sent there.
@@ -62,15 +74,15 @@ class OciRuntime(msgspec.Struct, frozen=True):
         self._check_known(container)
         done = await self._call("state", container)
         try:
-            return jsonio.decode(done.output, _State).status
-        except jsonio.Malformed as error:
+            return json_codec.decode(done.output, _State).status
+        except json_codec.InvalidJson as error:
             raise errors.Internal(
                 f"{self.name} gave no readable state of container {container}; see the log", detail=str(error)
             ) from error
 
     async def kill(self, container: str, number: int) -> None:
-        """Send a signal to its first process. NotFound if the runtime does not know it, Refused if the
-        container has ended."""
+        """Send a signal to its first process. NotFound if the runtime does not know it, FailedPrecondition if
+        the container has ended."""
         self._check_known(container)
         await self._call("kill", container, str(number))
 
@@ -85,7 +97,7 @@ class OciRuntime(msgspec.Struct, frozen=True):
         and it would be in the way."""
         for copy in Path(self.folder, container).glob("runc.*"):
             with contextlib.suppress(OSError):  # it is not mounted; else deleting fails, and says so
-                syscalls.unmount(str(copy), syscalls.MNT_DETACH)
+                thread_syscalls.unmount(str(copy), thread_syscalls.MNT_DETACH)
 
     def _logging(self, log: Path) -> tuple[str, ...]:
         return (self.path, "--root", self.folder, "--log", str(log), "--log-format", "json")
@@ -100,10 +112,10 @@ class OciRuntime(msgspec.Struct, frozen=True):
                 f"{self.name} has no container {container}; it was not started, or has gone"
             )
 
-    async def _call(self, verb: str, *arguments: str) -> calls.Done:
+    async def _call(self, verb: str, *arguments: str) -> runtime_commands.CommandResult:
         line = (self.path, "--root", self.folder, verb, *arguments)
         try:
-            done = await calls.call(line, _CALL_S)
+            done = await runtime_commands.run_command(line, _CALL_S)
         except TimeoutError as error:
             raise errors.TimedOut(
                 f"`{self.name} {verb}` did not end in {_CALL_S:g} s; the machine may be overloaded, or a "
@@ -114,7 +126,9 @@ class OciRuntime(msgspec.Struct, frozen=True):
                 f"{self.path} cannot be run: {error.strerror}; install it again and restart Skerry"
             ) from error
         if done.code:
-            raise errors.Refused(f"{self.name} cannot {verb} the container: {done.failure or done.code}")
+            raise errors.FailedPrecondition(
+                f"{self.name} cannot {verb} the container: {done.failure or done.code}"
+            )
         return done
 
 
@@ -136,7 +150,7 @@ def failure_in(log: Path) -> str:
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-            return calls.last_failure(file.read(_LOG_BYTES))
+            return runtime_commands.last_failure(file.read(_LOG_BYTES))
     except FileNotFoundError:
         return ""
 
@@ -150,7 +164,7 @@ async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id:
     """
     refused: list[str] = []
     for name in (setting,) if setting else _CANDIDATES:
-        path = shutil.which(name, path=calls.PATH)
+        path = shutil.which(name, path=runtime_commands.PATH)
         if path is None:
             refused.append(f"{name} is not installed")
             continue
@@ -169,12 +183,11 @@ async def find_runtime(setting: str, folder: Path, *, cgroup_root: str, boot_id:
 async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRuntime | str:
     """The runtime at `path`, or why it is none."""
     memory = folder / "runtime.json"
-    status = os.stat(path)
-    program = (path, status.st_ino, status.st_size, status.st_mtime_ns)
+    program = _program(path)
     known = _remembered(memory)
     if known is None or (known.boot_id, known.program) != (boot_id, program):
         try:
-            done = await calls.call((path, "--version"), _CALL_S)
+            done = await runtime_commands.run_command((path, "--version"), _CALL_S)
         except TimeoutError:
             return f"`--version` did not end in {_CALL_S:g} s"
         except OSError as error:
@@ -182,19 +195,46 @@ async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRu
         version = _VERSION.match(done.output.decode(errors="replace"))
         if done.code or version is None:
             return f"`--version` says {done.failure or 'nothing of a runtime'}"
-        reason = await trials.why_not(path, folder / "trial", cgroup_root)
+        reason = await runtime_probe.probe_failure(path, folder / "trial", cgroup_root)
         if reason:
             log.info("runtime.refused", path=path, version=version[2], reason=reason)
             return reason
         known = _Found(boot_id, program, version[1], version[2])
         # Not synced, as it is for this boot only; what is half written is found anew.
-        memory.write_bytes(jsonio.encode(known))
+        memory.write_bytes(json_codec.encode(known))
         log.info("runtime.found", path=path, name=known.name, version=known.version)
     return OciRuntime(path, known.name, known.version, str(folder / "runtime"))
 
 
+async def userns_failure(runtime: OciRuntime, folder: Path, *, cgroup_root: str, boot_id: str) -> str:
+    """Why no container of `runtime` can have a user namespace on this machine; empty: they can.
+
+    `folder` is the one of `find_runtime`. Tried until it has worked, and then once a boot.
+    """
+    memory = folder / "userns.json"
+    found = _Found(boot_id, _program(runtime.path), runtime.name, runtime.version)
+    if _remembered(memory) == found:
+        return ""
+    try:
+        users = UserNamespaces(f"{cgroup_root}-trial")
+    except OSError as error:
+        return str(error)
+    reason = await runtime_probe.probe_failure(
+        runtime.path, folder / "userns-trial", cgroup_root, users=users
+    )
+    if not reason:
+        memory.write_bytes(json_codec.encode(found))
+    return reason
+
+
+def _program(path: str) -> tuple[str, int, int, int]:
+    """Tells one program at `path` from the next."""
+    status = os.stat(path)
+    return (path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 def _remembered(memory: Path) -> _Found | None:
     try:
-        return jsonio.decode(memory.read_bytes(), _Found)
-    except (FileNotFoundError, jsonio.Malformed):
+        return json_codec.decode(memory.read_bytes(), _Found)
+    except (FileNotFoundError, json_codec.InvalidJson):
         return None

@@ -13,14 +13,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from skerry.model import errors
-from skerry.node.containers import roots
+from skerry.node.containers import rootfs_files
 
 _LARGEST_FILE: Final = 4 * 1024 * 1024
-_LARGEST_ID: Final = 2**31 - 1  # runtimes take no larger one
+NODE_IDS: Final = 2**31  # without a user namespace; runtimes take no larger one than the last of these
+_LARGEST_ID: Final = NODE_IDS - 1
 _MOST_GROUPS: Final = 65_536  # the kernel takes no more
 
 
-class Identity(msgspec.Struct, frozen=True):
+class ContainerUser(msgspec.Struct, frozen=True):
     """A user as the kernel knows it, with the home that the image gives it."""
 
     uid: int = 0
@@ -42,8 +43,21 @@ class _Group(NamedTuple):
     members: frozenset[str]
 
 
-def resolve_user(user: str, rootfs: Path) -> Identity:
-    """`name`, `uid`, `name:group` or `uid:gid`; empty is root. Raises Invalid naming what the image lacks."""
+def resolve_user(user: str, rootfs: Path, ids: int = NODE_IDS) -> ContainerUser:
+    """`name`, `uid`, `name:group` or `uid:gid`; empty is root. There are `ids` of each. Raises Invalid naming
+    what the image, or the container, lacks."""
+    identity = _resolve(user, rootfs)
+    largest = max(identity.uid, identity.gid, *identity.groups)
+    if largest >= ids:
+        raise errors.Invalid(
+            f"a container in a user namespace has users and groups 0 to {ids - 1}, and {largest} is asked "
+            "for; choose another, or have an admin run it with userns host",
+            field="user",
+        )
+    return identity
+
+
+def _resolve(user: str, rootfs: Path) -> ContainerUser:
     wanted, colon, wanted_group = user.partition(":")
     wanted = wanted or "0"
     if colon and not wanted_group:
@@ -59,9 +73,9 @@ def resolve_user(user: str, rootfs: Path) -> Identity:
             )
         found = _User("", uid, 0, "/")
     if wanted_group:
-        return Identity(found.uid, _group(wanted_group, rootfs), (), found.home)
+        return ContainerUser(found.uid, _group(wanted_group, rootfs), (), found.home)
     groups = {one.gid for one in _groups(rootfs) if found.name in one.members} if found.name else set()
-    return Identity(found.uid, found.gid, tuple(sorted(groups))[:_MOST_GROUPS], found.home)
+    return ContainerUser(found.uid, found.gid, tuple(sorted(groups))[:_MOST_GROUPS], found.home)
 
 
 def _group(wanted: str, rootfs: Path) -> int:
@@ -92,7 +106,7 @@ def _groups(rootfs: Path) -> Iterator[_Group]:
 
 def _lines(rootfs: Path, path: str, fields: int) -> Iterator[list[str]]:
     """Lines that are whole; others say nothing, as for the C library."""
-    data = roots.read_file(rootfs, path, _LARGEST_FILE) or b""
+    data = rootfs_files.read_file(rootfs, path, _LARGEST_FILE) or b""
     for line in data.decode(errors="replace").split("\n"):
         parts = line.strip().split(":")
         if len(parts) >= fields and parts[0] and not parts[0].startswith("#"):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.node.images import transport
-from skerry.node.images.challenges import Challenge
-from skerry.node.images.credentials import Credentials
-from skerry.node.images.transport import Transport
+from skerry.node.images import registry_http
+from skerry.node.images.challenges import AuthChallenge
+from skerry.node.images.credentials import RegistryCredentials
+from skerry.node.images.registry_http import RegistryHttpClient
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -35,27 +35,27 @@ class _TokenAnswer(msgspec.Struct):
     expires_in: float | None = None
 
 
-class Authorizer:
+class RegistryAuthorizer:
     """The proof for one repository of one registry, kept up to date for all requests of a pull."""
 
     def __init__(
         self,
-        transport: Transport,
+        transport: RegistryHttpClient,
         clock: Clock,
-        credentials: Credentials,
+        credentials: RegistryCredentials,
+        base: URL,
         *,
         registry: str,
         repository: str,
-        plain: bool,
     ) -> None:
-        """`plain`: the registry is spoken to without TLS, so its token server may be, too."""
+        """`base` is where the registry is, which names its token server."""
         self._transport = transport
         self._clock = clock
         self._credentials = credentials
+        self._base = base
         self._registry = registry
         self._repository = repository
-        self._plain = plain
-        self._challenge: Challenge | None = None
+        self._challenge: AuthChallenge | None = None
         self._shown = ""
         self._ends_at = float("inf")
         self._lock = asyncio.Lock()
@@ -67,7 +67,7 @@ class Authorizer:
                 await self._obtain(self._challenge)
             return self._shown
 
-    async def answer(self, challenges: list[Challenge], refused: str) -> None:
+    async def answer(self, challenges: list[AuthChallenge], refused: str) -> None:
         """The registry said 401 to the header `refused` and named these ways; make ready for one of them."""
         async with self._lock:
             if self._shown != refused:
@@ -76,7 +76,7 @@ class Authorizer:
             chosen = chosen or next((each for each in challenges if each.scheme == "basic"), None)
             if chosen is None:
                 names = ", ".join(each.scheme for each in challenges) or "none at all"
-                raise errors.Refused(
+                raise errors.FailedPrecondition(
                     f"{self._registry} wants proof of who calls in ways that are not known here: {names[:99]}"
                 )
             if chosen.scheme == "basic" and refused:
@@ -84,25 +84,25 @@ class Authorizer:
             self._challenge = chosen
             await self._obtain(chosen)
 
-    def refusal(self, challenges: list[Challenge]) -> errors.Refused:
+    def refusal(self, challenges: list[AuthChallenge]) -> errors.FailedPrecondition:
         """What to say when the proof was not enough."""
         said = next((each["error"] for each in challenges if each.scheme == "bearer"), "")
         if said == "invalid_token":
-            return errors.Refused(
+            return errors.FailedPrecondition(
                 f"{self._registry} does not accept the token that was just given out for it: it has expired "
                 "or is not yet valid. Compare the clocks of this machine, the registry and its token server"
             )
         if self._credentials.login is None:
-            return errors.Refused(
+            return errors.FailedPrecondition(
                 f"{self._registry} lets nobody pull {self._repository} without a login, or it is not there; "
                 f"{self._credentials.hint}"
             )
-        return errors.Refused(
+        return errors.FailedPrecondition(
             f"{self._registry} does not let {self._credentials.login.user or 'us'} pull {self._repository}, "
             f"or it is not there; {self._credentials.hint}"
         )
 
-    async def _obtain(self, challenge: Challenge) -> None:
+    async def _obtain(self, challenge: AuthChallenge) -> None:
         login = self._credentials.login
         if challenge.scheme == "basic":
             if login is None or not login.password:
@@ -121,7 +121,7 @@ class Authorizer:
         self._ends_at = asked_at + _SHARE_OF_LIFE * min(max(life_s, 0.0), _MAX_LIFE_S)
         self._shown = f"Bearer {token}"
 
-    async def _ask(self, challenge: Challenge) -> _TokenAnswer:
+    async def _ask(self, challenge: AuthChallenge) -> _TokenAnswer:
         from yarl import URL
 
         try:
@@ -130,12 +130,6 @@ class Authorizer:
             realm = URL()
         if not realm.host or realm.scheme not in ("http", "https"):
             raise errors.Unavailable(f"{self._registry} names no token server that can be called")
-        if realm.scheme == "http" and not (
-            self._plain or self._transport.may_be_plain(transport.host_of(realm))
-        ):
-            raise errors.Refused(
-                f"the token server {transport.host_of(realm)} of {self._registry} has no TLS; it is not used"
-            )
         login = self._credentials.login
         form = {
             "service": challenge["service"],
@@ -155,22 +149,23 @@ class Authorizer:
     async def _send(
         self, method: str, url: URL, headers: dict[str, str], form: dict[str, str] | None
     ) -> _TokenAnswer:
-        async with self._transport.exchange(method, url, headers, data=form) as answer:
+        async with self._transport.exchange(method, url, headers, data=form, sent_by=self._base) as answer:
             if answer.status in (400, 401, 403):
                 if self._credentials.login is None:
                     raise self.refusal([])
-                raise errors.Refused(
-                    f"the token server {transport.host_of(url)} of {self._registry} does not accept the "
+                raise errors.FailedPrecondition(
+                    f"the token server {registry_http.host_of(url)} of {self._registry} does not accept the "
                     f"login; {self._credentials.hint}"
                 )
             if answer.status != 200:
                 raise errors.Unavailable(
-                    f"the token server {transport.host_of(url)} of {self._registry} answers {answer.status}"
+                    f"the token server {registry_http.host_of(url)} of {self._registry} answers "
+                    f"{answer.status}"
                 )
-            data = await transport.read(answer, _MAX_TOKEN_BYTES, "its answer")
+            data = await registry_http.read(answer, _MAX_TOKEN_BYTES, "its answer")
         try:
-            return jsonio.decode(data, _TokenAnswer)
-        except jsonio.Malformed as error:
+            return json_codec.decode(data, _TokenAnswer)
+        except json_codec.InvalidJson as error:
             raise errors.Unavailable(
-                f"the answer of the token server {transport.host_of(url)} cannot be read: {error}"
+                f"the answer of the token server {registry_http.host_of(url)} cannot be read: {error}"
             ) from None

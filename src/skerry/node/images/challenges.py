@@ -19,7 +19,7 @@ _WORD = re.compile(r"\s+[A-Za-z0-9._~+/-]+=*\s*(?=,|$)")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
-class Challenge(msgspec.Struct, frozen=True):
+class AuthChallenge(msgspec.Struct, frozen=True):
     """One way to authenticate: its scheme in lower case, and what it says."""
 
     scheme: str
@@ -29,13 +29,13 @@ class Challenge(msgspec.Struct, frozen=True):
         return self.parameters.get(name, "")
 
 
-def parse(headers: Iterable[str]) -> list[Challenge]:
+def parse(headers: Iterable[str]) -> list[AuthChallenge]:
     """Every challenge in the headers, in their order."""
     return [challenge for header in headers for challenge in _in_header(header)]
 
 
-def _in_header(text: str) -> list[Challenge]:
-    found: list[Challenge] = []
+def _in_header(text: str) -> list[AuthChallenge]:
+    found: list[AuthChallenge] = []
     at = 0
     while scheme := _SCHEME.match(text, at):
         at = scheme.end()
@@ -47,5 +47,5 @@ def _in_header(text: str) -> list[Challenge]:
             at = parameter.end()
         if not parameters and (word := _WORD.match(text, at)):
             at = word.end()
-        found.append(Challenge(scheme[1].lower(), parameters))
+        found.append(AuthChallenge(scheme[1].lower(), parameters))
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.node.images.references import DOCKER_HUB, RegistryReference
 
@@ -25,7 +25,7 @@ _API_PATHS = frozenset({"", "v1", "v2"})
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class RegistryLogin:
     """What a registry is shown. Never printed."""
 
     user: str = ""
@@ -39,14 +39,16 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class RegistryCredentials:
     """What the file says about one registry."""
 
-    login: Login | None
+    login: RegistryLogin | None
     hint: str  # what to do if these are not enough
 
 
-NOBODY = Credentials(None, "images of buyers are pulled without one, so let everybody pull it")
+ANONYMOUS_CREDENTIALS = RegistryCredentials(
+    None, "images of buyers are pulled without one, so let everybody pull it"
+)
 
 
 class _Auth(msgspec.Struct):
@@ -63,13 +65,13 @@ class _File(msgspec.Struct, rename="camel"):
     creds_store: str = ""
 
 
-def load(path: str, reference: RegistryReference) -> Credentials:
+def load(path: str, reference: RegistryReference) -> RegistryCredentials:
     """What `path` has for the registry of `reference`; empty: the usual file, if it is there."""
     place = Path(path) if path else _usual_place()
     document = _read(place, must_exist=bool(path))
     if document is None:
         where = place or "a file, and name it in images.credentials"
-        return Credentials(None, f"put a login for it into {where}, as `docker login` does")
+        return RegistryCredentials(None, f"put a login for it into {where}, as `docker login` does")
     best: tuple[int, _Auth] | None = None
     for key, auth in (document.auths or {}).items():
         score = _fits(key, reference)
@@ -77,17 +79,17 @@ def load(path: str, reference: RegistryReference) -> Credentials:
             best = score, auth
     login = _login(best[1], place) if best else None
     if login is not None:
-        return Credentials(login, f"the login for it in {place} is not enough")
+        return RegistryCredentials(login, f"the login for it in {place} is not enough")
     helpers = [
         name for key, name in (document.cred_helpers or {}).items() if _fits(key, reference) is not None
     ]
     if helper := next(iter(helpers), document.creds_store):
-        return Credentials(
+        return RegistryCredentials(
             None,
             f"{place} leaves logins to the program docker-credential-{helper}, which is not run; name a file "
             "with logins in images.credentials",
         )
-    return Credentials(None, f"put a login for it into {place}, as `docker login` does")
+    return RegistryCredentials(None, f"put a login for it into {place}, as `docker login` does")
 
 
 def _usual_place() -> Path | None:
@@ -105,16 +107,18 @@ def _read(place: Path | None, *, must_exist: bool) -> _File | None:
             data = file.read(_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         if must_exist:
-            raise errors.Refused(f"images.credentials names {place}, and there is no such file") from None
+            raise errors.FailedPrecondition(
+                f"images.credentials names {place}, and there is no such file"
+            ) from None
         return None
     except OSError as error:
-        raise errors.Refused(f"{place} cannot be read: {(error.strerror or '').lower()}") from None
+        raise errors.FailedPrecondition(f"{place} cannot be read: {(error.strerror or '').lower()}") from None
     if len(data) > _MAX_BYTES:
         raise errors.TooLarge(f"{place} has more than {_MAX_BYTES} bytes; it holds more than credentials")
     try:
-        return jsonio.decode(data, _File)
-    except jsonio.Malformed as error:
-        raise errors.Refused(f"{place} cannot be read: {error}") from None
+        return json_codec.decode(data, _File)
+    except json_codec.InvalidJson as error:
+        raise errors.FailedPrecondition(f"{place} cannot be read: {error}") from None
 
 
 def _fits(key: str, reference: RegistryReference) -> int | None:
@@ -129,7 +133,7 @@ def _fits(key: str, reference: RegistryReference) -> int | None:
     return len(path) if f"{reference.repository}/".startswith(f"{path}/") else None
 
 
-def _login(auth: _Auth, place: Path | None) -> Login | None:
+def _login(auth: _Auth, place: Path | None) -> RegistryLogin | None:
     user, password = auth.username, auth.password
     if auth.auth:
         try:
@@ -137,10 +141,10 @@ def _login(auth: _Auth, place: Path | None) -> Login | None:
         except (binascii.Error, UnicodeDecodeError):
             colon = ""
         if not colon:
-            raise errors.Refused(
+            raise errors.FailedPrecondition(
                 f"a login in {place} cannot be read: its `auth` is not base64 of USER:PASSWORD"
             )
     password = password.strip("\0")
     if not (user or auth.identitytoken or auth.registrytoken):
         return None  # Docker leaves such rows where a helper has the login
-    return Login(user, password, auth.identitytoken, auth.registrytoken)
+    return RegistryLogin(user, password, auth.identitytoken, auth.registrytoken)

@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.images import Platform
-from skerry.node.images import formats
-from skerry.node.images.members import Members
-from skerry.node.images.sources import Blob, Found
+from skerry.node.images import oci_documents
+from skerry.node.images.source_files import SourceFiles
+from skerry.node.images.sources import LayerBlob, ResolvedImage
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -31,24 +31,24 @@ class _Saved(msgspec.Struct, rename="pascal"):
 class DockerArchiveSource:
     """The one image of such an archive."""
 
-    def __init__(self, members: Members, what: str) -> None:
+    def __init__(self, members: SourceFiles, what: str) -> None:
         self._members = members
         self._what = what
 
     async def version(self) -> str:
-        return formats.digest_of(await self._configuration(await self._saved()))
+        return oci_documents.digest_of(await self._configuration(await self._saved()))
 
-    async def find(self, machine: Platform) -> Found:
+    async def find(self, machine: Platform) -> ResolvedImage:
         saved = await self._saved()
         data = await self._configuration(saved)
         places = saved.layers or []
-        return Found(
-            blobs=tuple([Blob(await self._members.size(place), place=place) for place in places]),
-            configuration=formats.read_configuration(data, len(places), machine, self._what),
-            id=formats.digest_of(data),
+        return ResolvedImage(
+            blobs=tuple([LayerBlob(await self._members.size(place), place=place) for place in places]),
+            configuration=oci_documents.read_configuration(data, len(places), machine, self._what),
+            id=oci_documents.digest_of(data),
         )
 
-    def stream(self, blob: Blob) -> AsyncGenerator[bytes, None]:
+    def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
         return self._members.stream(blob.place)
 
     async def close(self) -> None:
@@ -56,27 +56,27 @@ class DockerArchiveSource:
 
     async def _saved(self) -> _Saved:
         try:
-            data = await self._members.read("manifest.json", formats.MAX_MANIFEST_BYTES)
-            images = jsonio.decode(data, list[_Saved])
+            data = await self._members.read("manifest.json", oci_documents.MAX_MANIFEST_BYTES)
+            images = json_codec.decode(data, list[_Saved])
         except errors.NotFound:
             raise errors.Unprocessable(
                 f"{self._what} was not written by `docker save`: it has no manifest.json. If it is a tar of "
                 "an OCI layout, write `oci-archive:`"
             ) from None
-        except jsonio.Malformed as error:
+        except json_codec.InvalidJson as error:
             raise errors.Unprocessable(f"{self._what}: its manifest.json cannot be read: {error}") from None
         if len(images) != 1:
             names = [name for image in images for name in image.repo_tags or ["one without a name"]]
-            raise errors.Refused(
+            raise errors.FailedPrecondition(
                 f"{self._what} holds {len(images)} images ({', '.join(names[:20])}); save one alone"
             )
         return images[0]
 
     async def _configuration(self, saved: _Saved) -> bytes:
-        data = await self._members.read(saved.config, formats.MAX_CONFIG_BYTES)
+        data = await self._members.read(saved.config, oci_documents.MAX_CONFIG_BYTES)
         # All writers name the file for its digest.
         name = posixpath.basename(saved.config).removesuffix(".json")
-        found = formats.digest_of(data)
+        found = oci_documents.digest_of(data)
         if _DIGEST.fullmatch(name) and f"sha256:{name}" != found:
-            raise formats.wrong_digest(f"the configuration of {self._what}", f"sha256:{name}", found)
+            raise oci_documents.wrong_digest(f"the configuration of {self._what}", f"sha256:{name}", found)
         return data

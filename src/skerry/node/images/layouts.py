@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Iterable
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.images import Platform
-from skerry.node.images import formats, sources
-from skerry.node.images.formats import Descriptor, Index, Manifest
-from skerry.node.images.members import Members
-from skerry.node.images.sources import Blob, Found
+from skerry.node.images import oci_documents, sources
+from skerry.node.images.oci_documents import OciDescriptor, OciIndex, OciManifest
+from skerry.node.images.source_files import SourceFiles
+from skerry.node.images.sources import LayerBlob, ResolvedImage
 
 _NAME = "org.opencontainers.image.ref.name"
 
@@ -18,7 +18,7 @@ _NAME = "org.opencontainers.image.ref.name"
 class LayoutSource:
     """One image of a layout: that named `tag`, or the only one."""
 
-    def __init__(self, members: Members, what: str, tag: str = "") -> None:
+    def __init__(self, members: SourceFiles, what: str, tag: str = "") -> None:
         self._members = members
         self._what = what
         self._tag = tag
@@ -26,45 +26,45 @@ class LayoutSource:
     async def version(self) -> str:
         return " ".join(each.digest for each in await self._candidates())
 
-    async def find(self, machine: Platform) -> Found:
+    async def find(self, machine: Platform) -> ResolvedImage:
         candidates = await self._candidates()
         if len(candidates) == 1:
             chosen = candidates[0]
         elif all(each.platform for each in candidates):
-            chosen = formats.choose(Index(candidates), machine, self._what)
+            chosen = oci_documents.choose(OciIndex(candidates), machine, self._what)
         else:
-            raise errors.Refused(
+            raise errors.FailedPrecondition(
                 f"{self._what} holds {len(candidates)} images; say which, such as `oci:PATH:TAG`. It has: "
                 + _names(candidates)
             )
         document = await self.document(chosen)
         return await sources.find_in(self, document, Digest(chosen.digest), machine, self._what)
 
-    def stream(self, blob: Blob) -> AsyncGenerator[bytes, None]:
+    def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
         assert blob.digest is not None, "a layout names everything by digest"
         return self._members.stream(_place(blob.digest))
 
     async def close(self) -> None:
         await self._members.close()
 
-    async def document(self, descriptor: Descriptor) -> Manifest | Index:
-        data = await self._blob(descriptor, formats.MAX_MANIFEST_BYTES)
-        return formats.read_document(data, descriptor.media_type, self._what)
+    async def document(self, descriptor: OciDescriptor) -> OciManifest | OciIndex:
+        data = await self._blob(descriptor, oci_documents.MAX_MANIFEST_BYTES)
+        return oci_documents.read_document(data, descriptor.media_type, self._what)
 
-    async def configuration(self, descriptor: Descriptor) -> bytes:
-        return await self._blob(descriptor, formats.MAX_CONFIG_BYTES)
+    async def configuration(self, descriptor: OciDescriptor) -> bytes:
+        return await self._blob(descriptor, oci_documents.MAX_CONFIG_BYTES)
 
-    async def _blob(self, descriptor: Descriptor, most: int) -> bytes:
+    async def _blob(self, descriptor: OciDescriptor, most: int) -> bytes:
         place = _place(descriptor.digest)
         data = await self._members.read(place, most)
-        formats.check_digest(data, Digest(descriptor.digest), f"{place} of {self._what}")
+        oci_documents.check_digest(data, Digest(descriptor.digest), f"{place} of {self._what}")
         return data
 
-    async def _candidates(self) -> tuple[Descriptor, ...]:
+    async def _candidates(self) -> tuple[OciDescriptor, ...]:
         """What the tag leads to: one image, or one image for several kinds of machines."""
-        data = await self._members.read("index.json", formats.MAX_MANIFEST_BYTES)
-        index = formats.read_document(data, "", f"index.json of {self._what}")
-        if not isinstance(index, Index):
+        data = await self._members.read("index.json", oci_documents.MAX_MANIFEST_BYTES)
+        index = oci_documents.read_document(data, "", f"index.json of {self._what}")
+        if not isinstance(index, OciIndex):
             raise errors.Unprocessable(f"{self._what} is no OCI layout: its index.json is no index")
         found = tuple(each for each in index.manifests if not self._tag or _is_called(each, self._tag))
         if not found:
@@ -72,13 +72,13 @@ class LayoutSource:
         return found
 
 
-def _is_called(descriptor: Descriptor, tag: str) -> bool:
+def _is_called(descriptor: OciDescriptor, tag: str) -> bool:
     """Some tools write the tag, others the whole reference that it ends."""
     name = (descriptor.annotations or {}).get(_NAME, "")
     return name == tag or name.endswith(f":{tag}")
 
 
-def _names(descriptors: Iterable[Descriptor]) -> str:
+def _names(descriptors: Iterable[OciDescriptor]) -> str:
     names = {(each.annotations or {}).get(_NAME, "") for each in descriptors} - {""}
     return ", ".join(sorted(names)[:20]) or "none with a name"
 

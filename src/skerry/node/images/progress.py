@@ -26,7 +26,7 @@ def ignore(progress: PullProgress) -> None:
     """For callers that do not care."""
 
 
-class LayerCount:
+class LayerCounter:
     """One layer on its way here."""
 
     def __init__(self, digest: Digest, total: int, state: str = "waiting") -> None:
@@ -61,7 +61,7 @@ class LayerCount:
             watcher(is_new_state)
 
 
-class Pull:
+class PullTracker:
     """One pull under way: who listens, and what it counts on and must not be collected meanwhile."""
 
     def __init__(self, reference: str, clock: Clock) -> None:
@@ -69,7 +69,7 @@ class Pull:
         self.layers: set[Digest] = set()
         self.images: set[ImageId] = set()
         self._clock = clock
-        self._counts: tuple[LayerCount, ...] = ()
+        self._counts: tuple[LayerCounter, ...] = ()
         self._message = ""
         self._listeners: list[OnProgress] = []
         self._told_at = float("-inf")
@@ -91,7 +91,7 @@ class Pull:
         self._message = message
         self._tell()
 
-    def count(self, counts: Iterable[LayerCount]) -> None:
+    def count(self, counts: Iterable[LayerCounter]) -> None:
         """From now on tell of these layers, too."""
         self.end()
         self._counts = tuple(counts)

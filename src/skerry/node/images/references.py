@@ -100,12 +100,12 @@ class RootfsReference(msgspec.Struct, frozen=True):
         return f"rootfs:{self.path}"
 
 
-Reference = (
+ImageReference = (
     RegistryReference | LayoutReference | OciArchiveReference | DockerArchiveReference | RootfsReference
 )
 
 
-def parse(text: str, default_registry: str = DOCKER_HUB) -> Reference:
+def parse(text: str, default_registry: str = DOCKER_HUB) -> ImageReference:
     """`text` as a reference; one that names no registry is in `default_registry`."""
     if not 0 < len(text) <= _MAX_REFERENCE or not text.isprintable():
         raise _invalid(text, f"must be 1 to {_MAX_REFERENCE} printable characters")

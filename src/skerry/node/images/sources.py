@@ -1,8 +1,8 @@
 """What every place that images come from can do, and the one way from a name to the parts of an image.
 
-Registries, layouts and archives are `Source`s; `skerry.node.images.pulling` knows only this. A source hands
-out documents that have the digest they were asked by, and layers as they come: their digest is checked by
-whoever reads them to the end.
+Registries, layouts and archives are `ImageSource`s; `skerry.node.images.puller` knows only this. A source
+hands out documents that have the digest they were asked by, and layers as they come: their digest is checked
+by whoever reads them to the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from skerry.model import errors
 from skerry.model.ids import Digest
 from skerry.model.images import Platform
-from skerry.node.images import formats
-from skerry.node.images.formats import Configuration, Descriptor, Index, Manifest
+from skerry.node.images import oci_documents
+from skerry.node.images.oci_documents import OciConfig, OciDescriptor, OciIndex, OciManifest
 
 
-class Blob(msgspec.Struct, frozen=True):
+class LayerBlob(msgspec.Struct, frozen=True):
     """A layer at its source. Without a digest it is held only to what is in it."""
 
     size: int
@@ -28,16 +28,16 @@ class Blob(msgspec.Struct, frozen=True):
     place: str = ""  # where in an archive
 
 
-class Found(msgspec.Struct, frozen=True):
+class ResolvedImage(msgspec.Struct, frozen=True):
     """The parts of one image. A bare file system is one blob, and has no configuration."""
 
-    blobs: tuple[Blob, ...]
-    configuration: Configuration | None = None
+    blobs: tuple[LayerBlob, ...]
+    configuration: OciConfig | None = None
     id: Digest | None = None  # of the configuration
     manifest: Digest | None = None
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Where one image comes from; closed after use. What goes wrong is told in `skerry.model.errors`."""
 
     async def version(self) -> str:
@@ -47,25 +47,25 @@ class Source(Protocol):
         """
         ...
 
-    async def find(self, machine: Platform) -> Found:
+    async def find(self, machine: Platform) -> ResolvedImage:
         """The parts of the image that `machine` can run."""
         ...
 
-    def stream(self, blob: Blob) -> AsyncGenerator[bytes, None]:
+    def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
         """The bytes of `blob` from the first to the last, as far as they can be had."""
         ...
 
     async def close(self) -> None: ...
 
 
-class Shared:
+class SharedSource:
     """A source that several use, each inside `async with`: it is closed when the last one leaves."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImageSource) -> None:
         self._source = source
         self._users = 0
 
-    async def __aenter__(self) -> Source:
+    async def __aenter__(self) -> ImageSource:
         self._users += 1
         return self._source
 
@@ -77,33 +77,35 @@ class Shared:
             await self._source.close()
 
 
-class Content(Protocol):
+class DocumentSource(Protocol):
     """Documents by digest, as registries and layouts hold them."""
 
-    async def document(self, descriptor: Descriptor) -> Manifest | Index:
+    async def document(self, descriptor: OciDescriptor) -> OciManifest | OciIndex:
         """The index or manifest that has this digest."""
         ...
 
-    async def configuration(self, descriptor: Descriptor) -> bytes:
+    async def configuration(self, descriptor: OciDescriptor) -> bytes:
         """The configuration that has this digest."""
         ...
 
 
 async def find_in(
-    content: Content, document: Manifest | Index, digest: Digest, machine: Platform, what: str
-) -> Found:
+    content: DocumentSource, document: OciManifest | OciIndex, digest: Digest, machine: Platform, what: str
+) -> ResolvedImage:
     """Follow indexes from `document`, which has `digest`, to the image for `machine`."""
-    for _ in range(formats.MAX_DEPTH):
-        if isinstance(document, Manifest):
+    for _ in range(oci_documents.MAX_DEPTH):
+        if isinstance(document, OciManifest):
             break
-        chosen = formats.choose(document, machine, what)
+        chosen = oci_documents.choose(document, machine, what)
         document, digest = await content.document(chosen), Digest(chosen.digest)
-    if isinstance(document, Index):
-        raise errors.Unprocessable(f"{what}: indexes lead to indexes more than {formats.MAX_DEPTH} times")
+    if isinstance(document, OciIndex):
+        raise errors.Unprocessable(
+            f"{what}: indexes lead to indexes more than {oci_documents.MAX_DEPTH} times"
+        )
     data = await content.configuration(document.config)
-    return Found(
-        blobs=tuple(Blob(layer.size, Digest(layer.digest)) for layer in document.layers),
-        configuration=formats.read_configuration(data, len(document.layers), machine, what),
+    return ResolvedImage(
+        blobs=tuple(LayerBlob(layer.size, Digest(layer.digest)) for layer in document.layers),
+        configuration=oci_documents.read_configuration(data, len(document.layers), machine, what),
         id=Digest(document.config.digest),
         manifest=digest,
     )

@@ -16,20 +16,20 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     What it works on may be closed or removed right after, also after a cancel. What it returns is lost then:
     it must not be something that has to be given back.
     """
-    return await unbroken(asyncio.to_thread(function, *args, **kwargs))
+    return await run_uninterrupted(asyncio.to_thread(function, *args, **kwargs))
 
 
-async def unbroken(steps: Coroutine[Any, Any, T]) -> T:
+async def run_uninterrupted(steps: Coroutine[Any, Any, T]) -> T:
     """Await `steps`; if the caller is cancelled, they are done to their end before that shows."""
     work = asyncio.ensure_future(steps)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await wait_out(work)
+        await wait_uninterrupted(work)
         raise
 
 
-async def wait_out(work: asyncio.Future[T]) -> None:
+async def wait_uninterrupted(work: asyncio.Future[T]) -> None:
     """Wait until `work` is done, however often that is cancelled; its failure is no longer anybody's."""
     while not work.done():
         try:

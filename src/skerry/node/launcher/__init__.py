@@ -1,5 +1,2 @@
-"""What runs in the launcher and, forked from it, in the init of every cell and just before an executable.
-
-Standard library only, and little of it: each fork copies the tables of every page that was ever touched.
-`skerry.node.launching` is the agent's end.
-"""
+"""The agent's side of the launcher, which forks the inits of cells; the processes themselves are in
+`child`."""

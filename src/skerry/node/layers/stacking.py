@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from skerry.node.layers.unpacker.trees import OPAQUE_XATTR
+from skerry.node.layers.unpacker.layer_writer import OPAQUE_XATTR
 
 
 def visible(layers: Sequence[Path]) -> list[Path]:

@@ -11,13 +11,13 @@ from contextlib import aclosing
 
 import msgspec
 
-from skerry.kit.gaps import Gap
-from skerry.node.logs.readers import Item, Record
+from skerry.kit.sequence_gap import SequenceGap
+from skerry.node.logs.readers import LogRecord, RingItem
 
 MAX_LINE = 16 * 1024
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """A line without its end; `time_ns` is when its first byte came.
 
     A partial one was not ended by the program: it was cut at the longest length, by a gap, or by the end of
@@ -29,19 +29,19 @@ class Line(msgspec.Struct, frozen=True):
     is_partial: bool = False
 
 
-def lines(items: Iterable[Item], max_line: int = MAX_LINE) -> Iterator[Line | Gap]:
+def lines(items: Iterable[RingItem], max_line: int = MAX_LINE) -> Iterator[LogLine | SequenceGap]:
     """The lines of what is there; gaps stay where they are."""
-    joining = Joining(max_line)
+    joining = LineAssembler(max_line)
     for item in items:
         yield from joining.take(item)
     yield from joining.flush()
 
 
 async def follow_lines(
-    items: AsyncGenerator[Item, None], max_line: int = MAX_LINE
-) -> AsyncGenerator[Line | Gap, None]:
+    items: AsyncGenerator[RingItem, None], max_line: int = MAX_LINE
+) -> AsyncGenerator[LogLine | SequenceGap, None]:
     """`lines` of a stream that is being followed; each comes as soon as it is ended."""
-    joining = Joining(max_line)
+    joining = LineAssembler(max_line)
     async with aclosing(items) as source:
         async for item in source:
             for line in joining.take(item):
@@ -50,7 +50,7 @@ async def follow_lines(
         yield line
 
 
-class Joining:
+class LineAssembler:
     """The beginning of a line whose end has not come yet."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
@@ -58,33 +58,33 @@ class Joining:
         self._begun = bytearray()
         self._time_ns = 0
 
-    def take(self, item: Item) -> Iterator[Line | Gap]:
-        if isinstance(item, Gap):
+    def take(self, item: RingItem) -> Iterator[LogLine | SequenceGap]:
+        if isinstance(item, SequenceGap):
             yield from self.flush()
             yield item
             return
         yield from self._join(item)
 
-    def flush(self) -> Iterator[Line]:
+    def flush(self) -> Iterator[LogLine]:
         if self._begun:
-            yield Line(self._time_ns, _text(self._begun), is_partial=True)
+            yield LogLine(self._time_ns, _text(self._begun), is_partial=True)
             self._begun.clear()
 
-    def _join(self, record: Record) -> Iterator[Line]:
+    def _join(self, record: LogRecord) -> Iterator[LogLine]:
         *ended, rest = record.data.split(b"\n")
         for piece in ended:
             yield from self._extend(piece, record.time_ns)
-            yield Line(self._time_ns, _text(self._begun.removesuffix(b"\r")))
+            yield LogLine(self._time_ns, _text(self._begun.removesuffix(b"\r")))
             self._begun.clear()
         yield from self._extend(rest, record.time_ns)
 
-    def _extend(self, piece: bytes, time_ns: int) -> Iterator[Line]:
+    def _extend(self, piece: bytes, time_ns: int) -> Iterator[LogLine]:
         if not self._begun:
             self._time_ns = time_ns
         self._begun += piece
         while len(self._begun) > self._max_line:
             at = _place_to_cut(self._begun, self._max_line)
-            yield Line(self._time_ns, _text(self._begun[:at]), is_partial=True)
+            yield LogLine(self._time_ns, _text(self._begun[:at]), is_partial=True)
             del self._begun[:at]
             self._time_ns = time_ns
 

@@ -1,9 +1,9 @@
 """The reading side of a ring, in the agent: what is there, and what comes, from any position.
 
 The writer is another process (`skerry.node.logs.rings`, which explains the rules both keep) and never waits
-for a reader. A reader that was overtaken gets a `Gap` with the numbers it missed and goes on with the oldest
-record that is kept. A segment that is open stays readable when the ring drops it. At most one chunk is in
-memory.
+for a reader. A reader that was overtaken gets a `SequenceGap` with the numbers it missed and goes on with the
+oldest record that is kept. A segment that is open stays readable when the ring drops it. At most one chunk is
+in memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 import msgspec
 
 from skerry.kit import inotify
-from skerry.kit.gaps import Gap
+from skerry.kit.sequence_gap import SequenceGap
 from skerry.node.logs import rings
 
 _CHUNK = 4 * (rings.MAX_RECORD + rings.HEADER.size)
 _WITHOUT_INOTIFY_S = 0.1
 
 
-class Record(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True):
     """Some bytes that an executable printed: whatever came in one piece, not a line."""
 
     seq: int
@@ -32,7 +32,7 @@ class Record(msgspec.Struct, frozen=True):
     data: bytes
 
 
-Item = Record | Gap
+RingItem = LogRecord | SequenceGap
 
 
 class RingReader:
@@ -54,7 +54,7 @@ class RingReader:
         self._ended = ended
         self._look_again_s = look_again_s
 
-    def read(self, after: int = 0) -> Iterator[Item]:
+    def read(self, after: int = 0) -> Iterator[RingItem]:
         """What is there now, after the record with the number `after`; nothing if the folder is gone."""
         cursor = _Cursor.at(self._folder, self._stream, after)
         if cursor is None:
@@ -64,7 +64,7 @@ class RingReader:
             while not cursor.is_past(newest) and (items := cursor.take()):
                 yield from items
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Item, None]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[RingItem, None]:
         """`read`, and then what comes, until the stream ends, its writer is gone, or its folder is.
 
         Whoever stops before that closes it (`contextlib.aclosing`), since files are open in it.
@@ -93,9 +93,9 @@ class RingReader:
                     await watch.changed(self._look_again_s)
 
 
-def _watch(path: str) -> inotify.Watch | None:
+def _watch(path: str) -> inotify.DirectoryWatch | None:
     try:
-        return inotify.Watch(path)
+        return inotify.DirectoryWatch(path)
     except OSError:
         return None  # too many on this machine; looking again and again works too
 
@@ -144,9 +144,9 @@ class _Cursor:
     def is_past(self, place: tuple[int, int]) -> bool:
         return (self._first, self._offset) >= place
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[RingItem]:
         """The next items, some at a time; empty if there are no more for now."""
-        items: list[Item] = []
+        items: list[RingItem] = []
         while not items and self._step(items):
             pass
         return items
@@ -155,7 +155,7 @@ class _Cursor:
         self._leave()
         os.close(self._folder)
 
-    def _step(self, items: list[Item]) -> bool:
+    def _step(self, items: list[RingItem]) -> bool:
         """Enter a segment, read on in it, or leave it; False if there is nothing to do for now."""
         if self._file < 0:
             return self._enter()
@@ -186,7 +186,7 @@ class _Cursor:
             os.close(self._file)
             self._file = -1
 
-    def _read(self, items: list[Item]) -> bool:
+    def _read(self, items: list[RingItem]) -> bool:
         chunk = os.pread(self._file, _CHUNK, self._offset)
         end = 0
         for kind, number, time_ns, begins, end in rings.scan(chunk):
@@ -194,9 +194,9 @@ class _Cursor:
             if number < self._next:
                 continue
             if number > self._next:
-                items.append(Gap(self._next, number - 1))
+                items.append(SequenceGap(self._next, number - 1))
             if kind == rings.DATA:
-                items.append(Record(number, time_ns, chunk[begins:end]))
+                items.append(LogRecord(number, time_ns, chunk[begins:end]))
             self._next = number + 1
         self._offset += end
         return end > 0

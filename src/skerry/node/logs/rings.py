@@ -29,7 +29,7 @@ _MARK = 0xB5
 _OPENING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 Data = bytes | bytearray | memoryview
-Found = tuple[int, int, int, int, int]  # kind, number, time, and where its data begin and end
+RingRecordSpan = tuple[int, int, int, int, int]  # kind, number, time, and where its data begin and end
 
 
 def segment_name(stream: str, first: int) -> str:
@@ -51,7 +51,7 @@ def segments_of(stream: str, names: Iterable[str]) -> list[int]:
     return sorted(found)
 
 
-def scan(chunk: bytes) -> Iterator[Found]:
+def scan(chunk: bytes) -> Iterator[RingRecordSpan]:
     """The whole records that `chunk` begins with; ends before the first that is torn or no record at all."""
     at, end = 0, len(chunk)
     while at + HEADER.size <= end:

@@ -18,9 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.kit import files, jsonio
+from skerry.kit import files, json_codec
 from skerry.model.errors import Invalid
+from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
+from skerry.node.user_namespaces import UserNamespace
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class Attachment(msgspec.Struct, frozen=True):
     gateway: str
     ports: tuple[PortMapping, ...] = ()
     is_apart: bool = False  # from everybody else here, and from the node
+    users: UserNamespace | None = None  # that the namespace belongs to; None: the node's own
+    policy: NetworkPolicy = OPEN_POLICY
 
 
 class AttachmentRecord(msgspec.Struct, frozen=True):
@@ -43,7 +47,7 @@ class AttachmentRecord(msgspec.Struct, frozen=True):
     at: float
 
 
-class Records:
+class AttachmentRecords:
     """The folder of all attachments. Every method is short: none waits for a disk."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +57,7 @@ class Records:
         path = self._path(record.attachment.address)
         draft = path.with_name(f".{path.name}.new")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(jsonio.encode(record))
+            file.write(json_codec.encode(record))
         os.rename(draft, path)
 
     def remove(self, address: str) -> None:
@@ -69,9 +73,9 @@ class Records:
         """Every record; what is none, or none that this version understands, is passed over."""
         for path in sorted(self._folder.iterdir()):
             try:
-                record = jsonio.decode(path.read_bytes(), AttachmentRecord)
+                record = json_codec.decode(path.read_bytes(), AttachmentRecord)
                 is_sound = self._path(str(IPv4Address(record.attachment.address))) == path
-            except (jsonio.Malformed, Invalid, ValueError):
+            except (json_codec.InvalidJson, Invalid, ValueError):
                 continue
             if is_sound:
                 yield record

@@ -1,69 +1,115 @@
-"""Published ports and the way out, as rules in the kernel.
+"""Published ports, the way out and network policies, as rules in the kernel.
 
-Keeps what is published in memory, and the kernel's table in step with it: each change is one transaction,
-and changes that come together share one. If the table is not what it should be, because somebody flushed
-all rules of the machine, it is written anew from memory. The text of the rules is
-`skerry.node.network.rules`'.
+Keeps what is published, and who has which policy, in memory, and the kernel's tables in step with it: each
+change is one transaction, and changes that come together share one. If the tables are not what they should
+be, because somebody flushed all rules of the machine, they are written anew from memory. The text of the
+rules is `skerry.node.network.port_rules`'.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 import structlog
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
+from skerry.kit.batching import Batcher
 from skerry.model import errors
+from skerry.model.network import OPEN_POLICY, Ingress, NetworkPolicy
 from skerry.model.ports import PortMapping, Protocol
-from skerry.node.network import conntrack, rules
-from skerry.node.network.batches import Batches
-from skerry.node.network.programs import Programs
-from skerry.node.network.rules import Door, Doors, Room
-from skerry.node.network.subnets import Names, Subnet
+from skerry.node.network import conntrack, port_rules
+from skerry.node.network.commands import NetworkCommands
+from skerry.node.network.port_rules import (
+    AddressRanges,
+    ContainerPort,
+    HostPort,
+    NftTableContents,
+    PublishedPorts,
+)
+from skerry.node.network.subnets import BridgeSubnets, KernelNames
 
 log = structlog.get_logger(__name__)
 
+NO_BRIDGE_FAMILY = (
+    "functions cannot have a network: this kernel has no nftables for bridges (CONFIG_NF_TABLES_BRIDGE), "
+    "without which others could call them; use a kernel that has them, or deploy functions with "
+    "--network none"
+)
 _CHECK_S = 30.0
 _Listing = dict[str, list[dict[str, dict[str, object]]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Doors that come and go; `is_doubtful` if the kernel's table may not be what we think."""
+    """Doors and policies that come and go; `is_doubtful` if the kernel's tables may not be what we think,
+    `is_outdated` if they should be others."""
 
-    come: dict[Door, Room] = field(default_factory=dict)
-    gone: frozenset[Door] = frozenset()
+    come: dict[HostPort, ContainerPort] = field(default_factory=dict)
+    gone: frozenset[HostPort] = frozenset()
+    policies: dict[IPv4Address, NetworkPolicy] = field(default_factory=dict)
     is_doubtful: bool = False
+    is_outdated: bool = False
 
 
 class Firewall:
-    """One table of rules."""
+    """The two tables of rules."""
 
-    def __init__(self, programs: Programs, names: Names, subnet: Subnet) -> None:
+    def __init__(
+        self,
+        programs: NetworkCommands,
+        names: KernelNames,
+        subnets: BridgeSubnets,
+        ranges: AddressRanges,
+        resolvers: Callable[[], tuple[str, ...]],
+    ) -> None:
+        """`resolvers` are the name servers of containers, looked at with every change."""
         self._programs = programs
         self._names = names
-        self._subnet = subnet
-        self._doors: dict[Door, Room] = {}
-        self._written = ""  # the table as nft lists it, but for the doors
-        self._batches = Batches(self._change)
+        self._subnets = subnets
+        self._ranges = ranges
+        self._resolvers = resolvers
+        self._contents = NftTableContents()
+        # Which policy an address is held to; None while it changes, or if nobody knows.
+        self._policies: dict[IPv4Address, NetworkPolicy | None] = {}
+        self._has_bridge_family = True
+        self._written: list[str] = []  # the tables as nft lists them, but for their contents
+        self._batches = Batcher(self._change)
 
-    def replace(self, doors: Doors) -> None:
-        """The table as it must be with `doors` published, whatever it was before. Blocks."""
-        self._programs.nft(rules.write_table(self._names, self._subnet, doors))
-        self._doors = dict(doors)
+    def open(self, doors: PublishedPorts, policies: Mapping[IPv4Address, NetworkPolicy]) -> None:
+        """The tables as they must be with these, whatever they were before. Blocks."""
+        contents = NftTableContents(doors, policies, self._resolvers())
+        try:
+            self._replace(contents)
+        except errors.Unavailable as error:
+            self._has_bridge_family = False
+            self._replace(contents)
+            log.warning("network.no_bridge_rules", error=error.message)
+        self._policies = dict(policies)
+
+    def _replace(self, contents: NftTableContents) -> None:
+        self._programs.nft(
+            port_rules.write_tables(
+                self._names,
+                self._subnets,
+                self._ranges,
+                contents,
+                has_bridge_family=self._has_bridge_family,
+            )
+        )
+        self._contents = contents
         self._written = self._list()
 
     def remove(self) -> None:
-        """No table any more. Blocks."""
-        self._programs.nft(rules.write_removal(self._names))
-        self._doors = {}
+        """No tables any more. Blocks."""
+        self._programs.nft(port_rules.write_removal(self._names, has_bridge_family=self._has_bridge_family))
+        self._contents = NftTableContents()
 
     async def publish(self, address: IPv4Address, mappings: Iterable[PortMapping]) -> None:
         """Ports of the machine lead to `address` when this returns."""
-        if doors := rules.doors_of(address, mappings):
+        if doors := port_rules.published_ports(address, mappings):
             await self._batches.do(_Change(come=doors))
 
     async def withdraw(self, mappings: Iterable[PortMapping]) -> None:
@@ -71,15 +117,36 @@ class Firewall:
         if doors := frozenset((each.source, each.protocol) for each in mappings):
             await self._batches.do(_Change(gone=doors))
 
+    async def restrict(self, address: IPv4Address, policy: NetworkPolicy) -> None:
+        """`address` is held to `policy`, and to no other, when this returns. Done even if the caller goes.
+        Raises Unavailable."""
+        if policy.ingress is Ingress.NODE and not self._has_bridge_family:
+            raise errors.Unavailable(NO_BRIDGE_FAMILY)
+        if self._policies.get(address, OPEN_POLICY) == policy:
+            return
+        self._policies[address] = None
+        await self._batches.do(_Change(policies={address: policy}))
+        self._policies[address] = policy
+        if policy == OPEN_POLICY:
+            del self._policies[address]
+
+    def lacking(self) -> tuple[str, ...]:
+        """What the kernel cannot do, in plain sentences; best empty."""
+        return () if self._has_bridge_family else (NO_BRIDGE_FAMILY,)
+
     async def run(self) -> None:
-        """Look now and then whether the table is what it should be, for ever."""
+        """Look now and then whether the tables are what they should be, for ever."""
         while True:
             await asyncio.sleep(_CHECK_S)
             await self.check()
 
     async def check(self) -> None:
-        """Write the table anew if somebody removed it or changed its rules."""
+        """Write the tables anew if somebody removed them or changed their rules; name servers too."""
         await self._batches.do(_Change(is_doubtful=True))
+
+    async def rewrite(self) -> None:
+        """Write the tables anew: the subnets are others. Raises Unavailable."""
+        await self._batches.do(_Change(is_outdated=True))
 
     async def drain(self) -> None:
         await self._batches.drain()
@@ -87,8 +154,8 @@ class Firewall:
     def hindrances(self) -> list[str]:
         """Rules of others that keep packets from containers, in words. Blocks."""
         try:
-            listing = jsonio.decode(self._programs.nft_list("chains"), _Listing)
-        except (errors.Unavailable, jsonio.Malformed) as error:
+            listing = json_codec.decode(self._programs.nft_list("chains"), _Listing)
+        except (errors.Unavailable, json_codec.InvalidJson) as error:
             log.warning("network.other_rules_not_read", error=str(error))
             return []
         chains = [entry["chain"] for entry in listing.get("nftables", []) if "chain" in entry]
@@ -103,28 +170,40 @@ class Firewall:
             and chain.get("table") != self._names.table
         ]
 
-    def _list(self) -> str:
+    def _list(self) -> list[str]:
+        families = port_rules.FAMILIES if self._has_bridge_family else port_rules.FAMILIES[:1]
         try:
-            return self._programs.nft_list("table", "ip", self._names.table)
+            return [self._programs.nft_list("table", family, self._names.table) for family in families]
         except errors.Unavailable:
-            return ""  # it is gone, or cannot be looked at
+            return []  # they are gone, or cannot be looked at
 
     def _change(self, changes: list[_Change]) -> None:
-        before, after = self._doors, dict(self._doors)
+        if not self._subnets.all:
+            return  # the node waits for its subnet, and nobody is attached
+        before = self._contents
+        doors, policies = dict(before.doors), dict(before.policies)
         for change in changes:
             for door in change.gone:
-                after.pop(door, None)
-            after |= change.come
-        if any(change.is_doubtful for change in changes) and self._list() != self._written:
+                doors.pop(door, None)
+            doors |= change.come
+            policies |= change.policies
+        restricted = {address: policy for address, policy in policies.items() if policy != OPEN_POLICY}
+        after = NftTableContents(doors, restricted, self._resolvers())
+        if any(change.is_outdated for change in changes):
+            self._replace(after)
+        elif any(change.is_doubtful for change in changes) and self._list() != self._written:
             log.warning("network.rules_lost", table=self._names.table)
-            self.replace(after)
-        elif text := rules.write_changes(self._names, before, after):
+            self._replace(after)
+        elif text := port_rules.write_changes(
+            self._names, before, after, has_bridge_family=self._has_bridge_family
+        ):
             try:
                 self._programs.nft(text)
-            except errors.Unavailable as error:  # all or nothing of it: the table is not what we think
+            except errors.Unavailable as error:  # all or nothing of it: the tables are not what we think
                 log.warning("network.rules_lost", table=self._names.table, error=error.message)
-                self.replace(after)
-        self._doors = after
-        moved = before.items() ^ after.items()
+                self._replace(after)
+        self._contents = after
+        moved = before.doors.items() ^ after.doors.items()
         if ports := {port for (port, protocol), _ in moved if protocol is Protocol.UDP}:
-            conntrack.forget_udp(ports, self._subnet.network)
+            for network in self._subnets.networks:
+                conntrack.forget_udp(ports, network)

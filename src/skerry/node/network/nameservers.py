@@ -24,7 +24,7 @@ NONE_REACHABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Resolver:
+class ResolverConfig:
     """How to look names up."""
 
     servers: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Resolver:
         return "\n".join([*lines, ""])
 
 
-def parse(text: str) -> Resolver:
+def parse(text: str) -> ResolverConfig:
     """What a resolv.conf says; what is no known line of one is passed over, as the C library does it."""
     servers: list[str] = []
     search: tuple[str, ...] = ()
@@ -53,20 +53,20 @@ def parse(text: str) -> Resolver:
                 search = tuple(rest)  # the last one counts
             case "options":
                 options += rest
-    return Resolver(tuple(servers), search, tuple(options))
+    return ResolverConfig(tuple(servers), search, tuple(options))
 
 
-def choose(wanted: Sequence[str], texts: Sequence[str]) -> Resolver:
+def choose(wanted: Sequence[str], texts: Sequence[str]) -> ResolverConfig:
     """`wanted` are the settings' servers, `texts` what files of the machine say, the first being its own."""
     found = [parse(text) for text in texts]
-    own = found[0] if found else Resolver()
+    own = found[0] if found else ResolverConfig()
     candidates = [tuple(wanted)] if wanted else [each.servers for each in found]
     reachable = [tuple(server for server in servers if _is_reachable(server)) for servers in candidates]
     servers = next((some for some in reachable if some), ())
-    return Resolver(servers[:_MOST_SERVERS], own.search, own.options)
+    return ResolverConfig(servers[:_MOST_SERVERS], own.search, own.options)
 
 
-def read(wanted: Sequence[str], places: Sequence[Path] = PLACES) -> Resolver:
+def read(wanted: Sequence[str], places: Sequence[Path] = PLACES) -> ResolverConfig:
     """As this machine is now."""
     texts = []
     for place in places:

@@ -21,18 +21,20 @@ import structlog
 from skerry.kit import files
 from skerry.kit.clock import Clock
 from skerry.model import errors, ports
+from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
 from skerry.model.settings import NetworkSettings
 from skerry.node import host
-from skerry.node.network import adoption, nameservers, programs, routes, rules, subnets
-from skerry.node.network.addresses import Addresses
-from skerry.node.network.attachments import Attachment, AttachmentRecord, Records
+from skerry.node.network import adoption, commands, host_routes, nameservers, port_rules, subnets
+from skerry.node.network.address_ranges import parse_allowed
+from skerry.node.network.attachments import Attachment, AttachmentRecord, AttachmentRecords
+from skerry.node.network.bridge import Bridge
 from skerry.node.network.firewall import Firewall
-from skerry.node.network.holds import Holds
-from skerry.node.network.links import Links
-from skerry.node.network.pool import Pool
-from skerry.node.network.seclusion import Seclusion
-from skerry.node.network.subnets import Names, Subnet
+from skerry.node.network.isolation import NetworkIsolation
+from skerry.node.network.namespace_pools import NamespacePools
+from skerry.node.network.port_reservations import PortReservations
+from skerry.node.network.subnets import BridgeSubnets, KernelNames, NodeSubnet
+from skerry.node.user_namespaces import UserNamespaces
 
 __all__ = ["Attachment", "Network"]
 
@@ -50,24 +52,28 @@ class Network:
         *,
         key: str,
         boot: str,
-        tools: programs.Programs,
-        closed: Sequence[IPv4Network],
+        tools: commands.NetworkCommands,
+        ranges: port_rules.AddressRanges,
+        users: UserNamespaces | None,
         reached: Callable[[str], None],
     ) -> None:
         self._folder = files.private_folder(folder)
         self._settings = settings
         self._clock = clock
         self._boot = boot
+        self._key = key
         self._reached = reached
-        self._subnet = Subnet(settings.subnet)
-        self._names = Names(key)
-        self._records = Records(folder / "attached")
-        self._links = Links(tools, self._names, self._subnet, folder / "ns", reached)
-        self._firewall = Firewall(tools, self._names, self._subnet)
-        self._seclusion = Seclusion(tools, self._names, self._subnet, closed)
-        self._addresses = Addresses(self._subnet)
-        self._pool = Pool(self._links, self._addresses, settings.pool)
-        self._holds = Holds()
+        self._names = KernelNames(key)
+        self._records = AttachmentRecords(folder / "attached")
+        self._subnets = BridgeSubnets()
+        self._links = Bridge(tools, self._names, self._subnets, folder / "ns", reached, users)
+        self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._name_servers)
+        self._seclusion = NetworkIsolation(tools, self._names, self._subnets, ranges.closed)
+        self._pools: NamespacePools | None = None  # of the current subnet
+        self._loops: asyncio.TaskGroup | None = None  # while `run` runs
+        self._switching = asyncio.Lock()
+        self._why_no_subnet: Callable[[], str] = lambda: ""
+        self._holds = PortReservations()
         self._attached: dict[str, Attachment] = {}
         self._coming: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -81,33 +87,43 @@ class Network:
         clock: Clock,
         *,
         key: str,
+        assigned: str = "",
+        waits: bool = False,
         boot: str | None = None,
         closed: Sequence[IPv4Network] = (),
+        users: UserNamespaces | None = None,
         reached: Callable[[str], None] = lambda step: None,
     ) -> Network:
         """Take over what is in `folder`, and make the rest.
 
-        `key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud, for
-        those who are kept apart; all that are private are closed to them anyway. Raises Unavailable (it
-        cannot be had here), Refused (the subnet), Invalid (the settings).
+        `key`: 8 hex digits that no other Skerry on this machine has. `assigned`: the subnet that the server
+        gave this node; without one it has the setting, or one of its own choice. With `waits` it chooses
+        none: containers have to wait until it `use`s one. `closed`: networks of this cloud, for
+        those who are kept apart; all that are private are closed to them anyway. `users`: makes the user
+        namespaces that network namespaces are to belong to. Raises Unavailable (it cannot be had here),
+        FailedPrecondition (the subnet), Invalid (the settings).
         """
         nameservers.check(settings.dns)
+        ranges = port_rules.AddressRanges(parse_allowed(settings.allow), tuple(closed))
         boot = host.boot_id() if boot is None else boot
-        tools = programs.find()
-        if not settings.subnet:
-            found = Records(folder / "attached").scan()
-            subnet = adoption.subnet_of(found, boot) or subnets.choose(
-                key, routes.taken(routes.read(), Names(key).bridge)
-            )
-            settings = msgspec.structs.replace(settings, subnet=subnet)
+        tools = commands.find()
         network = cls(
-            folder, settings, clock, key=key, boot=boot, tools=tools, closed=closed, reached=reached
+            folder,
+            settings,
+            clock,
+            key=key,
+            boot=boot,
+            tools=tools,
+            ranges=ranges,
+            users=users,
+            reached=reached,
         )
         with _told():
             kept = await asyncio.to_thread(network._choose)
         try:
             with _told():
-                await asyncio.to_thread(network._take_over, kept)
+                subnet = network._first_subnet(assigned, kept, waits=waits)
+                await asyncio.to_thread(network._take_over, kept, subnet)
             for each in kept:
                 for failure in await network._holds.retake(each.owner, each.ports):
                     log.warning("network.port_not_held", owner=each.owner, reason=failure)
@@ -117,46 +133,142 @@ class Network:
         return network
 
     def _choose(self) -> list[Attachment]:
-        return adoption.choose(self._records.scan(), self._boot, self._subnet, self._links.is_whole)
+        return adoption.choose(self._records.scan(), self._boot, self._links.is_whole)
 
-    def _take_over(self, kept: Sequence[Attachment]) -> None:
-        routes.check_free(self._subnet, routes.read(), self._names.bridge)
+    def _first_subnet(self, assigned: str, kept: Sequence[Attachment], *, waits: bool) -> NodeSubnet | None:
+        """What new containers get addresses of before the server was asked. Raises FailedPrecondition."""
+        if assigned:
+            try:
+                self._check_free(NodeSubnet(assigned))
+            except errors.SkerryError as error:
+                log.warning("network.subnet_unusable", subnet=assigned, reason=error.message)
+            else:
+                return NodeSubnet(assigned)
+        elif self._settings.subnet and not waits:
+            subnet = NodeSubnet(self._settings.subnet)
+            self._check_free(subnet)
+            return subnet
+        if networks := adoption.networks_of(kept):
+            return NodeSubnet(str(networks[0]))
+        return None if waits or assigned else NodeSubnet(subnets.choose(self._key, self._reached_otherwise()))
+
+    def _reached_otherwise(self) -> list[IPv4Network]:
+        return host_routes.taken(host_routes.read(), self._names.bridge)
+
+    def _check_free(self, subnet: NodeSubnet) -> None:
+        host_routes.check_free(subnet, host_routes.read(), self._names.bridge)
+
+    def _take_over(self, kept: Sequence[Attachment], subnet: NodeSubnet | None) -> None:
+        self._subnets.replace(subnet, [NodeSubnet(str(each)) for each in adoption.networks_of(kept)])
         addresses = [IPv4Address(each.address) for each in kept]
         swept = self._links.sweep(addresses)
         self._reached("open.swept")
         self._records.keep_only(each.address for each in kept)
+        if not self._subnets.all:
+            log.info("network.waits", bridge=self._names.bridge, removed=swept)
+            return
         self._links.build_bridge(anew=not kept)
         self._links.join(addresses)  # they are on it, unless somebody took the bridge away
         self._reached("open.bridge")
-        doors: dict[rules.Door, rules.Room] = {}
+        doors: dict[port_rules.HostPort, port_rules.ContainerPort] = {}
         for each, address in zip(kept, addresses, strict=True):
             self._attached[each.owner] = each
-            self._addresses.claim(address)
-            doors |= rules.doors_of(address, each.ports)
-        self._firewall.replace(doors)
+            doors |= port_rules.published_ports(address, each.ports)
+        policies = {IPv4Address(each.address): each.policy for each in kept if each.policy != OPEN_POLICY}
+        self._firewall.open(doors, policies)
         if apart := [IPv4Address(each.address) for each in kept if each.is_apart]:
             self._links.subject(apart)
         self._seclusion.replace(apart, self._name_servers())
         self._reached("open.ruled")
+        if subnet is not None:
+            self._pools = self._pools_of(subnet)
         self._hindrances = self._firewall.hindrances()
         for hindrance in self._hindrances:
             log.warning("network.hindered", reason=hindrance)
         log.info(
             "network.opened",
             bridge=self._names.bridge,
-            subnet=str(self._subnet),
+            subnets=[str(each) for each in self._subnets.all],
             kept=len(kept),
             removed=swept,
         )
 
     @property
     def subnet(self) -> str:
-        """The network of the containers."""
-        return str(self._subnet)
+        """What new containers get addresses of; empty while there is none."""
+        return "" if self._subnets.current is None else str(self._subnets.current)
+
+    @property
+    def former(self) -> tuple[str, ...]:
+        """Subnets that it had before, for as long as containers have addresses of them."""
+        return tuple(map(str, self._subnets.former))
+
+    @property
+    def occupied(self) -> tuple[str, ...]:
+        """Networks that this machine reaches otherwise, the widest first: no use as a subnet."""
+        networks = sorted(set(self._reached_otherwise()), key=lambda each: (each.prefixlen, each))
+        return tuple(map(str, networks))
+
+    def explain_wait(self, reason: Callable[[], str]) -> None:
+        """Let `reason` say why there is no subnet yet, if it knows."""
+        self._why_no_subnet = reason
+
+    async def use(self, text: str) -> None:
+        """Give new containers addresses of this subnet. Those that have others keep them, with everything
+        that leads there, until they end. Raises Invalid, FailedPrecondition (this machine reaches it
+        otherwise), Unavailable."""
+        subnet = NodeSubnet(text)
+        async with self._switching:
+            before = self._subnets.current
+            if before is not None and before.network == subnet.network:
+                return
+            with _told():
+                await asyncio.to_thread(self._check_free, subnet)
+                await self._add_subnet(subnet)
+            old, self._pools = self._pools, self._pools_of(subnet)
+            if self._loops is not None:
+                self._pools.begin(self._loops)
+            if old is not None:
+                with _told():
+                    await old.close()
+            await self._drop_unused()
+        log.info("network.subnet_changed", before=str(before or ""), after=text)
+
+    async def _add_subnet(self, subnet: NodeSubnet) -> None:
+        is_first = not self._subnets.all
+        before, others = self._subnets.current, self._subnets.former
+        self._subnets.switch(subnet)
+        try:
+            await asyncio.to_thread(self._links.build_bridge, anew=is_first)
+            if is_first:
+                await asyncio.to_thread(self._firewall.open, {}, {})
+            else:
+                await self._firewall.rewrite()
+                await self._seclusion.rewrite()
+        except BaseException:
+            self._subnets.replace(before, others)
+            raise
+
+    async def _drop_unused(self) -> None:
+        """Take former subnets away that nobody has, or is about to have, an address of."""
+        if self._coming or not self._subnets.former:
+            return  # looked at again when one of them leaves
+        dropped = self._subnets.keep_only(adoption.networks_of(self._attached.values()))
+        if dropped:
+            with _told():
+                await asyncio.to_thread(self._links.drop_subnets, dropped)
+                await self._firewall.rewrite()
+                await self._seclusion.rewrite()
+            log.info("network.subnets_dropped", subnets=[str(each) for each in dropped])
+
+    def _pools_of(self, subnet: NodeSubnet) -> NamespacePools:
+        taken = [IPv4Address(each.address) for each in self._attached.values()]
+        return NamespacePools(subnet, taken, self._links, self._settings.pool, self._firewall.restrict)
 
     def lacking(self) -> tuple[str, ...]:
         """What containers will not be able to do, and why, in plain sentences; best empty."""
-        return (*self._hindrances, *(() if self._name_servers() else (nameservers.NONE_REACHABLE,)))
+        names = () if self._name_servers() else (nameservers.NONE_REACHABLE,)
+        return (*self._hindrances, *self._firewall.lacking(), *names)
 
     def resolv_conf(self) -> str:
         """What a container's /etc/resolv.conf must say now."""
@@ -170,13 +282,19 @@ class Network:
         return dict(self._attached)
 
     async def attach(
-        self, owner: str, mappings: Sequence[PortMapping] = (), *, is_apart: bool = False
+        self,
+        owner: str,
+        mappings: Sequence[PortMapping] = (),
+        *,
+        is_apart: bool = False,
+        policy: NetworkPolicy = OPEN_POLICY,
     ) -> Attachment:
         """A namespace with an address, and `mappings` held for it; `publish` lets packets through them.
 
-        With `is_apart` it reaches what is outside, and neither the node nor anybody else here reaches it or
-        is reached by it. Raises AlreadyExists (it is attached), NoRoom (no address is free), Refused
-        (somebody has a port, and who), Unavailable.
+        It is held to `policy` before anything runs in it. With `is_apart` it reaches what is outside, and
+        neither the node nor anybody else here reaches it or is reached by it. Raises AlreadyExists (it is
+        attached), ResourcesExhausted (no address is free), FailedPrecondition (somebody has a port, and who),
+        Unavailable.
         """
         wanted = tuple(mappings)
         ports.check_all(wanted)
@@ -186,27 +304,35 @@ class Network:
             raise errors.AlreadyExists(f"{owner!r} is attached to the network already")
         coming = self._coming[owner] = asyncio.get_running_loop().create_future()
         try:
-            return await self._attach(owner, wanted, is_apart=is_apart)
+            return await self._attach(owner, wanted, is_apart=is_apart, policy=policy)
         finally:
             del self._coming[owner]
             coming.set_result(None)
 
-    async def _attach(self, owner: str, wanted: tuple[PortMapping, ...], *, is_apart: bool) -> Attachment:
+    async def _attach(
+        self, owner: str, wanted: tuple[PortMapping, ...], *, is_apart: bool, policy: NetworkPolicy
+    ) -> Attachment:
         await self._holds.take(owner, wanted)
         try:
+            pools = self._require_pools()
             with _told():
-                address = await self._pool.take()
+                address = await pools.take(policy)
             try:
+                subnet = self._subnets.of(address)
                 attachment = Attachment(
                     owner=owner,
                     namespace=str(self._links.place(address)),
                     address=str(address),
-                    prefix=self._subnet.prefix,
-                    gateway=str(self._subnet.gateway),
+                    prefix=subnet.prefix,
+                    gateway=str(subnet.gateway),
                     ports=wanted,
                     is_apart=is_apart,
+                    users=self._links.users(address),
+                    policy=policy,
                 )
                 self._reached("attach.taken")
+                await self._firewall.restrict(address, policy)
+                self._reached("attach.restricted")
                 if is_apart:
                     await self._wall_off(attachment)
                 else:
@@ -214,7 +340,7 @@ class Network:
                         await self._seclusion.end(address)
                     self._write_down(attachment)
             except BaseException:
-                self._pool.put_back(address)
+                await self._put_back(pools, address, policy)
                 raise
         except BaseException:
             self._holds.release(wanted)
@@ -222,6 +348,20 @@ class Network:
         self._attached[owner] = attachment
         log.info("network.attached", owner=owner, address=attachment.address, is_apart=is_apart)
         return attachment
+
+    def _require_pools(self) -> NamespacePools:
+        if self._pools is None:
+            why = self._why_no_subnet() or "no server was reached yet"
+            raise errors.Unavailable(
+                f"this node waits for the subnet of its containers, which its server gives it: {why}"
+            )
+        return self._pools
+
+    async def _put_back(self, pools: NamespacePools, address: IPv4Address, policy: NetworkPolicy) -> None:
+        if pools is self._pools:
+            pools.put_back(address, policy)
+        else:  # of a subnet that is former by now
+            await pools.remove(address)
 
     async def _wall_off(self, attachment: Attachment) -> None:
         """Before anybody is in its namespace, and before it is on disk: what is there and apart has walls."""
@@ -249,6 +389,21 @@ class Network:
         await self._firewall.publish(IPv4Address(attachment.address), attachment.ports)
         self._reached("publish.ruled")
 
+    async def restrict(self, owner: str, policy: NetworkPolicy) -> None:
+        """It is held to `policy` from now on, also when the agent is another. Nothing if it is not attached.
+        Raises Unavailable."""
+        if (coming := self._coming.get(owner)) is not None:
+            await asyncio.shield(coming)
+        attachment = self._attached.get(owner)
+        if attachment is None or owner in self._leaving or attachment.policy == policy:
+            return
+        await self._firewall.restrict(IPv4Address(attachment.address), policy)
+        self._reached("restrict.ruled")
+        if self._attached.get(owner) is attachment:  # it may have left meanwhile
+            held = msgspec.structs.replace(attachment, policy=policy)
+            self._write_down(held)
+            self._attached[owner] = held
+
     async def detach(self, owner: str) -> None:
         """Take its ports, links and namespace away; nothing to do if there is none. Its address and ports are
         free when this returns. Done to its end even if the caller goes. Raises Unavailable: detach again."""
@@ -268,15 +423,19 @@ class Network:
         with _told():
             await self._firewall.withdraw(attachment.ports)
             self._reached("detach.withdrawn")
-            await self._pool.remove(address)
+            await self._require_pools().remove(address)
             if attachment.is_apart:  # not before its link is gone
                 await self._seclusion.end(address)
                 self._reached("detach.unwalled")
+            await self._firewall.restrict(address, OPEN_POLICY)
+            self._reached("detach.unrestricted")
             self._records.remove(attachment.address)
             self._reached("detach.unrecorded")
         self._holds.release(attachment.ports)
         del self._attached[attachment.owner]
-        self._pool.give_back(address)
+        self._require_pools().give_back(address)
+        async with self._switching:
+            await self._drop_unused()
         log.info("network.detached", owner=attachment.owner, address=attachment.address)
 
     async def keep_only(self, owners: set[str]) -> None:
@@ -285,16 +444,21 @@ class Network:
 
     async def run(self) -> None:
         """Keep namespaces ready and the rules in place, for ever."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._pool.run())
-            tasks.create_task(self._firewall.run())
-            tasks.create_task(self._seclusion.run())
+        try:
+            async with asyncio.TaskGroup() as self._loops:
+                if self._pools is not None:
+                    self._pools.begin(self._loops)
+                self._loops.create_task(self._firewall.run())
+                self._loops.create_task(self._seclusion.run())
+        finally:
+            self._loops = None
 
     async def close(self) -> None:
         """The agent ends. Who is attached stays so, with ports and all; if nobody is, nothing is left."""
         await asyncio.gather(*self._coming.values(), *self._leaving.values(), return_exceptions=True)
         try:
-            await self._pool.close()
+            if self._pools is not None:
+                await self._pools.close()
             await self._firewall.drain()
             await self._seclusion.drain()
             if not self._attached and self._folder.exists():

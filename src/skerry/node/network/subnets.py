@@ -9,14 +9,15 @@ tells the Skerrys of one machine apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from skerry.model import errors
 
 WIDEST, NARROWEST = 8, 30
 _POOL = IPv4Network("10.64.0.0/10")  # of subnets that nobody has named
 _USUAL_PREFIX = 24
+BRIDGE_PREFIX = "sk-"  # of the bridges of all Skerrys on this machine
 _KEY = re.compile(r"[0-9a-f]{8}")
 _MAC_PREFIX = "02:53"  # locally administered
 
@@ -30,7 +31,7 @@ def parse_network(text: str, *, field: str) -> IPv4Network:
         ) from None
 
 
-class Subnet:
+class NodeSubnet:
     """An IPv4 network of containers."""
 
     def __init__(self, text: str) -> None:
@@ -66,6 +67,44 @@ class Subnet:
         return self.gateway + 1 + number
 
 
+class BridgeSubnets:
+    """The subnets of one bridge: `current`, which new containers get addresses of, and former ones, which
+    stay for as long as containers have addresses of them. None is current while the node has none."""
+
+    def __init__(self, current: NodeSubnet | None = None, others: Iterable[NodeSubnet] = ()) -> None:
+        self.replace(current, others)
+        # Containers remember it, so it stays when the subnet is another; `Bridge` reads it from the kernel.
+        self.bridge_mac = mac_of(self.all[0].gateway) if self.all else ""
+
+    def replace(self, current: NodeSubnet | None, others: Iterable[NodeSubnet]) -> None:
+        """Have exactly these."""
+        self.current = current
+        self.former = tuple(each for each in others if current is None or each.network != current.network)
+
+    @property
+    def all(self) -> tuple[NodeSubnet, ...]:
+        return self.former if self.current is None else (self.current, *self.former)
+
+    @property
+    def networks(self) -> tuple[IPv4Network, ...]:
+        """What all of them cover, without overlaps."""
+        return tuple(collapse_addresses(each.network for each in self.all))
+
+    def of(self, address: IPv4Address) -> NodeSubnet:
+        """The one that a container with `address` has it of; the current one, if they overlap."""
+        return next(each for each in self.all if each.has(address))
+
+    def switch(self, subnet: NodeSubnet) -> None:
+        """New containers get addresses of `subnet` from now on."""
+        self.replace(subnet, self.all)
+
+    def keep_only(self, networks: Collection[IPv4Network]) -> list[NodeSubnet]:
+        """Drop former ones that are not among `networks`; those that were."""
+        dropped = [each for each in self.former if each.network not in networks]
+        self.former = tuple(each for each in self.former if each.network in networks)
+        return dropped
+
+
 def choose(key: str, taken: Iterable[IPv4Network]) -> str:
     """A subnet for a Skerry that was given none: the same one for the same `key`, unless it is `taken`."""
     occupied = list(taken)
@@ -86,15 +125,15 @@ def mac_of(address: IPv4Address) -> str:
     return ":".join([_MAC_PREFIX, *(f"{byte:02x}" for byte in address.packed)])
 
 
-class Names:
+class KernelNames:
     """What things of one Skerry are called in the kernel."""
 
     def __init__(self, key: str) -> None:
         if not _KEY.fullmatch(key):
             raise ValueError(f"a key is 8 hex digits, not {key!r}")
-        self._prefix = f"s{key}"
-        self._link = re.compile(rf"{self._prefix}[0-9a-f]{{6}}")
-        self.bridge = f"sk-{key}"
+        self.link_prefix = f"s{key}"
+        self._link = re.compile(rf"{self.link_prefix}[0-9a-f]{{6}}")
+        self.bridge = f"{BRIDGE_PREFIX}{key}"
         self.table = f"skerry_{key}"
         self.apart_table = f"skerry_{key}_apart"
         # Links on their way out are put in a group, since the kernel removes a group at once. Never group 0,
@@ -104,7 +143,7 @@ class Names:
     def link(self, address: IPv4Address) -> str:
         """The node's end of the link to `address`: 15 characters, the most that a link's name has. The first
         byte of the address is not in it: all addresses of a subnet share that."""
-        return f"{self._prefix}{address.packed[1:].hex()}"
+        return f"{self.link_prefix}{address.packed[1:].hex()}"
 
     def is_link(self, name: str) -> bool:
         """True if a link called `name` is one of ours, whether anybody knows of it or not."""

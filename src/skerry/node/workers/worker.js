@@ -26,6 +26,7 @@ const running = new Map();
 let what = null; // the load frame
 let handler = null;
 let cause = null; // why the process exits, if not by its own wish
+let leftovers = null;
 
 // What is printed
 
@@ -172,8 +173,90 @@ async function load(payload) {
   }
   running.delete(call.number);
   call.output.end();
+  leftovers = new Leftovers();
   const loaded = { runtime: `Node.js ${process.versions.node}` };
   socket.write(frame(LOADED, 0n, Buffer.from(JSON.stringify(loaded))));
+}
+
+// What a call leaves behind: as leftovers.py, which says why
+
+const INIT_NAME = 'skerry-init\n';
+const ROUNDS = 1000;
+const PAUSE_MS = 1;
+
+class Leftovers {
+  #file = null;
+  #read = Buffer.alloc(128);
+  #newest = '';
+  #kept = new Map();
+
+  constructor() {
+    if (process.getuid() === 0 || fs.readFileSync('/proc/1/comm', 'latin1') !== INIT_NAME) return;
+    this.#file = fs.openSync('/proc/loadavg', 'r');
+    this.#newest = this.#readNewest();
+    this.#kept = processes();
+  }
+
+  kill() {
+    if (this.#file === null) return;
+    const newest = this.#readNewest();
+    if (newest !== '' && newest === this.#newest) return;
+    this.#newest = newest;
+    for (let round = 0; round < ROUNDS; round += 1) {
+      if (!this.#killAll()) return;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS);
+    }
+    process.kill(process.pid, 'SIGKILL');
+  }
+
+  #readNewest() {
+    try {
+      const text = this.#read.latin1Slice(0, fs.readSync(this.#file, this.#read, 0, this.#read.length, 0));
+      return text.slice(text.lastIndexOf(' ') + 1);
+    } catch {
+      return ''; // the function has closed it
+    }
+  }
+
+  // Whether somebody was left who is not dead yet.
+  #killAll() {
+    if (this.#kept.size === 0 && !killed(-1)) return false; // everybody but the init and this process
+    const parents = processes();
+    const left = [...parents.keys()].filter((pid) => !this.#isKept(pid, parents));
+    left.forEach(killed);
+    return left.length > 0;
+  }
+
+  #isKept(pid, parents) {
+    while (parents.has(pid) && !this.#kept.has(pid)) pid = parents.get(pid);
+    return this.#kept.has(pid);
+  }
+}
+
+function killed(pid) {
+  try {
+    return process.kill(pid, 'SIGKILL');
+  } catch (error) {
+    if (error.code !== 'ESRCH') throw error;
+    return false;
+  }
+}
+
+// Those that live in the cell besides its init and this one, each with its parent.
+function processes() {
+  const found = new Map();
+  for (const name of fs.readdirSync('/proc')) {
+    const pid = Number(name);
+    if (!(pid > 1) || pid === process.pid) continue;
+    try {
+      const stat = fs.readFileSync(`/proc/${pid}/stat`, 'latin1');
+      const [state, parent] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+      if (state !== 'Z' && state !== 'X') found.set(pid, Number(parent));
+    } catch {
+      // it has ended meanwhile
+    }
+  }
+  return found;
 }
 
 // What is called
@@ -245,11 +328,13 @@ async function handle(call, params) {
 }
 
 async function run(number, payload) {
+  if (running.size === 0) leftovers.kill(); // what was started since the last call
   const wantsOutput = (payload[0] & WANTS_OUTPUT) !== 0;
   const call = { number, wantsOutput, output: new Output(), begun: performance.now() };
   running.set(number, call);
   const [outcome, body] = await scope.run(call, handle, call, payload.subarray(1));
   if (running.has(number)) socket.write(answer(call, outcome, body));
+  if (running.size === 0) leftovers.kill();
 }
 
 // What is heard

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from skerry.kit.clock import Clock
-from skerry.wire.kudo.keeper import Instances, Nodes, Tunnels, Workloads
-from skerry.wire.own.limits import Slots
+from skerry.transport.limits import ConcurrencyLimit
+from skerry.wire.kudo.ports import InstanceOperations, InstanceTunnels, NodeOperations, WorkloadOperations
 
 # Streams of output and programs under way through one server: each holds a connection at both ends.
 _MAX_TUNNELS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Kudo:
+class KudoContext:
     """The first argument of every endpoint in this room."""
 
-    workloads: Workloads
-    instances: Instances
-    nodes: Nodes
-    tunnels: Tunnels
+    workloads: WorkloadOperations
+    instances: InstanceOperations
+    nodes: NodeOperations
+    tunnels: InstanceTunnels
     clock: Clock
-    slots: Slots = field(default_factory=lambda: Slots(_MAX_TUNNELS, "tunnels to instances"))
+    slots: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(_MAX_TUNNELS, "tunnels to instances")
+    )

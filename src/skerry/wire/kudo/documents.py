@@ -1,53 +1,79 @@
 """Workloads and instances as Kudo's documents write them in JSON: every spelling in, one spelling out.
 
 What comes in is laid over what is there, as a merge patch (RFC 7396) says: what is not given stays, null goes
-back to the default. Making something is the same, over nothing. Amounts are thousandths of a core, MB and GB.
-Pure; `rest_instances` and `rest_workloads` use it, and so may whoever else writes these documents.
+back to the default. Making something is the same, over nothing. A whole document that was read can be sent
+back: of several spellings of one thing those that are as it was do not count, and what only the server writes
+is accepted as it is (`check_unchanged`). Amounts are thousandths of a core, MB and GB. Pure; `rest_instances`
+and `rest_workloads` use it, and so may whoever else writes these documents.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from skerry.model import errors, ports
+from skerry.model.callers import Caller
+from skerry.model.images import ImageAccess, grant_access
 from skerry.model.ports import PortMapping, Protocol
-from skerry.model.room import NOTHING, Gigabytes, Megabytes, Millicores, Room
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Instance, Kind, Restart, RestartPolicy, Rollout, Spec, Workload
+from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import (
+    MAX_RESTART_BUDGET,
+    Instance,
+    InstanceSpec,
+    RestartMode,
+    RestartPolicy,
+    RolloutStrategy,
+    UserNamespaceMode,
+    Workload,
+    WorkloadKind,
+)
+from skerry.node.images import references
+from skerry.transport.access.spec_rules import check_userns
 
 T = TypeVar("T")
 
 _PARTS = ("cpu", "memory", "disk")
-_DEFAULTS = Spec(name="needed", uri="needed")  # for everything but these two
+_MAX_WORD: Final = 40
+_DIGITS: Final = 8
+_DEFAULTS = InstanceSpec(name="needed", uri="needed")  # for everything but these two
 
-Given: TypeAlias = T | UnsetType | None  # null is not the same as nothing
+OptionalField: TypeAlias = T | UnsetType | None  # null is not the same as nothing
 Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+ReadOnly: TypeAlias = (
+    Annotated[str | int | float | None, Meta(description="Written by the server; accepted as it was read")]
+    | UnsetType
+)
 InNamespace: TypeAlias = (
     Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
 )
 
 
-class Resource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AmountsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Amounts: `cpu` in thousandths of a core, `memory` in MB, `disk` in GB."""
 
-    cpu: Given[Amount] = UNSET
-    memory: Given[Amount] = UNSET
-    disk: Given[Amount] = UNSET
+    cpu: OptionalField[Amount] = UNSET
+    memory: OptionalField[Amount] = UNSET
+    disk: OptionalField[Amount] = UNSET
 
 
-class Resources(Resource, frozen=True, forbid_unknown_fields=True):
+class ResourcesInput(AmountsInput, frozen=True, forbid_unknown_fields=True):
     """Amounts as they are, or under `max` or `limit`, which are the same; `usage` is not read."""
 
-    max: Given[Resource] = UNSET
-    limit: Given[Resource] = UNSET
-    usage: Given[Resource] = UNSET
+    max: OptionalField[AmountsInput] = UNSET
+    limit: OptionalField[AmountsInput] = UNSET
+    usage: OptionalField[AmountsInput] = UNSET
 
 
-class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PortInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`source` of the machine leads to `destination` (or `dest`) in the instance."""
 
     source: int
@@ -57,25 +83,35 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to run, in any of the spellings; what is needed is `name` and `uri`."""
+    """What to run, in any of the spellings; what is needed is `uri`. Without a `name` one is made."""
 
-    name: Given[str] = UNSET
+    name: OptionalField[str] = UNSET
     type: Annotated[str, Meta(description="`CONTAINER`, in any case")] | UnsetType = UNSET
-    uri: Given[Annotated[str, Meta(description="The image")]] = UNSET
-    environment: Given[Annotated[list[str], Meta(description="`KEY=VALUE`, at most 100")]] = UNSET
-    environnement: Given[list[str]] = UNSET
-    env: Given[list[str]] = UNSET
-    resources: Given[Resources] = UNSET
-    ports: Given[Annotated[list[str | Port], Meta(description="`80`, `8080:80`, `53:53/udp`, objects")]] = (
+    uri: OptionalField[Annotated[str, Meta(description="The image")]] = UNSET
+    environment: OptionalField[Annotated[list[str], Meta(description="`KEY=VALUE`, at most 100")]] = UNSET
+    environnement: OptionalField[list[str]] = UNSET
+    env: OptionalField[list[str]] = UNSET
+    resources: OptionalField[ResourcesInput] = UNSET
+    ports: OptionalField[
+        Annotated[list[str | PortInput], Meta(description="`80`, `8080:80`, `53:53/udp`, objects")]
+    ] = UNSET
+    port_mappings: OptionalField[list[PortInput]] = UNSET
+    restart: OptionalField[RestartMode] = UNSET
+    restart_budget: OptionalField[
+        Annotated[int, Meta(ge=0, le=MAX_RESTART_BUDGET, description="Restarts in a row; null: for ever")]
+    ] = UNSET
+    arguments: OptionalField[Annotated[list[str], Meta(description="Instead of the image's command")]] = UNSET
+    architecture: OptionalField[Annotated[str, Meta(description="Of the node: `amd64`, `arm64`, ...")]] = (
         UNSET
     )
-    port_mappings: Given[list[Port]] = UNSET
-    restart: Given[Restart] = UNSET
-    restart_budget: Given[Annotated[int, Meta(ge=0, le=1_000_000, description="Restarts in a row")]] = UNSET
-    arguments: Given[Annotated[list[str], Meta(description="Instead of the image's command")]] = UNSET
-    architecture: Given[Annotated[str, Meta(description="Of the node: `amd64`, `arm64`, ...")]] = UNSET
-    constraints: Given[
+    constraints: OptionalField[
         Annotated[list[str], Meta(description="On the node's labels: `zone=edge`, `disk!=slow`")]
+    ] = UNSET
+    userns: OptionalField[
+        Annotated[
+            UserNamespaceMode,
+            Meta(description="`private`: ids of its own; `host`: its root is the node's, for admins"),
+        ]
     ] = UNSET
 
     @property
@@ -83,32 +119,57 @@ class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """True if any part of a spec is given."""
         return any(getattr(self, name) is not UNSET for name in SpecInput.__struct_fields__)
 
-    def onto(self, base: Spec | None = None) -> Spec:
-        """The spec that this makes of `base`; raises `Invalid` or `Unprocessable` for what cannot be."""
+    def onto(
+        self, base: InstanceSpec | None = None, *, giver: ImageAccess = ImageAccess.REGISTRIES
+    ) -> InstanceSpec:
+        """The spec that this makes of `base`, given by a caller with the access `giver`; raises `Invalid` or
+        `Unprocessable` for what cannot be, `Forbidden` for an image that is not the caller's to name."""
         old = base or _DEFAULTS
-        environment = _one_spelling(
-            environment=self.environment, environnement=self.environnement, env=self.env
-        )
         policy = RestartPolicy(
             _laid(self.restart, old.restart.when, RestartPolicy().when),
             _laid(self.restart_budget, old.restart.budget, RestartPolicy().budget),
         )
-        return Spec(
+        uri = _needed("uri", self.uri, base.uri if base else None)
+        return InstanceSpec(
             name=_needed("name", self.name, base.name if base else None),
-            uri=_needed("uri", self.uri, base.uri if base else None),
+            uri=uri,
             kind=old.kind if self.type is UNSET else kind_of(self.type),
-            environment=tuple(_laid(environment, old.environment, ())),
-            room=_room(self.resources, old.room),
-            ports=_laid(
-                _one_spelling(ports=_ports(self.ports), port_mappings=_ports(self.port_mappings)),
-                old.ports,
+            environment=_one_of(
+                None if base is None else base.environment,
                 (),
+                environment=_tuple(self.environment),
+                environnement=_tuple(self.environnement),
+                env=_tuple(self.env),
+            ),
+            room=_room(self.resources, None if base is None else base.room),
+            ports=_one_of(
+                None if base is None else base.ports,
+                (),
+                ports=_ports(self.ports),
+                port_mappings=_ports(self.port_mappings),
             ),
             restart=policy,
             arguments=tuple(_laid(self.arguments, old.arguments, ())),
             architecture=_laid(self.architecture, old.architecture, ""),
             constraints=tuple(_laid(self.constraints, old.constraints, ())),
+            userns=_laid(self.userns, old.userns, UserNamespaceMode.PRIVATE),
+            granted_access=old.granted_access if self.uri is UNSET else grant_image_access(uri, giver, base),
         )
+
+    def named(self, seed: str) -> Self:
+        """The same with a name: if none is given one that is made of the image and `seed`."""
+        if isinstance(self.name, str) or not isinstance(self.uri, str):
+            return self
+        return replace(self, name=made_name(self.uri, seed))
+
+    def given_by(self, caller: Caller, base: InstanceSpec | None = None) -> InstanceSpec:
+        """The spec that this makes of `base` if `caller` sends it. Raises `Forbidden` for one that they may
+        not have, also if that part is the base's."""
+        if isinstance(self.uri, str):
+            references.parse(self.uri)  # raises `Invalid`
+        spec = self.onto(base, giver=caller.image_access)
+        check_userns(spec.userns, caller)
+        return spec
 
 
 class WorkloadInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -116,6 +177,10 @@ class WorkloadInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
 
     id: str | UnsetType = UNSET
     namespace: InNamespace = UNSET
+    kind: Annotated[Literal["workload"], Meta(description="For clients that write it")] | UnsetType = UNSET
+    version: ReadOnly = UNSET
+    rollout: ReadOnly = UNSET
+    created_at: ReadOnly = UNSET
 
 
 class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -126,8 +191,22 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     status: Annotated[str, Meta(description="`RUNNING` or `STOPPED`; not read on creation")] | UnsetType = (
         UNSET
     )
-    workload_id: Given[str] = UNSET
-    workload_name: Given[str] = UNSET
+    workload_id: OptionalField[str] = UNSET
+    workload_name: OptionalField[str] = UNSET
+    # What changes by itself first: who sends back what is out of date is told that.
+    since: ReadOnly = UNSET
+    desired: ReadOnly = UNSET
+    reason: ReadOnly = UNSET
+    description: ReadOnly = UNSET
+    status_description: ReadOnly = msgspec.field(default=UNSET, name="statusDescription")
+    exit_code: ReadOnly = UNSET
+    retry_at: ReadOnly = UNSET
+    restarts: ReadOnly = UNSET
+    ip: ReadOnly = UNSET
+    node_id: ReadOnly = UNSET
+    workload_version: ReadOnly = UNSET
+    generation: ReadOnly = UNSET
+    created_at: ReadOnly = UNSET
 
 
 class ResourceDocument(msgspec.Struct, frozen=True):
@@ -138,8 +217,8 @@ class ResourceDocument(msgspec.Struct, frozen=True):
     disk: int
 
 
-class ClaimDocument(msgspec.Struct, frozen=True):
-    """What may be used, under both of its names, and what is used."""
+class ClaimDocument(ResourceDocument, frozen=True):
+    """What may be used, flat and under both of its names, and what is used."""
 
     max: ResourceDocument
     limit: ResourceDocument
@@ -155,22 +234,27 @@ class PortDocument(msgspec.Struct, frozen=True):
 class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A workload as the document has it, and behind `ports` what Skerry adds."""
 
+    kind: Annotated[Literal["workload"], Meta(description="For Kudo's CLI")] = "workload"
     id: str
     name: str
-    type: Kind
+    type: WorkloadKind
     uri: str
     environment: tuple[str, ...]
+    env: Annotated[tuple[str, ...], Meta(description="`environment`, by the name that Kudo's CLI has for it")]
     resources: ResourceDocument
     ports: tuple[str, ...]
     port_mappings: tuple[PortDocument, ...]
-    restart: Restart
-    restart_budget: int
+    restart: RestartMode
+    restart_budget: Annotated[int | None, Meta(description="Restarts in a row; null: for ever")]
     arguments: tuple[str, ...]
     architecture: str
     constraints: tuple[str, ...]
+    userns: UserNamespaceMode
     namespace: Annotated[str, Meta(description="In which its name is its own")]
     version: Annotated[int, Meta(description="Goes up with every change")]
-    rollout: Annotated[Rollout, Meta(description="What this version means for instances of older ones")]
+    rollout: Annotated[
+        RolloutStrategy, Meta(description="What this version means for instances of older ones")
+    ]
     created_at: Annotated[float, Meta(description="Seconds since the epoch")]
 
 
@@ -179,20 +263,22 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    type: Kind
-    status: Status
+    type: WorkloadKind
+    status: InstanceStatus
     uri: str
     environment: tuple[str, ...]
+    env: Annotated[tuple[str, ...], Meta(description="`environment`, by the name that Kudo's CLI has for it")]
     resources: ClaimDocument
     ports: tuple[str, ...]
     port_mappings: tuple[PortDocument, ...]
-    restart: Restart
-    restart_budget: int
+    restart: RestartMode
+    restart_budget: Annotated[int | None, Meta(description="Restarts in a row; null: for ever")]
     arguments: tuple[str, ...]
     architecture: str
     constraints: tuple[str, ...]
+    userns: UserNamespaceMode
     namespace: Annotated[str, Meta(description="Its workload's, if it has one")]
-    desired: Annotated[Desired, Meta(description="What is wished of it")]
+    desired: Annotated[DesiredStatus, Meta(description="What is wished of it")]
     since: Annotated[float, Meta(description="When `status` began, seconds since the epoch")]
     reason: Annotated[str, Meta(description="Why `status` is what it is, for people")]
     description: Annotated[str, Meta(description="`reason`, by the name it has in one of Kudo's documents")]
@@ -200,6 +286,10 @@ class InstanceDocument(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.field(name="statusDescription")
     )
     exit_code: Annotated[int | None, Meta(description="Of the last run, if it ended")]
+    retry_at: Annotated[
+        float | None,
+        Meta(description="When its node starts it again, seconds since the epoch; null if it does not wait"),
+    ]
     restarts: int
     ip: Annotated[str, Meta(description="On its node; empty while it has none")]
     node_id: str | None
@@ -221,13 +311,13 @@ def workload_document(workload: Workload) -> WorkloadDocument:
     )
 
 
-def instance_document(instance: Instance, usage: Room) -> InstanceDocument:
+def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
     seen = instance.observed
     limit = resource_document(instance.spec.room)
     return InstanceDocument(
         id=instance.id,
         status=seen.status,
-        resources=ClaimDocument(limit, limit, resource_document(usage)),
+        resources=ClaimDocument(limit.cpu, limit.memory, limit.disk, limit, limit, resource_document(usage)),
         namespace=instance.namespace,
         desired=instance.desired,
         since=seen.since,
@@ -235,6 +325,7 @@ def instance_document(instance: Instance, usage: Room) -> InstanceDocument:
         description=seen.reason,
         status_description=seen.reason,
         exit_code=seen.exit_code,
+        retry_at=seen.retry_at,
         restarts=instance.restarts,
         ip=instance.ip,
         node_id=instance.node,
@@ -246,35 +337,85 @@ def instance_document(instance: Instance, usage: Room) -> InstanceDocument:
     )
 
 
-def resource_document(room: Room) -> ResourceDocument:
+def resource_document(room: Resources) -> ResourceDocument:
     return ResourceDocument(room.cpu, room.memory, room.disk)
 
 
-def kind_of(text: str) -> Kind:
+def kind_of(text: str) -> WorkloadKind:
     """`CONTAINER` in any case; what Kudo knows and Skerry does not run is `Unprocessable`."""
     word = text.upper()
     if word == "VM":
         raise errors.Unprocessable("virtual machines are not run here; the type must be CONTAINER")
-    if word != Kind.CONTAINER:  # cells are made by contracts of the market alone
+    if word != WorkloadKind.CONTAINER:  # cells are made by contracts of the market alone
         raise errors.Invalid(f"{text[:40]!r} is no type; it must be CONTAINER", field="type")
-    return Kind.CONTAINER
+    return WorkloadKind.CONTAINER
 
 
-def status_of(text: str, field: str) -> Status:
+def grant_image_access(
+    uri: str, giver: ImageAccess, before: InstanceSpec | None = None
+) -> ImageAccess | None:
+    """What a spec records of the authority that `uri` was given with; see `InstanceSpec.granted_access`."""
+    old = before or _DEFAULTS
+    access = grant_access(uri, giver, before=old.uri, access_before=old.image_access)
+    return access if access is ImageAccess.ALL else None
+
+
+def check_unchanged(
+    given: WorkloadInput | InstanceInput, present: WorkloadDocument | InstanceDocument | None
+) -> None:
+    """Raise unless what only the server writes is as it is in `present`; None: there is nothing yet."""
+    told = {
+        encoded: value
+        for name, encoded in _read_only(type(given))
+        if (value := getattr(given, name)) is not UNSET
+    }
+    if not told:
+        return
+    if present is None:
+        field = next(iter(told))
+        raise errors.Invalid(f"`{field}` is written by the server; leave it out", field=field)
+    shown = msgspec.to_builtins(present)
+    for field, value in told.items():
+        now = shown[field]
+        if value != now:
+            raise errors.Invalid(
+                f"`{field}` cannot be changed, and is {'null' if now is None else repr(now)} now; "
+                "read it again, or leave it out",
+                field=field,
+            )
+
+
+@functools.cache
+def _read_only(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """The fields of `kind` that only the server writes, by their names here and in JSON."""
+    return tuple(
+        (field.name, field.encode_name) for field in msgspec.structs.fields(kind) if field.type == ReadOnly
+    )
+
+
+def made_name(uri: str, seed: str) -> str:
+    """A name for what was given none: the last word of its image, and some digits that `seed` decides."""
+    image = uri.partition("@")[0].rstrip("/").rpartition("/")[2].partition(":")[0]
+    word = re.sub(r"[^A-Za-z0-9]+", "-", image)[:_MAX_WORD].strip("-") or "unnamed"
+    return f"{word}-{hashlib.sha256(seed.encode()).hexdigest()[:_DIGITS]}"
+
+
+def status_of(text: str, field: str) -> InstanceStatus:
     """The status of that name, in any case."""
     try:
-        return Status(text.strip().upper())
+        return InstanceStatus(text.strip().upper())
     except ValueError:
-        known = ", ".join(Status)
+        known = ", ".join(InstanceStatus)
         raise errors.Invalid(f"{text[:40]!r} is no status; they are {known}", field=field) from None
 
 
-def _spec_fields(spec: Spec) -> dict[str, Any]:
+def _spec_fields(spec: InstanceSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "type": spec.kind,
         "uri": spec.uri,
         "environment": spec.environment,
+        "env": spec.environment,
         "ports": tuple(map(str, spec.ports)),
         "port_mappings": tuple(
             PortDocument(port.source, port.destination, port.protocol) for port in spec.ports
@@ -284,61 +425,75 @@ def _spec_fields(spec: Spec) -> dict[str, Any]:
         "arguments": spec.arguments,
         "architecture": spec.architecture,
         "constraints": spec.constraints,
+        "userns": spec.userns,
     }
 
 
-def _laid(given: Given[T], base: T, default: T) -> T:
+def _laid(given: OptionalField[T], base: T, default: T) -> T:
     if given is UNSET:
         return base
     return default if given is None else given
 
 
-def _needed(field: str, given: Given[str], base: str | None) -> str:
+def _needed(field: str, given: OptionalField[str], base: str | None) -> str:
     text = base if given is UNSET else given
     if text is None:
         raise errors.Invalid(f"`{field}` is needed", field=field)
     return text
 
 
-def _one_spelling(**spellings: Given[T]) -> Given[T]:
-    """The value that is given, by whichever name; by several names it must be the same."""
-    given = {name: value for name, value in spellings.items() if value is not UNSET}
-    first, *others = given.values() or (UNSET,)
+def _one_of(base: T | None, default: T, **spellings: OptionalField[T]) -> T:
+    """What is given, by whichever name, or else the base; by several names it must be the same.
+
+    Of a change (with a base) a spelling that is as it was says nothing if another says something else: who
+    reads a document, changes one of them and sends all back means that one.
+    """
+    given = {name: default if value is None else value for name, value in spellings.items()}
+    told: dict[str, T] = {name: value for name, value in given.items() if not isinstance(value, UnsetType)}
+    if base is not None:
+        told = {name: value for name, value in told.items() if value != base}
+    first, *others = told.values() or (default if base is None else base,)
     if any(other != first for other in others):
-        names = " and ".join(f"`{name}`" for name in given)
-        raise errors.Invalid(f"{names} mean the same and differ; give one of them", field=[*given][-1])
+        names = " and ".join(f"`{name}`" for name in told)
+        raise errors.Invalid(f"{names} mean the same and differ; give one of them", field=[*told][-1])
     return first
 
 
-def _ports(given: Given[Sequence[str | Port]]) -> Given[tuple[PortMapping, ...]]:
+def _tuple(given: OptionalField[list[str]]) -> OptionalField[tuple[str, ...]]:
+    return tuple(given) if isinstance(given, list) else given
+
+
+def _ports(given: OptionalField[Sequence[str | PortInput]]) -> OptionalField[tuple[PortMapping, ...]]:
     if given is UNSET or given is None:
         return given
     return tuple(ports.parse(port) if isinstance(port, str) else _mapping(port) for port in given)
 
 
-def _mapping(port: Port) -> PortMapping:
-    destination = _one_spelling(destination=port.destination, dest=port.dest)
-    if not isinstance(destination, int):
+def _mapping(port: PortInput) -> PortMapping:
+    destination = _one_of(None, 0, destination=port.destination, dest=port.dest)
+    if port.destination is UNSET and port.dest is UNSET:
         raise errors.Invalid("a port mapping needs `source` and `destination`", field="ports")
     return PortMapping(port.source, destination, port.protocol)
 
 
-def _room(given: Given[Resources], base: Room) -> Room:
-    if not isinstance(given, Resources):
-        return _laid(given, base, NOTHING)
-    amounts = {part: _laid(_amount(given, part), getattr(base, part), 0) for part in _PARTS}
-    return Room(Millicores(amounts["cpu"]), Megabytes(amounts["memory"]), Gigabytes(amounts["disk"]))
+def _room(given: OptionalField[ResourcesInput], base: Resources | None) -> Resources:
+    if not isinstance(given, ResourcesInput):
+        return _laid(given, base or NO_RESOURCES, NO_RESOURCES)
+    cpu, memory, disk = (
+        _amount(given, part, None if base is None else getattr(base, part)) for part in _PARTS
+    )
+    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
 
 
-def _amount(given: Resources, part: str) -> Given[int]:
-    places: Mapping[str, Given[Resource]] = {
+def _amount(given: ResourcesInput, part: str, base: int | None) -> int:
+    places: Mapping[str, OptionalField[AmountsInput]] = {
         part: given,
         f"max.{part}": given.max,
         f"limit.{part}": given.limit,
     }
-    amounts = {
+    amounts: dict[str, OptionalField[int]] = {
         place: None if resource is None else getattr(resource, part)
         for place, resource in places.items()
         if resource is not UNSET
     }
-    return _one_spelling(**amounts)
+    return _one_of(base, 0, **amounts)

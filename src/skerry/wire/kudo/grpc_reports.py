@@ -1,39 +1,39 @@
 """The one way of all reports: those of the older document's single calls and of the newer one's stream.
 
 A report is a sign of life and says what it says; neither silence nor the end of a stream says anything here,
-as `skerry.control.nodes` watches the time. What instances are reported to be must be able to follow what they
-were. Messages are read elsewhere, see `grpc_said`.
+as `skerry.control.nodes.registry` watches the time. What instances are reported to be must be able to follow
+what they were. Messages are read elsewhere, see `grpc_reported`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from skerry.control.reporting import Weight
+from skerry.control.instances.report_rules import ReportDisposition
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.identity import Caller, Role
+from skerry.model.callers import Caller, Role
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Node
-from skerry.model.orders import Report
-from skerry.wire.kudo.grpc_keeper import InstanceKeeper, NodeKeeper
-from skerry.wire.kudo.grpc_registering import check_speaks_for
-from skerry.wire.kudo.grpc_said import InstanceSaid, NodeSaid
+from skerry.model.orders import InstanceReport
+from skerry.wire.kudo.grpc_ports import InstanceReportPort, NodeReportPort
+from skerry.wire.kudo.grpc_registration import check_speaks_for
+from skerry.wire.kudo.grpc_reported import ReportedInstanceStatus, ReportedNode
 
-_TAKEN: Final = frozenset({Weight.APPLIED, Weight.REPEATED})
+_TAKEN: Final = frozenset({ReportDisposition.APPLIED, ReportDisposition.REPEATED})
 
 
-class Reports:
+class ReportHandler:
     """Takes what is said of nodes and instances, by whoever may say it."""
 
-    def __init__(self, nodes: NodeKeeper, instances: InstanceKeeper, clock: Clock) -> None:
+    def __init__(self, nodes: NodeReportPort, instances: InstanceReportPort, clock: Clock) -> None:
         self._nodes = nodes
         self._instances = instances
         self._clock = clock
 
-    async def node(self, said: NodeSaid, caller: Caller) -> None:
+    async def node(self, said: ReportedNode, caller: Caller) -> None:
         check_speaks_for(caller, said.id)
-        if find(self._nodes, said.id) is None:
+        if find_node(self._nodes, said.id) is None:
             raise errors.NotFound(f"there is no node {said.id!r}; register it first (NodeService.Register)")
         await self._nodes.report(
             said.id,
@@ -41,15 +41,15 @@ class Reports:
             reason=said.description,
             room=said.room,
             usage=said.usage,
-            inventory=said.inventory,
+            instances=said.instances,
         )
 
-    async def instance(self, said: InstanceSaid, caller: Caller) -> None:
+    async def instance(self, said: ReportedInstanceStatus, caller: Caller) -> None:
         known = self._instances.get(said.id)
         if caller.role is Role.NODE and known.node != caller.node:
             raise errors.Forbidden(f"instance {said.id} is not on node {caller.node}")
         # What is not said stays as it is.
-        report = Report(
+        report = InstanceReport(
             instance=said.id,
             generation=known.generation,
             status=said.status,
@@ -63,13 +63,13 @@ class Reports:
         node = NodeId(caller.node) if caller.role is Role.NODE else None
         [outcome] = await self._instances.reported(node, [report], actor=caller.name)
         if outcome.weight not in _TAKEN and self._instances.get(said.id).observed.status is not said.status:
-            raise errors.Refused(outcome.message)
+            raise errors.FailedPrecondition(outcome.message)
 
 
-def find(nodes: NodeKeeper, id: str) -> Node | None:
+def find_node(nodes: NodeReportPort, id: str) -> Node | None:
     """The node of exactly this id: a node's name is nothing to go by."""
     try:
         node = nodes.get(id)
-    except (errors.NotFound, errors.Refused):  # the latter: several have it as their name
+    except (errors.NotFound, errors.FailedPrecondition):  # the latter: several have it as their name
         return None
     return node if node.id == id else None

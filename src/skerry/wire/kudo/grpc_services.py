@@ -6,6 +6,7 @@ document has a package, and Kudo's program has one; clients of either are served
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from contextlib import aclosing
 from typing import Protocol
@@ -15,42 +16,51 @@ from google.protobuf.empty_pb2 import Empty
 from grpclib import const
 from grpclib._typing import IServable
 from grpclib.server import Stream
+from msgspec.structs import replace
 
+from skerry.kit import disk_reserve, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
-from skerry.model.nodes import Facts
-from skerry.model.room import NOTHING
-from skerry.model.workloads import Instance
-from skerry.wire.grpc.streams import caller_of
-from skerry.wire.kudo import grpc_controller, grpc_scheduler
-from skerry.wire.kudo.grpc_keeper import Certificates, InstanceKeeper, NodeKeeper
-from skerry.wire.kudo.grpc_registering import BadCertificate, check_speaks_for, node_of
-from skerry.wire.kudo.grpc_reports import Reports, find
-from skerry.wire.kudo.images import check_image
-from skerry.wire.proto import (
+from skerry.model.nodes import NodeFacts
+from skerry.model.resources import NO_RESOURCES
+from skerry.model.settings import FleetSettings
+from skerry.model.statuses import TERMINAL, InstanceStatus
+from skerry.model.workloads import Instance, ObservedState
+from skerry.node.images import references
+from skerry.transport.grpc.call_streams import caller_of, connection_of
+from skerry.transport.proto import (
     kudo_controller_pb2,
     kudo_services_grpc,
     kudo_services_packaged_pb2,  # noqa: F401 - so that reflection can describe it
 )
-from skerry.wire.proto import kudo_scheduler_pb2 as pb
+from skerry.transport.proto import kudo_scheduler_pb2 as pb
+from skerry.wire.kudo import grpc_controller_messages, grpc_scheduler_messages
+from skerry.wire.kudo.grpc_ports import CertificateLookup, InstanceReportPort, NodeReportPort
+from skerry.wire.kudo.grpc_registration import RegistrationRefused, check_speaks_for, registered_node
+from skerry.wire.kudo.grpc_repeats import RepeatBackoff
+from skerry.wire.kudo.grpc_reports import ReportHandler, find_node
 
 log = structlog.get_logger(__name__)
 
 
 def services(
-    instances: InstanceKeeper, nodes: NodeKeeper, certificates: Certificates, clock: Clock
+    instances: InstanceReportPort,
+    nodes: NodeReportPort,
+    certificates: CertificateLookup,
+    clock: Clock,
+    settings: FleetSettings,
 ) -> list[IServable]:
     """All of them, each without a package and in the package `scheduler`."""
-    reports = Reports(nodes, instances, clock)
+    reports = ReportHandler(nodes, instances, clock)
     bare: list[IServable] = [
         SchedulerService(reports),
-        NodeService(nodes, reports, certificates),
-        InstanceService(instances),
+        KudoNodeService(nodes, reports, certificates),
+        KudoInstanceService(instances, clock, RepeatBackoff(clock, settings), usage_s=settings.report_s),
     ]
-    return [*bare, *map(Packaged, bare)]
+    return [*bare, *map(PackagedService, bare)]
 
 
-class Packaged:
+class PackagedService:
     """A service without a package, in the one that Kudo's program has."""
 
     def __init__(self, service: IServable) -> None:
@@ -66,23 +76,23 @@ class Packaged:
 class SchedulerService(kudo_services_grpc.SchedulerServiceBase):
     """Takes what controllers say of nodes and instances."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: ReportHandler) -> None:
         self._reports = reports
 
     async def setNodeStatus(self, stream: Stream[kudo_controller_pb2.NodeStatus, Empty]) -> None:  # noqa: N802 - the document's name
         told = await stream.recv_message()
         assert told is not None
-        await self._reports.node(grpc_controller.node_said(told), caller_of(stream))
+        await self._reports.node(grpc_controller_messages.reported_node(told), caller_of(stream))
         await stream.send_message(Empty())
 
     async def setInstanceStatus(self, stream: Stream[kudo_controller_pb2.InstanceStatus, Empty]) -> None:  # noqa: N802 - the document's name
         told = await stream.recv_message()
         assert told is not None
-        await self._reports.instance(grpc_controller.instance_said(told), caller_of(stream))
+        await self._reports.instance(grpc_controller_messages.reported_instance(told), caller_of(stream))
         await stream.send_message(Empty())
 
 
-class Code(enum.IntEnum):
+class RegistrationCode(enum.IntEnum):
     """How a registration went; the call itself succeeds, as it does with Kudo's program."""
 
     DONE = 0
@@ -92,10 +102,12 @@ class Code(enum.IntEnum):
     NO_SUBNET = 4
 
 
-class NodeService(kudo_services_grpc.NodeServiceBase):
+class KudoNodeService(kudo_services_grpc.NodeServiceBase):
     """Nodes of third parties: they come, report and go. They take no orders, so nothing is placed on them."""
 
-    def __init__(self, nodes: NodeKeeper, reports: Reports, certificates: Certificates) -> None:
+    def __init__(
+        self, nodes: NodeReportPort, reports: ReportHandler, certificates: CertificateLookup
+    ) -> None:
         self._nodes = nodes
         self._reports = reports
         self._certificates = certificates
@@ -104,34 +116,37 @@ class NodeService(kudo_services_grpc.NodeServiceBase):
         told = await stream.recv_message()
         assert told is not None
         try:
-            id = node_of(told.certificate, caller_of(stream), self._certificates)
-            known = find(self._nodes, id)
+            id = registered_node(told.certificate, caller_of(stream), self._certificates)
+            known = find_node(self._nodes, id)
             # One that comes again has said nothing of these, so they stay as they are.
             node = await self._nodes.register(
                 id,
                 known.name if known else id,
-                known.facts if known else Facts(),
-                known.room if known else NOTHING,
+                known.facts if known else NodeFacts(),
+                known.room if known else NO_RESOURCES,
                 {},
                 foreign=True,
             )
-        except BadCertificate as error:
-            reply = _refused(Code.BAD_CERTIFICATE, str(error))
+        except RegistrationRefused as error:
+            reply = _refused(RegistrationCode.BAD_CERTIFICATE, str(error))
         except errors.AlreadyExists as error:
-            reply = _refused(Code.ELSEWHERE, error.message)
-        except errors.NoRoom as error:
-            reply = _refused(Code.NO_SUBNET, error.message)
+            reply = _refused(RegistrationCode.ELSEWHERE, error.message)
+        except errors.ResourcesExhausted as error:
+            reply = _refused(RegistrationCode.NO_SUBNET, error.message)
         except errors.SkerryError as error:
-            reply = _refused(Code.FAILED, error.message)
+            reply = _refused(RegistrationCode.FAILED, error.message)
         else:
             reply = pb.NodeRegisterResponse(
-                code=Code.DONE, description=f"registered; id={node.id}", subnet=node.subnet, id=node.id
+                code=RegistrationCode.DONE,
+                description=f"registered; id={node.id}",
+                subnet=node.subnet,
+                id=node.id,
             )
         await stream.send_message(reply)
 
     async def Status(self, stream: Stream[pb.NodeStatus, Empty]) -> None:  # noqa: N802 - the document's name
         async for told in stream:
-            await self._reports.node(grpc_scheduler.node_said(told), caller_of(stream))
+            await self._reports.node(grpc_scheduler_messages.reported_node(told), caller_of(stream))
         await stream.send_message(Empty())
 
     async def Unregister(self, stream: Stream[pb.NodeUnregisterRequest, pb.NodeUnregisterResponse]) -> None:  # noqa: N802 - the document's name
@@ -139,35 +154,68 @@ class NodeService(kudo_services_grpc.NodeServiceBase):
         assert told is not None
         caller = caller_of(stream)
         check_speaks_for(caller, ids.check_id(told.id))
-        reply = pb.NodeUnregisterResponse(code=Code.DONE, description="unregistered")
-        if find(self._nodes, told.id) is None:
-            reply = pb.NodeUnregisterResponse(code=Code.FAILED, description=f"there is no node {told.id!r}")
+        reply = pb.NodeUnregisterResponse(code=RegistrationCode.DONE, description="unregistered")
+        if find_node(self._nodes, told.id) is None:
+            reply = pb.NodeUnregisterResponse(
+                code=RegistrationCode.FAILED, description=f"there is no node {told.id!r}"
+            )
         else:
             try:
                 await self._nodes.unregister(told.id, actor=caller.name)
             except errors.SkerryError as error:
                 log.info("node.not-unregistered", node=told.id, error=error.message, detail=error.detail)
-                reply = pb.NodeUnregisterResponse(code=Code.FAILED, description=error.message)
+                reply = pb.NodeUnregisterResponse(code=RegistrationCode.FAILED, description=error.message)
         await stream.send_message(reply)
 
 
-class InstanceService(kudo_services_grpc.InstanceServiceBase):
+class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
     """Instances, wished for and followed. A client that hangs up changes nothing."""
 
-    def __init__(self, instances: InstanceKeeper) -> None:
+    def __init__(
+        self, instances: InstanceReportPort, clock: Clock, backoff: RepeatBackoff, *, usage_s: float
+    ) -> None:
         self._instances = instances
+        self._clock = clock
+        self._backoff = backoff
+        self._usage_s = usage_s
 
     async def Create(self, stream: Stream[pb.Instance, pb.InstanceStatus]) -> None:  # noqa: N802 - the document's name
         told = await stream.recv_message()
         assert told is not None
         caller = caller_of(stream)
-        spec = grpc_scheduler.spec_of(told)
-        check_image(spec.uri, caller)
+        spec = grpc_scheduler_messages.decode_spec(told, caller.image_access, ulid.new_id(self._clock.now()))
+        references.parse(spec.uri)  # raises `Invalid`
+        if shortage := disk_reserve.shortage():
+            raise errors.Unavailable(f"this server takes nothing new: {shortage}")
         instance, _ = await self._instances.create(spec, id=told.id or None, actor=caller.name)
-        async with aclosing(self._instances.watch(instance.id)) as updates:
+        if instance.observed.status in TERMINAL:
+            await self._tell_over(stream, instance)
+            return
+        async with aclosing(self._instances.watch(instance.id, repeat_s=self._usage_s)) as updates:
             async for update in updates:
                 usage = self._instances.usage(update.id)
-                await stream.send_message(grpc_scheduler.told_status(update, usage))
+                await stream.send_message(grpc_scheduler_messages.encode_status(update, usage))
+
+    async def _tell_over(self, stream: Stream[pb.Instance, pb.InstanceStatus], instance: Instance) -> None:
+        """Tell a final status at once, and end the stream no sooner than the back-off allows.
+
+        When the instance is removed meanwhile its id is free, so there is nothing to hold back any more: the
+        stream ends with TERMINATED, after which Kudo's controller does not create it again.
+        """
+        await stream.send_message(grpc_scheduler_messages.encode_status(instance, NO_RESOURCES))
+        hold_s = self._backoff.next_hold_s(instance.id)
+        if not hold_s:
+            return
+        with self._backoff.held(connection_of(stream), hold_s) as bounded_s:
+            try:
+                async with asyncio.timeout(bounded_s):
+                    await self._instances.removed(instance.id)
+            except TimeoutError:
+                return
+        gone = ObservedState(InstanceStatus.TERMINATED, instance.observed.since, "destroyed")
+        await stream.send_message(
+            grpc_scheduler_messages.encode_status(replace(instance, observed=gone), NO_RESOURCES)
+        )
 
     async def Start(self, stream: Stream[pb.InstanceIdentifier, Empty]) -> None:  # noqa: N802 - the document's name
         await self._wish(stream, self._instances.start)
@@ -189,6 +237,6 @@ class _Wish(Protocol):
     async def __call__(self, id: str, *, actor: str) -> Instance: ...
 
 
-def _refused(code: Code, why: str) -> pb.NodeRegisterResponse:
+def _refused(code: RegistrationCode, why: str) -> pb.NodeRegisterResponse:
     log.info("node.not-registered", code=code.name, error=why)
     return pb.NodeRegisterResponse(code=code, description=why)

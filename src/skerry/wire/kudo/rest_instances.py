@@ -7,24 +7,25 @@ by the time it is sent, not what it will be.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
 from skerry.model import errors
+from skerry.model.callers import Role
 from skerry.model.ids import Namespace, NodeId, WorkloadId
-from skerry.model.statuses import Desired, Status
-from skerry.model.workloads import Instance, Spec
-from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.kudo import documents, rest_answers, rest_namespaces
-from skerry.wire.kudo.context import Kudo
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec
+from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire.kudo import documents, envelope, rest_namespaces
+from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import InstanceDocument, InstanceInput
-from skerry.wire.kudo.images import check_image
-from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
-from skerry.wire.kudo.rest_namespaces import Place, Scope, Spaces
+from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.kudo.rest_namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
 
-_WISHES = {Status.RUNNING: Desired.RUNNING, Status.STOPPED: Desired.STOPPED}
+_WISHES = {InstanceStatus.RUNNING: DesiredStatus.RUNNING, InstanceStatus.STOPPED: DesiredStatus.STOPPED}
 _ONE_OF = "give a workload (`workload_id`, `workload_name`, `?workloadId=`) or a spec (`name`, `uri`, ...)"
 
 
@@ -32,7 +33,7 @@ class InstancePath(msgspec.Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class InstanceQuery(Spaces, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class InstanceQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which instances; filters that are not given let all through."""
 
     limit: Limit = 100
@@ -46,8 +47,8 @@ class InstanceQuery(Spaces, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     name: Annotated[str, Meta(description="What they are called; several may be called the same")] = ""
 
 
-class InstanceWish(
-    Place, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"workload": "workloadId"}
+class CreateInstanceQuery(
+    NamespaceTarget, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"workload": "workloadId"}
 ):
     """What an instance is made of, if not told in the body."""
 
@@ -62,11 +63,11 @@ class InstanceList(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class DeletingInstance(msgspec.Struct, frozen=True):
     """What is going; it is gone when it cannot be found any more."""
 
     id: str
-    status: Status = Status.DESTROYING
+    status: InstanceStatus = InstanceStatus.DESTROYING
 
 
 @endpoint(
@@ -76,10 +77,12 @@ class Deleted(msgspec.Struct, frozen=True):
     raises=(errors.Invalid, errors.Unprocessable),
     media_too={ENVELOPE: Envelopes[InstanceDocument]},
 )
-async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> InstanceList | Reply:
+async def list_instances(
+    kudo: KudoContext, call: RequestContext, query: InstanceQuery
+) -> InstanceList | Response:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
     found = kudo.instances.list(
-        limit=rest_answers.page_size(query.limit),
+        limit=envelope.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
         kind=documents.kind_of(query.type) if query.type else None,
@@ -87,10 +90,10 @@ async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> Instan
         node=NodeId(query.node) if query.node else None,
         workload=WorkloadId(query.workload) if query.workload else None,
         name=query.name or None,
-        namespace=rest_namespaces.listed(query),
+        namespace=rest_namespaces.listed_namespace(query),
     )
     items = tuple(_document(kudo, instance) for instance in found.items)
-    return rest_answers.page(call, InstanceList(found.total, items, found.cursor), items)
+    return envelope.page_response(call, InstanceList(found.total, items, found.cursor), items)
 
 
 @endpoint(
@@ -100,9 +103,11 @@ async def list_instances(kudo: Kudo, call: Call, query: InstanceQuery) -> Instan
     raises=(errors.Invalid, errors.NotFound),
     media_too={ENVELOPE: Envelope[InstanceDocument]},
 )
-async def show(kudo: Kudo, call: Call, path: InstancePath, query: Scope) -> InstanceDocument | Reply:
+async def show(
+    kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
+) -> InstanceDocument | Response:
     """As it is known now. `ETag` changes whenever something of it is written, not with its `usage`."""
-    await rest_namespaces.check_there(kudo, path.id, query)
+    await rest_namespaces.check_in_namespace(kudo, path.id, query)
     return _answer(kudo, call, kudo.instances.get(path.id))
 
 
@@ -125,14 +130,15 @@ _CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-
     status=201,
     also=_CREATE_ALSO,
     raises=_CREATE_RAISES,
-    headers=rest_answers.RETRY_HEADER,
+    headers=envelope.RETRY_HEADER,
     media_too={ENVELOPE: Envelope[InstanceDocument]},
-    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+    max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def create(
-    kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None
-) -> InstanceDocument | Reply:
-    """Of a workload in the same namespace, by its id or name, or of a spec of its own.
+    kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
+) -> InstanceDocument | Response:
+    """Of a workload in the same namespace, by its id or name, or of a spec of its own, without a name of a
+    made one.
 
     It is durable when this is answered, and then waits for a node. With an `id` of your own, or an
     `Idempotency-Key`, the same request can be sent again without making a second one; the same id with
@@ -148,13 +154,13 @@ async def create(
     status=201,
     also=_CREATE_ALSO,
     raises=_CREATE_RAISES,
-    headers=rest_answers.RETRY_HEADER,
+    headers=envelope.RETRY_HEADER,
     media_too={ENVELOPE: Envelope[InstanceDocument]},
-    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+    max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def create_by_post(
-    kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None
-) -> InstanceDocument | Reply:
+    kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
+) -> InstanceDocument | Response:
     """For clients that create with POST."""
     return await _create(kudo, call, query, body)
 
@@ -167,42 +173,42 @@ async def create_by_post(
         errors.Invalid,
         errors.NotFound,
         errors.Conflict,
-        errors.Refused,
+        errors.FailedPrecondition,
         errors.Unprocessable,
         errors.TooLarge,
         errors.Unavailable,
     ),
-    headers=rest_answers.MATCH_HEADER,
+    headers=envelope.MATCH_HEADER,
     media_too={ENVELOPE: Envelope[InstanceDocument]},
-    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+    max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def change(
-    kudo: Kudo, call: Call, path: InstancePath, query: Scope, body: InstanceInput
-) -> InstanceDocument | Reply:
+    kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery, body: InstanceInput
+) -> InstanceDocument | Response:
     """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
 
     `{"status": "STOPPED"}` stops it and keeps its place, `{"status": "RUNNING"}` starts it. Any change of the
-    spec, or another `workload_id`, replaces the copy there is. `id`, `type` and `namespace` cannot change.
+    spec, or another `workload_id`, replaces the copy there is. `id`, `type`, `namespace` and what only the
+    server writes cannot change; they are accepted as they were read.
     """
-    await rest_namespaces.check_there(kudo, path.id, query)
-    if body.namespace is not UNSET:
-        present = kudo.instances.get(path.id).namespace
-        rest_namespaces.check_stays("an instance", query, body.namespace, present)
+    await rest_namespaces.check_in_namespace(kudo, path.id, query)
     if body.id not in (UNSET, path.id):
         raise errors.Invalid("the id of an instance cannot change", field="id")
-    if body.workload_id is None and kudo.instances.get(path.id).workload is not None:
+    present = await kudo.instances.read(path.id)
+    rest_namespaces.check_namespace_unchanged("an instance", query, body.namespace, present.namespace)
+    documents.check_unchanged(body, _document(kudo, present))
+    if body.workload_id is None and present.workload is not None:
         raise errors.Invalid(
             "an instance cannot be taken from its workload; name another, or create one of its own",
             field="workload_id",
         )
-    _check_given_image(call, body)
     instance = await kudo.instances.change(
         path.id,
         actor=call.caller.name,
-        desired=_desired(kudo, path.id, body.status),
-        merge=body.onto if body.says_something else None,
-        workload=_workload(kudo, body, lambda: kudo.instances.get(path.id).namespace),
-        if_match=rest_answers.matched(call, lambda: kudo.instances.revision(path.id)),
+        desired=_desired(present, body),
+        merge=partial(body.given_by, call.caller) if body.says_something else None,
+        workload=None if _is_of_the_same(body, present) else _workload(kudo, body, lambda: present.namespace),
+        if_match=envelope.check_if_match(call, lambda: kudo.instances.revision(path.id)),
     )
     return _answer(kudo, call, instance)
 
@@ -212,30 +218,45 @@ async def change(
     "/instance/{id}",
     summary="Delete an instance",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
-    media_too={ENVELOPE: Envelope[Deleted]},
+    media_too={ENVELOPE: Envelope[DeletingInstance]},
 )
-async def delete(kudo: Kudo, call: Call, path: InstancePath, query: Scope) -> Deleted | Reply:
+async def delete(
+    kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
+) -> DeletingInstance | Response:
     """It is wished gone, and cannot be called back; it is 404 when its node has removed it."""
-    await rest_namespaces.check_there(kudo, path.id, query)
-    instance = await kudo.instances.destroy(path.id, actor=call.caller.name)
-    return rest_answers.one(call, Deleted(instance.id))
+    await rest_namespaces.check_in_namespace(kudo, path.id, query)
+    instance = await kudo.instances.destroy(
+        path.id, actor=call.caller.name, by_admin=call.caller.role is Role.ADMIN
+    )
+    return envelope.document_response(call, DeletingInstance(instance.id))
 
 
-async def _create(kudo: Kudo, call: Call, query: InstanceWish, body: InstanceInput | None) -> Reply:
+async def _create(
+    kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
+) -> Response:
     given = body or InstanceInput()
-    namespace = rest_namespaces.chosen(query, given.namespace)
-    _check_given_image(call, given)
+    namespace = rest_namespaces.target_namespace(query, given.namespace)
+    id = "" if given.id is UNSET else given.id
+    present = _present(kudo, id)
+    documents.check_unchanged(given, None if present is None else _document(kudo, present))
     made, is_new = await kudo.instances.create(
-        _what(kudo, query, given, namespace),
+        _what(kudo, call, query, given, namespace, present),
         actor=call.caller.name,
         namespace=namespace,
-        id=None if given.id is UNSET else given.id or None,
-        idempotency_key=rest_answers.idempotency_key(call),
+        id=id or None,
+        idempotency_key=envelope.idempotency_key(call),
     )
     return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/instance/{made.id}")
 
 
-def _what(kudo: Kudo, query: InstanceWish, given: InstanceInput, namespace: Namespace) -> Spec | str:
+def _what(
+    kudo: KudoContext,
+    call: RequestContext,
+    query: CreateInstanceQuery,
+    given: InstanceInput,
+    namespace: Namespace,
+    present: Instance | None,
+) -> InstanceSpec | str:
     named = _workload(kudo, given, lambda: namespace)
     if named is not None and query.workload not in ("", named):
         raise errors.Invalid(
@@ -245,13 +266,32 @@ def _what(kudo: Kudo, query: InstanceWish, given: InstanceInput, namespace: Name
     if not workload:
         if not given.says_something:
             raise errors.Invalid(f"this says nothing of what to run; {_ONE_OF}", field="uri")
-        return given.onto()
+        id = "" if given.id is UNSET else given.id
+        return given.named(envelope.name_seed(call, id, kudo.clock)).given_by(call.caller)
     if given.says_something:
-        raise errors.Invalid(f"{_ONE_OF}, not both", field="workload_id")
+        if present is None or not _is_of_the_same(given, present):
+            raise errors.Invalid(f"{_ONE_OF}, not both", field="workload_id")
+        # The whole document of one that is there says both.
+        if given.given_by(call.caller, present.spec) != present.spec:
+            raise errors.AlreadyExists(f"instance {present.id} exists with another spec; change it (PATCH)")
     return workload
 
 
-def _workload(kudo: Kudo, given: InstanceInput, namespace: Callable[[], Namespace]) -> str | None:
+def _present(kudo: KudoContext, id: str) -> Instance | None:
+    """The instance of that id, if there is one and an id was given."""
+    try:
+        return kudo.instances.get(id) if id else None
+    except errors.NotFound:
+        return None
+
+
+def _is_of_the_same(given: InstanceInput, present: Instance) -> bool:
+    """True if a whole document names the workload that the instance is of, and so asks for no other."""
+    is_whole = given.workload_version is not UNSET  # and then it is as it was
+    return is_whole and given.workload_name is UNSET and given.workload_id == present.workload
+
+
+def _workload(kudo: KudoContext, given: InstanceInput, namespace: Callable[[], Namespace]) -> str | None:
     """The workload that is named, if one is; by its name it is one in `namespace`."""
     by_id, by_name = given.workload_id, given.workload_name
     if isinstance(by_id, str) and isinstance(by_name, str):
@@ -262,7 +302,7 @@ def _workload(kudo: Kudo, given: InstanceInput, namespace: Callable[[], Namespac
     return by_id if isinstance(by_id, str) else None
 
 
-def _check_no_other_has(kudo: Kudo, name: str, namespace: Namespace) -> None:
+def _check_no_other_has(kudo: KudoContext, name: str, namespace: Namespace) -> None:
     """Ids go before names: one workload may have the name of another as its id, and is not meant then."""
     try:
         found = kudo.workloads.get(name, namespace)
@@ -275,12 +315,15 @@ def _check_no_other_has(kudo: Kudo, name: str, namespace: Namespace) -> None:
         )
 
 
-def _desired(kudo: Kudo, id: str, status: str | UnsetType) -> Desired | None:
-    if status is UNSET:
+def _desired(present: Instance, given: InstanceInput) -> DesiredStatus | None:
+    if given.status is UNSET:
         return None
-    wanted = documents.status_of(status, "status")
+    wanted = documents.status_of(given.status, "status")
     # What was read and comes back unchanged is no wish.
-    if wanted not in _WISHES and wanted is not kudo.instances.get(id).observed.status:
+    is_unchanged = wanted is present.observed.status
+    if is_unchanged and given.desired is not UNSET:
+        return None
+    if wanted not in _WISHES and not is_unchanged:
         raise errors.Invalid(
             f"status can be set to RUNNING or STOPPED, not to {wanted}; DELETE destroys an instance",
             field="status",
@@ -288,7 +331,7 @@ def _desired(kudo: Kudo, id: str, status: str | UnsetType) -> Desired | None:
     return _WISHES.get(wanted)
 
 
-def _states(query: InstanceQuery) -> frozenset[Status]:
+def _states(query: InstanceQuery) -> frozenset[InstanceStatus]:
     if query.state and query.status and query.state != query.status:
         raise errors.Invalid("`state` and `status` mean the same and differ; give one of them", field="state")
     field = "state" if query.state else "status"
@@ -296,22 +339,17 @@ def _states(query: InstanceQuery) -> frozenset[Status]:
     return frozenset(documents.status_of(name, field) for name in text.split(",")) if text else frozenset()
 
 
-def _check_given_image(call: Call, given: InstanceInput) -> None:
-    if isinstance(given.uri, str):
-        check_image(given.uri, call.caller)
-
-
 def _answer(
-    kudo: Kudo, call: Call, instance: Instance, *, status: int | None = None, **headers: str
-) -> Reply:
+    kudo: KudoContext, call: RequestContext, instance: Instance, *, status: int | None = None, **headers: str
+) -> Response:
     try:
         # The tag must be of what is shown, and what was written may have moved on since.
         instance = kudo.instances.get(instance.id)
-        headers["etag"] = rest_answers.etag(kudo.instances.revision(instance.id))
+        headers["etag"] = envelope.etag(kudo.instances.revision(instance.id))
     except errors.NotFound:
         pass  # over already, or made by another server a moment ago
-    return rest_answers.one(call, _document(kudo, instance), status=status, **headers)
+    return envelope.document_response(call, _document(kudo, instance), status=status, **headers)
 
 
-def _document(kudo: Kudo, instance: Instance) -> InstanceDocument:
+def _document(kudo: KudoContext, instance: Instance) -> InstanceDocument:
     return documents.instance_document(instance, kudo.instances.usage(instance.id))

@@ -17,8 +17,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
-from skerry.wire.http.endpoints import Call, Endpoint
-from skerry.wire.kudo.context import Kudo
+from skerry.transport.http.endpoints import Endpoint, RequestContext
+from skerry.wire.kudo.context import KudoContext
 
 PREFIX = "/namespace/{namespace}"
 EVERY = "*"
@@ -37,7 +37,7 @@ _InPath = Annotated[
 ]
 
 
-class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NamespaceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where to look."""
 
     namespace: Annotated[
@@ -49,13 +49,13 @@ class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = ""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NamespaceTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where to make something."""
 
     namespace: Annotated[str, Meta(description=f"Without it: `{DEFAULT_NAMESPACE}`")] = ""
 
 
-class Spaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NamespaceFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of which namespace a list is."""
 
     namespace: Annotated[
@@ -67,19 +67,19 @@ class NamespacePath(msgspec.Struct, frozen=True):
     namespace: _InPath
 
 
-def meant(scope: Scope) -> Namespace | None:
+def requested_namespace(scope: NamespaceQuery) -> Namespace | None:
     """The namespace that is named, if one is."""
     return ids.check_namespace(scope.namespace) if scope.namespace else None
 
 
-def listed(spaces: Spaces) -> Namespace | None:
+def listed_namespace(spaces: NamespaceFilter) -> Namespace | None:
     """The namespace that a list is of; None: all."""
     if spaces.namespace == EVERY:
         return None
     return ids.check_namespace(spaces.namespace or DEFAULT_NAMESPACE)
 
 
-def chosen(place: Place, told: str | UnsetType) -> Namespace:
+def target_namespace(place: NamespaceTarget, told: str | UnsetType) -> Namespace:
     """The namespace to make something in, of which the body may tell, too."""
     if told is UNSET:
         return ids.check_namespace(place.namespace or DEFAULT_NAMESPACE)
@@ -87,7 +87,9 @@ def chosen(place: Place, told: str | UnsetType) -> Namespace:
     return ids.check_namespace(told)
 
 
-def check_stays(noun: str, scope: Scope, told: str | UnsetType, present: Namespace) -> None:
+def check_namespace_unchanged(
+    noun: str, scope: NamespaceQuery, told: str | UnsetType, present: Namespace
+) -> None:
     """Raise if the body tells of another namespace than that which something is in."""
     if told is UNSET:
         return
@@ -99,17 +101,17 @@ def check_stays(noun: str, scope: Scope, told: str | UnsetType, present: Namespa
         )
 
 
-async def check_there(kudo: Kudo, id: str, scope: Scope) -> None:
+async def check_in_namespace(kudo: KudoContext, id: str, scope: NamespaceQuery) -> None:
     """Raise `NotFound` unless the instance is in the namespace that is named, if one is."""
-    if (namespace := meant(scope)) is not None:
+    if (namespace := requested_namespace(scope)) is not None:
         await kudo.instances.check_in(namespace, id)
 
 
-def within(declared: Endpoint) -> Endpoint:
+def in_namespace(declared: Endpoint) -> Endpoint:
     """The same endpoint under `/namespace/{namespace}`."""
 
     @functools.wraps(declared.handle)
-    async def handle(kudo: Kudo, call: Call, *, path: Any, query: Any, **rest: Any) -> Any:
+    async def handle(kudo: KudoContext, call: RequestContext, *, path: Any, query: Any, **rest: Any) -> Any:
         namespace = ids.check_namespace(path.namespace)
         _check_agrees(namespace, query.namespace or namespace, "query")
         if "path" in declared.inputs:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
-from skerry.control import listing
+from skerry.control import paging
 from skerry.model import errors
-from skerry.model.nodes import Facts, Liveness, Node
-from skerry.model.statuses import NodeStatus
-from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.kudo import documents, rest_answers
-from skerry.wire.kudo.context import Kudo
+from skerry.model.nodes import Liveness, Node, NodeFacts, ReportedInstance
+from skerry.model.statuses import InstanceStatus, NodeStatus
+from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire.kudo import documents, envelope
+from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import ResourceDocument
-from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
 
 _MAX_DRAIN_S = 30 * 86400
 
-_RAISES = (errors.Invalid, errors.NotFound, errors.Refused, errors.Unavailable)
+_RAISES = (errors.Invalid, errors.NotFound, errors.FailedPrecondition, errors.Unavailable)
 
 
 class NodePath(msgspec.Struct, frozen=True):
@@ -32,6 +33,17 @@ class NodeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 100
     offset: Offset = 0
     cursor: Cursor = ""
+
+
+class ReportedInstanceDocument(msgspec.Struct, frozen=True):
+    """An instance that a foreign node says it has; it need not be one of this cloud."""
+
+    id: str
+    name: str
+    status: InstanceStatus
+    uri: str
+    limit: ResourceDocument
+    usage: ResourceDocument
 
 
 class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +59,23 @@ class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
     is_foreign: Annotated[bool, Meta(description="It speaks only Kudo's calls, and takes no orders")]
     resources: Annotated[ResourceDocument, Meta(description="All that may be given away, used or not")]
     labels: dict[str, str]
-    facts: Facts
+    facts: NodeFacts
     subnet: str
     registered_at: float
     reported_at: Annotated[float, Meta(description="As of the last change that was written down")]
+    last_report_at: Annotated[
+        float | None, Meta(description="When a foreign node last reported to this server; null: never")
+    ]
+    usage: Annotated[
+        ResourceDocument | None, Meta(description="What a foreign node says it uses; null: it did not say")
+    ]
+    instances: (
+        Annotated[
+            tuple[ReportedInstanceDocument, ...] | None,
+            Meta(description="What a foreign node says it has; null: it did not say. Not in lists"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class NodeList(msgspec.Struct, frozen=True):
@@ -61,13 +86,13 @@ class NodeList(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class CordonWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CordonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why."""
 
     reason: Annotated[str, Meta(max_length=256, description="For people")] = ""
 
 
-class DrainWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long it may take."""
 
     within_s: Annotated[
@@ -76,7 +101,7 @@ class DrainWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-class LabelsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LabelsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A merge patch: labels that are not named stay, those that are null go."""
 
     labels: dict[str, str | None]
@@ -97,29 +122,29 @@ class UnregisterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raises=(errors.Invalid,),
     media_too={ENVELOPE: Envelopes[NodeDocument]},
 )
-async def list_nodes(kudo: Kudo, call: Call, query: NodeQuery) -> NodeList | Reply:
+async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) -> NodeList | Response:
     """By id. `X-Total-Count` is the `count`, too."""
     there = sorted(kudo.nodes.list(), key=_place)
-    found = listing.cut(
+    found = paging.paginate(
         lambda place: (node for node in there if place is None or _place(node) > place),
         _place,
         total=len(there),
-        limit=rest_answers.page_size(query.limit),
+        limit=envelope.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
     )
     items = tuple(_document(kudo, node) for node in found.items)
-    return rest_answers.page(call, NodeList(found.total, items, found.cursor), items)
+    return envelope.page_response(call, NodeList(found.total, items, found.cursor), items)
 
 
 @endpoint(
     "GET",
     "/node/{id}",
     summary="Show a node",
-    raises=(errors.Invalid, errors.NotFound, errors.Refused),
+    raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition),
     media_too={ENVELOPE: Envelope[NodeDocument]},
 )
-async def show(kudo: Kudo, call: Call, path: NodePath) -> NodeDocument | Reply:
+async def show(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeDocument | Response:
     """By its id, or by its name if no other node has the same."""
     return _answer(kudo, call, kudo.nodes.get(path.id))
 
@@ -131,9 +156,11 @@ async def show(kudo: Kudo, call: Call, path: NodePath) -> NodeDocument | Reply:
     raises=_RAISES,
     media_too={ENVELOPE: Envelope[NodeDocument]},
 )
-async def cordon(kudo: Kudo, call: Call, path: NodePath, body: CordonWish | None) -> NodeDocument | Reply:
+async def cordon(
+    kudo: KudoContext, call: RequestContext, path: NodePath, body: CordonRequest | None
+) -> NodeDocument | Response:
     """It keeps what it has."""
-    wish = body or CordonWish()
+    wish = body or CordonRequest()
     return _answer(kudo, call, await kudo.nodes.cordon(path.id, actor=call.caller.name, reason=wish.reason))
 
 
@@ -144,7 +171,7 @@ async def cordon(kudo: Kudo, call: Call, path: NodePath, body: CordonWish | None
     raises=_RAISES,
     media_too={ENVELOPE: Envelope[NodeDocument]},
 )
-async def uncordon(kudo: Kudo, call: Call, path: NodePath) -> NodeDocument | Reply:
+async def uncordon(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeDocument | Response:
     """Ends a drain, too."""
     return _answer(kudo, call, await kudo.nodes.uncordon(path.id, actor=call.caller.name))
 
@@ -156,7 +183,9 @@ async def uncordon(kudo: Kudo, call: Call, path: NodePath) -> NodeDocument | Rep
     raises=_RAISES,
     media_too={ENVELOPE: Envelope[NodeDocument]},
 )
-async def drain(kudo: Kudo, call: Call, path: NodePath, body: DrainWish | None) -> NodeDocument | Reply:
+async def drain(
+    kudo: KudoContext, call: RequestContext, path: NodePath, body: DrainRequest | None
+) -> NodeDocument | Response:
     """Its instances are stopped and placed elsewhere, and nothing new comes."""
     within_s = body.within_s if body else None
     if within_s is not None and not 0 <= within_s <= _MAX_DRAIN_S:
@@ -172,7 +201,9 @@ async def drain(kudo: Kudo, call: Call, path: NodePath, body: DrainWish | None) 
     raises=_RAISES,
     media_too={ENVELOPE: Envelope[NodeDocument]},
 )
-async def relabel(kudo: Kudo, call: Call, path: NodePath, body: LabelsWish) -> NodeDocument | Reply:
+async def relabel(
+    kudo: KudoContext, call: RequestContext, path: NodePath, body: LabelsPatch
+) -> NodeDocument | Response:
     """Constraints of workloads are about these. Who runs where does not change by it."""
     node = kudo.nodes.get(path.id)
     merged = {**node.labels, **body.labels}
@@ -181,16 +212,21 @@ async def relabel(kudo: Kudo, call: Call, path: NodePath, body: LabelsWish) -> N
 
 
 @endpoint("DELETE", "/node/{id}", summary="Unregister a node", status=204, raises=_RAISES)
-async def unregister(kudo: Kudo, call: Call, path: NodePath, query: UnregisterQuery) -> None:
+async def unregister(kudo: KudoContext, call: RequestContext, path: NodePath, query: UnregisterQuery) -> None:
     """Refused while it has instances; drain it first. A machine that still runs Skerry comes back."""
     await kudo.nodes.unregister(path.id, actor=call.caller.name, force=query.force)
 
 
-def _answer(kudo: Kudo, call: Call, node: Node) -> Reply:
-    return rest_answers.one(call, _document(kudo, node))
+def _answer(kudo: KudoContext, call: RequestContext, node: Node) -> Response:
+    report = kudo.nodes.foreign_report(node.id)
+    there = None if report is None else report.instances
+    shown = None if there is None else tuple(map(_reported_document, there))
+    return envelope.document_response(call, replace(_document(kudo, node), instances=shown))
 
 
-def _document(kudo: Kudo, node: Node) -> NodeDocument:
+def _document(kudo: KudoContext, node: Node) -> NodeDocument:
+    report = kudo.nodes.foreign_report(node.id)
+    usage = None if report is None else report.usage
     return NodeDocument(
         id=node.id,
         name=node.name,
@@ -206,6 +242,19 @@ def _document(kudo: Kudo, node: Node) -> NodeDocument:
         subnet=node.subnet,
         registered_at=node.registered_at,
         reported_at=node.reported_at,
+        last_report_at=None if report is None else report.at,
+        usage=None if usage is None else documents.resource_document(usage),
+    )
+
+
+def _reported_document(instance: ReportedInstance) -> ReportedInstanceDocument:
+    return ReportedInstanceDocument(
+        instance.id,
+        instance.name,
+        instance.status,
+        instance.uri,
+        documents.resource_document(instance.limit),
+        documents.resource_document(instance.usage),
     )
 
 

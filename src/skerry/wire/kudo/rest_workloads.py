@@ -5,28 +5,28 @@ Only translation: what a new version or a deletion means for instances is done b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta
 
 from skerry.model import errors
-from skerry.model.workloads import Rollout, Workload
-from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.kudo import documents, rest_answers, rest_namespaces
-from skerry.wire.kudo.context import Kudo
+from skerry.model.workloads import RolloutStrategy, Workload
+from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire.kudo import documents, envelope, rest_namespaces
+from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import WorkloadDocument, WorkloadInput
-from skerry.wire.kudo.images import check_image
-from skerry.wire.kudo.rest_answers import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
-from skerry.wire.kudo.rest_instances import Deleted
-from skerry.wire.kudo.rest_namespaces import Place, Scope, Spaces
+from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.kudo.rest_instances import DeletingInstance
+from skerry.wire.kudo.rest_namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
 
 
 class WorkloadPath(msgspec.Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=128, description="Its id, or its name")]
 
 
-class WorkloadQuery(Spaces, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkloadQuery(NamespaceFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which workloads."""
 
     limit: Limit = 100
@@ -35,15 +35,15 @@ class WorkloadQuery(Spaces, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     type: Annotated[str, Meta(description="`CONTAINER`")] = ""
 
 
-class RolloutQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RolloutQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a new version means for the instances of older ones."""
 
     rollout: Annotated[
-        Rollout, Meta(description="`none`: they stay; `rolling`: they are replaced one by one")
-    ] = Rollout.NONE
+        RolloutStrategy, Meta(description="`none`: they stay; `rolling`: they are replaced one by one")
+    ] = RolloutStrategy.NONE
 
 
-class CascadeQuery(Scope, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CascadeQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What becomes of the instances."""
 
     cascade: Annotated[bool, Meta(description="`false`: 409 if there are any")] = True
@@ -64,18 +64,20 @@ class WorkloadList(msgspec.Struct, frozen=True):
     raises=(errors.Invalid, errors.Unprocessable),
     media_too={ENVELOPE: Envelopes[WorkloadDocument]},
 )
-async def list_workloads(kudo: Kudo, call: Call, query: WorkloadQuery) -> WorkloadList | Reply:
+async def list_workloads(
+    kudo: KudoContext, call: RequestContext, query: WorkloadQuery
+) -> WorkloadList | Response:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
     if query.type:
         documents.kind_of(query.type)  # there is one, so it lets all through
     found = kudo.workloads.list(
-        limit=rest_answers.page_size(query.limit),
+        limit=envelope.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
-        namespace=rest_namespaces.listed(query),
+        namespace=rest_namespaces.listed_namespace(query),
     )
     items = tuple(map(documents.workload_document, found.items))
-    return rest_answers.page(call, WorkloadList(found.total, items, found.cursor), items)
+    return envelope.page_response(call, WorkloadList(found.total, items, found.cursor), items)
 
 
 @endpoint(
@@ -85,9 +87,11 @@ async def list_workloads(kudo: Kudo, call: Call, query: WorkloadQuery) -> Worklo
     raises=(errors.Invalid, errors.NotFound),
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
 )
-async def show(kudo: Kudo, call: Call, path: WorkloadPath, query: Scope) -> WorkloadDocument | Reply:
+async def show(
+    kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: NamespaceQuery
+) -> WorkloadDocument | Response:
     """By its id or its name. `ETag` changes with it."""
-    return _answer(kudo, call, kudo.workloads.get(path.id, rest_namespaces.meant(query)))
+    return _answer(kudo, call, kudo.workloads.get(path.id, rest_namespaces.requested_namespace(query)))
 
 
 _CREATE_RAISES = (
@@ -108,12 +112,14 @@ _CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-
     status=201,
     also=_CREATE_ALSO,
     raises=_CREATE_RAISES,
-    headers=rest_answers.RETRY_HEADER,
+    headers=envelope.RETRY_HEADER,
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
-    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+    max_body_bytes=envelope.MAX_SPEC_BODY,
 )
-async def create(kudo: Kudo, call: Call, query: Place, body: WorkloadInput) -> WorkloadDocument | Reply:
-    """Its name is its own: 409 if another workload in the namespace has it.
+async def create(
+    kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
+) -> WorkloadDocument | Response:
+    """Its name is its own: 409 if another workload in the namespace has it. Without a name one is made.
 
     With an `id` of your own, or an `Idempotency-Key`, the same request can be sent again without harm.
     """
@@ -127,13 +133,13 @@ async def create(kudo: Kudo, call: Call, query: Place, body: WorkloadInput) -> W
     status=201,
     also=_CREATE_ALSO,
     raises=_CREATE_RAISES,
-    headers=rest_answers.RETRY_HEADER,
+    headers=envelope.RETRY_HEADER,
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
-    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+    max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def create_by_post(
-    kudo: Kudo, call: Call, query: Place, body: WorkloadInput
-) -> WorkloadDocument | Reply:
+    kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
+) -> WorkloadDocument | Response:
     """For clients that create with POST."""
     return await _create(kudo, call, query, body)
 
@@ -146,36 +152,37 @@ async def create_by_post(
         errors.Invalid,
         errors.NotFound,
         errors.AlreadyExists,
-        errors.Refused,
+        errors.FailedPrecondition,
         errors.Unprocessable,
         errors.TooLarge,
         errors.Unavailable,
     ),
-    headers=rest_answers.MATCH_HEADER,
+    headers=envelope.MATCH_HEADER,
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
-    max_body_bytes=rest_answers.MAX_SPEC_BODY,
+    max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def change(
-    kudo: Kudo, call: Call, path: WorkloadPath, query: RolloutQuery, body: WorkloadInput
-) -> WorkloadDocument | Reply:
+    kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: RolloutQuery, body: WorkloadInput
+) -> WorkloadDocument | Response:
     """A merge patch (RFC 7396): what is not given stays, null goes back to the default.
 
-    It makes the next version, of which instances are made from now on. `id`, `type` and `namespace` cannot
-    change.
+    It makes the next version, of which instances are made from now on. `id`, `type`, `namespace` and what
+    only the server writes cannot change; they are accepted as they were read.
     """
-    namespace = rest_namespaces.meant(query)
+    namespace = rest_namespaces.requested_namespace(query)
     present = kudo.workloads.get(path.id, namespace)
     if body.id not in (UNSET, path.id, present.id):
         raise errors.Invalid("the id of a workload cannot change", field="id")
-    rest_namespaces.check_stays("a workload", query, body.namespace, present.namespace)
-    _check_given_image(call, body)
+    rest_namespaces.check_namespace_unchanged("a workload", query, body.namespace, present.namespace)
+    documents.check_unchanged(body, documents.workload_document(present))
+    is_rollout_kept = body.rollout is not UNSET and query.rollout is RolloutStrategy.NONE
     workload = await kudo.workloads.change(
         path.id,
-        body.onto,
+        partial(body.given_by, call.caller),
         actor=call.caller.name,
         namespace=namespace,
-        if_match=rest_answers.matched(call, lambda: kudo.workloads.revision(path.id, namespace)),
-        rollout=query.rollout,
+        if_match=envelope.check_if_match(call, lambda: kudo.workloads.revision(path.id, namespace)),
+        rollout=present.rollout if is_rollout_kept else query.rollout,
     )
     return _answer(kudo, call, workload)
 
@@ -185,44 +192,53 @@ async def change(
     "/workload/{id}",
     summary="Delete a workload and its instances",
     raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
-    media_too={ENVELOPE: Envelope[Deleted]},
+    media_too={ENVELOPE: Envelope[DeletingInstance]},
 )
-async def delete(kudo: Kudo, call: Call, path: WorkloadPath, query: CascadeQuery) -> Deleted | Reply:
+async def delete(
+    kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: CascadeQuery
+) -> DeletingInstance | Response:
     """It is gone at once, and its name free; its instances are destroyed."""
     workload = await kudo.workloads.delete(
         path.id,
         actor=call.caller.name,
-        namespace=rest_namespaces.meant(query),
+        namespace=rest_namespaces.requested_namespace(query),
         cascade=query.cascade,
     )
-    return rest_answers.one(call, Deleted(workload.id))
+    return envelope.document_response(call, DeletingInstance(workload.id))
 
 
-async def _create(kudo: Kudo, call: Call, query: Place, body: WorkloadInput) -> Reply:
-    namespace = rest_namespaces.chosen(query, body.namespace)
-    _check_given_image(call, body)
+async def _create(
+    kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
+) -> Response:
+    namespace = rest_namespaces.target_namespace(query, body.namespace)
+    id = "" if body.id is UNSET else body.id
+    documents.check_unchanged(body, _present(kudo, id))
     made, is_new = await kudo.workloads.create(
-        body.onto(),
+        body.named(envelope.name_seed(call, id, kudo.clock)).given_by(call.caller),
         actor=call.caller.name,
         namespace=namespace,
-        id=None if body.id is UNSET else body.id or None,
-        idempotency_key=rest_answers.idempotency_key(call),
+        id=id or None,
+        idempotency_key=envelope.idempotency_key(call),
     )
     return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/workload/{made.id}")
 
 
-def _check_given_image(call: Call, given: WorkloadInput) -> None:
-    if isinstance(given.uri, str):
-        check_image(given.uri, call.caller)
+def _present(kudo: KudoContext, id: str) -> WorkloadDocument | None:
+    """The workload of that id, if there is one and an id was given."""
+    try:
+        found = kudo.workloads.get(id) if id else None
+    except errors.NotFound:
+        return None
+    return documents.workload_document(found) if found is not None and found.id == id else None
 
 
 def _answer(
-    kudo: Kudo, call: Call, workload: Workload, *, status: int | None = None, **headers: str
-) -> Reply:
+    kudo: KudoContext, call: RequestContext, workload: Workload, *, status: int | None = None, **headers: str
+) -> Response:
     try:
         # The tag must be of what is shown, and what was written may have moved on since.
         workload = kudo.workloads.get(workload.id)
-        headers["etag"] = rest_answers.etag(kudo.workloads.revision(workload.id))
+        headers["etag"] = envelope.etag(kudo.workloads.revision(workload.id))
     except errors.NotFound:
         pass  # deleted already, or made by another server a moment ago
-    return rest_answers.one(call, documents.workload_document(workload), status=status, **headers)
+    return envelope.document_response(call, documents.workload_document(workload), status=status, **headers)

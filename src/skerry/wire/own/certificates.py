@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
-from skerry.model.identity import Certificate
-from skerry.wire.http.endpoints import Call, Raw, endpoint
-from skerry.wire.own.context import Own
+from skerry.model.callers import Certificate
+from skerry.transport.http.endpoints import RawBody, RequestContext, endpoint
+from skerry.wire.own.context import OwnContext
 
 PEM = "application/x-pem-file"
 
@@ -36,7 +36,7 @@ class CertificateList(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/certificate/", summary="List certificates")
-async def list_certificates(own: Own, call: Call) -> CertificateList:
+async def list_certificates(own: OwnContext, call: RequestContext) -> CertificateList:
     """Certificates that the CA gave out and that have not expired."""
     return CertificateList([_info(record) for record in own.plane.identity.certificates()])
 
@@ -48,15 +48,15 @@ async def list_certificates(own: Own, call: Call) -> CertificateList:
     status=204,
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
-async def revoke(own: Own, call: Call, path: CertificatePath) -> None:
+async def revoke(own: OwnContext, call: RequestContext, path: CertificatePath) -> None:
     """If it is a node's, all of that node's are refused from now on, for renewing too."""
     await own.plane.identity.revoke_certificate(path.serial, actor=call.caller.name)
 
 
 @endpoint("GET", "/ca.pem", summary="The CA's certificate", media=PEM)
-async def show_authority(own: Own, call: Call) -> Raw:
+async def show_authority(own: OwnContext, call: RequestContext) -> RawBody:
     """For clients to verify this server with. A joining node compares it with the pin in its token."""
-    return Raw(own.plane.authority.certificate_pem)
+    return RawBody(own.plane.authority.certificate_pem)
 
 
 def _info(record: Certificate) -> CertificateInfo:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from skerry.control.plane import Plane
-from skerry.wire.own.limits import Failures, Slots
+from skerry.control.context import ControlPlane
+from skerry.transport.limits import ConcurrencyLimit, FailureLimit
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnContext:
     """The first argument of every endpoint in this room."""
 
-    plane: Plane
+    plane: ControlPlane
     grpc_address: Callable[[], str]
-    openapi: bytes
-    streams: Slots
-    failed_joins: Failures
+    urls: Callable[[], Sequence[str]]  # of the servers of this cloud, this one's first
+    openapi: Callable[[], bytes]
+    streams: ConcurrencyLimit
+    failed_joins: FailureLimit
 
     @classmethod
-    def of(cls, plane: Plane, grpc_address: Callable[[], str], openapi: bytes) -> Own:
+    def of(
+        cls,
+        plane: ControlPlane,
+        grpc_address: Callable[[], str],
+        urls: Callable[[], Sequence[str]],
+        openapi: Callable[[], bytes],
+    ) -> OwnContext:
         return cls(
             plane=plane,
             grpc_address=grpc_address,
+            urls=urls,
             openapi=openapi,
-            streams=Slots(plane.settings.events.max_streams, "event streams"),
-            failed_joins=Failures(plane.clock),
+            streams=ConcurrencyLimit(plane.settings.events.max_streams, "event streams"),
+            failed_joins=FailureLimit(plane.clock),
         )

@@ -13,19 +13,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from skerry.control.events import EventLog, Told
-from skerry.kit import jsonio
+from skerry.control.events.log import EventLog, StoredEvent
+from skerry.kit import json_codec
 from skerry.model import errors
-from skerry.wire.http import sse
-from skerry.wire.http.endpoints import Call, Stream, endpoint
-from skerry.wire.own.context import Own
+from skerry.transport.http import sse
+from skerry.transport.http.endpoints import RequestContext, StreamResponse, endpoint
+from skerry.wire.own.context import OwnContext
 
 FROM_THE_START = "0"
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}(\.[a-z][a-z0-9-]{0,63})?")
 _MAX_KINDS = 32
 
 
-class EventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EventStreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which events, and for how long."""
 
     after: Annotated[
@@ -37,7 +37,7 @@ class EventQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     follow: Annotated[bool, Meta(description="`false` ends after what is kept")] = True
 
 
-class Reset(msgspec.Struct, frozen=True):
+class StreamResetEvent(msgspec.Struct, frozen=True):
     """Told instead of the events that are no longer kept."""
 
     reason: str
@@ -52,7 +52,7 @@ class Reset(msgspec.Struct, frozen=True):
     headers={"Last-Event-ID": "The id of the last event that was seen; goes before `after`"},
     streams=True,
 )
-async def follow(own: Own, call: Call, query: EventQuery) -> Stream:
+async def follow(own: OwnContext, call: RequestContext, query: EventStreamQuery) -> StreamResponse:
     """Server-sent events: `id`, `event` (the kind) and `data` (the event as JSON).
 
     Without an id the stream starts now, or with `follow=false` at the oldest event. Comments keep a silent
@@ -68,7 +68,7 @@ async def follow(own: Own, call: Call, query: EventQuery) -> Stream:
     frames = _following(log, after, kinds) if query.follow else _kept(log, after or FROM_THE_START, kinds)
     held = AsyncExitStack()
     held.enter_context(own.streams.take())
-    return Stream(frames, sse.MANNER, held, own.plane.settings.events.heartbeat_s)
+    return StreamResponse(frames, sse.SSE_FORMAT, held, own.plane.settings.events.heartbeat_s)
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -106,9 +106,9 @@ async def _kept(log: EventLog, after: str, kinds: frozenset[str]) -> AsyncGenera
         yield _frame(told)
 
 
-def _frame(told: Told) -> bytes:
-    return sse.frame(jsonio.encode(told.event), event=told.event.kind, event_id=told.id)
+def _frame(told: StoredEvent) -> bytes:
+    return sse.frame(json_codec.encode(told.event), event=told.event.kind, event_id=told.id)
 
 
 def _reset(error: errors.Compacted) -> bytes:
-    return sse.frame(jsonio.encode(Reset(error.message)), event="reset")
+    return sse.frame(json_codec.encode(StreamResetEvent(error.message)), event="reset")

@@ -7,56 +7,56 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
-from starlette.types import Receive, Scope, Send
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.model import errors
-from skerry.wire import access
-from skerry.wire.http.endpoints import Call, Reply, endpoint
-from skerry.wire.http.front import Target
-from skerry.wire.own.context import Own
+from skerry.transport.access import rules
+from skerry.transport.http.asgi import Receive, Scope, Send
+from skerry.transport.http.dispatcher import HttpRoute
+from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire.own.context import OwnContext
 
 log = structlog.get_logger(__name__)
 
 CHECK_TIMEOUT_S = 2.0
 
 
-class Alive(msgspec.Struct, frozen=True):
+class HealthDocument(msgspec.Struct, frozen=True):
     """The process answers."""
 
     status: str
 
 
-class Readiness(msgspec.Struct, frozen=True):
+class ReadinessDocument(msgspec.Struct, frozen=True):
     """`checks` holds `ok` for every part that works, otherwise what is wrong with it."""
 
     ready: bool
     checks: dict[str, str]
 
 
-_ALIVE = Alive("ok")
-_BODY = jsonio.encode(_ALIVE)
+_ALIVE = HealthDocument("ok")
+_BODY = json_codec.encode(_ALIVE)
 _HEADERS = ((b"content-type", b"application/json"), (b"content-length", str(len(_BODY)).encode()))
 
 
 @endpoint("GET", "/healthz", summary="Is the process alive", is_quiet=True)
-async def healthz(own: Own, call: Call) -> Alive:
+async def healthz(own: OwnContext, call: RequestContext) -> HealthDocument:
     """Answers as long as the event loop turns; it looks at nothing else."""
     return _ALIVE
 
 
-def bare() -> Target:
+def build_health_route() -> HttpRoute:
     """`/healthz` without what other routes need: it is also the measure for how fast others are."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         await send({"type": "http.response.body", "body": _BODY})
 
-    return Target(
+    return HttpRoute(
         method=healthz.method,
         template=healthz.path,
         app=answer,
-        row=access.HTTP[healthz.name],
+        row=rules.HTTP_RULES[healthz.name],
         max_body_bytes=healthz.max_body_bytes,
         timeout_s=None,
         is_quiet=True,
@@ -70,14 +70,14 @@ def bare() -> Target:
     also={503: "Something is not ready; `checks` says what."},
     is_quiet=True,
 )
-async def readyz(own: Own, call: Call) -> Readiness | Reply:
+async def readyz(own: OwnContext, call: RequestContext) -> ReadinessDocument | Response:
     """Asks every part of the server, each for at most two seconds."""
     names = list(own.plane.checks)
     results = await asyncio.gather(*(_ask(name, own.plane.checks[name]) for name in names))
-    readiness = Readiness(
+    readiness = ReadinessDocument(
         ready=all(result == "ok" for result in results), checks=dict(zip(names, results, strict=True))
     )
-    return readiness if readiness.ready else Reply(readiness, 503)
+    return readiness if readiness.ready else Response(readiness, 503)
 
 
 async def _ask(name: str, check: Callable[[], Awaitable[None]]) -> str:

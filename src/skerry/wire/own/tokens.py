@@ -8,12 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
-from skerry.model.identity import Role, Token
-from skerry.wire.http.endpoints import Call, endpoint
-from skerry.wire.own.context import Own
+from skerry.model.callers import Role, Token
+from skerry.model.invitations import MAX_URLS, Invitation
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.context import OwnContext
 
 
-class TokenWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CreateTokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A token to be made."""
 
     role: Role
@@ -38,8 +39,8 @@ class TokenInfo(msgspec.Struct, frozen=True):
     used_at: Annotated[float | None, Meta(description="When a node joined with it")]
 
 
-class TokenMade(msgspec.Struct, frozen=True):
-    """A new token. `token` is what the bearer sends; it cannot be had again."""
+class CreatedToken(msgspec.Struct, frozen=True):
+    """A new token. `token` is what the bearer sends; it cannot be had again, nor can the invitation."""
 
     id: str
     role: Role
@@ -47,6 +48,10 @@ class TokenMade(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None
     note: str
+    invitation: Annotated[
+        str,
+        Meta(description="For role `node`: all that `skerry node --join` needs, in one text; else empty"),
+    ] = ""
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -54,7 +59,7 @@ class TokenList(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/token/", summary="List tokens")
-async def list_tokens(own: Own, call: Call) -> TokenList:
+async def list_tokens(own: OwnContext, call: RequestContext) -> TokenList:
     """All tokens, without their secrets."""
     return TokenList([_info(token) for token in own.plane.identity.tokens()])
 
@@ -66,18 +71,19 @@ async def list_tokens(own: Own, call: Call) -> TokenList:
     status=201,
     raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
 )
-async def create(own: Own, call: Call, body: TokenWish) -> TokenMade:
+async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest) -> CreatedToken:
     """The answer holds the token's text, which the server does not keep and cannot show again."""
     token, text = await own.plane.identity.create_token(
         body.role, ttl_s=body.ttl_s, note=body.note, actor=call.caller.name
     )
-    return TokenMade(
+    return CreatedToken(
         id=token.id,
         role=token.role,
         token=text,
         created_at=token.created_at,
         expires_at=token.expires_at,
         note=token.note,
+        invitation=_invitation(own, text) if token.role is Role.NODE else "",
     )
 
 
@@ -88,9 +94,14 @@ async def create(own: Own, call: Call, body: TokenWish) -> TokenMade:
     status=204,
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
-async def revoke(own: Own, call: Call, path: TokenPath) -> None:
+async def revoke(own: OwnContext, call: RequestContext, path: TokenPath) -> None:
     """From the next request on nobody can use it."""
     await own.plane.identity.revoke_token(path.id, actor=call.caller.name)
+
+
+def _invitation(own: OwnContext, text: str) -> str:
+    urls = tuple(dict.fromkeys(own.urls()))[:MAX_URLS]
+    return Invitation(urls, own.plane.authority.fingerprint, text).format() if urls else ""
 
 
 def _info(token: Token) -> TokenInfo:

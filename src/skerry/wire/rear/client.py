@@ -1,9 +1,9 @@
 """A client of one provider: REAR in the document's dialect, with each request signed by our key.
 
-Keeps `skerry.market.dealing.Provider`, and opens what was bought (`skerry.wire.rear.ends`). Answers are read
-within bounds (`skerry.wire.rear.asking`); whether a contract is good is for the caller to check. No redirects
-are followed and no proxies of the environment used: a proof is for one provider. On aiohttp, which is only
-imported with the first request.
+Keeps `skerry.market.buyer.provider_client.ProviderClient`, and opens what was bought
+(`skerry.wire.rear.websocket_tunnel`). Answers are read within bounds (`skerry.wire.rear.client_documents`);
+whether a contract is good is for the caller to check. No redirects are followed and no proxies of the
+environment used: a proof is for one provider. On aiohttp, which is only imported with the first request.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 import skerry
-from skerry.kit import jsonio, tls
+from skerry.kit import json_codec, tls
 from skerry.kit.clock import iso
-from skerry.market import credentials
-from skerry.market.dealing import Bought, Reserved, Standing
-from skerry.market.proofs import Prover
-from skerry.market.selecting import Offer
-from skerry.market.trading import Peer, Wish
+from skerry.market.buyer.borrowed_node_session import PING_S
+from skerry.market.buyer.provider_client import RemoteContract, RemoteContractStatus, RemoteHold
+from skerry.market.buyer.quotes import CapacityRequest, MarketPeer
+from skerry.market.terms import contract_credentials
+from skerry.market.terms.request_proofs import RequestSigner
+from skerry.market.terms.selectors import OfferSnapshot
 from skerry.model import errors, ids
-from skerry.model.ids import CloudId, ContractId, FlavorId, HoldId
-from skerry.model.room import Room
-from skerry.model.sessions import OpenTunnel
-from skerry.wire.nodes import tunnels
-from skerry.wire.rear import asking
-from skerry.wire.rear.door_texts import PROTOCOL
-from skerry.wire.rear.ends import MAX_MESSAGE, PING_S, SocketEnd
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.resources import Resources
+from skerry.transport.links.nodes import tunnel_codec
+from skerry.wire.rear import client_documents
+from skerry.wire.rear.contract_status import PROTOCOL
+from skerry.wire.rear.websocket_tunnel import MAX_MESSAGE, WebSocketTunnel
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,12 +44,14 @@ MAX_ANSWER: Final = 8 * 1024 * 1024
 _MAX_REFUSAL: Final = 4096
 _CLOSE_S: Final = 2.0
 _ONCE: Final = "Idempotency-Key"
+_LIST: Final = "/api/listflavors"
+_FORBIDDEN: Final = 403
 
 
-class Client:
+class RearClient:
     """Speaks with `peer`. A request has `timeout_s`; a door or a tunnel has that to open."""
 
-    def __init__(self, peer: Peer, prover: Prover, *, timeout_s: float) -> None:
+    def __init__(self, peer: MarketPeer, prover: RequestSigner, *, timeout_s: float) -> None:
         self.peer = peer
         self._cloud = CloudId(peer.cloud)
         self._base = peer.url.rstrip("/")
@@ -57,87 +60,105 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
 
+    @property
+    def _is_encrypted(self) -> bool:
+        return self._base.startswith("https:")
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
 
+    async def check(self) -> None:
+        """Ask for one offer: whoever knows our proof to be for it is the peer, also if it is closed to us."""
+        status, text = await self._exchange("POST", _LIST, {"Limit": 1})
+        if status not in (200, _FORBIDDEN):
+            raise client_documents.decode_error(self.peer.name, status, text)
+
     # Trading
 
-    async def offers(self, wish: Wish) -> Sequence[Offer]:
+    async def offers(self, wish: CapacityRequest) -> Sequence[OfferSnapshot]:
         """Those of which exactly the wish may be had, and those of which something larger may."""
-        found: dict[FlavorId, Offer] = {}
-        selectors = asking.selectors(wish)
+        found: dict[OfferId, OfferSnapshot] = {}
+        selectors = client_documents.selectors(wish)
         for answer in await asyncio.gather(*(self._select(selector) for selector in selectors)):
             found |= {offer.flavor.id: offer for offer in answer}
         return list(found.values())
 
-    async def _select(self, selector: Mapping[str, Any]) -> list[Offer]:
-        answer = await self._ask("POST", "/api/listflavors", asking.FlavorList, selector)
+    async def _select(self, selector: Mapping[str, Any]) -> list[OfferSnapshot]:
+        answer = await self._ask("POST", _LIST, client_documents.FlavorListReply, selector)
         with self._understanding():
-            return [asking.offer_of(item, self._cloud) for item in answer.items]
+            return [client_documents.decode_offer(item, self._cloud) for item in answer.items]
 
     async def reserve(
-        self, flavor: FlavorId, room: Room, count: int, duration_s: float | None, *, key: str
-    ) -> Reserved:
-        body = asking.reservation(flavor, room, count, duration_s)
-        answer = await self._ask("POST", "/api/reserveflavor", asking.Transaction, body, headers={_ONCE: key})
+        self, flavor: OfferId, room: Resources, count: int, duration_s: float | None, *, key: str
+    ) -> RemoteHold:
+        body = client_documents.reservation(flavor, room, count, duration_s)
+        answer = await self._ask(
+            "POST", "/api/reserveflavor", client_documents.TransactionReply, body, headers={_ONCE: key}
+        )
         with self._understanding():
-            return asking.reserved_of(answer)
+            return client_documents.decode_hold(answer)
 
-    async def purchase(self, hold: HoldId) -> Bought:
-        answer = await self._ask("POST", "/api/purchaseflavor", asking.Contract, {"TransactionID": hold})
+    async def purchase(self, hold: HoldId) -> RemoteContract:
+        answer = await self._ask(
+            "POST", "/api/purchaseflavor", client_documents.ContractReply, {"TransactionID": hold}
+        )
         with self._understanding():
-            return asking.bought_of(answer)
+            return client_documents.decode_contract(answer)
 
     async def cancel(self, hold: HoldId) -> None:
-        await self._ask("DELETE", f"/api/reservations/{_segment(hold)}", asking.Anything)
+        await self._ask("DELETE", f"/api/reservations/{_segment(hold)}", client_documents.EmptyReply)
 
     async def sign(self, contract: ContractId, document: bytes) -> None:
         body = {"Document": document.decode("ascii")}
-        await self._ask("POST", f"/api/contracts/{_segment(contract)}/signature", asking.Anything, body)
+        await self._ask(
+            "POST", f"/api/contracts/{_segment(contract)}/signature", client_documents.EmptyReply, body
+        )
 
     async def release(self, contract: str) -> None:
-        await self._ask("POST", f"/api/contracts/{_segment(contract)}/release", asking.Anything)
+        await self._ask("POST", f"/api/contracts/{_segment(contract)}/release", client_documents.EmptyReply)
 
     async def renew(self, contract: ContractId, until: float) -> bytes:
         body = {"ExpirationTime": iso(until)}
         path = f"/api/contracts/{_segment(contract)}/renew"
-        answer = await self._ask("POST", path, asking.Contract, body)
+        answer = await self._ask("POST", path, client_documents.ContractReply, body)
         with self._understanding():
-            return asking.bought_of(answer).document
+            return client_documents.decode_contract(answer).document
 
-    async def standing(self, contract: ContractId) -> Standing:
+    async def standing(self, contract: ContractId) -> RemoteContractStatus:
         """How the contract stands, without its door."""
-        answer = await self._ask("GET", f"/api/contracts/{_segment(contract)}", asking.ContractState)
+        answer = await self._ask(
+            "GET", f"/api/contracts/{_segment(contract)}", client_documents.ContractStateReply
+        )
         with self._understanding():
-            return asking.standing_of(answer)
+            return client_documents.decode_contract_state(answer)
 
     # What was bought
 
     @asynccontextmanager
     async def door(
-        self, contract: ContractId, credential: str, told: Callable[[Standing], None]
-    ) -> AsyncIterator[SocketEnd]:
+        self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
+    ) -> AsyncIterator[WebSocketTunnel]:
         """Frames of whoever lives behind the contract's door; `told` gets what the provider says of it."""
         async with self._socket(f"/api/contracts/{_segment(contract)}/door", credential) as socket:
-            yield SocketEnd(socket, self.peer.name, told)
+            yield WebSocketTunnel(socket, self.peer.name, told)
 
     @asynccontextmanager
     async def tunnel(
-        self, contract: ContractId, credential: str, tunnel: OpenTunnel
-    ) -> AsyncIterator[SocketEnd]:
+        self, contract: ContractId, credential: str, tunnel: TunnelRequest
+    ) -> AsyncIterator[WebSocketTunnel]:
         """Our end of a tunnel to an instance in the contract's cell."""
-        asked = tunnels.told_tunnel(msgspec.structs.replace(tunnel, id=""))
+        asked = tunnel_codec.encode_tunnel(msgspec.structs.replace(tunnel, id=""))
         async with self._socket(f"/api/contracts/{_segment(contract)}/tunnel", credential) as socket:
-            end = SocketEnd(socket, self.peer.name)
+            end = WebSocketTunnel(socket, self.peer.name)
             await end.say(asked)
             yield end
 
     @asynccontextmanager
     async def _socket(self, path: str, credential: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         session, context = await self._opened()
-        headers = {"Authorization": f"{credentials.SCHEME} {credential}"}
+        headers = {"Authorization": f"{contract_credentials.SCHEME} {credential}"}
         with self._reaching():
             async with asyncio.timeout(self._timeout_s):
                 socket = await session.ws_connect(
@@ -150,7 +171,7 @@ class Client:
                 )
         try:
             if socket.protocol != PROTOCOL:
-                raise errors.Refused(
+                raise errors.FailedPrecondition(
                     f"peer {self.peer.name} opens no doors: it does not speak {PROTOCOL}; buy of another one"
                 )
             yield socket
@@ -172,7 +193,17 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> T:
         """The answer to one signed request; raises what the provider refused it with, in its words."""
-        data = b"" if body is None else jsonio.encode(body)
+        status, text = await self._exchange(method, path, body, headers)
+        if status != 200:
+            raise client_documents.decode_error(self.peer.name, status, text)
+        with self._understanding():
+            return json_codec.decode(text, kind)
+
+    async def _exchange(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """The status and the body of what is answered."""
+        data = b"" if body is None else json_codec.encode(body)
         proof = self._prover.header(self._cloud, method, path, data)
         session, context = await self._opened()
         with self._reaching():
@@ -187,11 +218,7 @@ class Client:
                     allow_redirects=False,
                 ) as answer,
             ):
-                status, text = answer.status, await self._read(answer)
-        if status != 200:
-            raise asking.refusal_of(self.peer.name, status, text)
-        with self._understanding():
-            return jsonio.decode(text, kind)
+                return answer.status, await self._read(answer)
 
     async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
         data = bytearray()
@@ -206,7 +233,7 @@ class Client:
     async def _opened(self) -> tuple[aiohttp.ClientSession, ssl.SSLContext | bool]:
         import aiohttp
 
-        if self._context is None and self._base.startswith("https:"):
+        if self._context is None and self._is_encrypted:
             self._context = await asyncio.to_thread(_trusting, self.peer.ca)
         if self._session is None:
             trace = aiohttp.TraceConfig()
@@ -225,7 +252,9 @@ class Client:
     async def _refuse_redirect(
         self, session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
     ) -> None:
-        raise errors.Refused(f"peer {self.peer.name} sends us elsewhere; set the URL that it is at")
+        raise errors.FailedPrecondition(
+            f"peer {self.peer.name} sends us elsewhere; set the URL that it is at"
+        )
 
     async def _tell_refusal(
         self, session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestEndParams
@@ -235,7 +264,7 @@ class Client:
         if "Upgrade" in params.headers and answer.status >= 400:
             text = await answer.content.read(_MAX_REFUSAL)
             answer.close()
-            raise asking.refusal_of(self.peer.name, answer.status, text)
+            raise client_documents.decode_error(self.peer.name, answer.status, text)
 
     def _url(self, path: str) -> URL:
         from yarl import URL
@@ -258,17 +287,21 @@ class Client:
         peer = f"peer {self.peer.name}"
         match error:
             case aiohttp.WSServerHandshakeError():
-                return errors.Refused(
+                return errors.FailedPrecondition(
                     f"{peer} opens no WebSocket: it answers {error.status}; set its URL to that of the "
                     "server, or let what is in between pass WebSockets on"
                 )
             case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLError() as reason):
-                return errors.Refused(
+                return errors.FailedPrecondition(
                     f"{peer} is not trusted: {tls.explain(reason)}; set its CA anew if that is right"
                 )
             case aiohttp.ClientSSLError() | ssl.SSLError():
-                return errors.Refused(
+                return errors.FailedPrecondition(
                     f"{peer} cannot be spoken to with TLS; set its URL anew if it is one of plain http"
+                )
+            case aiohttp.ServerDisconnectedError() | ConnectionResetError() if not self._is_encrypted:
+                return errors.FailedPrecondition(
+                    f"{peer} hangs up on plain http; set its URL anew with https if it speaks TLS"
                 )
             case TimeoutError():
                 return errors.TimedOut(
@@ -285,29 +318,30 @@ class Client:
         """An answer that makes no sense is refused, and it is said whose it is."""
         try:
             yield
-        except (errors.Invalid, jsonio.Malformed) as error:
-            raise errors.Refused(
-                f"peer {self.peer.name} answers what makes no sense: {asking.words(str(error))}; "
+        except (errors.Invalid, json_codec.InvalidJson) as error:
+            raise errors.FailedPrecondition(
+                f"peer {self.peer.name} answers what makes no sense: "
+                f"{client_documents.to_one_line(str(error))}; "
                 "set its URL anew if that is not where it sells, or else tell who runs it"
             ) from error
 
 
-class Clients:
+class RearClientPool:
     """A client for each peer, made as it is needed: `clients(peer)`."""
 
-    def __init__(self, prover: Prover, *, timeout_s: float) -> None:
+    def __init__(self, prover: RequestSigner, *, timeout_s: float) -> None:
         self._prover = prover
         self._timeout_s = timeout_s
-        self._clients: dict[str, Client] = {}
-        self._old: list[Client] = []  # of peers that were changed; doors may still be open with them
+        self._clients: dict[str, RearClient] = {}
+        self._old: list[RearClient] = []  # of peers that were changed; doors may still be open with them
 
-    def __call__(self, peer: Peer) -> Client:
+    def __call__(self, peer: MarketPeer) -> RearClient:
         client = self._clients.get(peer.name)
         if client is not None and client.peer == peer:
             return client
         if client is not None:
             self._old.append(client)
-        client = self._clients[peer.name] = Client(peer, self._prover, timeout_s=self._timeout_s)
+        client = self._clients[peer.name] = RearClient(peer, self._prover, timeout_s=self._timeout_s)
         return client
 
     async def close(self) -> None:

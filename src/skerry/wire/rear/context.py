@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from skerry.model.ids import CloudId, ContractId
-from skerry.wire.own.limits import Slots
-from skerry.wire.rear.documents import Credentials, Identity
-from skerry.wire.rear.keeper import Ledger, Proofs
-from skerry.wire.rear.news import News
-from skerry.wire.rear.porter import Porter
-from skerry.wire.rear.shelf import Shelf
+from skerry.transport.limits import ConcurrencyLimit
+from skerry.wire.rear.change_messages import EncodedChangeCache
+from skerry.wire.rear.documents import CredentialsDocument, IdentityDocument
+from skerry.wire.rear.offer_document_cache import OfferDocumentCache
+from skerry.wire.rear.ports import ProofVerifierPort, RearLedgerPort
+from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 # Subscribers at once: each holds a connection, and nothing else while nothing changes. Not so many that they
 # could take all connections of a server, nor one of them all places.
@@ -22,38 +22,49 @@ HEARTBEAT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rear:
+class RearContext:
     """The first argument of every endpoint in this room."""
 
-    ledger: Ledger
-    proofs: Proofs
+    ledger: RearLedgerPort
+    proofs: ProofVerifierPort
     provider: CloudId
-    owner: Identity  # of all flavors: this cloud
+    owner: IdentityDocument  # of all flavors: this cloud
     new_id: Callable[[], str]
-    shelf: Shelf
-    news: News
-    porter: Porter | None = None  # None: this server does not lend
-    subscribers: Slots = field(
-        default_factory=lambda: Slots(MAX_SUBSCRIBERS, "subscribers to offers", each=MAX_OF_ONE_BUYER)
+    shelf: OfferDocumentCache
+    news: EncodedChangeCache
+    porter: ContractTunnelServer | None = None  # None: this server does not lend
+    subscribers: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(
+            MAX_SUBSCRIBERS, "subscribers to offers", each=MAX_OF_ONE_BUYER
+        )
     )
     heartbeat_s: float = HEARTBEAT_S
 
-    def credentials_of(self, id: ContractId) -> Credentials | None:
+    def credentials_of(self, id: ContractId) -> CredentialsDocument | None:
         """What the buyer of a contract is to show; None if there is nothing to show it at."""
         return None if self.porter is None else self.porter.credentials_of(id)
 
     @classmethod
     def of(
         cls,
-        ledger: Ledger,
-        proofs: Proofs,
+        ledger: RearLedgerPort,
+        proofs: ProofVerifierPort,
         *,
         provider: CloudId,
         new_id: Callable[[], str],
         domain: str = "",
         address: str = "",
-        porter: Porter | None = None,
-    ) -> Rear:
+        porter: ContractTunnelServer | None = None,
+    ) -> RearContext:
         """`domain` and `address` are where this cloud says that it is."""
-        owner = Identity(domain, provider, address)
-        return cls(ledger, proofs, provider, owner, new_id, Shelf(ledger), News(owner), porter)
+        owner = IdentityDocument(domain, provider, address)
+        return cls(
+            ledger,
+            proofs,
+            provider,
+            owner,
+            new_id,
+            OfferDocumentCache(ledger),
+            EncodedChangeCache(owner),
+            porter,
+        )

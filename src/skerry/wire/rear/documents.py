@@ -15,19 +15,20 @@ import msgspec
 from msgspec import Meta, field
 
 from skerry.kit.clock import iso, moment
-from skerry.market import pricing
-from skerry.market.accounts import Sale
-from skerry.market.selecting import MAX_PAGE, PAGE, Offer, Selector, Sort
+from skerry.market.provider.ledger.records import ContractRecord
+from skerry.market.terms import pricing
+from skerry.market.terms.selectors import MAX_PAGE, PAGE, OfferSelector, OfferSnapshot, OfferSort
 from skerry.model import errors
-from skerry.model.ids import CloudId, FlavorId
-from skerry.model.market import Aggregation, Contract, Flavor, Hold, Partition, Price
-from skerry.model.room import MOST, NOTHING, Gigabytes, Megabytes, Millicores, Room
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market import Aggregation, Contract, Hold, Offer, Partition, Price
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
 
-Cores = Annotated[int, Meta(ge=0, le=MOST // 1000, description="Cores")]
-MB = Annotated[int, Meta(ge=0, le=MOST, description="MB")]
-GB = Annotated[int, Meta(ge=0, le=MOST, description="GB")]
-Count = Annotated[int, Meta(ge=1, le=MOST)]
-Text = Annotated[str, Meta(max_length=256)]
+Cores = Annotated[int, Meta(ge=0, le=MAX_AMOUNT // 1000, description="Cores")]
+MB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="MB")]
+GB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="GB")]
+Count = Annotated[int, Meta(ge=1, le=MAX_AMOUNT)]
+MAX_TEXT: Final = 256
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 _CORE: Final = 1000
 # `Decimal` reads more than that, such as `-0`, `1_0`, `1E2` and digits of other alphabets.
@@ -35,7 +36,7 @@ _AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPELLINGS: Final = {"FlavorID": ("flavourID",), "FlavorType": ("flavourType", "type")}
 
 
-class Identity(msgspec.Struct, frozen=True, gc=False):
+class IdentityDocument(msgspec.Struct, frozen=True, gc=False):
     """A cloud: a provider or a buyer."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"NodeID": ("id",)}
@@ -68,12 +69,12 @@ class Characteristics(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     architecture: Text = ""
     cpu: Cores = 0
     memory: MB = 0
-    gpu: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    gpu: Annotated[int, Meta(ge=0, le=MAX_AMOUNT)] = 0
     ephemeral_storage: GB = 0
     persistent_storage: GB = 0
 
 
-class Partitionable(msgspec.Struct, frozen=True, rename="pascal"):
+class PartitionableBody(msgspec.Struct, frozen=True, rename="pascal"):
     """Parts: at least the minimum, and from there in whole steps; a step of 0 is any."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -94,14 +95,14 @@ class Aggregatable(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     max_count: Count = 1
 
 
-class Policy(msgspec.Struct, frozen=True, rename="pascal"):
+class PolicyBody(msgspec.Struct, frozen=True, rename="pascal"):
     """In which parts, and how many at once; null: whole, and one at a time."""
 
-    partitionable: Partitionable | None = None
+    partitionable: PartitionableBody | None = None
     aggregatable: Aggregatable | None = None
 
 
-class ShownParts(Partitionable, frozen=True, rename="pascal", kw_only=True, gc=False):
+class PartitionableDocument(PartitionableBody, frozen=True, rename="pascal", kw_only=True, gc=False):
     """The same twice: the document names each number in its text and, otherwise spelt, in a JSON tag."""
 
     tagged_cpu_min: int = field(name="cpuMin")
@@ -110,10 +111,10 @@ class ShownParts(Partitionable, frozen=True, rename="pascal", kw_only=True, gc=F
     tagged_memory_step: int = field(name="memoryStep")
 
 
-class ShownPolicy(msgspec.Struct, frozen=True, rename="pascal", gc=False):
+class PolicyDocument(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """In which parts, and how many at once; null: whole, and one at a time."""
 
-    partitionable: ShownParts | None
+    partitionable: PartitionableDocument | None
     aggregatable: Aggregatable | None
 
 
@@ -140,8 +141,8 @@ class FlavorDocument(msgspec.Struct, frozen=True, gc=False):
     provider_id: str = field(name="ProviderID")
     flavor_type: str = field(name="FlavorType")
     characteristics: Characteristics = field(name="Characteristics")
-    policy: ShownPolicy = field(name="Policy")
-    owner: Identity = field(name="Owner")
+    policy: PolicyDocument = field(name="Policy")
+    owner: IdentityDocument = field(name="Owner")
     price: PriceDocument = field(name="Price")
     optional_fields: OptionalFields = field(name="OptionalFields")
     version: Annotated[int, Meta(description="Goes up with every change")] = field(name="Version")
@@ -161,15 +162,15 @@ class PartDocument(msgspec.Struct, frozen=True, rename="pascal"):
     cpu: Cores = 0
     memory: MB = 0
     ephemeral_storage: GB = 0
-    count: Count = 1
+    count: Annotated[Count | None, Meta(description="Without it as few as may be taken together")] = None
 
     @classmethod
-    def of(cls, room: Room, count: int) -> PartDocument:
+    def of(cls, room: Resources, count: int) -> PartDocument:
         return cls(room.cpu // _CORE, room.memory, room.disk, count)
 
-    def room(self) -> Room | None:
+    def room(self) -> Resources | None:
         asked = _room(self.cpu, self.memory, self.ephemeral_storage)
-        return None if asked == NOTHING else asked
+        return None if asked == NO_RESOURCES else asked
 
 
 class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
@@ -207,9 +208,9 @@ class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
         default="", name="Continue"
     )
 
-    def selector(self) -> Selector:
+    def selector(self) -> OfferSelector:
         part = self.partition
-        return Selector(
+        return OfferSelector(
             kind=self.flavor_type,
             architecture=self.architecture,
             location=self.location,
@@ -225,7 +226,7 @@ class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
             most_price=None if self.max_price is None else self.max_price.price(),
             part=None if part is None else part.room(),
             count=None if part is None else part.count,
-            sort=Sort(self.sort.removeprefix("-")),
+            sort=OfferSort(self.sort.removeprefix("-")),
             is_descending=self.sort.startswith("-"),
         )
 
@@ -240,8 +241,8 @@ class ReservationBody(msgspec.Struct, frozen=True):
     }
 
     flavor_id: Annotated[str, Meta(min_length=1, max_length=128)] = field(name="FlavorID")
-    buyer: Annotated[Identity, Meta(description="You; another one is refused")] = field(
-        default_factory=Identity, name="Buyer"
+    buyer: Annotated[IdentityDocument, Meta(description="You; another one is refused")] = field(
+        default_factory=IdentityDocument, name="Buyer"
     )
     partition: Annotated[PartDocument | None, Meta(description="Of it; without it all that is free")] = field(
         default=None, name="Partition"
@@ -254,7 +255,7 @@ class ReservationBody(msgspec.Struct, frozen=True):
     )
 
     def duration_s(self) -> float | None:
-        return float(duration_of(self.duration)) if self.duration else None
+        return float(parse_duration(self.duration)) if self.duration else None
 
 
 class PurchaseBody(msgspec.Struct, frozen=True):
@@ -270,7 +271,7 @@ class TransactionDocument(msgspec.Struct, frozen=True):
 
     transaction_id: str = field(name="TransactionID")
     flavor_id: str = field(name="FlavorID")
-    buyer: Identity = field(name="Buyer")
+    buyer: IdentityDocument = field(name="Buyer")
     start_time: str = field(name="StartTime")
     expiration_time: str = field(name="ExpirationTime")
     partition: PartDocument = field(name="Partition")
@@ -284,7 +285,7 @@ class TransactionDocument(msgspec.Struct, frozen=True):
     contract_id: str | None = field(default=None, name="ContractID")
 
 
-class Credentials(msgspec.Struct, frozen=True):
+class CredentialsDocument(msgspec.Struct, frozen=True):
     """How to reach what was bought: who has the token may use it, so it is for its buyer alone."""
 
     cluster_id: Annotated[str, Meta(description="The seller")] = field(default="", name="clusterID")
@@ -313,12 +314,12 @@ class ContractDocument(msgspec.Struct, frozen=True):
     document: Annotated[str, Meta(description="A compact JWS of the seller: `skerry contract verify`")] = (
         field(name="Document")
     )
-    credentials: Annotated[Credentials | None, Meta(description="Shown to its buyer only")] = field(
+    credentials: Annotated[CredentialsDocument | None, Meta(description="Shown to its buyer only")] = field(
         default=None, name="Credentials"
     )
 
 
-class ContractState(ContractDocument, frozen=True, kw_only=True):
+class ContractStateDocument(ContractDocument, frozen=True, kw_only=True):
     """The contract as it stands now."""
 
     state: Annotated[
@@ -333,7 +334,7 @@ class ContractState(ContractDocument, frozen=True, kw_only=True):
     )
 
 
-class OfferBody(msgspec.Struct, frozen=True):
+class FlavorBody(msgspec.Struct, frozen=True):
     """A flavor to sell."""
 
     wrapper: ClassVar[str] = "Flavor"
@@ -345,18 +346,18 @@ class OfferBody(msgspec.Struct, frozen=True):
         default="", name="FlavorID"
     )
     flavor_type: Annotated[str, Meta(max_length=128)] = field(default="k8slice", name="FlavorType")
-    policy: Policy = field(default_factory=Policy, name="Policy")
+    policy: PolicyBody = field(default_factory=PolicyBody, name="Policy")
     count: Annotated[Count, Meta(description="How many of it there are")] = field(default=1, name="Count")
     location: Text = field(default="", name="Location")
     expiration_time: Annotated[
         str, Meta(max_length=40, description="When it ends unless sold anew, ISO 8601; without it never")
     ] = field(default="", name="ExpirationTime")
 
-    def flavor(self, new_id: FlavorId, provider: CloudId, now: float) -> Flavor:
+    def flavor(self, new_id: OfferId, provider: CloudId, now: float) -> Offer:
         has = self.characteristics
         parts, together = self.policy.partitionable, self.policy.aggregatable
-        return Flavor(
-            id=FlavorId(self.flavor_id) if self.flavor_id else new_id,
+        return Offer(
+            id=OfferId(self.flavor_id) if self.flavor_id else new_id,
             provider=provider,
             kind=self.flavor_type,
             room=_room(has.cpu, has.memory, has.ephemeral_storage),
@@ -369,17 +370,17 @@ class OfferBody(msgspec.Struct, frozen=True):
             if parts is None
             else Partition(_room(parts.cpu_min, parts.memory_min), _room(parts.cpu_step, parts.memory_step)),
             aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
-            expires_at=moment_of(self.expiration_time, "ExpirationTime") if self.expiration_time else None,
+            expires_at=parse_time(self.expiration_time, "ExpirationTime") if self.expiration_time else None,
             stock=self.count,
             location=self.location,
         )
 
 
-def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Room:
-    return Room(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Resources:
+    return Resources(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
 
 
-def duration_of(text: str) -> int:
+def parse_duration(text: str) -> int:
     """The seconds of a `Duration`."""
     try:
         seconds = pricing.seconds_of(text)
@@ -390,7 +391,7 @@ def duration_of(text: str) -> int:
     return seconds
 
 
-def moment_of(text: str, name: str) -> float:
+def parse_time(text: str, name: str) -> float:
     """A time as it is written here, and in any other zone that it names."""
     try:
         return moment(text)
@@ -400,7 +401,9 @@ def moment_of(text: str, name: str) -> float:
         ) from None
 
 
-def flavor_document(offer: Offer, owner: Identity, *, is_offered: bool = True) -> FlavorDocument:
+def flavor_document(
+    offer: OfferSnapshot, owner: IdentityDocument, *, is_offered: bool = True
+) -> FlavorDocument:
     """The offer as it is now. Cores are whole: what is free of one that is taken in part is not shown."""
     flavor, shown = offer.flavor, offer.shown
     return FlavorDocument(
@@ -422,23 +425,23 @@ def flavor_document(offer: Offer, owner: Identity, *, is_offered: bool = True) -
     )
 
 
-def _whole(flavor: Flavor) -> WholeDocument:
+def _whole(flavor: Offer) -> WholeDocument:
     room = flavor.room
     return WholeDocument(room.cpu // _CORE, room.memory, room.disk, PriceDocument.of(flavor.price))
 
 
-def _policy(flavor: Flavor) -> ShownPolicy:
+def _policy(flavor: Offer) -> PolicyDocument:
     together = flavor.aggregation
-    return ShownPolicy(
+    return PolicyDocument(
         None if flavor.partition is None else _shown_parts(flavor.partition),
         None if together is None else Aggregatable(together.least, together.most),
     )
 
 
-def _shown_parts(parts: Partition) -> ShownParts:
+def _shown_parts(parts: Partition) -> PartitionableDocument:
     least, step = parts.least, parts.step
     cpu_min, cpu_step = -(-least.cpu // _CORE), -(-step.cpu // _CORE)
-    return ShownParts(
+    return PartitionableDocument(
         cpu_min,
         least.memory,
         cpu_step,
@@ -454,7 +457,7 @@ def transaction_document(hold: Hold, now: float, domain: str = "", ip: str = "")
     return TransactionDocument(
         hold.id,
         hold.flavor.id,
-        Identity(domain, hold.buyer, ip),
+        IdentityDocument(domain, hold.buyer, ip),
         iso(hold.created_at),
         iso(hold.expires_at),
         PartDocument.of(hold.room, hold.count),
@@ -466,12 +469,12 @@ def transaction_document(hold: Hold, now: float, domain: str = "", ip: str = "")
 
 
 def contract_document(
-    terms: Contract, document: bytes, owner: Identity, credentials: Credentials | None = None
+    terms: Contract, document: bytes, owner: IdentityDocument, credentials: CredentialsDocument | None = None
 ) -> ContractDocument:
     """The answer to a purchase: made of the terms at that time alone, and so always the same."""
     return ContractDocument(
         terms.id,
-        flavor_document(Offer(terms.flavor, terms.flavor.whole), owner),
+        flavor_document(OfferSnapshot(terms.flavor, terms.flavor.whole), owner),
         terms.buyer,
         terms.seller,
         terms.hold,
@@ -487,12 +490,12 @@ def contract_document(
 
 
 def contract_state(
-    sale: Sale, owner: Identity, now: float, credentials: Credentials | None = None
-) -> ContractState:
+    sale: ContractRecord, owner: IdentityDocument, now: float, credentials: CredentialsDocument | None = None
+) -> ContractStateDocument:
     """The contract as it stands now, with the document of the terms that hold now."""
     contract = sale.contract
     plain = contract_document(contract, sale.current, owner, credentials)
-    return ContractState(
+    return ContractStateDocument(
         **{name: getattr(plain, name) for name in plain.__struct_fields__},
         state=contract.state(now),
         reclaim_time=None if contract.reclaim_at is None else iso(contract.reclaim_at),

@@ -5,19 +5,22 @@ Pure translation. Fields that have no meaning here (`pods`, cluster ids) are rea
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from fractions import Fraction
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 from msgspec import field
 
 from skerry.kit.clock import iso
-from skerry.market import pricing
-from skerry.market.selecting import Offer, Selector, Sort
+from skerry.market.terms import pricing
+from skerry.market.terms.selectors import OfferSelector, OfferSnapshot, OfferSort
 from skerry.model import errors
-from skerry.model.market import Contract, Flavor, Hold
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.ids import CloudId
+from skerry.model.market import NO_CONTACT, Contact, Contract, Hold, Offer
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 from skerry.wire.rear import documents, quantities
 from skerry.wire.rear.documents import Text
+from skerry.wire.rear.kubernetes_names import kubernetes_name
 from skerry.wire.rear.quantities import Quantity
 
 # What Kubernetes runs on a node unless told otherwise. Here pods are not counted.
@@ -25,6 +28,9 @@ PODS: Final = 110
 # Go's zero time: a flavour that does not expire.
 _NEVER: Final = "0001-01-01T00:00:00Z"
 _ANY: Final = ""
+# What is a slice of a cluster later.
+_KIND_V1: Final = "k8s-fluidos"
+_KIND: Final = "k8slice"
 NOT_IN_PARTS: Final = "it is not sold in parts"
 
 
@@ -38,8 +44,13 @@ class IdentityV1(msgspec.Struct, frozen=True):
     domain: Text = ""
 
     @classmethod
-    def of(cls, identity: documents.Identity) -> IdentityV1:
-        return cls(identity.node_id, identity.ip, identity.domain)
+    def of(cls, identity: documents.IdentityDocument) -> IdentityV1:
+        return cls(kubernetes_name(identity.node_id), identity.ip, identity.domain)
+
+    @classmethod
+    def of_buyer(cls, buyer: CloudId, contact: Contact) -> IdentityV1:
+        """The buyer as it described itself, under the name that it has here."""
+        return cls(contact.node or buyer, contact.address, contact.domain)
 
 
 class PriceV1(msgspec.Struct, frozen=True):
@@ -94,7 +105,7 @@ class OptionalFieldsV1(msgspec.Struct, frozen=True):
     worker_id: str = field(name="workerID")
 
 
-class Flavour(msgspec.Struct, frozen=True):
+class FlavourV1(msgspec.Struct, frozen=True):
     """An offer, with what is free of it now and the price of that."""
 
     flavour_id: str = field(name="flavourID")
@@ -109,8 +120,10 @@ class Flavour(msgspec.Struct, frozen=True):
     optional_fields: OptionalFieldsV1 = field(name="optionalFields")
 
 
-class MatchSelector(msgspec.Struct, frozen=True, rename="camel"):
+class MatchSelectorV1(msgspec.Struct, frozen=True, rename="camel"):
     """Exactly these amounts; what is left out, or 0, is no matter."""
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"ephemeralStorage": ("ephemeral-storage",)}
 
     cpu: Quantity = _ANY
     memory: Quantity = _ANY
@@ -120,7 +133,7 @@ class MatchSelector(msgspec.Struct, frozen=True, rename="camel"):
     gpu: Quantity = _ANY
 
 
-class RangeSelector(msgspec.Struct, frozen=True, rename="camel"):
+class RangeSelectorV1(msgspec.Struct, frozen=True, rename="camel"):
     """From one amount to another, both inclusive; what is left out, or 0, is no matter."""
 
     min_cpu: Quantity = _ANY
@@ -137,6 +150,26 @@ class RangeSelector(msgspec.Struct, frozen=True, rename="camel"):
     max_gpu: Quantity = _ANY
 
 
+Range = tuple[int, int]  # both inclusive
+
+
+class Search(NamedTuple):
+    """Which offers are meant: by what a catalogue finds them by, and by what is looked at one by one."""
+
+    selector: OfferSelector
+    gpus: Range = (0, MAX_AMOUNT)
+    persistent: Range = (0, MAX_AMOUNT)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if all that the selector finds is meant."""
+        return self.gpus == self.persistent == (0, MAX_AMOUNT)
+
+    def means(self, flavor: Offer) -> bool:
+        (least_gpus, most_gpus), (least, most) = self.gpus, self.persistent
+        return least_gpus <= flavor.gpus <= most_gpus and least <= flavor.persistent <= most
+
+
 class SelectorV1(msgspec.Struct, frozen=True, rename="camel"):
     """Which offers: by exact amounts or by ranges, and not by both."""
 
@@ -144,53 +177,57 @@ class SelectorV1(msgspec.Struct, frozen=True, rename="camel"):
 
     type: Text = ""
     architecture: Text = ""
-    range_selector: RangeSelector | None = None
-    match_selector: MatchSelector | None = None
+    range_selector: RangeSelectorV1 | None = None
+    match_selector: MatchSelectorV1 | None = None
 
-    def selector(self) -> Selector:
+    def search(self) -> Search | None:
+        """What is meant; None if nothing can match."""
         if self.range_selector is not None and self.match_selector is not None:
             raise errors.Invalid("send rangeSelector or matchSelector, not both", field="matchSelector")
-        exact = self.match_selector or MatchSelector()
-        bounds = self.range_selector or RangeSelector()
-        for text, name in (
-            (exact.gpu, "gpu"),
-            (exact.storage, "storage"),
-            (bounds.min_gpu, "minGpu"),
-            (bounds.max_gpu, "maxGpu"),
-            (bounds.min_storage, "minStorage"),
-            (bounds.max_storage, "maxStorage"),
-        ):
-            refuse(text, name, "offers are not selected by it")
-        return Selector(
-            kind=self.type,
+        exact = self.match_selector or MatchSelectorV1()
+        bounds = self.range_selector or RangeSelectorV1()
+        found = (
+            _within(exact.cpu, bounds.min_cpu, bounds.max_cpu, quantities.MILLICORE, "cpu"),
+            _within(exact.memory, bounds.min_memory, bounds.max_memory, quantities.MEGABYTE, "memory"),
+            _within(
+                exact.ephemeral_storage,
+                bounds.min_eph,
+                bounds.max_eph,
+                quantities.GIGABYTE,
+                "ephemeralStorage",
+            ),
+            _within(exact.gpu, bounds.min_gpu, bounds.max_gpu, quantities.ONE, "gpu"),
+            _within(exact.storage, bounds.min_storage, bounds.max_storage, quantities.GIGABYTE, "storage"),
+        )
+        ranges = [each for each in found if each is not None]
+        if len(ranges) < len(found):
+            return None
+        (cpu, memory, disk, gpus, persistent) = ranges
+        selector = OfferSelector(
+            kind=_KIND if self.type == _KIND_V1 else self.type,
             architecture=self.architecture,
-            cpu=_cpu(exact.cpu, "cpu"),
-            memory=_memory(exact.memory, "memory"),
-            disk=_disk(exact.ephemeral_storage, "ephemeralStorage"),
-            least_cpu=_cpu(bounds.min_cpu, "minCpu"),
-            least_memory=_memory(bounds.min_memory, "minMemory"),
-            least_disk=_disk(bounds.min_eph, "minEph"),
-            most_cpu=_cpu(bounds.max_cpu, "maxCpu"),
-            most_memory=_memory(bounds.max_memory, "maxMemory"),
-            most_disk=_disk(bounds.max_eph, "maxEph"),
-            sort=Sort.CPU,
+            least_cpu=cpu[0],
+            most_cpu=cpu[1],
+            least_memory=memory[0],
+            most_memory=memory[1],
+            least_disk=disk[0],
+            most_disk=disk[1],
+            sort=OfferSort.CPU,
             is_descending=True,
         )
+        return Search(selector, gpus, persistent)
 
 
-def _cpu(text: str, name: str) -> int | None:
-    return (quantities.read(text, quantities.MILLICORE, name) or None) if text else None
+def _within(exact: str, least: str, most: str, unit: Fraction, name: str) -> Range | None:
+    """As `quantities.within`; of each, none is no matter."""
+
+    def asked(text: str) -> str:
+        return text if text and quantities.is_some(text, name) else ""
+
+    return quantities.within(asked(exact), asked(least), asked(most), unit, name)
 
 
-def _memory(text: str, name: str) -> int | None:
-    return (quantities.read(text, quantities.MEGABYTE, name) or None) if text else None
-
-
-def _disk(text: str, name: str) -> int | None:
-    return (quantities.read(text, quantities.GIGABYTE, name) or None) if text else None
-
-
-def refuse(text: str, name: str, why: str) -> None:
+def reject_unsupported(text: str, name: str, why: str) -> None:
     """Raise `Unprocessable` if a buyer asks for some of what is not counted here; none of it is no matter."""
     if text and quantities.is_some(text, name):
         raise errors.Unprocessable(f"{name}: {why} here; leave it out")
@@ -210,7 +247,7 @@ class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
     architecture: Text = ""
 
     @classmethod
-    def of(cls, room: Room, flavor: Flavor) -> PartitionV1:
+    def of(cls, room: Resources, flavor: Offer) -> PartitionV1:
         return cls(
             quantities.cores(room.cpu),
             quantities.megabytes(room.memory),
@@ -219,15 +256,15 @@ class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
             architecture=flavor.architecture,
         )
 
-    def room(self) -> Room | None:
-        refuse(self.gpu, "gpu", NOT_IN_PARTS)
-        refuse(self.storage, "storage", NOT_IN_PARTS)
-        asked = Room(
+    def room(self) -> Resources | None:
+        reject_unsupported(self.gpu, "gpu", NOT_IN_PARTS)
+        reject_unsupported(self.storage, "storage", NOT_IN_PARTS)
+        asked = Resources(
             Millicores(quantities.read(self.cpu, quantities.MILLICORE, "cpu")),
             Megabytes(quantities.read(self.memory, quantities.MEGABYTE, "memory")),
             Gigabytes(quantities.read(self.ephemeral_storage, quantities.GIGABYTE, "ephemeralStorage")),
         )
-        return None if asked == Room() else asked
+        return None if asked == Resources() else asked
 
 
 class ReserveV1(msgspec.Struct, frozen=True):
@@ -267,31 +304,31 @@ class ContractV1(msgspec.Struct, frozen=True):
 
     contract_id: str = field(name="contractID")
     transaction_id: str = field(name="transactionID")
-    flavour: Flavour
+    flavour: FlavourV1
     buyer_id: IdentityV1 = field(name="buyerID")
     buyer_cluster_id: str = field(name="buyerClusterID")
     seller: IdentityV1
-    seller_credentials: documents.Credentials = field(name="sellerCredentials")
+    seller_credentials: documents.CredentialsDocument = field(name="sellerCredentials")
     expiration_time: str = field(name="expirationTime")
     extra_information: dict[str, str] = field(name="extraInformation")
     partition: PartitionV1
 
 
-class PurchasedV1(msgspec.Struct, frozen=True):
+class PurchaseResultV1(msgspec.Struct, frozen=True):
     """The contract, and that it is one."""
 
     contract: ContractV1
     status: str
 
 
-def flavour(offer: Offer, owner: documents.Identity) -> Flavour:
+def flavour_v1(offer: OfferSnapshot, owner: documents.IdentityDocument) -> FlavourV1:
     """The offer as it is now."""
     flavor, shown = offer.flavor, offer.shown
     price = pricing.prorate(flavor, shown)
-    return Flavour(
-        flavor.id,
-        flavor.provider,
-        flavor.kind,
+    return FlavourV1(
+        kubernetes_name(flavor.id),
+        kubernetes_name(flavor.provider),
+        _KIND_V1 if flavor.kind == _KIND else flavor.kind,
         CharacteristicsV1(
             quantities.cores(shown.cpu),
             quantities.megabytes(shown.memory),
@@ -310,7 +347,7 @@ def flavour(offer: Offer, owner: documents.Identity) -> Flavour:
     )
 
 
-def _policy(flavor: Flavor) -> PolicyV1:
+def _policy(flavor: Offer) -> PolicyV1:
     parts, together = flavor.partition, flavor.aggregation
     return PolicyV1(
         None
@@ -327,35 +364,36 @@ def _policy(flavor: Flavor) -> PolicyV1:
     )
 
 
-def transaction(hold: Hold, cluster: str = "") -> TransactionV1:
+def transaction_v1(hold: Hold) -> TransactionV1:
     return TransactionV1(
         hold.id,
-        hold.flavor.id,
-        PartitionV1.of(hold.room, hold.flavor),
-        IdentityV1(hold.buyer),
-        cluster,
+        kubernetes_name(hold.flavor.id),
+        PartitionV1.of(hold.taken, hold.flavor),
+        IdentityV1.of_buyer(hold.buyer, hold.contact),
+        hold.contact.cluster,
         iso(hold.created_at),
     )
 
 
-def purchased(
+def purchase_result_v1(
     terms: Contract,
     document: bytes,
-    owner: documents.Identity,
-    credentials: documents.Credentials | None = None,
-) -> PurchasedV1:
-    return PurchasedV1(
+    owner: documents.IdentityDocument,
+    credentials: documents.CredentialsDocument | None = None,
+    contact: Contact = NO_CONTACT,
+) -> PurchaseResultV1:
+    return PurchaseResultV1(
         ContractV1(
             terms.id,
             terms.hold,
-            flavour(Offer(terms.flavor, terms.flavor.whole), owner),
-            IdentityV1(terms.buyer),
-            "",
+            flavour_v1(OfferSnapshot(terms.flavor, terms.flavor.whole), owner),
+            IdentityV1.of_buyer(terms.buyer, contact),
+            contact.cluster,
             IdentityV1.of(owner),
-            credentials or documents.Credentials(),
+            credentials or documents.CredentialsDocument(),
             iso(terms.ends_at),
             {"document": document.decode("ascii")},
-            PartitionV1.of(terms.room, terms.flavor),
+            PartitionV1.of(terms.taken, terms.flavor),
         ),
         "Completed",
     )

@@ -13,26 +13,27 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 from msgspec import Meta, field
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.kit.clock import iso
-from skerry.market import pricing
-from skerry.market.selecting import Offer, Selector
+from skerry.market.terms import pricing
+from skerry.market.terms.selectors import OfferSelector, OfferSnapshot
 from skerry.model import errors
-from skerry.model.market import Contract, Flavor, Hold
-from skerry.model.room import Gigabytes, Megabytes, Millicores, Room
+from skerry.model.ids import CloudId
+from skerry.model.market import MAX_KUBECONFIG, NO_CONTACT, Contact, Contract, Hold, Offer
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.wire.rear import documents, quantities
-from skerry.wire.rear.documents import Text
-from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, refuse
+from skerry.wire.rear.documents import MAX_TEXT, Text
+from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, reject_unsupported
+from skerry.wire.rear.kubernetes_names import kubernetes_name
 from skerry.wire.rear.quantities import Quantity
 
 K8SLICE: Final = "k8slice"
 
 
-class AdditionalInformation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a peering by Liqo needs; read, and not minded."""
-
-    liqo_id: Text = field(default="", name="liqoID")
-    kubeconfig: str = ""
+# What a peering by Liqo needs, and whatever else a buyer says of itself.
+_CLUSTER: Final = "liqoID"
+_KUBECONFIG: Final = "kubeconfig"
+_MAX_DEPTH: Final = 8
 
 
 class IdentityV2(msgspec.Struct, frozen=True):
@@ -43,18 +44,59 @@ class IdentityV2(msgspec.Struct, frozen=True):
     id: Text = field(default="", name="ID")
     ip: Text = field(default="", name="IP")
     domain: Text = ""
-    additional_information: AdditionalInformation | msgspec.UnsetType = field(
-        default=msgspec.UNSET, name="additionalInformation"
-    )
+    additional_information: Annotated[
+        dict[str, Any] | msgspec.UnsetType,
+        Meta(description="Such as `liqoID` and `kubeconfig`; kept with the deal as it was given, unread"),
+    ] = field(default=msgspec.UNSET, name="additionalInformation")
 
     @classmethod
-    def of(cls, identity: documents.Identity) -> IdentityV2:
-        return cls(identity.node_id, identity.ip, identity.domain)
+    def of(cls, identity: documents.IdentityDocument) -> IdentityV2:
+        return cls(kubernetes_name(identity.node_id), identity.ip, identity.domain)
 
-    @property
-    def cluster(self) -> str:
-        more = self.additional_information
-        return "" if more is msgspec.UNSET or more is None else more.liqo_id
+    @classmethod
+    def of_buyer(cls, buyer: CloudId, contact: Contact) -> IdentityV2:
+        """The buyer as it described itself, under the name that it has here."""
+        return cls(contact.node or buyer, contact.address, contact.domain, _details_of(contact))
+
+    def contact(self) -> Contact:
+        given = self.additional_information
+        if given is msgspec.UNSET:
+            return Contact(self.domain, self.ip)
+        details = {name: value for name, value in given.items() if value is not None}
+        _check_depth(details, _MAX_DEPTH)
+        cluster = _text_of(details, _CLUSTER, MAX_TEXT)
+        _text_of(details, _KUBECONFIG, MAX_KUBECONFIG)
+        text = json_codec.encode(details).decode() if details else ""
+        return Contact(self.domain, self.ip, cluster, details=text)
+
+
+def _details_of(contact: Contact) -> dict[str, Any] | msgspec.UnsetType:
+    if contact.details:
+        return json_codec.decode(contact.details.encode(), dict[str, Any])
+    both = {_CLUSTER: contact.cluster, _KUBECONFIG: contact.kubeconfig}
+    return {name: text for name, text in both.items() if text} or msgspec.UNSET
+
+
+def _text_of(details: dict[str, Any], name: str, most: int) -> str:
+    """The text of that name, which may be spelt in any case; empty if there is none."""
+    found = [value for spelt, value in details.items() if spelt.lower() == name.lower()]
+    if any(not isinstance(value, str) or len(value) > most or value != found[0] for value in found):
+        raise errors.Invalid(
+            f"body: `additionalInformation.{name}` is one text of at most {most} characters", field=name
+        )
+    return str(found[0]) if found else ""
+
+
+def _check_depth(value: Any, levels: int) -> None:
+    if not isinstance(value, (dict, list)):
+        return
+    if levels == 0:
+        raise errors.Invalid(
+            f"body: `additionalInformation` is nested deeper than {_MAX_DEPTH} levels; send it flat",
+            field="additionalInformation",
+        )
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_depth(inner, levels - 1)
 
 
 class GpuV2(msgspec.Struct, frozen=True):
@@ -131,7 +173,7 @@ def _filter(name: str, what: str) -> Any:
     return field(default="", name=f"filter[{name}][{what}]")
 
 
-class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FlavorFilterQueryV2(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which offers; what is left out is no matter, and ranges are inclusive."""
 
     architecture: Text = _filter("architecture", "match")
@@ -148,36 +190,37 @@ class FilterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage: Quantity = _filter("storage", "match")
     storage_min: Quantity = _filter("storage", "range][min")
     storage_max: Quantity = _filter("storage", "range][max")
+    category: Text = _filter("category", "match")  # of services, of which there are none here
+    tags: Text = _filter("tags", "match")
 
-    def selector(self, kind: str) -> Selector | None:
-        """None if nothing can match: pods are not counted here, and every flavor has the same number."""
-        pods = (self.pods, self.pods_min, self.pods_max)
-        exact, least, most = (_units(text, quantities.ONE, "pods") for text in pods)
-        if (exact is not None and exact != PODS) or not (least or 0) <= PODS <= (
-            PODS if most is None else most
-        ):
+    def selector(self, kind: str) -> OfferSelector | None:
+        """None if nothing can match: pods are not counted here, and every flavor has the same number; and no
+        flavor has a category or tags."""
+        if self.category or self.tags:
             return None
-        return Selector(
+        within, of = quantities.within, "filter[{}]".format
+        pods = within(self.pods, self.pods_min, self.pods_max, quantities.ONE, of("pods"))
+        cpu = within(self.cpu, self.cpu_min, self.cpu_max, quantities.MILLICORE, of("cpu"))
+        memory = within(self.memory, self.memory_min, self.memory_max, quantities.MEGABYTE, of("memory"))
+        disk = within(self.storage, self.storage_min, self.storage_max, quantities.GIGABYTE, of("storage"))
+        if pods is None or cpu is None or memory is None or disk is None:
+            return None
+        if not pods[0] <= PODS <= pods[1]:
+            return None
+        return OfferSelector(
             kind=kind,
             architecture=self.architecture,
             location=self.location,
-            cpu=_units(self.cpu, quantities.MILLICORE, "cpu"),
-            least_cpu=_units(self.cpu_min, quantities.MILLICORE, "cpu"),
-            most_cpu=_units(self.cpu_max, quantities.MILLICORE, "cpu"),
-            memory=_units(self.memory, quantities.MEGABYTE, "memory"),
-            least_memory=_units(self.memory_min, quantities.MEGABYTE, "memory"),
-            most_memory=_units(self.memory_max, quantities.MEGABYTE, "memory"),
-            disk=_units(self.storage, quantities.GIGABYTE, "storage"),
-            least_disk=_units(self.storage_min, quantities.GIGABYTE, "storage"),
-            most_disk=_units(self.storage_max, quantities.GIGABYTE, "storage"),
+            least_cpu=cpu[0],
+            most_cpu=cpu[1],
+            least_memory=memory[0],
+            most_memory=memory[1],
+            least_disk=disk[0],
+            most_disk=disk[1],
         )
 
 
-def _units(text: str, unit: Any, name: str) -> int | None:
-    return quantities.read(text, unit, f"filter[{name}]") if text else None
-
-
-class SliceConfiguration(msgspec.Struct, frozen=True):
+class SliceConfigurationV2(msgspec.Struct, frozen=True):
     """A part of a slice."""
 
     cpu: Quantity = "0"
@@ -190,13 +233,13 @@ class SliceConfiguration(msgspec.Struct, frozen=True):
 class ConfigurationV2(msgspec.Struct, frozen=True):
     """Which part, of which kind of flavor."""
 
-    data: SliceConfiguration
+    data: SliceConfigurationV2
     type: Text = K8SLICE
 
     @classmethod
-    def of(cls, room: Room, flavor: Flavor) -> ConfigurationV2:
+    def of(cls, room: Resources, flavor: Offer) -> ConfigurationV2:
         return cls(
-            SliceConfiguration(
+            SliceConfigurationV2(
                 quantities.cores(room.cpu),
                 quantities.megabytes(room.memory),
                 quantities.plain(PODS),
@@ -205,14 +248,14 @@ class ConfigurationV2(msgspec.Struct, frozen=True):
             flavor.kind,
         )
 
-    def room(self) -> Room:
+    def room(self) -> Resources:
         if self.type.lower() != K8SLICE:
             raise errors.Unprocessable(f"only a {K8SLICE} can be taken in part, and this says {self.type!r}")
         asked = self.data
         if asked.gpu is not msgspec.UNSET:
-            refuse(asked.gpu.cores, "gpu.cores", NOT_IN_PARTS)
-            refuse(asked.gpu.memory, "gpu.memory", NOT_IN_PARTS)
-        return Room(
+            reject_unsupported(asked.gpu.cores, "gpu.cores", NOT_IN_PARTS)
+            reject_unsupported(asked.gpu.memory, "gpu.memory", NOT_IN_PARTS)
+        return Resources(
             Millicores(quantities.read(asked.cpu, quantities.MILLICORE, "cpu")),
             Megabytes(quantities.read(asked.memory, quantities.MEGABYTE, "memory")),
             Gigabytes(quantities.read(asked.storage, quantities.GIGABYTE, "storage")),
@@ -259,7 +302,7 @@ class CredentialsV2(msgspec.Struct, frozen=True):
         return f"CredentialsV2({self.cluster_id})"
 
     @classmethod
-    def of(cls, credentials: documents.Credentials | None) -> CredentialsV2:
+    def of(cls, credentials: documents.CredentialsDocument | None) -> CredentialsV2:
         if credentials is None:
             return cls()
         name = credentials.cluster_id
@@ -271,7 +314,7 @@ class CredentialsV2(msgspec.Struct, frozen=True):
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "current-context": name,
         }
-        return cls(name, base64.b64encode(jsonio.encode(config)).decode("ascii"))
+        return cls(name, base64.b64encode(json_codec.encode(config)).decode("ascii"))
 
 
 class ContractV2(msgspec.Struct, frozen=True):
@@ -289,13 +332,13 @@ class ContractV2(msgspec.Struct, frozen=True):
     configuration: ConfigurationV2
 
 
-def flavor_v2(offer: Offer, owner: documents.Identity) -> FlavorV2:
+def flavor_v2(offer: OfferSnapshot, owner: documents.IdentityDocument) -> FlavorV2:
     """The offer as it is now."""
     flavor, shown = offer.flavor, offer.shown
     price = pricing.prorate(flavor, shown)
     return FlavorV2(
-        flavor.id,
-        flavor.provider,
+        kubernetes_name(flavor.id),
+        kubernetes_name(flavor.provider),
         TypeV2(
             flavor.kind,
             SliceV2(
@@ -319,7 +362,7 @@ def flavor_v2(offer: Offer, owner: documents.Identity) -> FlavorV2:
     )
 
 
-def _partitionability(flavor: Flavor) -> PartitionabilityV2:
+def _partitionability(flavor: Offer) -> PartitionabilityV2:
     parts = flavor.partition
     least = flavor.room if parts is None else parts.least
     step = flavor.room if parts is None else parts.step
@@ -333,14 +376,13 @@ def _partitionability(flavor: Flavor) -> PartitionabilityV2:
     )
 
 
-def transaction_v2(hold: Hold, buyer: IdentityV2 | None = None) -> TransactionV2:
-    known = buyer or IdentityV2()
+def transaction_v2(hold: Hold) -> TransactionV2:
     return TransactionV2(
         hold.id,
-        hold.flavor.id,
-        ConfigurationV2.of(hold.room, hold.flavor),
-        msgspec.structs.replace(known, id=hold.buyer, additional_information=msgspec.UNSET),
-        known.cluster,
+        kubernetes_name(hold.flavor.id),
+        ConfigurationV2.of(hold.taken, hold.flavor),
+        IdentityV2.of_buyer(hold.buyer, hold.contact),
+        hold.contact.cluster,
         iso(hold.expires_at),
     )
 
@@ -348,18 +390,19 @@ def transaction_v2(hold: Hold, buyer: IdentityV2 | None = None) -> TransactionV2
 def contract_v2(
     terms: Contract,
     document: bytes,
-    owner: documents.Identity,
-    credentials: documents.Credentials | None = None,
+    owner: documents.IdentityDocument,
+    credentials: documents.CredentialsDocument | None = None,
+    contact: Contact = NO_CONTACT,
 ) -> ContractV2:
     return ContractV2(
         terms.id,
         terms.hold,
-        flavor_v2(Offer(terms.flavor, terms.flavor.whole), owner),
-        IdentityV2(terms.buyer),
-        "",
+        flavor_v2(OfferSnapshot(terms.flavor, terms.flavor.whole), owner),
+        IdentityV2.of_buyer(terms.buyer, contact),
+        contact.cluster,
         IdentityV2.of(owner),
         CredentialsV2.of(credentials),
         iso(terms.ends_at),
         {"document": document.decode("ascii")},
-        ConfigurationV2.of(terms.room, terms.flavor),
+        ConfigurationV2.of(terms.taken, terms.flavor),
     )

@@ -1,4 +1,4 @@
-"""Messages on the WebSocket, as values and as JSON; `xml` writes and reads the same ones as XML.
+"""Messages on the WebSocket, as values and as JSON; `messages_xml` writes and reads the same ones as XML.
 
 A message is an object with one name, that of the XML element. REFRESH and WITHDRAW have the document's shape;
 around them is what it leaves open: subscribing, versions, a place to resume from, heartbeats, errors. Pure.
@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 from msgspec import Meta, field
 
-from skerry.kit import jsonio
+from skerry.kit import json_codec
 from skerry.kit.clock import iso
-from skerry.market.accounts import Withdrawal
-from skerry.market.selecting import Selector
+from skerry.market.provider.ledger.records import OfferWithdrawal
+from skerry.market.terms.selectors import OfferSelector
 from skerry.model import errors
-from skerry.wire.rear import reading
+from skerry.wire.rear import lenient_json
 from skerry.wire.rear.documents import FlavorDocument, SelectorBody, Text
 
 JSON: Final = "rear.v1.json"
@@ -40,7 +40,7 @@ class SubscribeMessage(msgspec.Struct, frozen=True):
     all: bool = field(default=False, name="All")
     resume: Annotated[int, Meta(ge=0)] | None = field(default=None, name="Resume")
 
-    def scope(self) -> Scope:
+    def scope(self) -> SubscriptionScope:
         named = [bool(self.flavor_id), bool(self.flavor_type), self.selector is not None, self.all]
         if sum(named) != 1:
             raise errors.Invalid(
@@ -52,16 +52,16 @@ class SubscribeMessage(msgspec.Struct, frozen=True):
                 "a subscription has no order and no pages; leave Sort, Limit and Continue out",
                 field="Selector",
             )
-        return Scope(self.subscription_id, self.flavor_id, self.flavor_type, selector)
+        return SubscriptionScope(self.subscription_id, self.flavor_id, self.flavor_type, selector)
 
 
-class Scope(msgspec.Struct, frozen=True):
+class SubscriptionScope(msgspec.Struct, frozen=True):
     """What a subscription is about; nothing of it: everything."""
 
     id: str
     flavor: str = ""
     kind: str = ""
-    selector: Selector | None = None
+    selector: OfferSelector | None = None
 
 
 class UnsubscribeMessage(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class RefreshMessage(msgspec.Struct, frozen=True):
     revision: int = field(name="Revision")
 
 
-class Reason(msgspec.Struct, frozen=True):
+class WithdrawReason(msgspec.Struct, frozen=True):
     """Why, when, and whether contracts are taken back, each after its notice."""
 
     message: str = field(name="Message")
@@ -114,7 +114,7 @@ class WithdrawMessage(msgspec.Struct, frozen=True):
     """A flavor that is no longer offered, as it was last."""
 
     flavor: FlavorDocument = field(name="Flavor")
-    reason: Reason = field(name="Reason")
+    reason: WithdrawReason = field(name="Reason")
     version: int = field(name="Version")
     revision: int = field(name="Revision")
 
@@ -140,7 +140,7 @@ class ErrorMessage(msgspec.Struct, frozen=True):
     message: str = field(name="Message")
 
 
-FromServer = (
+ServerSubscriptionMessage = (
     SubscribedMessage
     | UnsubscribedMessage
     | RefreshMessage
@@ -149,25 +149,25 @@ FromServer = (
     | HeartbeatMessage
     | ErrorMessage
 )
-FromClient = SubscribeMessage | UnsubscribeMessage
+ClientSubscriptionMessage = SubscribeMessage | UnsubscribeMessage
 
-_READERS: Final[dict[str, reading.Reader[Any]]] = {
-    "subscribemessage": reading.Reader(SubscribeMessage),
-    "unsubscribemessage": reading.Reader(UnsubscribeMessage),
+_READERS: Final[dict[str, lenient_json.LenientReader[Any]]] = {
+    "subscribemessage": lenient_json.LenientReader(SubscribeMessage),
+    "unsubscribemessage": lenient_json.LenientReader(UnsubscribeMessage),
 }
 
 
-def written(message: FromServer) -> bytes:
+def encode(message: ServerSubscriptionMessage) -> bytes:
     """The message as JSON."""
-    return b'{"%s":%s}' % (type(message).__name__.encode(), jsonio.encode(message))
+    return b'{"%s":%s}' % (type(message).__name__.encode(), json_codec.encode(message))
 
 
-def read(data: bytes) -> FromClient:
+def decode(data: bytes) -> ClientSubscriptionMessage:
     """A message of a client in JSON; `Invalid` if it is none."""
-    return understood(reading.parsed(data))
+    return decode_message(lenient_json.parse_json(data))
 
 
-def understood(given: Any, *, strict: bool = True) -> FromClient:
+def decode_message(given: Any, *, strict: bool = True) -> ClientSubscriptionMessage:
     """The message that an object with one name holds."""
     if not isinstance(given, dict) or len(given) != 1:
         raise errors.Invalid(
@@ -181,7 +181,7 @@ def understood(given: Any, *, strict: bool = True) -> FromClient:
     if unknown:
         # There is no header to tell of it, and a subscription that means less than it says goes unnoticed.
         raise errors.Invalid(f"{name} has no {unknown[0][:64]!r}; leave it out")
-    found: FromClient = message
+    found: ClientSubscriptionMessage = message
     return found
 
 
@@ -190,10 +190,12 @@ def _listing(selector: SelectorBody) -> tuple[str, int, str]:
     return selector.sort, selector.limit, selector.continue_
 
 
-def reason_of(withdrawal: Withdrawal | None) -> Reason:
+def withdraw_reason(withdrawal: OfferWithdrawal | None) -> WithdrawReason:
     if withdrawal is None:
-        return Reason("its time is over")
-    return Reason(withdrawal.reason or "withdrawn by the provider", iso(withdrawal.at), withdrawal.reclaims)
+        return WithdrawReason("its time is over")
+    return WithdrawReason(
+        withdrawal.reason or "withdrawn by the provider", iso(withdrawal.at), withdrawal.reclaims
+    )
 
 
 def differences(before: FlavorDocument, after: FlavorDocument) -> list[ModificationDetails]:
@@ -215,10 +217,10 @@ def _flat(value: Any, where: str = "") -> dict[str, str]:
             if not name[:1].islower()
             for path, text in _flat(inner, f"{where}.{name}" if where else name).items()
         }
-    return {} if value is None else {where: text_of(value)}
+    return {} if value is None else {where: xml_text(value)}
 
 
-def text_of(value: Any) -> str:
+def xml_text(value: Any) -> str:
     """As XML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them (`500m`, `8Gi`, `110`), to and from the whole numbers of a `Room`.
+"""Amounts as Kubernetes writes them (`500m`, `8Gi`, `110`), to and from the whole numbers of `Resources`.
 
 Pure. An amount that is no whole number of our units is refused, not rounded: what is bought is exact.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fractions import Fraction
+from math import ceil, floor
 from typing import Annotated, Final
 
 from msgspec import Meta
 
 from skerry.model import errors
-from skerry.model.room import MOST
+from skerry.model.resources import MAX_AMOUNT
 
 Quantity = Annotated[str, Meta(max_length=40, description="As in Kubernetes: `2`, `500m`, `8Gi`")]
 
@@ -34,9 +35,27 @@ def read(text: str, unit: Fraction, field: str) -> int:
     units = _amount(text, field) / unit
     if units.denominator != 1:
         raise errors.Invalid(f"{field}: {text[:40]!r} is finer than what is sold here", field=field)
-    if units > MOST:
+    if units > MAX_AMOUNT:
         raise errors.Invalid(f"{field}: {text[:40]!r} is more than there can be", field=field)
     return int(units)
+
+
+def at_least(text: str, unit: Fraction, field: str) -> int:
+    """The fewest whole units that are no less than this; `Invalid` if it is no quantity."""
+    return ceil(_amount(text, field) / unit)
+
+
+def at_most(text: str, unit: Fraction, field: str) -> int:
+    """The most whole units that are no more than this; `Invalid` if it is no quantity."""
+    return floor(_amount(text, field) / unit)
+
+
+def within(exact: str, least: str, most: str, unit: Fraction, field: str) -> tuple[int, int] | None:
+    """From how many to how many of `unit` these three allow, each empty or a quantity; None if no whole
+    number is within. Amounts compare as they are, in any unit."""
+    low = max([at_least(text, unit, field) for text in (exact, least) if text], default=0)
+    high = min([MAX_AMOUNT, *(at_most(text, unit, field) for text in (exact, most) if text)])
+    return (low, high) if low <= high else None
 
 
 def is_some(text: str, field: str) -> bool:

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 from skerry.kit.clock import Clock
 from skerry.model.settings import FunctionSettings
-from skerry.wire.own.limits import Slots
-from skerry.wire.serverledge.keeper import Asynchronous, Functions, Invoker, Logs
-from skerry.wire.serverledge.standing import Standing
+from skerry.transport.limits import ConcurrencyLimit
+from skerry.wire.serverledge.node_headers import NodeHeaders
+from skerry.wire.serverledge.ports import (
+    AsyncCallService,
+    FunctionLogReader,
+    FunctionService,
+    InvocationService,
+)
 
 # Streams of output under way through one server: each holds a connection.
 _MAX_STREAMS = 256
@@ -20,34 +25,34 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Serverledge:
+class ServerledgeContext:
     """The first argument of every endpoint in this room."""
 
-    functions: Functions
-    invoker: Invoker
-    asynchronous: Asynchronous
-    logs: Logs
+    functions: FunctionService
+    invoker: InvocationService
+    asynchronous: AsyncCallService
+    logs: FunctionLogReader
     settings: FunctionSettings
     clock: Clock
     url: str  # of this server
     load: Callable[[], tuple[float, float, float]]
-    standing: Standing
-    streams: Slots
+    standing: NodeHeaders
+    streams: ConcurrencyLimit
 
     @classmethod
     def of(
         cls,
-        functions: Functions,
-        invoker: Invoker,
-        asynchronous: Asynchronous,
-        logs: Logs,
+        functions: FunctionService,
+        invoker: InvocationService,
+        asynchronous: AsyncCallService,
+        logs: FunctionLogReader,
         settings: FunctionSettings,
         clock: Clock,
         *,
         node: str,
         url: str,
         load: Callable[[], tuple[float, float, float]] = os.getloadavg,
-    ) -> Serverledge:
+    ) -> ServerledgeContext:
         """`node` is the name of this node, as reports have it."""
         machine = platform.machine()
         architecture = _ARCHITECTURES.get(machine, machine)
@@ -60,6 +65,6 @@ class Serverledge:
             clock=clock,
             url=url,
             load=load,
-            standing=Standing(invoker, clock, node=node, architecture=architecture),
-            streams=Slots(_MAX_STREAMS, "streams of functions' output"),
+            standing=NodeHeaders(invoker, clock, node=node, architecture=architecture),
+            streams=ConcurrencyLimit(_MAX_STREAMS, "streams of functions' output"),
         )

@@ -12,21 +12,36 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, field
 
-from skerry.functions.continuum.coordinates import Coordinate
-from skerry.functions.invoking import PoolStatus
-from skerry.functions.registry import NewFunction
+from skerry.functions.continuum.code_replication import CodeCopies, ReplicationStatus
+from skerry.functions.coordinates import Coordinate
+from skerry.functions.invocation.invoker import PoolStatus
+from skerry.functions.registry.registry import NewFunction
 from skerry.model import errors
-from skerry.model.calls import NULL, Answer, Ask, CallState, Failure, Report
+from skerry.model.callers import Caller
+from skerry.model.calls import (
+    MAX_QOS_CLASS,
+    NULL,
+    CallFailure,
+    CallReport,
+    CallRequest,
+    CallResult,
+    CallState,
+)
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
-from skerry.model.members import Neighbour
-from skerry.model.room import MOST, Millicores
+from skerry.model.members import MemberStatus
+from skerry.model.resources import MAX_AMOUNT, Millicores
 
-_MOST_CPUS: Final = MOST / 1000
-_NOTHING: Final = Answer(0.0)
-_NO_PARAMS: Final = msgspec.Raw(NULL)
+_MOST_CPUS: Final = MAX_AMOUNT / 1000
+_NOTHING: Final = CallResult(0.0)
+_NOTHING_GIVEN: Final = msgspec.Raw(NULL)
 _OBJECT: Final = ord("{")
+_OBJECT_OR_NULL: Final[dict[str, object]] = {"type": ["object", "null"]}
+_SIGNATURE: Final = "What it takes and gives, as its author declares it: kept and given back as it is"
+_MOST_NAMES: Final = 100
+_COPIES: Final = "Members that have its code, as far as a server knows; null for an image, and at nodes"
+_COPIES_WANTED: Final = "Members that should have it: two, or one where there is no other"
 
 
 class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
@@ -55,9 +70,12 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
         bool, Meta(description="A call that may have run on a node that is lost is run again elsewhere")
     ] = False
     policy: Annotated[str, Meta(description="Where its calls run; empty: the node's setting")] = ""
+    signature: Annotated[msgspec.Raw, Meta(description=_SIGNATURE, extra_json_schema=_OBJECT_OR_NULL)] = (
+        field(default_factory=lambda: _NOTHING_GIVEN)
+    )
 
-    def new_function(self) -> NewFunction:
-        """What the registry takes; `Invalid` for what cannot even be said to it."""
+    def new_function(self, caller: Caller) -> NewFunction:
+        """What the registry takes of `caller`; `Invalid` for what cannot even be said to it."""
         if self.cpu_demand > _MOST_CPUS:
             raise errors.Invalid(f"CPUDemand must be at most {_MOST_CPUS:.0f} cores", field="CPUDemand")
         return NewFunction(
@@ -74,6 +92,8 @@ class FunctionBody(msgspec.Struct, frozen=True, rename="pascal"):
             timeout_s=self.timeout_s if self.timeout_s > 0 else None,
             is_idempotent=self.idempotent,
             policy=self.policy,
+            signature=_signature(bytes(self.signature)),
+            giver=caller.image_access,
         )
 
 
@@ -86,6 +106,16 @@ def _archive(text: str) -> bytes:
             f"TarFunctionCode is not base64 ({error}); send a tar archive in standard base64",
             field="TarFunctionCode",
         ) from None
+
+
+def _signature(given: bytes) -> str:
+    if given == NULL:
+        return ""
+    if given[0] != _OBJECT:
+        raise errors.Invalid(
+            'Signature must be an object, such as {"Inputs": [], "Outputs": []}', field="Signature"
+        )
+    return given.decode()
 
 
 def _variables(given: dict[str, str] | list[str]) -> tuple[str, ...]:
@@ -121,10 +151,12 @@ class PrewarmBody(msgspec.Struct, frozen=True, rename="pascal"):
 class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
     """A call."""
 
-    params: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["object", "null"]})] = field(
-        default_factory=lambda: _NO_PARAMS
+    params: Annotated[msgspec.Raw, Meta(extra_json_schema=_OBJECT_OR_NULL)] = field(
+        default_factory=lambda: _NOTHING_GIVEN
     )
-    qos_class: Annotated[int, Meta(ge=0, le=255)] = field(default=0, name="QoSClass")
+    qos_class: Annotated[int, Meta(description="Below 0 is 0, above 255 is 255")] = field(
+        default=0, name="QoSClass"
+    )
     qos_max_resp_t: Annotated[
         float, Meta(description="Seconds until the answer must be there; 0 or less: the node's setting")
     ] = field(default=0.0, name="QoSMaxRespT")
@@ -132,15 +164,16 @@ class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
     is_async: bool = field(default=False, name="Async")
     return_output: bool = False
 
-    def ask(self, function: str) -> Ask:
+    def ask(self, function: str) -> CallRequest:
         """The call; `Invalid` if its parameters are no object."""
         params = bytes(self.params)
         if params[0] != _OBJECT and params != NULL:
             raise errors.Invalid('body: `Params` must be an object, such as {"n": 1}', field="Params")
-        return Ask(
+        qos_class = self.qos_class
+        return CallRequest(
             function=FunctionName(function),
             params=params,
-            qos_class=self.qos_class,
+            qos_class=qos_class if 0 <= qos_class <= MAX_QOS_CLASS else MAX_QOS_CLASS if qos_class > 0 else 0,
             max_response_s=self.qos_max_resp_t if self.qos_max_resp_t > 0 else None,
             can_offload=self.can_do_offloading,
             wants_output=self.return_output,
@@ -148,11 +181,13 @@ class InvokeBody(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class FunctionCreated(msgspec.Struct, frozen=True, rename="pascal"):
-    """Its name, and what Skerry adds: what really runs it, and which version it is."""
+    """Its name, and what Skerry adds: what really runs it, which version it is, and where its code is."""
 
     created: str
     runtime: Annotated[str, Meta(description="What really runs it: `Python 3.11.2`")]
     version: int
+    copies: Annotated[int | None, Meta(description=_COPIES)]
+    copies_wanted: Annotated[int | None, Meta(description=_COPIES_WANTED)]
 
 
 class FunctionDeleted(msgspec.Struct, frozen=True, rename="pascal"):
@@ -161,13 +196,13 @@ class FunctionDeleted(msgspec.Struct, frozen=True, rename="pascal"):
     deleted: str
 
 
-class Prewarmed(msgspec.Struct, frozen=True, rename="pascal"):
+class PrewarmResult(msgspec.Struct, frozen=True, rename="pascal"):
     """How many workers it became; fewer than asked for if there is no room for more."""
 
     prewarmed: int
 
 
-class Accepted(msgspec.Struct, frozen=True, rename="pascal"):
+class AcceptedCallDocument(msgspec.Struct, frozen=True, rename="pascal"):
     """The id of an async call, for `/poll/`."""
 
     req_id: str
@@ -194,7 +229,7 @@ class ReportDocument(msgspec.Struct, frozen=True, rename="pascal"):
     timed_out: bool
 
 
-def report_document(report: Report, state: CallState | None = None) -> ReportDocument:
+def report_document(report: CallReport, state: CallState | None = None) -> ReportDocument:
     """`state` is where an async call is; without it the report is the end of the matter."""
     answer = report.answer
     failure = answer.failure
@@ -214,17 +249,17 @@ def report_document(report: Report, state: CallState | None = None) -> ReportDoc
         answer.error,
         "" if failure is None else failure.value,
         state or (CallState.DONE if failure is None else CallState.FAILED),
-        failure is Failure.TIMEOUT,
+        failure is CallFailure.TIMEOUT,
     )
 
 
 def unfinished(state: CallState, error: str = "") -> ReportDocument:
     """The document of a call that has no report (yet)."""
-    document = report_document(Report(_NOTHING, 0.0), state)
+    document = report_document(CallReport(_NOTHING, 0.0), state)
     return msgspec.structs.replace(document, success=False, error=error)
 
 
-class Coordinates(msgspec.Struct, frozen=True, rename="pascal"):
+class CoordinatesDocument(msgspec.Struct, frozen=True, rename="pascal"):
     """Where the node is among others."""
 
     vec: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -232,8 +267,8 @@ class Coordinates(msgspec.Struct, frozen=True, rename="pascal"):
     height: float = 0.00001
 
 
-def _coordinates(coordinate: Coordinate) -> Coordinates:
-    return Coordinates(coordinate.vector, coordinate.error, coordinate.height)
+def _coordinates(coordinate: Coordinate) -> CoordinatesDocument:
+    return CoordinatesDocument(coordinate.vector, coordinate.error, coordinate.height)
 
 
 class StatusDocument(msgspec.Struct, frozen=True, rename="pascal"):
@@ -248,16 +283,29 @@ class StatusDocument(msgspec.Struct, frozen=True, rename="pascal"):
     free_memory: Annotated[int, Meta(description="Also without that of idle workers")]
     total_cpu: float = field(name="TotalCPU")
     used_cpu: float = field(name="UsedCPU")
-    coordinates: Coordinates
+    coordinates: CoordinatesDocument
     load_avg: tuple[float, float, float]
     last_update_time: Annotated[int, Meta(description="Seconds since the epoch")]
     workers: Annotated[int, Meta(description="Of any state")]
     queue_length: Annotated[int, Meta(description="Calls that wait for a worker")]
+    under_replicated: Annotated[
+        tuple[str, ...],
+        Meta(description="Functions whose code has fewer copies than it should, at a server; 100 at most"),
+    ]
+    missing_code: Annotated[
+        tuple[str, ...], Meta(description="Functions whose code no member has that answers; 100 at most")
+    ]
 
 
 def status_document(
-    pool: PoolStatus, *, url: str, load: tuple[float, float, float], now: float
+    pool: PoolStatus,
+    replication: ReplicationStatus | None,
+    *,
+    url: str,
+    load: tuple[float, float, float],
+    now: float,
 ) -> StatusDocument:
+    replication = replication or ReplicationStatus()
     return StatusDocument(
         url=url,
         available_warm_containers={str(name): idle for name, idle in pool.warm.items()},
@@ -273,6 +321,8 @@ def status_document(
         last_update_time=int(now),
         workers=pool.workers,
         queue_length=pool.queue_length,
+        under_replicated=replication.under_replicated[:_MOST_NAMES],
+        missing_code=replication.missing[:_MOST_NAMES],
     )
 
 
@@ -293,7 +343,7 @@ class NeighbourDocument(msgspec.Struct, frozen=True, rename="pascal"):
     lost: Annotated[int, Meta(description="Calls of which nothing came back")]
 
 
-def neighbour_document(seen: Neighbour) -> NeighbourDocument:
+def neighbour_document(seen: MemberStatus) -> NeighbourDocument:
     member = seen.member
     return NeighbourDocument(
         node=member.name,
@@ -331,9 +381,24 @@ class FunctionDocument(msgspec.Struct, frozen=True, rename="pascal"):
     updated_at: float
     idempotent: Annotated[bool, Meta(description="A call that may have run may be run again")]
     policy: Annotated[str, Meta(description="Where its calls run; empty: the node's setting")]
+    signature: Annotated[msgspec.Raw, Meta(description=_SIGNATURE, extra_json_schema=_OBJECT_OR_NULL)]
+    copies: Annotated[int | None, Meta(description=_COPIES)]
+    copies_wanted: Annotated[int | None, Meta(description=_COPIES_WANTED)]
 
 
-def function_document(function: Function, runs: str, timeout_s: float) -> FunctionDocument:
+def created_document(function: Function, runs: str, copies: CodeCopies | None) -> FunctionCreated:
+    return FunctionCreated(
+        function.name,
+        runs,
+        function.version,
+        None if copies is None else copies.count,
+        None if copies is None else copies.wanted,
+    )
+
+
+def function_document(
+    function: Function, runs: str, timeout_s: float, copies: CodeCopies | None
+) -> FunctionDocument:
     """`timeout_s` is that of functions which name none."""
     return FunctionDocument(
         name=function.name,
@@ -353,4 +418,7 @@ def function_document(function: Function, runs: str, timeout_s: float) -> Functi
         updated_at=function.updated_at or function.created_at,
         idempotent=function.is_idempotent,
         policy=function.policy,
+        signature=msgspec.Raw(function.signature.encode() or NULL),
+        copies=None if copies is None else copies.count,
+        copies_wanted=None if copies is None else copies.wanted,
     )

@@ -10,18 +10,18 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
-from skerry.node.workers.logs import LogLine
-from skerry.wire.http.endpoints import Call, Stream, endpoint
-from skerry.wire.http.streaming import Manner
+from skerry.node.workers.function_logs import FunctionLogLine
+from skerry.transport.http.endpoints import RequestContext, StreamResponse, endpoint
+from skerry.transport.http.streaming import StreamFormat
 from skerry.wire.serverledge import functions
-from skerry.wire.serverledge.context import Serverledge
+from skerry.wire.serverledge.context import ServerledgeContext
+from skerry.wire.serverledge.error_texts import TEXT, ErrorDocument
 from skerry.wire.serverledge.functions import NamePath
-from skerry.wire.serverledge.refusals import TEXT, Message
 
 _MAX_TAIL = 1_000_000
 
 
-class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FunctionLogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which output."""
 
     follow: Annotated[bool, Meta(description="Go on with what is printed from now on")] = False
@@ -36,24 +36,26 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summary="What a function printed",
     media="text/plain",
     raises=(errors.Invalid, errors.Unavailable),
-    problem=Message,
+    problem=ErrorDocument,
     texts={404: "`Unknown function.`", 429: "Too many follow output; no text."},
     streams=True,
 )
-async def logs(room: Serverledge, call: Call, path: NamePath, query: LogsQuery) -> Stream:
+async def logs(
+    room: ServerledgeContext, call: RequestContext, path: NamePath, query: FunctionLogsQuery
+) -> StreamResponse:
     """What all its workers wrote, both streams, in the order of time; calls that returned it are here too.
 
     Where output is no longer kept, a line of its own says so. With `follow` it goes on until the function is
     deleted; an answer that breaks off is not complete.
     """
-    function = functions.known(room, path.name)
+    function = functions.require_function(room, path.name)
     async with AsyncExitStack() as undo:
         undo.enter_context(room.streams.take())
         lines = room.logs.logs(function.name, lines=query.tail, follow=query.follow)
-        return Stream(_written(lines), Manner(TEXT), undo.pop_all())
+        return StreamResponse(_written(lines), StreamFormat(TEXT), undo.pop_all())
 
 
-async def _written(lines: AsyncGenerator[LogLine, None]) -> AsyncGenerator[bytes, None]:
+async def _written(lines: AsyncGenerator[FunctionLogLine, None]) -> AsyncGenerator[bytes, None]:
     is_within_line = False
     async with aclosing(lines):
         async for line in lines:

@@ -1,1 +1,1 @@
-"""Policies: where a call runs, one module each. `choosing` finds them by name."""
+"""Policies: where a call runs, one module each. `loading` finds them by name."""

@@ -5,9 +5,10 @@ A node without a remote area, such as those of the cloud itself, runs its calls 
 
 from __future__ import annotations
 
-from skerry.functions.continuum.learning import Learnt
+from skerry.functions.continuum.call_time_model import CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, CandidateView
 from skerry.functions.continuum.policies import ranking
-from skerry.functions.continuum.views import RUN, Decision, Demand, View
+from skerry.functions.continuum.policy import RUN, RoutingDecision
 
 
 class CloudOnly:
@@ -15,7 +16,7 @@ class CloudOnly:
 
     name = "cloudonly"
 
-    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
         if not demand.may_leave:
             return RUN
         places = ranking.roomy(view.remote, demand) or ranking.least_crowded(

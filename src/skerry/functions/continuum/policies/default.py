@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from skerry.functions.continuum.learning import Learnt
-from skerry.functions.continuum.views import RUN, Decision, Demand, View
+from skerry.functions.continuum.call_time_model import CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, CandidateView
+from skerry.functions.continuum.policy import RUN, RoutingDecision
 
 
-class Default:
+class DefaultPolicy:
     """Never looks at other nodes."""
 
     name = "default"
 
-    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
         return RUN

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from skerry.functions.continuum.learning import Learnt
+from skerry.functions.continuum.call_time_model import CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, CandidateView
 from skerry.functions.continuum.policies import ranking
-from skerry.functions.continuum.views import RUN, Decision, Demand, View
+from skerry.functions.continuum.policy import RUN, RoutingDecision
 
 
 class EdgeCloud:
@@ -12,7 +13,7 @@ class EdgeCloud:
 
     name = "edgecloud"
 
-    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
         here = view.here
         if not demand.may_leave or here.has_room(demand):
             return RUN

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from skerry.functions.continuum.learning import Learnt
-from skerry.functions.continuum.views import RUN, Decision, Demand, Drop, View
+from skerry.functions.continuum.call_time_model import CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, CandidateView
+from skerry.functions.continuum.policy import RUN, RejectCall, RoutingDecision
 
-_FULL = Drop("this node has no room for it at this moment; call another one, or this one again later")
+_FULL = RejectCall("this node has no room for it at this moment; call another one, or this one again later")
 
 
 class LocalOnly:
@@ -13,7 +14,7 @@ class LocalOnly:
 
     name = "localonly"
 
-    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
+    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
         here = view.here
         # What could never run here is left to the queue, which says what it would take.
         return RUN if here.has_room(demand) or not here.could_ever_run(demand) else _FULL

@@ -18,10 +18,11 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from skerry.functions.continuum import classes as qos
-from skerry.functions.continuum.classes import QosClass
-from skerry.functions.continuum.learning import Learnt
-from skerry.functions.continuum.views import RUN, Decision, Demand, Drop, Offload, Place, View
+from skerry.functions import qos
+from skerry.functions.continuum.call_time_model import CallTimeModel
+from skerry.functions.continuum.candidates import CallDemand, Candidate, CandidateView
+from skerry.functions.continuum.policy import RUN, Offload, RejectCall, RoutingDecision
+from skerry.functions.qos import QosClass
 from skerry.model.ids import NodeId
 
 _EXPLORES = 64  # every so many calls one goes where the least is known
@@ -34,7 +35,7 @@ _INSTANT_S = 1e-6  # what is left of a deadline that is over, so that one can st
 _CROWDS_OUT = 0.5  # of its time: others wait for what is left of it, which is half, on average
 
 
-class Option(Struct, frozen=True, gc=False):
+class ScoredCandidate(Struct, frozen=True, gc=False):
     """A place, and what comes of it if the call goes there."""
 
     worth: float  # what is to be expected, less what others lose
@@ -42,7 +43,7 @@ class Option(Struct, frozen=True, gc=False):
     work: float  # core-seconds; memory counts as the cores that have no use without it
     known: float
     has_room: bool
-    place: Place
+    place: Candidate
 
 
 class QosAware:
@@ -57,8 +58,8 @@ class QosAware:
         self._utility = 0.0  # of a call, on average of late
         self._work = 0.0  # of a call, likewise
 
-    def decide(self, demand: Demand, view: View, learnt: Learnt) -> Decision:
-        qos_class = qos.of_call(self._classes, demand.qos_class)
+    def decide(self, demand: CallDemand, view: CandidateView, learnt: CallTimeModel) -> RoutingDecision:
+        qos_class = qos.class_of_call(self._classes, demand.qos_class)
         deadline_s = qos_class.deadline_s
         if demand.deadline_s is not None:
             deadline_s = max(_INSTANT_S, min(deadline_s, demand.deadline_s))
@@ -71,7 +72,7 @@ class QosAware:
         if best.worth <= 0.0:
             free = [option for option in options if option.has_room]
             if not free:
-                return Drop(_reason(qos_class, deadline_s, best))
+                return RejectCall(_reason(qos_class, deadline_s, best))
             best = max(free, key=_by_worth)  # there it is in nobody's way
         self._count += 1
         if self._count % _EXPLORES == 0:
@@ -79,8 +80,13 @@ class QosAware:
         return RUN if best.place.is_here else _offload(best, options, view.here)
 
     def _options(
-        self, demand: Demand, view: View, learnt: Learnt, utility: float, deadline_s: float
-    ) -> list[Option]:
+        self,
+        demand: CallDemand,
+        view: CandidateView,
+        learnt: CallTimeModel,
+        utility: float,
+        deadline_s: float,
+    ) -> list[ScoredCandidate]:
         price = _CROWDS_OUT * self._utility / self._work if self._work else 0.0
         crowding = self._crowding
         if len(crowding) > _PLACES:
@@ -101,14 +107,14 @@ class QosAware:
             cores = demand.memory * place.cpus_total / place.memory_total
             work = busy_s * (cores if cores > demand.cpu else demand.cpu)
             worth = utility * (in_time - haste) - price * crowded * work
-            options.append(Option(worth, in_time, work, prediction.known, has_room, place))
+            options.append(ScoredCandidate(worth, in_time, work, prediction.known, has_room, place))
         return options
 
 
 _by_worth = attrgetter("worth")
 
 
-def _reason(qos_class: QosClass, deadline_s: float, best: Option) -> str:
+def _reason(qos_class: QosClass, deadline_s: float, best: ScoredCandidate) -> str:
     return (
         f"all nodes are busy with calls worth more, or none would answer it in {deadline_s:g} s (class "
         f"{qos_class.name}; the best chance is {best.in_time:.0%}); call again later, with more time or in "
@@ -116,14 +122,14 @@ def _reason(qos_class: QosClass, deadline_s: float, best: Option) -> str:
     )
 
 
-def _least_known(options: Sequence[Option], best: Option) -> Option:
+def _least_known(options: Sequence[ScoredCandidate], best: ScoredCandidate) -> ScoredCandidate:
     """Where the least is known, among those that have room and are about as good as the best."""
     enough = _AFFORDS * best.in_time
     fair = [option for option in options if option.has_room and option.in_time >= enough]
     return min(fair, key=lambda option: option.known, default=best)
 
 
-def _offload(best: Option, options: list[Option], here: Place) -> Decision:
+def _offload(best: ScoredCandidate, options: list[ScoredCandidate], here: Candidate) -> RoutingDecision:
     """To the best, then to the next ones that are worth it, and at last here if that is."""
     others = sorted((option for option in options if option.worth > 0.0), key=_by_worth, reverse=True)
     tried = [option.place.node for option in others if option is not best]

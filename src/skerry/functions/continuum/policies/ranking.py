@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from skerry.functions.continuum.views import RUN, Decision, Demand, Offload, Place
+from skerry.functions.continuum.candidates import CallDemand, Candidate
+from skerry.functions.continuum.policy import RUN, Offload, RoutingDecision
 
 _TRIED = 4  # places, at most, before a call ends up here: each that is away costs it a time-out
 
 
-def able(places: Iterable[Place], demand: Demand) -> list[Place]:
+def able(places: Iterable[Candidate], demand: CallDemand) -> list[Candidate]:
     """Those that are up and large enough."""
     return [place for place in places if place.is_up and place.could_ever_run(demand)]
 
 
-def roomy(places: Iterable[Place], demand: Demand) -> list[Place]:
+def roomy(places: Iterable[Candidate], demand: CallDemand) -> list[Candidate]:
     """Those that have room now, and the best of them first.
 
     A warm worker saves a start, which takes longer than any way within an area; then the nearest, and among
@@ -26,12 +27,12 @@ def roomy(places: Iterable[Place], demand: Demand) -> list[Place]:
     )
 
 
-def least_crowded(places: Iterable[Place]) -> list[Place]:
+def least_crowded(places: Iterable[Candidate]) -> list[Candidate]:
     """Where the fewest wait for what there is first; then the nearest."""
     return sorted(places, key=lambda place: (place.waiting / max(place.cpus_total, 0.001), place.rtt_s))
 
 
-def offload(places: list[Place], here: Place) -> Decision:
+def offload(places: list[Candidate], here: Candidate) -> RoutingDecision:
     """To the first of these, then to the next ones, and at last here."""
     names = [place.node for place in places[:_TRIED] if not place.is_here]
     return Offload(names[0], (*names[1:], here.node)) if names else RUN

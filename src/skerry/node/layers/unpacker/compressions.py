@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from skerry.node.layers.unpacker import faults, zstd_steps
-from skerry.node.layers.unpacker.faults import Fault
+from skerry.node.layers.unpacker import errors, zstd_blocks
+from skerry.node.layers.unpacker.errors import UnpackError
 
 Decompress = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 MAGIC_BYTES: Final = 6
 _GZIP: Final = (b"\x1f\x8b",)
-_ZSTD: Final = (zstd_steps.FRAME, *zstd_steps.SKIPPED)
+_ZSTD: Final = (zstd_blocks.FRAME, *zstd_blocks.SKIPPED)
 _REFUSED: Final = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
@@ -39,19 +39,20 @@ class _Member(Protocol):
     def unused_data(self) -> bytes: ...
 
 
-Member = TypeVar("Member", bound=_Member)
+CompressedMember = TypeVar("CompressedMember", bound=_Member)
 
 
 def choose(first: bytes) -> Decompress:
-    """How to read a stream that begins with `first`. Raises Fault for what layers are not compressed with."""
+    """How to read a stream that begins with `first`. Raises UnpackError for what layers are not compressed
+    with."""
     if first.startswith(_GZIP):
         return _gzip()
     if first.startswith(_ZSTD):
         return _zstd()
     for magic, name in _REFUSED.items():
         if first.startswith(magic):
-            raise Fault(
-                faults.REFUSED, f"the layer is compressed with {name}; it may be gzip, zstd or a plain tar"
+            raise UnpackError(
+                errors.REFUSED, f"the layer is compressed with {name}; it may be gzip, zstd or a plain tar"
             )
     return iter
 
@@ -84,31 +85,33 @@ def _zstd() -> Decompress:
         except zstandard.ZstdError as error:
             raise _damaged("zstd", error) from error
 
-    return lambda chunks: _members("zstd", _ZSTD, decompressor.decompressobj, feed, zstd_steps.steps(chunks))
+    return lambda chunks: _members("zstd", _ZSTD, decompressor.decompressobj, feed, zstd_blocks.steps(chunks))
 
 
 def _members(
     name: str,
     magics: tuple[bytes, ...],
-    begin: Callable[[], Member],
-    feed: Callable[[Member, bytes], Iterator[bytes]],
+    begin: Callable[[], CompressedMember],
+    feed: Callable[[CompressedMember, bytes], Iterator[bytes]],
     chunks: Iterator[bytes],
 ) -> Iterator[bytes]:
-    member: Member | None = None
+    member: CompressedMember | None = None
     for chunk in chunks:
         rest = chunk
         while rest:
             if member is None:
                 if not any(rest.startswith(magic[: len(rest)]) for magic in magics):
-                    raise Fault(faults.MALFORMED, f"something follows the {name} data that is no part of it")
+                    raise UnpackError(
+                        errors.MALFORMED, f"something follows the {name} data that is no part of it"
+                    )
                 member = begin()
             yield from feed(member, rest)
             if not member.eof:
                 break
             rest, member = member.unused_data, None
     if member is not None:
-        raise Fault(faults.MALFORMED, f"the {name} data ends too early: the layer was cut off")
+        raise UnpackError(errors.MALFORMED, f"the {name} data ends too early: the layer was cut off")
 
 
-def _damaged(name: str, error: Exception) -> Fault:
-    return Fault(faults.MALFORMED, f"the {name} data is damaged: {error}")
+def _damaged(name: str, error: Exception) -> UnpackError:
+    return UnpackError(errors.MALFORMED, f"the {name} data is damaged: {error}")

@@ -11,8 +11,8 @@ import os
 import resource
 from typing import Final
 
-from skerry.node.launcher import kernel
-from skerry.node.layers.unpacker import filters
+from skerry.node.kernel import syscalls
+from skerry.node.layers.unpacker import seccomp
 
 # By number: chown, dac_override, fowner, fsetid, sys_admin, mknod, setfcap. The fifth is what the kernel asks
 # for trusted.* attributes; whatever else it is good for, the filter does not let through.
@@ -31,7 +31,7 @@ def enter(root: int) -> None:
     os.chroot(".")
     if root != ROOT:
         os.dup2(root, ROOT, inheritable=False)
-    kernel.close_from(ROOT + 1)
+    syscalls.close_from(ROOT + 1)
     os.umask(0)
     for kind, most in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
@@ -39,6 +39,6 @@ def enter(root: int) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (most, most))
-    kernel.set_capabilities(_CAPABILITIES)
-    kernel.set_no_new_privileges()
-    kernel.Filter(filters.unpacking_filter()).install()
+    syscalls.set_capabilities(_CAPABILITIES)
+    syscalls.set_no_new_privileges()
+    syscalls.SeccompFilter(seccomp.unpacking_filter()).install()

@@ -13,32 +13,32 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
-from skerry.node.launcher import kernel
-from skerry.node.layers.unpacker import compressions, confinement, faults
-from skerry.node.layers.unpacker.faults import Fault
-from skerry.node.layers.unpacker.feeds import Feed
-from skerry.node.layers.unpacker.pipelines import Pipeline, Source
-from skerry.node.layers.unpacker.tars import Tar
-from skerry.node.layers.unpacker.trees import Tree
+from skerry.node.kernel import syscalls
+from skerry.node.layers.unpacker import compressions, confinement, errors
+from skerry.node.layers.unpacker.byte_feed import ByteFeed
+from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.node.layers.unpacker.layer_writer import LayerWriter
+from skerry.node.layers.unpacker.pipeline import CompressedInput, DecompressionPipeline
+from skerry.node.layers.unpacker.tar_reader import TarReader
 
 _TELL_EVERY_S: Final = 0.5
 
 
 def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) -> NoReturn:
     """Unpack into the folder open as `root`, for the process `agent`, what hashes to `diff_id` if given."""
-    kernel.set_name(b"skerry-unpack")
-    kernel.set_parent_death_signal(signal.SIGKILL)
+    syscalls.set_name(b"skerry-unpack")
+    syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != agent:
         os._exit(1)
     try:
-        source = Source(0)
-        pipeline = Pipeline(source, compressions.choose(source.magic))
+        source = CompressedInput(0)
+        pipeline = DecompressionPipeline(source, compressions.choose(source.magic))
         _confine(root)
         answer = _unpack(pipeline, diff_id, most_bytes, most_files)
-    except Fault as fault:
+    except UnpackError as fault:
         answer = {"fault": fault.kind, "message": fault.message}
     except MemoryError:
-        answer = {"fault": faults.TOO_LARGE, "message": "the layer takes more memory than unpacking may use"}
+        answer = {"fault": errors.TOO_LARGE, "message": "the layer takes more memory than unpacking may use"}
     _tell(answer)
     os._exit(0)  # without waiting for the thread that reads, or for memory to be tidied up
 
@@ -47,8 +47,8 @@ def _confine(root: int) -> None:
     try:
         confinement.enter(root)
     except (OSError, LookupError) as error:
-        raise Fault(
-            faults.BROKEN,
+        raise UnpackError(
+            errors.BROKEN,
             f"the process that unpacks layers cannot be confined ({error}): run the node as root",
         ) from error
 
@@ -65,7 +65,9 @@ class _Progress:
             _tell({"bytes": bytes_in, "files": files})
 
 
-def _unpack(pipeline: Pipeline, diff_id: str, most_bytes: int, most_files: int) -> dict[str, Any]:
+def _unpack(
+    pipeline: DecompressionPipeline, diff_id: str, most_bytes: int, most_files: int
+) -> dict[str, Any]:
     progress = _Progress()
 
     def chunks() -> Iterator[bytes]:
@@ -74,9 +76,9 @@ def _unpack(pipeline: Pipeline, diff_id: str, most_bytes: int, most_files: int) 
             yield chunk
 
     pipeline.start()
-    feed = Feed(chunks(), most_bytes)
-    tar = Tar(feed)
-    tree = Tree(confinement.ROOT, most_files)
+    feed = ByteFeed(chunks(), most_bytes)
+    tar = TarReader(feed)
+    tree = LayerWriter(confinement.ROOT, most_files)
     try:
         for entry in tar.entries():
             tree.apply(entry, tar.content)
@@ -89,15 +91,15 @@ def _unpack(pipeline: Pipeline, diff_id: str, most_bytes: int, most_files: int) 
     return {"diff_id": digest, "bytes": feed.bytes, "files": tree.files}
 
 
-def _check_is_whole(digest: str, diff_id: str, tar: Tar) -> None:
+def _check_is_whole(digest: str, diff_id: str, tar: TarReader) -> None:
     """A digest proves that nothing is missing; without one, only the mark at the end does."""
     if diff_id and digest != diff_id:
-        raise Fault(
-            faults.MALFORMED,
+        raise UnpackError(
+            errors.MALFORMED,
             f"the layer is not what the image says: its digest is {digest} and should be {diff_id}",
         )
     if not diff_id and not tar.has_end:
-        raise Fault(faults.MALFORMED, "the layer has no end: it was cut off")
+        raise UnpackError(errors.MALFORMED, "the layer has no end: it was cut off")
 
 
 def _tell(line: dict[str, Any]) -> None:

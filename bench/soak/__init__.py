@@ -1,0 +1,1 @@
+"""`make soak`: campaigns that try to make Skerry lose, double or leave something."""

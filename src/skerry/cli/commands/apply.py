@@ -1,0 +1,230 @@
+"""`skerry apply`: make what a server keeps as a file says.
+
+What is to be done is first worked out in full, which `--dry-run` shows, and then done step by step. A step
+that fails ends it; the next run goes on with what is left. What the file does not name is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from skerry.cli import client, object_kinds
+from skerry.cli import output as printing
+from skerry.cli.object_kinds import INSTANCE, WORKLOAD, JsonObject, ObjectKind
+
+if TYPE_CHECKING:
+    from skerry.cli.manifests import ApplyManifest, ManifestObject, ManifestReplicas
+    from skerry.model.workloads import InstanceSpec
+
+_DONE: Final = {"create": "created", "change": "changed", "delete": "deleted", "keep": "unchanged:"}
+
+
+class ApplyStep(NamedTuple):
+    """One thing to do, or to leave as it is."""
+
+    verb: str  # a key of `_DONE`
+    kind: ObjectKind
+    name: str
+    why: str = ""
+    act: Callable[[], Any] = lambda: None
+
+    def shown(self, *, is_done: bool) -> str:
+        verb = _DONE[self.verb] if is_done or self.verb == "keep" else f"would {self.verb}"
+        return f"{verb} {self.kind.word} {self.name}{f' ({self.why})' if self.why else ''}"
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--file",
+    type=click.File("rb"),
+    required=True,
+    metavar="FILE",
+    help="The file; - is standard input.",
+)
+@click.option("--dry-run", is_flag=True, help="Check the file and show what would be done; change nothing.")
+@click.option(
+    "--rollout",
+    type=click.Choice(["rolling", "none"]),
+    default="rolling",
+    show_default=True,
+    help="Whether instances of a workload that changes are replaced, one after the other.",
+)
+@object_kinds.namespace
+@client.options
+@printing.option
+def apply(
+    server: client.ApiClient,
+    file: IO[bytes],
+    dry_run: bool,
+    rollout: str,
+    namespace: str | None,
+    output: str,
+) -> None:
+    """Make workloads and instances as a FILE in YAML says.
+
+    What is not there is created, what differs is changed, and the same file again changes nothing. What a
+    FILE leaves out of a workload or an instance is the default; workloads and instances that it does not name
+    are left alone.
+
+    \b
+      namespace: shop                       # of all in the file; or with -n
+      workloads:
+        - name: web
+          image: docker.io/library/nginx:1.27
+          environment: {MODE: fast}
+          resources: {cpu: 500, memory: 256, disk: 1}    # thousandths of a core, MB, GB
+          restart: on-failure               # or always, never
+          constraints: [zone=edge]
+      instances:
+        - workload: web                     # of a workload, so many
+          count: 3
+        - name: cache                       # or of its own
+          image: docker.io/library/redis:7
+          ports: ["6379:6379"]              # of the node : in the instance
+
+    \b
+      skerry apply -f shop.yaml --dry-run
+      skerry apply -f shop.yaml
+    """
+    from skerry.cli import manifests
+
+    done = []
+    manifest = manifests.read(file)
+    for step in list(plan(server, manifest, _where(file.name, manifest, namespace), rollout)):
+        if not dry_run:
+            step.act()
+        done.append({"do": step.verb, "kind": step.kind.word, "name": step.name, "why": step.why})
+        if output != "json":
+            click.echo(step.shown(is_done=not dry_run))
+    if output == "json":
+        printing.as_json({"steps": done})
+
+
+def _where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
+    """The namespace that all of it is in."""
+    from skerry.model.ids import DEFAULT_NAMESPACE
+
+    said = manifest.namespace
+    if said and namespace not in (None, said):
+        raise click.UsageError(
+            f"{file} is for the namespace '{said}', not for '{namespace}'; leave out --namespace and unset "
+            "SKERRY_NAMESPACE, or change the file."
+        )
+    return said or namespace or DEFAULT_NAMESPACE
+
+
+def plan(
+    server: client.ApiClient, manifest: ApplyManifest, namespace: str, rollout: str
+) -> Iterator[ApplyStep]:
+    """What is to be done, in an order in which it can be: workloads before their instances."""
+    from skerry.cli.manifests import ManifestReplicas
+
+    found = {one.name: _workload(server, one.name, namespace) for one in manifest.workloads}
+    for wanted in manifest.workloads:
+        yield _workload_step(server, wanted, namespace, found[wanted.name], rollout)
+    for one in manifest.instances:
+        if isinstance(one, ManifestReplicas):
+            is_new = one.workload in found and found[one.workload] is None
+            workload = None if is_new else object_kinds.find(server, WORKLOAD, one.workload, namespace)
+            yield from _copy_steps(server, one, namespace, workload)
+        else:
+            yield from _instance_steps(server, one, namespace)
+
+
+def _workload_step(
+    server: client.ApiClient, wanted: ManifestObject, namespace: str, there: JsonObject | None, rollout: str
+) -> ApplyStep:
+    if there is None:
+        act = partial(server.put, "workload", body=wanted.body, namespace=namespace)
+        return ApplyStep("create", WORKLOAD, wanted.name, "", act)
+    changed = _changed(wanted.spec, there)
+    if not changed:
+        return ApplyStep("keep", WORKLOAD, wanted.name)
+    act = partial(server.patch, "workload", there["id"], body=wanted.body, rollout=rollout)
+    return ApplyStep("change", WORKLOAD, wanted.name, changed, act)
+
+
+def _instance_steps(server: client.ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:
+    create = partial(server.put, "instance", body=wanted.body, namespace=namespace)
+    there_are = _staying(server, name=wanted.name, namespace=namespace)
+    called = [one for one in there_are if one["workload_id"] is None]
+    if len(called) > 1:
+        ids = ", ".join(one["id"] for one in called)
+        raise click.ClickException(
+            f"Several instances are called '{wanted.name}', so which one is meant cannot be told: {ids}. "
+            "Delete those that are too many with 'skerry delete instance ID'."
+        )
+    if not called:
+        yield ApplyStep("create", INSTANCE, wanted.name, "", create)
+        return
+    [there] = called
+    changed = _changed(wanted.spec, there)
+    if there["status"] == "FAILED" or (there["status"] == "TERMINATED" and changed):
+        yield _deletion(server, there, f"it is {there['status']}")
+        yield ApplyStep("create", INSTANCE, wanted.name, changed, create)
+    elif changed:
+        act = partial(server.patch, "instance", there["id"], body=wanted.body)
+        yield ApplyStep("change", INSTANCE, wanted.name, changed, act)
+    else:
+        yield ApplyStep("keep", INSTANCE, wanted.name)
+
+
+def _copy_steps(
+    server: client.ApiClient, wanted: ManifestReplicas, namespace: str, workload: JsonObject | None
+) -> Iterator[ApplyStep]:
+    """Failed ones are replaced, and of those that are too many the youngest go."""
+    there = _staying(server, workload=workload["id"], namespace=namespace) if workload else []
+    failed = [one for one in there if one["status"] == "FAILED"]
+    good = [one for one in there if one["status"] != "FAILED"]
+    for one in failed:
+        yield _deletion(server, one, "it is FAILED")
+    for one in good[wanted.number :]:
+        yield _deletion(server, one, f"{wanted.number} are wanted")
+    for number, _ in enumerate(good[: wanted.number], 1):
+        yield ApplyStep("keep", INSTANCE, wanted.workload, f"{number} of {wanted.number}")
+    for number in range(len(good) + 1, wanted.number + 1):
+        body = {"workload_name": wanted.workload}
+        act = partial(server.put, "instance", body=body, namespace=namespace)
+        yield ApplyStep("create", INSTANCE, wanted.workload, f"{number} of {wanted.number}", act)
+
+
+def _deletion(server: client.ApiClient, one: JsonObject, why: str) -> ApplyStep:
+    return ApplyStep("delete", INSTANCE, one["id"], why, partial(server.delete, "instance", one["id"]))
+
+
+def _workload(server: client.ApiClient, name: str, namespace: str) -> JsonObject | None:
+    try:
+        found: JsonObject = server.get("workload", name, namespace=namespace)
+    except client.ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+    if found["name"] != name:
+        raise click.ClickException(
+            f"'{name}' is the id of the workload {found['name']}; choose another name."
+        )
+    return found
+
+
+def _staying(server: client.ApiClient, **filters: str) -> list[JsonObject]:
+    return [
+        one for one in object_kinds.everything(server, INSTANCE, **filters) if one["desired"] != "DESTROYED"
+    ]
+
+
+def _changed(wanted: InstanceSpec, there: JsonObject) -> str:
+    """Which parts differ, with commas between."""
+    from skerry.cli import manifests
+
+    present = manifests.spec_of(there)
+    names = {"uri": "image", "room": "resources"}
+    return ", ".join(
+        names.get(field, field)
+        for field in wanted.__struct_fields__
+        if getattr(wanted, field) != getattr(present, field)
+    )

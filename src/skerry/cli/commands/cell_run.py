@@ -1,0 +1,84 @@
+"""`skerry cell run`: a program in a cell of its own that is gone afterwards, however it ends.
+
+The cell is freed when the program ends, when it cannot be started, and on SIGINT, SIGTERM and SIGHUP. Only a
+`kill -9` of this command leaves it behind; then `skerry cell list` shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skerry.cli import log_output, message_format, node_socket, signal_handler
+
+if TYPE_CHECKING:
+    from skerry.transport.proto.cells_grpc import CellServiceStub
+    from skerry.transport.proto.cells_pb2 import AllocateRequest, Exit, StartRequest
+
+
+async def run(door: node_socket.NodeSocket, cell: AllocateRequest, start: StartRequest) -> int:
+    """The exit code of the program, as a shell tells it: 128 and the signal if one ended it or us."""
+    async with node_socket.reached(door, node_socket.cells) as stub:
+        with signal_handler.SignalHandler() as signals:
+            try:
+                with node_socket.explain_node_errors(door):
+                    await stub.Allocate(cell, timeout=node_socket.CALL_S)
+                    await stub.Start(start, timeout=node_socket.CALL_S)
+                return await _attend(door, stub, start, signals)
+            finally:
+                await _free(door, stub, cell.cell)
+
+
+async def _attend(
+    door: node_socket.NodeSocket,
+    stub: CellServiceStub,
+    start: StartRequest,
+    signals: signal_handler.SignalHandler,
+) -> int:
+    program = asyncio.ensure_future(_to_the_end(door, stub, start))
+    try:
+        either: tuple[asyncio.Future[Any], ...] = (program, signals.first)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if program.done():
+            return program.result()
+        # What the program says while it is asked to end is still shown.
+        await _free(door, stub, start.cell)
+        return 128 + signals.first.result()
+    finally:
+        program.cancel()
+        await asyncio.gather(program, return_exceptions=True)
+
+
+async def _to_the_end(door: node_socket.NodeSocket, stub: CellServiceStub, start: StartRequest) -> int:
+    """Show the output, which ends when the program does, and say how that was."""
+    from skerry.transport.proto.cells_pb2 import LogsRequest, WaitRequest
+
+    logs = LogsRequest(cell=start.cell, executable=start.executable, follow=True)
+    copying = log_output.LogCopy(stub.Logs, logs)
+    await log_output.retry_while_unreachable(door, copying.run)
+    ended = WaitRequest(cell=start.cell, executable=start.executable)
+    [reply] = await log_output.retry_while_unreachable(door, lambda: stub.Wait(ended))
+    return _code(reply.exit, copying.lost)
+
+
+async def _free(door: node_socket.NodeSocket, stub: CellServiceStub, cell: str) -> None:
+    """Free the cell if it is there; a failure is told and hides nothing else."""
+    from skerry.transport.proto.cells_pb2 import FreeRequest
+
+    try:
+        with node_socket.explain_node_errors(door):
+            await stub.Free(FreeRequest(cell=cell), timeout=node_socket.CALL_S)
+    except click.ClickException as error:
+        if not (isinstance(error, node_socket.NodeError) and error.status == "NOT_FOUND"):
+            click.echo(
+                f"The cell {cell} may still be there: {error.message} 'skerry cell free {cell}' removes it.",
+                err=True,
+            )
+
+
+def _code(how: Exit, lost: int) -> int:
+    if how.oom:
+        click.echo("Killed for using more memory than the cell may have.", err=True)
+    return log_output.code_after(message_format.exit_code(how), lost)

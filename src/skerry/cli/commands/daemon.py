@@ -1,0 +1,219 @@
+"""`skerry up`, `skerry server` and `skerry node --join`: the verbs that become a daemon.
+
+They read the settings, then hand over to `skerry.daemon`, which is imported only then. The verb `node` itself
+is in `skerry.cli.commands.nodes`, with those that look after nodes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skerry.cli import output as printing
+from skerry.cli import paths
+from skerry.cli.options import option_group
+
+if TYPE_CHECKING:
+    from skerry.daemon.process import ReadyDocument
+    from skerry.model.invitations import JoinCredentials
+    from skerry.model.settings import Settings
+
+
+common = option_group(
+    click.option(
+        "--data",
+        metavar="DIR",
+        help="Data folder. [default: /var/lib/skerry as root, else ~/.local/share/skerry]",
+    ),
+    click.option("--ready-file", metavar="FILE", help="Write this JSON file once everything serves."),
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
+    click.option("--config", metavar="FILE", help="TOML file with settings. [env: SKERRY_CONFIG]"),
+    click.option(
+        "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Any setting of docs/settings.md."
+    ),
+)
+
+socket = click.option(
+    "--socket", metavar="PATH", help="gRPC socket. [default: /var/run/aurae/aurae.sock as root]"
+)
+
+listeners = option_group(
+    click.option(
+        "--http", metavar="HOST:PORT", help="HTTP; port 0 is any free one. [default: 127.0.0.1:1323]"
+    ),
+    click.option("--grpc", metavar="HOST:PORT", help="gRPC. [default: the host of --http, port 50052]"),
+    click.option(
+        "--socket", metavar="PATH", help="gRPC socket. [default: /var/run/aurae/aurae.sock as root]"
+    ),
+    click.option(
+        "--tls", is_flag=True, default=None, help="Serve HTTPS; needed on any address but loopback."
+    ),
+    click.option(
+        "--store", metavar="URL", help="sqlite, or etcd://HOST:PORT[,HOST:PORT...]. [default: sqlite]"
+    ),
+)
+
+
+@click.command()
+@listeners
+@common
+def up(**given: Any) -> None:
+    """Start everything on this machine: control plane and node in one process.
+
+    Listens on loopback only, keeps its state in the data folder, and stops on Ctrl-C or SIGTERM. Starting it
+    again after any kind of end goes on from where it was. Without root it serves what needs no root and says
+    what is missing.
+    """
+    _run("up", given)
+
+
+@click.command()
+@listeners
+@common
+def server(**given: Any) -> None:
+    """Start the control plane alone; machines join it with 'skerry node'.
+
+    To be reached by other machines it needs an address of its own and TLS. Then, on this machine, make an
+    invitation for each machine that is to join:
+
+    \b
+      skerry server --http 0.0.0.0:1323 --tls
+      skerry token create --role node
+
+    gRPC, which nodes connect to, listens on the same host (port 50052) unless --grpc says otherwise. The
+    server's certificate is good for its host name and all of its addresses, and is renewed when those change.
+    """
+    _run("server", given)
+
+
+joining = option_group(
+    click.option(
+        "--join",
+        metavar="INVITATION",
+        help="Line from 'skerry token create --role node'; '-' reads it from standard input, '@FILE' from a "
+        "file. Or the URL of a server (of several, with commas), with --token. [env: SKERRY_NODE_JOIN]",
+    ),
+    click.option(
+        "--token",
+        metavar="TEXT",
+        envvar="SKERRY_TOKEN",
+        help="Join token, if --join is a URL. [env: SKERRY_TOKEN]",
+    ),
+    click.option("--name", metavar="NAME", help="Name of this node for people. [default: the host name]"),
+    click.option(
+        "--http", metavar="HOST:PORT", help="Functions over HTTP, for this machine alone. [default: none]"
+    ),
+    socket,
+    common,
+)
+
+
+def join(token: str | None, **given: Any) -> None:
+    """Make this machine a node, for `skerry node`; `given` are the options of `joining`."""
+    _run("node", {**given, "node_http": given["http"], "http": None}, token=token)
+
+
+_KEYS = {
+    "http": "http.listen",
+    "grpc": "grpc.listen",
+    "socket": "grpc.socket",
+    "tls": "http.tls",
+    "store": "store.url",
+    "log_level": "log.level",
+    "join": "node.join",
+    "name": "node.name",
+    "node_http": "node.http",
+}
+
+
+def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
+    from skerry.cli import settings as reading
+
+    flags: dict[str, Any] = {}
+    for assignment in given.pop("assignments"):
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes KEY=VALUE, not '{assignment}'")
+        flags[key.strip()] = value
+    ready_file = given.pop("ready_file")
+    data = given.pop("data")
+    config = given.pop("config")
+    flags |= {_KEYS[name]: value for name, value in given.items() if value is not None}
+    if data:
+        flags["data"] = data
+    settings = reading.load(flags, config)
+    folder = paths.data_folder(settings.data)
+    settings, admission = _admission(settings, token or "")
+
+    from skerry.daemon import process
+    from skerry.model import errors
+
+    try:
+        code = process.run(
+            role, settings, folder, ready_file=ready_file, admission=admission, announce=_announce
+        )
+    except errors.SkerryError as error:
+        raise click.ClickException(error.message) from None
+    sys.exit(code)
+
+
+def _admission(settings: Settings, token: str) -> tuple[Settings, JoinCredentials]:
+    """Take an invitation apart, wherever it was given, so that no secret stays in the settings."""
+    from msgspec.structs import replace
+
+    from skerry.model.invitations import Invitation, JoinCredentials, MalformedInvitation, is_invitation
+
+    join = _read_join(settings.node.join)
+    try:
+        if is_invitation(join):
+            invited = Invitation.parse(join)
+            join, admission = ",".join(invited.urls), JoinCredentials(invited.token, invited.fingerprint)
+        elif is_invitation(token):  # instead of the token in it
+            invited = Invitation.parse(token)
+            join, admission = (
+                join or ",".join(invited.urls),
+                JoinCredentials(invited.token, invited.fingerprint),
+            )
+        else:
+            admission = JoinCredentials(token)
+    except MalformedInvitation as error:
+        raise click.ClickException(f"--join: {error}") from None
+    return replace(settings, node=replace(settings.node, join=join)), admission
+
+
+def _read_join(given: str) -> str:
+    """What --join says: itself, or what it names."""
+    if given == "-":
+        return sys.stdin.readline().strip()
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"--join: the file {given[1:]} cannot be read: {error}") from None
+
+
+def _announce(ready: ReadyDocument) -> None:
+    """Tell a person at a terminal that it is up and what to try next."""
+    if not sys.stdout.isatty():
+        return
+    printing.styled(f"Skerry is up (process {ready.pid}).", bold=True)
+    if ready.joined:
+        click.echo(f"  {ready.joined}")
+    for name, value in (
+        ("http", ready.http),
+        ("grpc", ready.grpc),
+        ("socket", ready.socket),
+        ("plain", ready.plain and f"{ready.plain} (buyers without credentials)"),
+        ("data", ready.data),
+    ):
+        if value:
+            click.echo(f"  {name:<7} {value}")
+    for sentence in ready.lacking:
+        printing.styled(f"  lacks   {sentence}", fg="yellow")
+    for sentence in ready.warnings:
+        printing.styled(f"  warning {sentence}", fg="yellow")
+    click.echo("Try 'skerry status' in another terminal. Ctrl-C stops it.")

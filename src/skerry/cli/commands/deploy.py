@@ -1,0 +1,190 @@
+"""`skerry fn deploy`: code on this machine becomes a function on the server, new or anew."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+
+from skerry.cli import client, container_options, function_calls, function_package, image_references
+from skerry.cli import output as printing
+from skerry.cli.function_calls import JsonObject
+from skerry.cli.function_package import EntryPoint, FunctionPackage
+
+_CUSTOM: Final = "custom"
+_MEMORY: Final = 128
+
+
+@click.command()
+@click.argument("path", metavar="[PATH]", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option("--name", metavar="NAME", default="", help="What to call it.  [default: as the file]")
+@click.option(
+    "--handler",
+    metavar="MODULE.FUNCTION",
+    default="",
+    help="What is called.  [default: 'handler', or the only function]",
+)
+@click.option(
+    "--runtime", metavar="NAME", default="", help="Such as python or nodejs.  [default: as the code]"
+)
+@click.option("--image", metavar="IMAGE", default="", help="An image that answers POST /invoke on port 8080.")
+@click.option(
+    "--memory",
+    metavar="MB",
+    type=click.IntRange(min=1),
+    help=f"Memory of each worker, at most.  [default: {_MEMORY}]",
+)
+@click.option(
+    "--cpu",
+    metavar="MILLI",
+    type=click.IntRange(min=0),
+    help="Thousandths of a processor for each worker, at most; 0 for no limit.  [default: no limit]",
+)
+@click.option(
+    "--concurrency", metavar="N", type=click.IntRange(min=1), help="Calls at once in a worker.  [default: 1]"
+)
+@container_options.environment
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    type=printing.Duration(),
+    help="How long a call may take: 0.5s, 2m.  [default: the node's]",
+)
+@click.option("--network", type=click.Choice(["bridge", "none"]), help="none: it reaches nobody.")
+@click.option("--policy", metavar="NAME", help="Where its calls run.  [default: as each node's settings say]")
+@click.option(
+    "--idempotent/--not-idempotent",
+    default=None,
+    help="Whether a call that may have run may be run again.  [default: it may not]",
+)
+@client.options_or_node
+@printing.option
+def deploy(
+    server: client.ApiClient,
+    path: Path | None,
+    name: str,
+    handler: str,
+    runtime: str,
+    image: str,
+    memory: int | None,
+    cpu: int | None,
+    concurrency: int | None,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
+    timeout: float | None,
+    network: str | None,
+    policy: str | None,
+    idempotent: bool | None,
+    output: str,
+) -> None:
+    """Deploy a function from a file, a folder or a tar archive; or from an image.
+
+    PATH is a .py or .js file, a folder with the code and what it needs beside it, or a .tar that is sent as
+    it is. Of a folder all is sent but .git, __pycache__ and the like. The code is loaded once before this
+    command ends, so what cannot be loaded is told now.
+
+    If there is a function of that name it is updated: calls that run may end, and none that starts later runs
+    the old code. What is not said stays as it was then; -e adds to its environment.
+
+    \b
+      skerry fn deploy hello.py
+      skerry fn deploy --name shop --handler cart.total --memory 256 -e RATE=0.2 ./shop
+      skerry fn deploy --network none --timeout 5s thumbnail.js
+      skerry fn deploy --name sums --image oci-archive:sums.tar
+    """
+    if (path is None) == (not image):
+        raise click.UsageError("Give the code of the function, or --image with an image; one of the two.")
+    package = function_package.pack(path) if path is not None else None
+    name = name or (package.name if package is not None else _name_of(image))
+    before = function_calls.find(server, name)
+    entry = _entry(package, before, handler, runtime)
+    given: JsonObject = {
+        "MemoryMB": memory,
+        "CPUDemand": None if cpu is None else cpu / 1000 or -1.0,
+        "MaxConcurrency": concurrency,
+        "TimeoutS": timeout,
+        "Network": network,
+        "Policy": policy,
+        "Idempotent": idempotent,
+        "Signature": None,  # of whoever registered it by the API
+    }
+    wish = {
+        "MemoryMB": _MEMORY,
+        **{key: before[key] for key in given if before is not None and key in before},
+        **{key: value for key, value in given.items() if value is not None},
+        "Name": name,
+        "Runtime": entry.runtime,
+        "Handler": entry.handler,
+        "CustomImage": image_references.resolve(image) if image else "",
+        "Environment": _environment(before, container_options.variables(env, env_file)),
+        "TarFunctionCode": base64.b64encode(package.archive).decode() if package is not None else "",
+    }
+    with (
+        function_calls.explain_call_errors(name),
+        function_calls.print_if_slow(f"{name}: is loaded once, to see that it can be"),
+    ):
+        made = server.post("create" if before is None else "update", body=wish, timeout=None)
+    if output == "json":
+        printing.as_json({**made, "Updated": before is not None, "Bytes": _size(package)})
+        return
+    click.echo(f"{_done(made, before)}: {_told(wish, made, package)}")
+    if (made.get("Copies") or 0) < (made.get("CopiesWanted") or 0):
+        click.echo(
+            "Its code is on one member only: no other could be reached. It is copied when one can be.",
+            err=True,
+        )
+    click.echo(f"Call it with 'skerry fn invoke {name}'.", err=True)
+
+
+def _entry(
+    package: FunctionPackage | None, before: JsonObject | None, handler: str, runtime: str
+) -> EntryPoint:
+    """What is said comes first, then what was so before and can still be, then what the code looks like."""
+    if package is None:
+        return EntryPoint(_CUSTOM, handler)
+    kept = before["Handler"] if before is not None and before["Runtime"] != _CUSTOM else ""
+    for chosen in filter(None, (handler, kept)):
+        if found := function_package.runtime_of(package, chosen):
+            return EntryPoint(runtime or found, chosen)
+    if handler:
+        if not runtime:
+            raise click.UsageError(
+                f"No file of '{handler}' is in what is sent; say --runtime, or mend --handler."
+            )
+        return EntryPoint(runtime, handler)
+    guessed = function_package.guess(package)
+    return EntryPoint(runtime or guessed.runtime, guessed.handler)
+
+
+def _environment(before: JsonObject | None, given: list[str]) -> list[str]:
+    kept = before["Environment"] if before is not None else []
+    return list({each.partition("=")[0]: each for each in (*kept, *given)}.values())
+
+
+def _name_of(image: str) -> str:
+    """The last word of a reference, without its tag."""
+    _, _, path = image_references.resolve(image).partition("@")[0].rstrip("/").rpartition("/")
+    return re.sub(r"[^A-Za-z0-9._-]", "-", path.partition(":")[0].removesuffix(".tar")) or image
+
+
+def _done(made: JsonObject, before: JsonObject | None) -> str:
+    return (
+        f"deployed {made['Created']}"
+        if before is None
+        else f"updated {made['Created']} to version {made['Version']}"
+    )
+
+
+def _told(wish: JsonObject, made: JsonObject, package: FunctionPackage | None) -> str:
+    if package is None:
+        return f"{wish['CustomImage']}, {wish['MemoryMB']}MB"
+    files = f"{len(package.files)} file{'' if len(package.files) == 1 else 's'}"
+    size = printing.size(_size(package))
+    return f"{wish['Handler']}, {made['Runtime']}, {wish['MemoryMB']}MB; {files}, {size}"
+
+
+def _size(package: FunctionPackage | None) -> int:
+    return 0 if package is None else len(package.archive)

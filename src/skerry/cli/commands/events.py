@@ -1,0 +1,91 @@
+"""`skerry events`: what happened, from the server's event stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import click
+
+from skerry.cli import client
+from skerry.cli import output as printing
+
+
+class ServerSentEvent(NamedTuple):
+    """One server-sent event."""
+
+    id: str
+    kind: str
+    data: str
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on and show what happens; end with Ctrl-C.")
+@click.option(
+    "--kind", metavar="KIND[,KIND...]", help="Only these: a noun (token) or a whole kind (token.created)."
+)
+@click.option("--after", metavar="ID", help="Only what came after this event; every event has an id.")
+@client.options
+@printing.option
+def events(server: client.ApiClient, follow: bool, kind: str | None, after: str | None, output: str) -> None:
+    """Show what happened, oldest first.
+
+    With --output json each line is one event, with the id that --after takes. A broken connection is taken
+    up again where it ended.
+    """
+    last = after or "0"
+    while True:
+        lines = server.stream(
+            "events", kind=kind, follow=str(follow).lower(), headers={"Last-Event-ID": last}
+        )
+        try:
+            for told in parse(lines):
+                last = told.id or last
+                click.echo(_line(told, output))
+            if not follow:
+                return
+        except client.IncompleteReply:
+            if not follow:
+                raise
+        # The server ended the stream or went away. It resumes exactly; if nothing answers, that is the end.
+        time.sleep(1.0)
+
+
+def parse(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
+    """Server-sent events out of a stream of lines; comments (heartbeats) are passed over."""
+    told = ServerSentEvent("", "message", "")
+    for line in lines:
+        if not line:
+            if told.data:
+                yield told
+            told = ServerSentEvent("", "message", "")
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "id":
+            told = told._replace(id=value)
+        elif name == "event":
+            told = told._replace(kind=value)
+        elif name == "data":
+            told = told._replace(data=f"{told.data}\n{value}" if told.data else value)
+
+
+def _line(told: ServerSentEvent, output: str) -> str:
+    event = client.parse_object(told.data)
+    if output == "json":
+        return json.dumps({"id": told.id, **event}, ensure_ascii=False)
+    if "at" not in event:
+        return f"{told.kind}: {told.data}"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
+    extra = " ".join(f"{key}={value}" for key, value in event.get("data", {}).items())
+    parts = [
+        when,
+        event["kind"].ljust(20),
+        event["subject"],
+        f"by {event['actor']}",
+        event.get("reason", ""),
+        extra,
+    ]
+    return "  ".join(part for part in parts if part)

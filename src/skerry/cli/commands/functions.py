@@ -1,0 +1,323 @@
+"""`skerry fn`: functions, from a file on this machine to a call.
+
+The verbs speak Serverledge's API to a server, with what Skerry adds to it. `deploy` is in `deploy`,
+parameters and reports are `function_calls`'.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from skerry.cli import client, function_calls
+from skerry.cli import output as printing
+from skerry.cli.commands import deploy
+from skerry.cli.function_calls import JsonObject
+from skerry.cli.options import AliasGroup, raw
+
+_COLUMNS: Final = ("name", "runs", "handler", "memory", "cpu", "at once", "version", "age")
+
+
+@click.group(cls=AliasGroup, aliases={"create": "deploy", "ls": "list", "rm": "delete", "call": "invoke"})
+def fn() -> None:
+    """Deploy functions and call them.
+
+    A function is code with a handler. It runs when it is called, in a worker that is kept for a while.
+
+    \b
+      def handler(params, context):                 hello.py
+          return {"hello": params["name"]}
+
+    \b
+      skerry fn deploy hello.py
+      skerry fn invoke hello -p name:world
+      skerry fn logs -f hello
+      skerry fn delete hello
+    """
+
+
+fn.add_command(deploy.deploy)
+
+
+@fn.command(name="list")
+@click.option("-q", "--quiet", is_flag=True, help="Names only; quick also if there are very many.")
+@client.options_or_node
+@printing.option
+def list_(server: client.ApiClient, quiet: bool, output: str) -> None:
+    """List functions."""
+    with function_calls.explain_call_errors(""):
+        names = server.get_list("function")
+        if quiet:
+            printing.as_json(names) if output == "json" else _show_names(names)
+            return
+        with function_calls.print_if_slow(
+            f"{len(names)} functions are looked at one by one; -q shows names only"
+        ):
+            found = [one for name in names if (one := function_calls.find(server, name)) is not None]
+    if output == "json":
+        printing.as_json({"count": len(found), "functions": found})
+        return
+    printing.table(_COLUMNS, [_row(one) for one in found])
+
+
+@fn.command()
+@click.argument("name", metavar="FUNCTION")
+@client.options_or_node
+@printing.option
+def describe(server: client.ApiClient, name: str, output: str) -> None:
+    """Show all that is known of a function, but its code."""
+    one = function_calls.require_function(server, name)
+    with function_calls.explain_call_errors(name):
+        warm = server.get("status")["AvailableWarmContainers"].get(one["Name"], 0)
+    if output == "json":
+        printing.as_json({**one, "Warm": warm})
+        return
+    printing.table(("what", "is"), [(what, text) for what, text in _facts(one, warm) if text])
+
+
+@fn.command()
+@click.argument("name", metavar="FUNCTION")
+@click.option(
+    "-p",
+    "--param",
+    "given",
+    multiple=True,
+    metavar="NAME:VALUE",
+    help="A parameter: a text, or with NAME:=JSON anything, as in n:=3; repeatable.",
+)
+@click.option(
+    "-j",
+    "--json",
+    "document",
+    metavar="FILE|-|JSON",
+    help="All parameters, as one JSON object; - is standard input.",
+)
+@click.option("-a", "--async", "is_async", is_flag=True, help="Print the id of the call and do not wait.")
+@click.option("--wait", is_flag=True, help="With --async: wait for the result all the same.")
+@click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
+@click.option(
+    "-c",
+    "--class",
+    "qos_class",
+    metavar="N",
+    type=click.IntRange(0, 255),
+    default=0,
+    show_default=True,
+    help="Class of the call: where calls wait, each class has its share.",
+)
+@click.option(
+    "--resptime",
+    metavar="DURATION",
+    type=printing.Duration(),
+    help="A call that is not answered in this time is ended.  [default: the function's]",
+)
+@raw
+@client.options_or_node
+@printing.option
+def invoke(
+    server: client.ApiClient,
+    name: str,
+    given: tuple[str, ...],
+    document: str | None,
+    is_async: bool,
+    wait: bool,
+    printed: bool,
+    qos_class: int,
+    resptime: float | None,
+    output: str,
+) -> None:
+    """Call a function and print what it returns, as JSON.
+
+    If it fails, its traceback and what it printed are on standard error and the exit code is 1. With --output
+    json the whole report is printed, with times.
+
+    \b
+      skerry fn invoke hello -p name:world
+      skerry fn invoke sum -p numbers:=[1,2,3]
+      skerry fn invoke resize --json request.json
+      echo '{"n": 3}' | skerry fn invoke square --json -
+      skerry fn invoke report --async --wait
+    """
+    if wait and not is_async:
+        raise click.UsageError("--wait goes with --async; without it the result is waited for anyway.")
+    body = function_calls.body(
+        function_calls.params(given, document),
+        QoSClass=qos_class,
+        QoSMaxRespT=resptime or -1.0,
+        Async=is_async,
+        ReturnOutput=printed or output == "json",
+    )
+    with function_calls.print_if_slow(f"{name}: runs"):
+        reply = function_calls.call(server, name, body)
+    if is_async and not wait:
+        printing.as_json(reply) if output == "json" else click.echo(reply["ReqId"])
+        return
+    report = function_calls.result(server, reply["ReqId"]) if is_async else reply
+    function_calls.show(name, report, output, with_printed=printed)
+
+
+@fn.command()
+@click.argument("request", metavar="ID")
+@click.option("--wait", is_flag=True, help="Wait until it is done.")
+@click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
+@raw
+@client.options_or_node
+@printing.option
+def poll(server: client.ApiClient, request: str, wait: bool, printed: bool, output: str) -> None:
+    """Print the result of an async call; ID is what 'skerry fn invoke --async' printed.
+
+    The exit code is 1 if it failed, or is not done yet: --output json tells them apart, by its State.
+    """
+    report = function_calls.result(server, request) if wait else function_calls.poll_call(server, request)
+    if report["State"] in function_calls.PENDING:
+        if output == "json":
+            printing.as_json(report)
+        raise function_calls.FunctionCallFailed(
+            f"{request} is {report['State']}. Ask again later, or wait for it with --wait."
+        )
+    function_calls.show(request, report, output, with_printed=printed)
+
+
+@fn.command()
+@click.argument("name", metavar="FUNCTION")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it prints; end with Ctrl-C.")
+@click.option(
+    "-n",
+    "--tail",
+    metavar="LINES",
+    type=click.IntRange(min=0),
+    help="Of what is there, only so many lines at the end.",
+)
+@raw
+@client.options_or_node
+def logs(server: client.ApiClient, name: str, follow: bool, tail: int | None) -> None:
+    """Show what the workers of a function have printed, all of them in the order of time."""
+    lines = None if tail is None else str(tail)
+    with function_calls.explain_call_errors(name):
+        for data in server.output("function", name, "logs", follow=str(follow).lower(), tail=lines):
+            click.echo(data, nl=False)
+
+
+@fn.command()
+@click.argument("name", metavar="FUNCTION")
+@click.argument("count", metavar="[COUNT]", type=click.IntRange(min=0), default=1)
+@click.option("--pull", is_flag=True, help="Look for a newer image first.")
+@client.options_or_node
+@printing.option
+def prewarm(server: client.ApiClient, name: str, count: int, pull: bool, output: str) -> None:
+    """Have COUNT workers ready, 1 if it is not given, so that the next calls need not wait for one to start.
+
+    With 0 only what a start needs is fetched, such as an image. The exit code is 1 if there is no room for as
+    many.
+    """
+    wish = {"Function": name, "Instances": count, "ForceImagePull": pull}
+    with (
+        function_calls.explain_call_errors(name),
+        function_calls.print_if_slow(f"{name}: workers are started"),
+    ):
+        reply = server.post("prewarm", body=wish, timeout=None)
+    made = int(reply["Prewarmed"])
+    if output == "json":
+        printing.as_json(reply)
+    else:
+        click.echo(f"{made} ready" if count else "fetched")
+    if made < count:
+        raise click.ClickException(f"{name}: there is no room for more than {made} of {count} workers.")
+
+
+@fn.command()
+@click.argument("names", metavar="FUNCTION...", nargs=-1, required=True)
+@client.options_or_node
+def delete(server: client.ApiClient, names: tuple[str, ...]) -> None:
+    """Delete functions. Calls that run may end; later ones are refused."""
+    with client.ErrorCollector() as failures:
+        for name in names:
+            with failures.told(), function_calls.explain_call_errors(name):
+                click.echo(f"deleted {server.post('delete', body={'Name': name})['Deleted']}")
+
+
+@fn.command()
+@client.options_or_node
+@printing.option
+def neighbours(server: client.ApiClient, output: str) -> None:
+    """Show the other nodes that take calls, as the server sees them.
+
+    A call that has no room where it arrives may run at one of them, as `functions.policy` says.
+    """
+    seen = server.get("neighbours")
+    if output == "json":
+        printing.as_json(seen)
+        return
+    rows = [
+        (
+            one["Node"],
+            one["Area"],
+            one["Address"],
+            "up" if one["Up"] else "down",
+            "-" if one["RTT"] is None else f"{one['RTT'] * 1000:.1f}ms",
+            f"{one['AvailableMemMB']}MB",
+            f"{one['AvailableCPUs']:g}",
+            str(one["QueueLength"]),
+            str(one["Done"]),
+            str(one["Refused"] + one["Lost"]),
+        )
+        for one in seen
+    ]
+    printing.table(
+        ("node", "area", "address", "state", "away", "memory", "cpus", "waiting", "done", "failed"), rows
+    )
+
+
+def _show_names(names: list[str]) -> None:
+    for name in names:
+        click.echo(name)
+
+
+def _row(one: JsonObject) -> tuple[str, ...]:
+    return (
+        one["Name"],
+        one["Runs"],
+        one["Handler"] or one["CustomImage"],
+        f"{one['MemoryMB']}MB",
+        _cpu(one) or "-",
+        str(one["MaxConcurrency"]),
+        str(one["Version"]),
+        printing.age(one["UpdatedAt"]),
+    )
+
+
+def _cpu(one: JsonObject) -> str:
+    return f"{one['CPUDemand'] * 1000:.0f}m" if one["CPUDemand"] > 0 else ""
+
+
+def _copies(one: JsonObject) -> str:
+    """Of its code."""
+    return (
+        "" if one.get("Copies") is None else f"{one['Copies']}, of {one['CopiesWanted']} that there should be"
+    )
+
+
+def _facts(one: JsonObject, warm: int) -> list[tuple[str, str]]:
+    return [
+        ("name", one["Name"]),
+        ("runtime", one["Runtime"]),
+        ("runs", one["Runs"]),
+        ("handler", one["Handler"]),
+        ("image", one["CustomImage"]),
+        ("code", one["Code"] or ""),
+        ("copies", _copies(one)),
+        ("memory", f"{one['MemoryMB']}MB"),
+        ("cpu", _cpu(one) or "no limit"),
+        ("at once", f"{one['MaxConcurrency']} in a worker"),
+        # Values may be secrets, and screens are seen; json has them.
+        ("environment", " ".join(each.partition("=")[0] for each in one["Environment"])),
+        ("network", one["Network"]),
+        ("timeout", f"{one['TimeoutS']:g}s"),
+        ("policy", one["Policy"] or "the node's"),
+        ("run again", "if it may have run" if one["Idempotent"] else "never"),
+        ("version", str(one["Version"])),
+        ("ready", f"{warm} idle"),
+        ("deployed", printing.ago(one["CreatedAt"])),
+        ("updated", printing.ago(one["UpdatedAt"]) if one["Version"] > 1 else ""),
+    ]

@@ -1,0 +1,129 @@
+"""`skerry image`: the images on this machine.
+
+The verbs talk to the node over its unix socket (`node_socket`); how far a pull has come is shown by
+`pull_progress`. gRPC is imported by the verbs when they run, never by this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from skerry.cli import image_references, message_format, node_socket, pull_progress
+from skerry.cli import output as printing
+from skerry.cli.options import AliasGroup
+
+if TYPE_CHECKING:
+    from skerry.transport.proto import containers_pb2 as pb
+    from skerry.transport.proto.containers_grpc import ImageServiceStub
+
+
+@click.group(cls=AliasGroup, aliases={"ls": "list", "rm": "remove"})
+def image() -> None:
+    """Fetch, list and remove images on this machine.
+
+    An image comes from a registry or from files:
+
+    \b
+      example.org/team/web:1.2      a registry; 'web' alone is docker.io/library/web:latest
+      example.org/web@sha256:...    exactly this one
+      oci:PATH[:TAG]                a folder in the OCI layout
+      oci-archive:FILE              a tar of one
+      docker-archive:FILE           what 'docker save' writes
+      rootfs:PATH                   a folder or a tarball that is the root file system
+    """
+
+
+@image.command()
+@click.argument("reference", metavar="IMAGE")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id.")
+@node_socket.options
+@printing.option
+def pull(door: node_socket.NodeSocket, reference: str, quiet: bool, output: str) -> None:
+    """Fetch an image, or see whether its name leads to a newer one.
+
+    With --output json each line is one object: how far it has come, and last the image.
+
+    \b
+      skerry image pull docker.io/library/nginx:1.27
+      skerry image pull localhost:5000/web
+      skerry image pull oci-archive:web.tar
+    """
+    from skerry.transport.proto.containers_pb2 import PullRequest
+
+    request = PullRequest(reference=image_references.resolve(reference))
+
+    async def pulling(stub: ImageServiceStub) -> pb.Image:
+        with pull_progress.show_progress(output, quiet=quiet) as show:
+            return (await pull_progress.run_with_progress(stub.Pull, request, show)).image
+
+    told = node_socket.call_node(door, node_socket.images, pulling)
+    if output == "json":
+        printing.as_json_line({"image": message_format.message_to_dict(told)})
+    elif quiet:
+        click.echo(told.id)
+    else:
+        click.echo(f"pulled {reference}: {pull_progress.short(told.id)}, {printing.size(told.bytes)}")
+
+
+@image.command(name="list")
+@node_socket.options
+@printing.option
+def list_images(door: node_socket.NodeSocket, output: str) -> None:
+    """List images, one line for each of their names."""
+    from skerry.transport.proto.containers_pb2 import ListImagesRequest
+
+    found = node_socket.call_node(
+        door, node_socket.images, lambda stub: stub.List(ListImagesRequest(), timeout=node_socket.CALL_S)
+    )
+    printing.show(
+        {"images": [message_format.message_to_dict(each) for each in found]},
+        output,
+        columns=("image", "id", "size", "platform", "pulled"),
+        rows=lambda value: [
+            (
+                name,
+                pull_progress.short(each["id"]),
+                printing.size(each["bytes"]),
+                each["platform"],
+                printing.ago(each["pulled_at"]),
+            )
+            for each in value["images"]
+            for name in each["names"] or ["none"]
+        ],
+    )
+
+
+@image.command()
+@click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
+@node_socket.options
+def remove(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
+    """Remove images, by name or by the beginning of an id.
+
+    An image goes with its last name. One that a container is made from stays.
+    """
+    from skerry.transport.proto.containers_pb2 import RemoveImageRequest
+
+    async def removing(stub: ImageServiceStub, name: str) -> str:
+        request = RemoveImageRequest(image=image_references.resolve(name))
+        reply = await stub.Remove(request, timeout=node_socket.CALL_S)
+        return f"removed {name}, freed {printing.size(reply.bytes_freed)}"
+
+    node_socket.call_node_each(door, node_socket.images, names, removing)
+
+
+@image.command()
+@node_socket.options
+@printing.option
+def prune(door: node_socket.NodeSocket, output: str) -> None:
+    """Remove what no image with a name and no container needs."""
+    from skerry.transport.proto.containers_pb2 import CollectRequest
+
+    reply = node_socket.call_node(
+        door, node_socket.images, lambda stub: stub.Collect(CollectRequest(), timeout=node_socket.CALL_S)
+    )
+    if output == "json":
+        printing.as_json({"bytes_freed": reply.bytes_freed})
+    else:
+        click.echo(f"freed {printing.size(reply.bytes_freed)}")

@@ -1,0 +1,116 @@
+"""`skerry market peers`: the clouds that this one may buy from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from skerry.cli import client, market_options
+from skerry.cli import output as printing
+from skerry.cli.market_options import JsonObject
+from skerry.cli.options import DefaultCommandGroup
+
+_MAX_CA = 32768
+
+
+@click.group(cls=DefaultCommandGroup, default="list", aliases={"ls": "list", "rm": "remove"})
+def peers() -> None:
+    """Name the clouds to buy from; without a COMMAND, list them.
+
+    A peer is known by its id on the market, which its own 'skerry market' shows: whatever it signs must be
+    signed by that. Ask its operator for it, and not the network.
+
+    \b
+      skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --ca north.pem
+      skerry market peers
+      skerry market peers remove north
+    """
+
+
+@peers.command(name="list")
+@client.options
+@printing.option
+def list_(server: client.ApiClient, output: str) -> None:
+    """List peers, and how each was last found.
+
+    \b
+      skerry market peers
+      skerry market peers list -o json
+    """
+    printing.show(
+        server.get("market", "peers"),
+        output,
+        columns=("name", "url", "cloud", "answers", "why"),
+        rows=lambda value: [_row(one) for one in value["peers"]],
+    )
+
+
+@peers.command()
+@click.argument("name", metavar="NAME")
+@click.argument("address", metavar="URL")
+@click.option("--cloud", required=True, metavar="ID", help="Its id: key. and what follows.")
+@click.option(
+    "--ca",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="CA certificate of the peer, PEM.  [default: those of the system]",
+)
+@client.options_without_ca
+@printing.option
+def add(server: client.ApiClient, name: str, address: str, cloud: str, ca: Path | None, output: str) -> None:
+    """Add a peer, or say anew where it is; then ask it for its offers.
+
+    \b
+      skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --ca north.pem
+    """
+    wish = {"url": address, "cloud": cloud, "ca": "" if ca is None else _read(ca)}
+    server.put("market", "peers", name, body=wish)
+    found = server.get("market", "offers", peer=name)
+    added: JsonObject = server.get("market", "peers", name)
+    if output == "json":
+        printing.as_json(added)
+        return
+    click.echo(f"added {name}")
+    if found["failures"]:
+        click.echo(f"It does not answer yet: {found['failures'][0]['message']}", err=True)
+    else:
+        count = len(found["offers"])
+        click.echo(f"It answers, with {count} offer{'' if count == 1 else 's'}.", err=True)
+
+
+@peers.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@client.options
+@printing.option
+def remove(server: client.ApiClient, names: tuple[str, ...], output: str) -> None:
+    """Remove peers; contracts with them must be released first.
+
+    \b
+      skerry market peers remove north
+    """
+    with client.ErrorCollector() as failures:
+        for name in names:
+            with failures.told():
+                server.delete("market", "peers", name)
+                market_options.print_result({"removed": name}, f"removed {name}", output)
+
+
+def _row(one: JsonObject) -> tuple[str, ...]:
+    match one["is_reached"]:
+        case None:
+            answers = "not asked yet"
+        case True:
+            took = "" if one["latency_s"] is None else f", in {one['latency_s'] * 1000:.0f}ms"
+            answers = f"{printing.ago(one['at'])}{took}"
+        case _:
+            answers = f"no, {printing.ago(one['at'])}"
+    return one["name"], one["url"], one["cloud"], answers, one["message"]
+
+
+def _read(ca: Path) -> str:
+    try:
+        with ca.open() as opened:
+            return opened.read(_MAX_CA + 1)  # the server says so if it is too long
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--ca {ca} cannot be read: {error}") from None

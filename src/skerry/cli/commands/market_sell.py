@@ -1,0 +1,286 @@
+"""The selling side of `skerry market`: flavors put up and withdrawn, and where their capacity is."""
+
+from __future__ import annotations
+
+import click
+
+from skerry.cli import client, market_options
+from skerry.cli import output as printing
+from skerry.cli.market_options import JsonObject
+
+_PARTS = ("capacity", "free", "held", "sold")
+_RUNS_OUT = ("held", "expired")  # a hold that was bought or cancelled does so no more
+
+
+@click.command()
+@market_options.amounts
+@click.option("--price", required=True, metavar="AMOUNT", help="Of all of it, for each period: 0.10.")
+@click.option(
+    "--currency",
+    required=True,
+    metavar="CODE",
+    type=market_options.CurrencyParam(),
+    help="ISO 4217, as in EUR.",
+)
+@click.option(
+    "--period", default="PT1H", show_default=True, metavar="DURATION", help="ISO 8601: PT1H, P1D, P1M."
+)
+@click.option(
+    "--cpu-min", metavar="CORES", type=click.IntRange(min=0), default=0, help="The least part of its cores."
+)
+@click.option(
+    "--cpu-step", metavar="CORES", type=click.IntRange(min=0), default=0, help="Parts grow in steps of this."
+)
+@click.option(
+    "--memory-min", metavar="MB", type=click.IntRange(min=0), default=0, help="The least part of its memory."
+)
+@click.option(
+    "--memory-step", metavar="MB", type=click.IntRange(min=0), default=0, help="Parts grow in steps of this."
+)
+@click.option(
+    "--max-count",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many may be taken together: whole ones, or equal parts.",
+)
+@click.option(
+    "--stock",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many of it there are, if it is sold whole.",
+)
+@click.option("--location", metavar="TEXT", default="", help="Where it is, for buyers to choose by.")
+@click.option("--architecture", metavar="TEXT", default="", help="Of its processors: amd64, arm64.")
+@click.option("--id", "name", metavar="TEXT", default="", help="Name of the flavor.  [default: made up]")
+@client.options
+@printing.option
+def sell(
+    server: client.ApiClient,
+    cpu: int,
+    memory: int,
+    disk: int,
+    price: str,
+    currency: str,
+    period: str,
+    cpu_min: int,
+    cpu_step: int,
+    memory_min: int,
+    memory_step: int,
+    max_count: int,
+    stock: int,
+    location: str,
+    architecture: str,
+    name: str,
+    output: str,
+) -> None:
+    """Put capacity up for sale, and print the flavor's id.
+
+    It is sold whole, unless a minimum or a step says in which parts. Offers that follow the nodes need no
+    'sell': the setting market.sell_percent makes them.
+
+    \b
+      skerry market sell --cpu 8 --memory 16384 --price 0.10 --currency EUR \\
+          --cpu-min 1 --cpu-step 1 --memory-min 512 --memory-step 512
+      skerry market sell --id small --cpu 2 --memory 4096 --price 3 --currency EUR --period P1D --stock 4
+    """
+    wish = {
+        "id": name,
+        "cpu": cpu,
+        "memory": memory,
+        "disk": disk,
+        "price": price,
+        "currency": currency,
+        "period": period,
+        "cpu_min": cpu_min,
+        "cpu_step": cpu_step,
+        "memory_min": memory_min,
+        "memory_step": memory_step,
+        "max_count": max_count,
+        "stock": stock,
+        "location": location,
+        "architecture": architecture,
+    }
+    made: JsonObject = server.post("market", "flavors", body=wish)
+    if output == "json":
+        printing.as_json(made)
+        return
+    parts = "whole" if made["parts"] is None else "in parts"
+    cost = f"{market_options.price(made['price'])} for each {made['price']['period']}"
+    click.echo(
+        f"{market_options.format_resources(made['room'], made['stock'])}, {parts}, at {cost}", err=True
+    )
+    if made["warning"]:
+        click.echo(f"Warning: {made['warning']}", err=True)
+    click.echo(made["id"])
+
+
+@click.command()
+@click.argument("flavor", metavar="FLAVOR")
+@click.argument("price", metavar="AMOUNT")
+@click.option(
+    "--currency",
+    metavar="CODE",
+    type=market_options.CurrencyParam(),
+    help="ISO 4217, as in EUR.  [default: as it is]",
+)
+@click.option("--period", metavar="DURATION", help="ISO 8601: PT1H, P1D, P1M.  [default: as it is]")
+@client.options
+@printing.option
+def reprice(
+    server: client.ApiClient, flavor: str, price: str, currency: str | None, period: str | None, output: str
+) -> None:
+    """Ask another price for all of a flavor. Holds keep theirs, and contracts until they are renewed.
+
+    \b
+      skerry market reprice small 0.12
+    """
+    body = {"price": price, "currency": currency or "", "period": period or ""}
+    changed: JsonObject = server.patch("market", "flavors", flavor, body=body)
+    cost = f"{market_options.price(changed['price'])} for each {changed['price']['period']}"
+    market_options.print_result(changed, f"{flavor} is at {cost}", output)
+
+
+@click.command()
+@click.argument("flavors", metavar="FLAVOR...", nargs=-1, required=True)
+@click.option("--reclaim", is_flag=True, help="Take its contracts back, too, each after its notice.")
+@click.option("--reason", metavar="TEXT", default="", help="A word on why; buyers are told.")
+@client.options
+@printing.option
+def withdraw(
+    server: client.ApiClient, flavors: tuple[str, ...], reclaim: bool, reason: str, output: str
+) -> None:
+    """Offer flavors no longer. Contracts run to their end, unless they are reclaimed.
+
+    What follows a node is offered again; cordon the node instead.
+
+    \b
+      skerry market withdraw small
+      skerry market withdraw small --reclaim --reason 'needed at home'
+    """
+    asked = {"reclaim": str(reclaim).lower(), "reason": reason or None}
+    with client.ErrorCollector() as failures:
+        for flavor in flavors:
+            with failures.told():
+                gone: JsonObject = server.delete("market", "flavors", flavor, **asked)
+                left = (
+                    f"; {market_options.format_resources(gone['sold'])} of it is sold"
+                    if any(gone["sold"].values())
+                    else ""
+                )
+                market_options.print_result(gone, f"withdrew {flavor}{left}", output)
+                if gone["node"]:
+                    click.echo(
+                        f"It follows the node {gone['node']}, and is offered again while that takes work and "
+                        f"market.sell_percent says so; 'skerry node cordon {gone['node']}' ends that.",
+                        err=True,
+                    )
+
+
+@click.command()
+@click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
+@click.option("--reason", metavar="TEXT", default="", help="A word on why; its buyer is told.")
+@client.options
+@printing.option
+def reclaim(server: client.ApiClient, contracts: tuple[str, ...], reason: str, output: str) -> None:
+    """Take back what was sold. The buyer is told, and has the notice of the contract to move its work.
+
+    \b
+      skerry market reclaim 01m7h3n5... --reason 'needed at home'
+    """
+    with client.ErrorCollector() as failures:
+        for contract in contracts:
+            with failures.told():
+                told = server.post("market", "contracts", contract, "reclaim", body={"reason": reason})
+                ends = "ends" if told["ended_at"] is None else "ended"
+                market_options.print_result(
+                    told, f"{contract} {ends} {market_options.format_end(told)}", output
+                )
+
+
+@click.command()
+@client.options
+@printing.option
+def ledger(server: client.ApiClient, output: str) -> None:
+    """Show where the capacity of each flavor is, and whether it adds up: free + held + sold = capacity.
+
+    It is checked against every hold and every contract. The exit code is 1 if it does not add up, which
+    would be a fault of Skerry's.
+
+    \b
+      skerry market ledger
+    """
+    found = _whole(server)
+    if output == "json":
+        printing.as_json(found)
+    else:
+        rows = [row for account in found["flavors"] for row in _rows(account)]
+        printing.table(("flavor", "of", *_PARTS, "state"), rows)
+    if not found["is_balanced"]:
+        wrong = [f"{flavor}: {'; '.join(why)}" for flavor, why in found["wrong"].items()]
+        raise click.ClickException("It does not add up. " + " ".join(wrong))
+    if output != "json":
+        click.echo("It adds up: free + held + sold = capacity.")
+
+
+@click.command()
+@market_options.limit
+@client.options
+@printing.option
+def holds(server: client.ApiClient, limit: int, output: str) -> None:
+    """Show what buyers hold of our flavors: live ones first, then those that ended not long ago.
+
+    A hold becomes a contract if it is bought in time, and is over if not.
+
+    \b
+      skerry market holds
+    """
+    found, count = market_options.first_items(server, "holds", limit)
+    printing.show(
+        {"count": count, "holds": found},
+        output,
+        columns=("id", "flavor", "buyer", "room", "price", "period", "expires", "state"),
+        rows=lambda value: [_hold(one) for one in value["holds"]],
+    )
+    market_options.print_remaining_count(limit, count)
+
+
+def _whole(server: client.ApiClient) -> JsonObject:
+    """The ledger, page by page."""
+    whole: JsonObject = {}
+    cursor: str | None = None
+    while not whole or cursor is not None:
+        page = server.get("market", "ledger", cursor=cursor)
+        cursor = page["cursor"]
+        del page["cursor"]
+        whole = {**page, "flavors": [*whole.get("flavors", []), *page["flavors"]]}
+    return whole
+
+
+def _rows(account: JsonObject) -> list[tuple[str, ...]]:
+    """A row for each resource that the flavor has."""
+    gone = account["withdrawn"]
+    state = "offered" if gone is None else f"withdrawn {printing.ago(gone['at'])}"
+    rows: list[tuple[str, ...]] = []
+    for name, unit in (("cpu", ""), ("memory", "MB"), ("disk", "GB")):
+        if account["room"][name]:
+            amounts = (f"{account[part][name]:g}{unit}" for part in _PARTS)
+            rows.append((account["id"], name, *amounts, state))
+    # Named once: the eye finds the next flavor by it.
+    return [row if place == 0 else ("", *row[1:-1], "") for place, row in enumerate(rows)]
+
+
+def _hold(one: JsonObject) -> tuple[str, ...]:
+    return (
+        one["id"],
+        one["flavor"],
+        one["buyer"],
+        market_options.format_resources(one["room"], one["count"]),
+        market_options.price(one["price"]),
+        one["price"]["period"],
+        printing.ago(one["expires_at"]) if one["state"] in _RUNS_OUT else "-",
+        one["state"],
+    )

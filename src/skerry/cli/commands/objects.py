@@ -1,0 +1,278 @@
+"""`skerry get`, `describe` and `delete`: what the server keeps, of whichever kind."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from skerry.cli import client, object_kinds
+from skerry.cli import output as printing
+from skerry.cli import watch as cli_watch
+from skerry.cli.commands import instances
+from skerry.cli.object_kinds import (
+    INSTANCE,
+    KINDS,
+    NODE,
+    WORKLOAD,
+    JsonObject,
+    NodeNames,
+    ObjectKind,
+    ObjectKindParam,
+)
+
+_EVENTS: Final = "20"  # of an instance, the newest
+_GONE: Final[frozenset[str]] = frozenset()
+
+
+@click.command()
+@click.argument("kind", type=ObjectKindParam(*KINDS))
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("-w", "--watch", is_flag=True, help="Go on and show what changes; end with Ctrl-C.")
+@click.option(
+    "--status", metavar="STATUS[,STATUS...]", help="Only instances that are this, such as SCHEDULING,CRASHED."
+)
+@object_kinds.namespace
+@click.option("-A", "--all-namespaces", is_flag=True, help="List those of every namespace, and show which.")
+@client.options
+@printing.option
+def get(
+    server: client.ApiClient,
+    kind: ObjectKind,
+    name: str | None,
+    watch: bool,
+    status: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
+) -> None:
+    """List instances, workloads or nodes; with NAME, that one.
+
+    KIND is instance, workload or node, and NAME an id or a name. With --watch each change is a line, and with
+    --output json an object on a line. Nodes are in no namespace.
+
+    \b
+      skerry get instances
+      skerry get instance web -o json
+      skerry get instances --status SCHEDULING,CRASHED
+      skerry get instances -w
+      skerry get workloads -n shop
+      skerry get instances -A
+      skerry get nodes
+    """
+    if status and kind is not INSTANCE:
+        raise click.UsageError("--status is about instances: 'skerry get instances --status RUNNING'.")
+    if status and (name or watch):
+        raise click.UsageError("--status is for a list; leave it out, or the name and --watch.")
+    if all_namespaces and (kind is NODE or name):
+        raise click.UsageError("--all-namespaces is for a list of instances or workloads.")
+    names = NodeNames(server)
+    shown = kind.with_namespace() if all_namespaces else kind
+
+    def read() -> list[JsonObject]:
+        if name:
+            return [object_kinds.find(server, kind, name, namespace)]
+        if kind is NODE:
+            return object_kinds.everything(server, NODE)
+        where = object_kinds.EVERY_NAMESPACE if all_namespaces else namespace
+        return object_kinds.everything(server, kind, state=status, namespace=where)
+
+    if watch:
+        cli_watch.watch_forever(shown, names, read, output)
+    elif output == "json":
+        found = read()
+        printing.as_json(found[0] if name else {"count": len(found), kind.plural: found})
+    else:
+        printing.table(shown.columns, [shown.row(one, names) for one in read()])
+
+
+@click.command()
+@click.argument("kind", type=ObjectKindParam(*KINDS))
+@click.argument("name", metavar="NAME")
+@object_kinds.namespace
+@client.options
+@printing.option
+def describe(
+    server: client.ApiClient, kind: ObjectKind, name: str, namespace: str | None, output: str
+) -> None:
+    """Show all that is known of an instance, a workload or a node, and what belongs to it.
+
+    Of an instance that is what happened to it and, while it waits for a node, what every node says; of the
+    others, their instances.
+
+    \b
+      skerry describe instance web
+      skerry describe node edge-1
+    """
+    one = object_kinds.find(server, kind, name, namespace)
+    names = NodeNames(server)
+    known: JsonObject = {kind.word: one}
+    if kind is INSTANCE:
+        known["events"] = server.get("instance", one["id"], "events", limit=_EVENTS)["events"]
+        if one["status"] == "SCHEDULING":
+            known["explanation"] = instances.explanation(server, one)
+    else:
+        where = one.get("namespace", object_kinds.EVERY_NAMESPACE)
+        known["instances"] = object_kinds.everything(
+            server, INSTANCE, namespace=where, **{kind.word: one["id"]}
+        )
+    if output == "json":
+        printing.as_json(known)
+        return
+    printing.table(("what", "is"), [(key, text) for key, text in _facts(kind, one, names) if text])
+    _show_more(known, names)
+
+
+@click.command()
+@click.argument("kind", type=ObjectKindParam(INSTANCE, WORKLOAD))
+@click.argument("given", metavar="NAME...", nargs=-1, required=True)
+@click.option("--keep-instances", is_flag=True, help="Refuse to delete a workload that has instances.")
+@cli_watch.detach
+@object_kinds.namespace
+@client.options
+def delete(
+    server: client.ApiClient,
+    kind: ObjectKind,
+    given: tuple[str, ...],
+    keep_instances: bool,
+    namespace: str | None,
+    detach: bool,
+) -> None:
+    """Delete instances, or workloads with all their instances, and wait until they are gone.
+
+    It cannot be undone. To take a node away, see 'skerry node drain' and 'skerry node remove'.
+
+    \b
+      skerry delete instance web
+      skerry delete workload shop
+    """
+    if keep_instances and kind is INSTANCE:
+        raise click.UsageError("--keep-instances is about workloads.")
+    with client.ErrorCollector() as failures:
+        going = []
+        for name in given:
+            with failures.told():
+                one = object_kinds.find(server, kind, name, namespace)
+                going += [(one, _delete(server, kind, one, keep_instances))]
+        for one, its in going:
+            with failures.told():
+                for instance in () if detach else its:
+                    cli_watch.wait_until(server, instance, _GONE)
+                click.echo(f"{'deleting' if detach and its else 'deleted'} {kind.word} {one['name']}")
+
+
+def _delete(
+    server: client.ApiClient, kind: ObjectKind, one: JsonObject, keep_instances: bool
+) -> list[JsonObject]:
+    """The instances that go with it."""
+    if kind is INSTANCE:
+        server.delete("instance", one["id"])
+        return [one]
+    its = object_kinds.everything(server, INSTANCE, workload=one["id"], namespace=one["namespace"])
+    server.delete("workload", one["id"], cascade=str(not keep_instances).lower())
+    return its
+
+
+def _facts(kind: ObjectKind, one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
+    if kind is NODE:
+        return _node(one)
+    resources = one["resources"].get("max", one["resources"])
+    return [
+        ("name", one["name"]),
+        ("id", one["id"]),
+        ("namespace", one["namespace"]),
+        *(_instance(one, names) if kind is INSTANCE else [("version", str(one["version"]))]),
+        ("image", one["uri"]),
+        ("arguments", " ".join(one["arguments"])),
+        # Values may be secrets, and screens are seen; json has them.
+        ("environment", " ".join(each.partition("=")[0] for each in one["environment"])),
+        ("ports", " ".join(one["ports"])),
+        ("may use", _amounts(resources)),
+        ("restart", _restart(one)),
+        ("architecture", one["architecture"]),
+        ("constraints", " ".join(one["constraints"])),
+        ("user namespace", one["userns"]),
+        ("made", printing.ago(one["created_at"])),
+    ]
+
+
+def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
+    return [
+        ("status", f"{cli_watch.describe(one)} (since {printing.ago(one['since'])})"),
+        ("to be", one["desired"]),
+        ("exit code", "" if one["exit_code"] is None else str(one["exit_code"])),
+        ("restarts", str(one["restarts"])),
+        ("next try", "" if one["retry_at"] is None else printing.next_try(one["retry_at"])),
+        ("node", names.of(one["node_id"]) if one["node_id"] else ""),
+        ("address", one["ip"]),
+        ("uses", _amounts(one["resources"]["usage"])),
+        (
+            "workload",
+            f"{one['workload_id']}, version {one['workload_version']}" if one["workload_id"] else "",
+        ),
+    ]
+
+
+def _restart(one: JsonObject) -> str:
+    budget = one["restart_budget"]
+    return one["restart"] if budget is None else f"{one['restart']}, at most {budget} times in a row"
+
+
+def _node(one: JsonObject) -> list[tuple[str, str]]:
+    facts = one["facts"]
+    return [
+        ("name", one["name"]),
+        ("id", one["id"]),
+        ("status", ", ".join(part for part in (object_kinds.node_status_text(one), one["reason"]) if part)),
+        ("drained by", printing.ago(one["drain_by"]) if one["status"] == "draining" else ""),
+        ("may give away", _amounts(one["resources"])),
+        ("uses", _amounts(one["usage"]) if one.get("usage") else ""),
+        ("last report", printing.ago(one["last_report_at"]) if one.get("last_report_at") else ""),
+        ("labels", object_kinds.labels(one)),
+        ("machine", ", ".join(facts[key] for key in ("architecture", "system", "kernel") if facts[key])),
+        ("skerry", facts["version"]),
+        ("runtime", facts["runtime"]),
+        ("user namespaces", ("yes" if facts["userns"] else "no") if facts["runtime"] else ""),
+        *(("warning", sentence) for sentence in facts["warnings"]),
+        ("DiskPressure", facts["disk_pressure"]),
+        ("subnet", one["subnet"]),
+        ("joined", printing.ago(one["registered_at"])),
+    ]
+
+
+def _amounts(resources: JsonObject) -> str:
+    parts = zip(("cpu", "memory", "disk"), object_kinds.amounts(resources), strict=True)
+    return ", ".join(f"{amount} {part}" for part, amount in parts if amount != "-")
+
+
+def _show_more(known: JsonObject, names: NodeNames) -> None:
+    if explanation := known.get("explanation"):
+        click.echo("\nnodes:")
+        instances.show_verdicts(explanation, names)
+    if events := known.get("events"):
+        click.echo("\nevents:")
+        printing.table(
+            ("when", "what", "by", "why"),
+            [
+                (
+                    time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at"])),
+                    each["kind"].partition(".")[2],
+                    each["actor"],
+                    each["reason"],
+                )
+                for each in events
+            ],
+        )
+    if reported := known.get("node", {}).get("instances"):
+        click.echo("\nreported instances:")
+        printing.table(
+            ("id", "name", "status", "image", "uses"),
+            [
+                (each["id"], each["name"], each["status"], each["uri"], _amounts(each["usage"]))
+                for each in reported
+            ],
+        )
+    if its := known.get("instances"):
+        click.echo("\ninstances:")
+        printing.table(INSTANCE.columns, [INSTANCE.row(each, names) for each in its])

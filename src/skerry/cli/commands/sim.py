@@ -1,0 +1,182 @@
+"""`skerry sim`: the code of a real cloud with nodes that only pretend, on this machine and nowhere else.
+
+Bare, the verb tries the control plane; with a verb of its own it tries something else.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from skerry.cli import options
+from skerry.cli import output as printing
+from skerry.cli.commands.sim_continuum import continuum
+
+if TYPE_CHECKING:
+    from skerry.sim.coordinates.simulation import CoordinateRound
+    from skerry.sim.scenarios import ScenarioProgress, ScenarioResult
+
+_ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near error", "moved, ms", "p90, ms")
+
+
+@click.group(invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Nodes.")
+@click.option(
+    "--instances", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="Instances."
+)
+@click.option("--faults", is_flag=True, help="Let everything go wrong that can, and see that it gets right.")
+@click.option(
+    "--for",
+    "for_s",
+    type=printing.Duration(),
+    default="5m",
+    show_default=True,
+    help="How long things go wrong, in simulated time.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another day.")
+@printing.option
+@click.pass_context
+def sim(
+    context: click.Context, nodes: int, instances: int, faults: bool, for_s: float, seed: int, output: str
+) -> None:
+    """Try the control plane with many nodes that only pretend; or, with a COMMAND, something else.
+
+    Placing, binding, following and replacing are done by the code that a server runs. Without --faults in
+    real time and on a store on this disk, so that the rates are this machine's; with --faults in simulated
+    time: nodes vanish and return, lose their memory or their power, servers are killed, messages and the
+    store fail, and callers change their minds. Ends with 1 if anything happened that never may.
+
+    Nothing of it touches a running Skerry.
+    """
+    if context.invoked_subcommand is not None:
+        options.refuse_before_verb(context)
+        return
+    from skerry.sim import scenarios
+
+    _keep_quiet()
+    day = scenarios.Scenario(nodes, instances, seed)
+    show = _progress if output == "table" else lambda progress: None
+    if faults:
+        outcome = scenarios.run_faulty(day, for_s, show)
+    else:
+        import tempfile
+        from pathlib import Path
+
+        import uvloop
+
+        with tempfile.TemporaryDirectory(prefix="skerry-sim-") as folder:
+            outcome = uvloop.run(scenarios.run_healthy(day, Path(folder), show))
+    _tell(outcome, output)
+    if outcome.wrong:
+        sys.exit(1)
+
+
+@sim.command()
+@click.option("--nodes", type=click.IntRange(20, 2000), default=1000, show_default=True, help="Nodes.")
+@click.option("--areas", type=click.IntRange(1, 100), default=12, show_default=True, help="Areas.")
+@click.option("--rounds", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Rounds.")
+@click.option(
+    "--violated",
+    type=click.FloatRange(0, 0.5),
+    default=0.2,
+    show_default=True,
+    help="Share of triangles in which the way by a third node is shorter.",
+)
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 2),
+    default=0.2,
+    show_default=True,
+    help="By how much measurements differ: the sigma of a lognormal.",
+)
+@click.option(
+    "--churn",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of nodes that are replaced by new ones each round.",
+)
+@click.option(
+    "--liars",
+    type=click.FloatRange(0, 0.9),
+    default=0.0,
+    show_default=True,
+    help="Share of nodes that claim to be a second away.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another network.")
+@printing.option
+def coordinates(rounds: int, output: str, **given: Any) -> None:
+    """See how well nodes come to know the round trips between them.
+
+    Each node runs the code that a real one does and measures three of its peers each round. An error is the
+    share by which a predicted round trip differs from the usual one, for pairs of nodes most of which have
+    never measured each other; 'near' are those of one area. 'moved' is how far a node went in that round.
+    """
+    from skerry.sim.coordinates.simulation import CoordinateScenario, CoordinateSimulation
+
+    simulation = CoordinateSimulation(CoordinateScenario(**given))
+    if output == "json":
+        import msgspec
+
+        told = {
+            "violated": simulation.latencies.violated,
+            "usual_rtt_s": simulation.usual_rtt_s,
+            "rounds": [msgspec.structs.asdict(one) for one in simulation.rounds(rounds)],
+        }
+        printing.as_json(told)
+        return
+    click.echo(
+        f"usual round trip {simulation.usual_rtt_s * 1e3:.0f} ms, "
+        f"{simulation.latencies.violated:.0%} of triangles violated"
+    )
+    lines = printing.StreamingTable(_ROUND_COLUMNS)
+    for one in simulation.rounds(rounds):
+        if _is_shown(one.number) or one.number == rounds:
+            lines.show([_row(one)])
+
+
+sim.add_command(continuum)
+
+
+def _is_shown(number: int) -> bool:
+    """1, 2, 5, 10, 20, 50, 100 and so on: what changes less is shown more rarely."""
+    return str(number).rstrip("0") in ("1", "2", "5")
+
+
+def _row(one: CoordinateRound) -> list[str]:
+    near = "-" if one.near is None else f"{one.near:.2f}"
+    errors = [f"{one.median:.3f}", f"{one.p90:.2f}", near]
+    moves = [f"{one.moved_s * 1e3:.1f}", f"{one.moved_p90_s * 1e3:.1f}"]
+    return [
+        text.rjust(len(column))
+        for text, column in zip([str(one.number), *errors, *moves], _ROUND_COLUMNS, strict=True)
+    ]
+
+
+def _keep_quiet() -> None:
+    """What servers log of faults that were made on purpose is of no use here."""
+    import logging
+
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _progress(progress: ScenarioProgress) -> None:
+    counts = "  ".join(f"{count:,} {status}" for status, count in progress.counts.items())
+    click.echo(f"{progress.at_s:7.1f} s  {progress.nodes:,} nodes  {counts}", err=True)
+
+
+def _tell(outcome: ScenarioResult, output: str) -> None:
+    if output == "json":
+        printing.as_json({"figures": dict(outcome.figures), "wrong": outcome.wrong})
+        return
+    printing.table(("what", "came of it"), outcome.figures)
+    for sentence in outcome.wrong[:20]:
+        click.echo(f"WRONG: {sentence}", err=True)
+    if len(outcome.wrong) > 20:
+        click.echo(f"WRONG: and {len(outcome.wrong) - 20:,} more", err=True)
+    if not outcome.wrong:
+        click.echo("Nothing happened that never may, and all is as it was wished.")

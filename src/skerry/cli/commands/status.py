@@ -1,0 +1,57 @@
+"""`skerry status` and `skerry version`."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import click
+
+from skerry import __version__
+from skerry.cli import client
+from skerry.cli import output as printing
+
+
+@click.command()
+@client.options
+@printing.option
+def status(server: client.ApiClient, output: str) -> None:
+    """Show whether the server is up, since when, and what it cannot do here.
+
+    Exit code 0 if it is ready, 1 if it is up but not ready, 3 if nothing answers.
+    """
+    about = server.get("about")
+    code, ready = server.ask("readyz")
+    value = client.JsonReply(
+        about,
+        url=server.target.url,
+        ready=code == 200,
+        checks=ready.get("checks", {}) if isinstance(ready, dict) else {},
+    )
+    printing.show(value, output, columns=("what", "is"), rows=_rows)
+    if code != 200:
+        raise SystemExit(1)
+
+
+def _rows(value: dict[str, Any]) -> list[Any]:
+    rows = [
+        ("server", value["url"]),
+        ("version", value["version"]),
+        ("ready", "yes" if value["ready"] else "no"),
+        ("started", printing.ago(value["started_at"])),
+        ("store", value["store"]),
+        ("process", str(value["pid"])),
+    ]
+    rows += [(f"check {name}", result) for name, result in value["checks"].items() if result != "ok"]
+    rows += [("lacks", sentence) for sentence in value["lacking"]]
+    rows += [("warning", sentence) for sentence in value["warnings"]]
+    rows += [("unreachable", sentence) for sentence in value.get("unreachable", ())]
+    return rows
+
+
+@click.command()
+@printing.option
+def version(output: str) -> None:
+    """Show the version of this command."""
+    value = {"version": __version__, "python": platform.python_version()}
+    printing.show(value, output, columns=("skerry", "python"), rows=lambda v: [(v["version"], v["python"])])

@@ -1,0 +1,94 @@
+"""`skerry token`: access tokens for people, scripts and joining nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from skerry.cli import client
+from skerry.cli import output as printing
+
+ROLES = ("admin", "deployer", "invoker", "viewer", "node")
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke access tokens.
+
+    The secret is shown once, when the token is made; the server keeps only its hash.
+    """
+
+
+@token.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What the bearer may do.")
+@click.option(
+    "--ttl",
+    type=printing.Duration(),
+    help="How long it is good for: 15m, 2h, 7d. [default: for ever; node: 1h]",
+)
+@click.option("--note", default="", help="A word on what it is for.")
+@client.options
+@printing.option
+def create(server: client.ApiClient, role: str, ttl: float | None, note: str, output: str) -> None:
+    """Make a token and print it.
+
+    For role node it is an invitation: one line that lets one machine join, once, with 'skerry node --join'.
+    The token alone is in --output json.
+    """
+    body: dict[str, Any] = {"role": role, "note": note}
+    if ttl is not None:
+        body["ttl_s"] = ttl
+    made = server.post("token", body=body)
+    if output == "json":
+        printing.show(made, output, columns=(), rows=lambda _: [])
+        return
+    # A server of an earlier version knows of no invitations.
+    click.echo(made.get("invitation") or made["token"])
+    click.echo(f"This is shown once. Role {made['role']}, ends {_until(made['expires_at'])}.", err=True)
+    if made.get("invitation"):
+        _explain_invitation(made["invitation"])
+
+
+def _explain_invitation(text: str) -> None:
+    """Say where it can be used."""
+    from skerry.model.invitations import Invitation
+
+    urls = Invitation.parse(text).urls
+    click.echo("On the new machine: skerry node --join INVITATION, which is the line above.", err=True)
+    if all(urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost") for url in urls):
+        click.echo(
+            "This server listens on loopback only, so no other machine reaches it. To change that, start it "
+            "with --http 0.0.0.0:1323 --tls and make a new invitation.",
+            err=True,
+        )
+
+
+@token.command(name="list")
+@client.options
+@printing.option
+def list_tokens(server: client.ApiClient, output: str) -> None:
+    """List tokens, without their secrets."""
+    printing.show(
+        server.get("token"),
+        output,
+        columns=("id", "role", "made", "ends", "note"),
+        rows=lambda value: [
+            (t["id"], t["role"], printing.ago(t["created_at"]), _until(t["expires_at"]), t["note"])
+            for t in value["tokens"]
+        ],
+    )
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@client.options
+def revoke(server: client.ApiClient, token_id: str) -> None:
+    """Make a token useless from now on."""
+    server.delete("token", token_id)
+    click.echo(f"revoked {token_id}")
+
+
+def _until(expires_at: float | None) -> str:
+    return "never" if expires_at is None else printing.ago(expires_at)

@@ -1,0 +1,221 @@
+"""What a container is to be, as options of `skerry container run` and `create`, and as the request for it.
+
+`skerry run` has some of the options, too. What is wrong with a value is the node's to say; here only what
+cannot be asked for is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from skerry.cli import client, image_references, node_socket
+from skerry.cli.options import option_group, without_dashes
+from skerry.kit import ulid
+
+if TYPE_CHECKING:
+    from skerry.transport.proto.containers_pb2 import CreateRequest
+
+_NOT_RUN: Final = 125
+_NOT_EXECUTABLE: Final = 126
+_NOT_THERE: Final = 127
+_LETTERS: Final = 6
+
+environment = option_group(
+    click.option(
+        "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set in its environment; repeatable."
+    ),
+    click.option(
+        "--env-file",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="The same from a file, a KEY=VALUE on each line.",
+    ),
+)
+arguments = option_group(
+    click.argument("image", metavar="IMAGE"),
+    click.argument(
+        "command", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED, callback=without_dashes
+    ),
+)
+essentials = option_group(
+    click.option(
+        "--name", metavar="NAME", default="", help="What to call it.  [default: made from the image's name]"
+    ),
+    environment,
+    click.option(
+        "-p",
+        "--publish",
+        multiple=True,
+        metavar="SRC:DST[/udp]",
+        help="A port of the machine that leads to one in the container; repeatable.",
+    ),
+    click.option(
+        "--cpu",
+        metavar="MILLI",
+        type=click.IntRange(min=1),
+        help="Thousandths of a processor, at most: 200 is a fifth of one.",
+    ),
+    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory, at most."),
+    click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="What it may write, at most."),
+    click.option(
+        "--userns",
+        type=click.Choice(["private", "host"]),
+        default="private",
+        show_default=True,
+        help="Whose users it has: its own, or the node's, for which you must be an admin.",
+    ),
+)
+options = option_group(
+    essentials,
+    click.option(
+        "--pids",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Processes and threads at once, at most.  [default: the node's]",
+    ),
+    click.option(
+        "-u", "--user", metavar="USER[:GROUP]", default="", help="Who to run as.  [default: the image's]"
+    ),
+    click.option(
+        "-w", "--workdir", metavar="DIR", default="", help="Where it starts.  [default: the image's]"
+    ),
+    click.option("--hostname", metavar="NAME", default="", help="How it calls itself.  [default: its name]"),
+    click.option(
+        "--entrypoint", metavar="PROGRAM", default="", help="Run this instead of what the image says."
+    ),
+    click.option(
+        "--stop-signal",
+        metavar="SIGNAL",
+        default="",
+        help="What asks it to end.  [default: the image's, or SIGTERM]",
+    ),
+    click.option(
+        "--stop-grace",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        help="From the stop signal to SIGKILL.  [default: the node's]",
+    ),
+    click.option(
+        "--network",
+        type=click.Choice(["bridge", "none"]),
+        default="bridge",
+        show_default=True,
+        help="An address of its own, or nothing but its loopback.",
+    ),
+    click.option("--read-only", is_flag=True, help="Its files cannot be changed."),
+    click.option(
+        "--pull",
+        type=click.Choice(["always", "missing", "never"]),
+        default="missing",
+        show_default=True,
+        help="When to fetch the image.",
+    ),
+)
+
+
+def request(
+    *,
+    image: str,
+    command: tuple[str, ...],
+    name: str,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
+    publish: tuple[str, ...],
+    cpu: int | None,
+    memory: int | None,
+    disk: int | None,
+    pids: int | None,
+    user: str,
+    workdir: str,
+    hostname: str,
+    entrypoint: str,
+    stop_signal: str,
+    stop_grace: float | None,
+    network: str,
+    userns: str,
+    read_only: bool,
+    pull: str,
+) -> CreateRequest:
+    """The container that the options ask for."""
+    from skerry.transport.proto.containers_pb2 import ContainerSpec, CreateRequest
+
+    spec = ContainerSpec(
+        name=name or name_for(image),
+        image=image_references.resolve(image),
+        entrypoint=[entrypoint] if entrypoint else [],
+        arguments=command,
+        environment=variables(env, env_file),
+        user=user,
+        folder=workdir,
+        host_name=hostname,
+        stop_signal=stop_signal,
+        stop_grace_s=stop_grace,
+        cpu_milli=cpu or 0,
+        memory_mb=memory or 0,
+        disk_gb=disk or 0,
+        pids=pids or 0,
+        network=f"NETWORK_{network.upper()}",
+        ports=publish,
+        read_only=read_only,
+        userns=f"USER_NAMESPACE_{userns.upper()}",
+    )
+    return CreateRequest(spec=spec, pull=f"PULL_{pull.upper()}")
+
+
+def name_for(image: str) -> str:
+    """A name that nobody has, and that says which image it is."""
+    path = image.partition("@")[0].rstrip("/").rpartition("/")[2] or image
+    word = re.sub(r"[^a-z0-9]+", "-", path.partition(":")[0].partition(".")[0].lower()).strip("-")
+    return f"{word[:40].strip('-') or 'container'}-{ulid.new_id(time.time())[-_LETTERS:]}"
+
+
+def variables(given: tuple[str, ...], files: tuple[str, ...]) -> list[str]:
+    """Every variable once: what is given itself comes before what files say, later before earlier."""
+    found: dict[str, str] = {}
+    for name in files:
+        for number, line in enumerate(_lines(name), 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            if "=" not in text:
+                raise click.UsageError(f"{name}, line {number}: must read KEY=VALUE.")
+            found[text.partition("=")[0]] = text
+    found.update((each.partition("=")[0], each) for each in given)
+    return list(found.values())
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return Path(name).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{name} cannot be read: {error}") from None
+
+
+@contextmanager
+def container_exit_codes() -> Iterator[None]:
+    """What is refused is no exit code of a program: 125, or 126 and 127 if the program is to blame."""
+    try:
+        yield
+    except (node_socket.NodeError, client.ApiError) as error:
+        error.show()
+        raise SystemExit(_code_of(error)) from None
+
+
+def _code_of(error: node_socket.NodeError | client.ApiError) -> int:
+    """Only the runtime knows why a program cannot be executed, and it has words for it and no code."""
+    is_refused = error.status == "FAILED_PRECONDITION" or getattr(error, "code", "") == "refused"
+    if is_refused:
+        text = error.message.lower()
+        if "executable file not found" in text or "no such file or directory" in text:
+            return _NOT_THERE
+        if "permission denied" in text or "exec format error" in text or "is a directory" in text:
+            return _NOT_EXECUTABLE
+    return _NOT_RUN

@@ -1,0 +1,219 @@
+"""Functions and their calls as a server tells of them: parameters in, reports out, refusals in words.
+
+Parameters and results are JSON that is passed on as it is, so that no number changes here. Which verb does
+what is `functions`' and `deploy`'s matter.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from skerry.cli import client, watch
+from skerry.cli import output as printing
+
+JsonObject = dict[str, Any]
+
+PENDING: Final = frozenset({"queued", "running"})
+_SLOW_S: Final = 1.0
+_LONG_POLL: Final = "10s"
+_PAUSE_S: Final = 0.1  # between two
+
+
+class FunctionCallFailed(click.ClickException):
+    """The function, or what runs it, did not get to a result."""
+
+    exit_code = 1
+
+
+def params(given: tuple[str, ...], document: str | None) -> bytes:
+    """What `-p` or `--json` say, as a JSON object; null if neither says anything."""
+    if given and document is not None:
+        raise click.UsageError("Give parameters with -p or with --json, not with both.")
+    if document is not None:
+        return _object(_text(document))
+    named: dict[str, Any] = {}
+    for each in given:
+        name, colon, value = each.partition(":")
+        if not name or not colon:
+            raise click.UsageError(f"-p '{each}' must read name:value, or name:=JSON as in n:=3.")
+        named[name] = _typed(each, value[1:]) if value.startswith("=") else value
+    return json.dumps(named).encode() if named else b"null"
+
+
+def _typed(given: str, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise click.UsageError(f"-p '{given}': what follows := is no JSON ({error}).") from None
+
+
+def _text(document: str) -> str:
+    """FILE, - for standard input, or the JSON itself."""
+    if document.lstrip().startswith("{"):
+        return document
+    try:
+        return sys.stdin.read() if document == "-" else Path(document).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--json {document}: {error}; a JSON object begins with '{{'.") from None
+
+
+def _object(text: str) -> bytes:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise click.UsageError(f"The parameters are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise click.UsageError('The parameters must be a JSON object, such as {"n": 3}.')
+    return text.strip().encode()
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def body(params: bytes, **more: Any) -> bytes:
+    """The body of a call."""
+    rest = json.dumps(more).encode()
+    return b'{"Params":%b%b' % (params, b"," + rest[1:] if more else b"}")
+
+
+def show(name: str, report: JsonObject, output: str, *, with_printed: bool) -> None:
+    """The result on standard output; what was printed, and what went wrong, on standard error."""
+    if output == "json":
+        printing.as_json(report)
+    elif with_printed or not report["Success"]:
+        click.echo(report["Output"], nl=bool(report["Output"]) and report["Output"][-1] != "\n", err=True)
+    if not report["Success"]:
+        raise failed(name, report, is_told=output == "json")
+    if output != "json":
+        click.echo(report["Result"])
+
+
+def failed(name: str, report: JsonObject, *, is_told: bool = False) -> FunctionCallFailed:
+    """What it comes down to is the message, and the traceback is shown before."""
+    text = str(report["Error"]).strip() or "nobody says why"
+    line, _, rest = text.partition("\n")
+    if rest and not is_told:
+        click.echo(rest.strip("\n"), err=True)
+    return FunctionCallFailed(f"{name} failed ({report['ErrorType'] or 'unknown'}): {line}")
+
+
+@contextmanager
+def print_if_slow(text: str) -> Iterator[None]:
+    """`text` on standard error if what is done takes more than a second."""
+    timer = threading.Timer(_SLOW_S, click.echo, (text,), {"err": True})
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def find(server: client.ApiClient, name: str) -> JsonObject | None:
+    try:
+        found: JsonObject = server.get("function", name)
+        return found
+    except client.ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def require_function(server: client.ApiClient, name: str) -> JsonObject:
+    found = find(server, name)
+    if found is None:
+        raise _unknown(name)
+    return found
+
+
+def _unknown(name: str) -> client.ApiError:
+    return client.ApiError(
+        404, f"There is no function '{name}'. 'skerry fn list' lists those there are.", "not-found"
+    )
+
+
+@contextmanager
+def explain_call_errors(name: str) -> Iterator[None]:
+    """What the contract says with a number only, in words; and what code printed that could not be loaded."""
+    try:
+        yield
+    except client.ApiError as error:
+        reply = error.reply if isinstance(error.reply, dict) else {}
+        if printed := reply.get("Output"):
+            click.echo(printed, nl=not printed.endswith("\n"), err=True)
+        raise client.ApiError(error.status, _in_words(error, name), error.code, error.reply) from None
+
+
+def _in_words(error: client.ApiError, name: str) -> str:
+    match error.status:
+        case 404 if "runtime" in error.message:
+            return "There is no such runtime. Try python, nodejs or custom."
+        case 404 if not error.code:
+            return _unknown(name).message
+        case 409:
+            return f"{name} was deployed by somebody else just now; try again."
+        case 429:
+            return "Too many calls wait for a worker. Try again in a moment."
+    return error.message
+
+
+def call(server: client.ApiClient, name: str, body: bytes) -> JsonObject:
+    """A report, or the id of an async call."""
+    with explain_call_errors(name):
+        try:
+            reply: JsonObject = server.post("invoke", name, body=body, timeout=None)
+        except client.ApiError as error:
+            if not _is_report(error.reply):
+                raise
+            reply = error.reply
+        return reply
+
+
+def poll_call(server: client.ApiClient, request: str, wait: str | None = None) -> JsonObject:
+    """Where an async call is, with its report if it has ended; with `wait`, then or after that time."""
+    try:
+        report: JsonObject = server.get("poll", request, wait=wait)
+        return report
+    except client.ApiError as error:
+        state = error.reply["State"] if _is_report(error.reply) else ""
+        if state in PENDING:
+            pending: JsonObject = error.reply
+            return pending
+        if state == "expired":
+            raise client.ApiError(error.status, f"{request}: {error.reply['Error']}", state) from None
+        if error.status == 404:
+            raise client.ApiError(
+                404, f"There is no call '{request}', or its result is no longer kept.", "not-found"
+            ) from None
+        raise
+
+
+def result(server: client.ApiClient, request: str) -> JsonObject:
+    """The report of an async call when it is done."""
+    told = ""
+    try:
+        report = poll_call(server, request)
+        while report["State"] in PENDING:
+            if report["State"] != told:
+                told = report["State"]
+                click.echo(f"{request}: {told}", err=True)
+            time.sleep(_PAUSE_S)  # a server that does not know long polls answers at once
+            report = watch.retry_while_unreachable(lambda: poll_call(server, request, _LONG_POLL))
+    except KeyboardInterrupt:
+        click.echo(f"It goes on without this command: 'skerry fn poll {request}' shows its result.", err=True)
+        raise
+    return report
+
+
+def _is_report(reply: Any) -> bool:
+    return isinstance(reply, dict) and "Success" in reply

@@ -1,0 +1,175 @@
+"""Output of an executable to our own standard output and error: byte for byte, in time, across a restart.
+
+Used by `logs` and `run` of cells and of containers. A connection that breaks is taken up again where it
+ended: executables go on while the node's agent is away. Writing never blocks the loop, so that a signal is
+heard also while a pager holds our output up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import click
+
+from skerry.cli import client, message_format, node_socket
+from skerry.cli import output as printing
+from skerry.cli.options import option_group, raw
+from skerry.kit import terminal_text
+from skerry.kit.fd_readiness import wait_writable
+
+if TYPE_CHECKING:
+    from grpclib.client import UnaryStreamMethod
+
+    from skerry.transport.proto import cells_pb2, containers_pb2
+
+R = TypeVar("R", bound="cells_pb2.LogsRequest | containers_pb2.LogsRequest")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PATIENCE_S: Final = 30.0  # with an agent that is away
+_TRY_EVERY_S: Final = 0.25
+_AT_ONCE: Final = 4096  # what a pipe that is ready takes without blocking
+
+
+def _options(*tail: str) -> Callable[[F], F]:
+    return option_group(
+        click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends."),
+        click.option(
+            *tail,
+            metavar="LINES",
+            type=click.IntRange(min=0),
+            help="Of what is there, only so many lines at the end.",
+        ),
+        click.option(
+            "--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]"
+        ),
+        raw,
+    )
+
+
+options = _options("-n", "--tail")
+options_in_namespace = _options("--tail")  # where -n is the namespace
+
+
+class OutputClosed(Exception):
+    """Nobody reads our output any more. No OSError, because those are the connection's."""
+
+
+class DescriptorWriter:
+    """A descriptor of ours that is written to as it takes it. What a program writes that has our terminal is
+    raw: it is to control it."""
+
+    def __init__(self, descriptor: int, *, is_raw: bool = False) -> None:
+        self._descriptor = descriptor
+        self._filter = bytes if is_raw else terminal_text.filter_for(descriptor)
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(self._filter(data))
+        try:
+            while view:
+                await wait_writable(self._descriptor)
+                view = view[os.write(self._descriptor, view[:_AT_ONCE]) :]
+        except BrokenPipeError:
+            raise OutputClosed from None
+        except OSError as error:
+            raise click.ClickException(f"The output cannot be written: {error.strerror}") from None
+
+
+class LogCopy(Generic[R]):
+    """The output that `request` asks `logs` for, on its way to our own; `request` moves on as it goes."""
+
+    def __init__(self, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R) -> None:
+        self._logs = logs
+        self.request = request
+        self.lost = 0  # pieces that were overwritten before they could be read
+        self._out, self._err = DescriptorWriter(1), DescriptorWriter(2)
+
+    async def run(self) -> None:
+        """To the end; again, after a break, to go on."""
+        from skerry.transport.proto.cells_pb2 import CHANNEL_STDERR
+
+        async with self._logs.open() as stream:
+            await stream.send_message(self.request, end=True)
+            async for item in stream:
+                self.request.ClearField("tail")  # after a break, all that is missing is wanted
+                if item.lost:
+                    self.lost += item.lost
+                    await self._err.write(f"[{item.lost} pieces of output are lost here]\n".encode())
+                if item.channel == CHANNEL_STDERR:
+                    await self._err.write(item.data)
+                    self.request.stderr_after = item.position
+                else:
+                    await self._out.write(item.data)
+                    self.request.stdout_after = item.position
+
+
+def channel(only: str | None) -> str:
+    """What `--only` asks for, as a request says it."""
+    return f"CHANNEL_{only.upper()}" if only else "CHANNEL_UNSPECIFIED"
+
+
+async def show(
+    door: node_socket.NodeSocket, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R, output: str
+) -> None:
+    """What `request` asks for: copied for people, a line of JSON for each line for scripts."""
+    if output == "json":
+        from skerry.transport.proto.cells_pb2 import FORM_LINES
+
+        request.form = FORM_LINES
+        async with logs.open() as stream:
+            await stream.send_message(request, end=True)
+            async for item in stream:
+                printing.as_json_line(message_format.log_item_to_dict(item))
+        return
+    copying = LogCopy(logs, request)
+    if request.follow:
+        await retry_while_unreachable(door, copying.run)
+    else:
+        await copying.run()
+
+
+def code_after(code: int, lost: int) -> int:
+    """The exit code of a program that ended with `code`; no success if output of it is lost."""
+    if not lost or code != 0:
+        return code
+    click.echo(
+        "The program went well, but it wrote faster than could be read, and some of its output is lost. "
+        "Let it write to a pipe that holds it up, or keep more: node.log_bytes.",
+        err=True,
+    )
+    return 1
+
+
+@contextmanager
+def exit_on_closed_output() -> Iterator[None]:
+    """How work that shows output ends if nobody reads it any more, or a person has had enough."""
+    try:
+        yield
+    except OutputClosed:
+        raise BrokenPipeError from None
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
+async def retry_while_unreachable(door: node_socket.NodeSocket, work: Callable[[], Awaitable[T]]) -> T:
+    """`work`, again while nobody answers; who stays away for too long is given up."""
+    loop = asyncio.get_running_loop()
+    away_since = None
+    while True:
+        began = loop.time()
+        try:
+            with node_socket.explain_node_errors(door):
+                return await work()
+        except (client.ServerUnreachable, node_socket.NodeError) as error:
+            if isinstance(error, node_socket.NodeError) and error.status != "UNAVAILABLE":
+                raise
+            ended = loop.time()
+            if away_since is None or ended - began > _PATIENCE_S:
+                away_since = ended  # it was there until now
+            if ended - away_since > _PATIENCE_S:
+                raise
+        await asyncio.sleep(_TRY_EVERY_S)

@@ -1,0 +1,131 @@
+"""Watching what the server keeps until it is as wanted, or for ever.
+
+The server is asked again and again, because not all that a person wants to see is an event: why something
+waits, or that a node has become silent. One that goes away for a moment is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, TypeVar
+
+import click
+
+from skerry.cli import client, object_kinds
+from skerry.cli import output as printing
+from skerry.cli.object_kinds import JsonObject, NodeNames, ObjectKind
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 30.0  # with a server that is away
+_SOON_S: Final = 0.1
+_SELDOM_S: Final = 1.0
+_SHARE: Final = 5  # of our time, at most one part in so many is spent asking
+
+
+detach = click.option("-d", "--detach", is_flag=True, help="Do not wait until it is done.")
+
+
+def wait_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject | None:
+    """Tell how it gets on, until its status is one of `wanted`; None if it is gone.
+
+    Once a try to start it has failed, which may go on for ever, also how to be rid of it.
+    """
+    has_failed = False
+    for seen in _seen(server, instance["id"]):
+        if seen is None:
+            click.echo(f"{instance['name']}: gone", err=True)
+            return None
+        click.echo(f"{seen['name']}: {describe(seen)}", err=True)
+        if seen["status"] in wanted:
+            return seen
+        if seen["retry_at"] is not None and not has_failed:
+            has_failed = True
+            click.echo(
+                "It is tried again by itself. Ctrl-C ends this command and not the instance; "
+                f"'skerry delete instance {seen['id']}' removes it.",
+                err=True,
+            )
+    raise AssertionError("watching does not end by itself")
+
+
+def describe(instance: JsonObject) -> str:
+    """Its status, and what one would ask next."""
+    return f"{instance['status']}, {instance['reason']}" if instance["reason"] else str(instance["status"])
+
+
+def watch_forever(
+    kind: ObjectKind, names: NodeNames, read: Callable[[], list[JsonObject]], output: str
+) -> None:
+    """Show what `read` finds, and then whatever has changed, for ever: a line each."""
+    lines = printing.StreamingTable(kind.columns)
+    shown: dict[str, JsonObject] = {}
+    for found in poll_forever(read):
+        now = {one["id"]: one for one in found}
+        new = [one for id, one in now.items() if id not in shown or _lasting(shown[id]) != _lasting(one)]
+        gone = [one for id, one in shown.items() if id not in now]
+        if output == "json":
+            for one in [*new, *({"id": one["id"], "name": one["name"], "gone": True} for one in gone)]:
+                printing.as_json_line(one)
+        else:
+            lines.show([*(kind.row(one, names) for one in new), *map(kind.gone, gone)])
+        shown = now
+
+
+def poll_forever(read: Callable[[], T]) -> Iterator[T]:
+    """What `read` finds now and later, for ever: soon at first, and never too often for the server."""
+    pause = _SOON_S
+    ask = read  # a server that is not there at first is not waited for
+    while True:
+        began = time.monotonic()
+        found = ask()
+        took = time.monotonic() - began
+        yield found
+        time.sleep(max(pause, took * (_SHARE - 1)))
+        pause = min(pause * 1.5, _SELDOM_S)
+        ask = partial(retry_while_unreachable, read)
+
+
+def retry_while_unreachable(read: Callable[[], T]) -> T:
+    """What `read` finds; a server that does not answer is asked again for a while, which is told."""
+    deadline = time.monotonic() + _PATIENCE_S
+    is_told = False
+    while True:
+        try:
+            return read()
+        except client.ServerUnreachable as error:
+            if time.monotonic() > deadline:
+                raise
+            if not is_told:
+                is_told = True
+                click.echo(f"{error.message} It is asked again for {_PATIENCE_S:.0f} s.", err=True)
+            time.sleep(_SELDOM_S)
+
+
+def _seen(server: client.ApiClient, id: str) -> Iterator[JsonObject | None]:
+    """The instance now and whenever something of it has changed; None when it is gone."""
+
+    def read() -> JsonObject | None:
+        try:
+            found: JsonObject = server.get(object_kinds.INSTANCE.word, id)
+            return found
+        except client.ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    before = None
+    for seen in poll_forever(read):
+        told = seen and (seen["status"], seen["reason"])
+        if seen is None or told != before:
+            yield seen
+        before = told
+
+
+def _lasting(one: JsonObject) -> JsonObject:
+    """Without what changes all the time."""
+    resources = {key: value for key, value in one["resources"].items() if key != "usage"}
+    told_all_the_time = dict.fromkeys(("reported_at", "last_report_at", "usage", "instances"))
+    return {**one, "resources": resources, **told_all_the_time}

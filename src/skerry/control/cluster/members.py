@@ -1,0 +1,89 @@
+"""Who takes calls of functions in this cloud: nodes that said so, and servers, which only pass calls on.
+
+A node's word is in its record (`skerry.control.nodes.registry`), a server's is `member/<id>` under a lease.
+Members stay members while nothing is heard of them: their neighbours may still reach them, and what they keep
+for callers is theirs. `skerry.control.sessions.node_session` tells nodes; whether a member can be reached is
+found out by those who call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from skerry.kit import json_codec
+from skerry.model.ids import NodeId
+from skerry.model.members import ContinuumMember
+from skerry.model.nodes import Node
+from skerry.store.protocol import Entry, Store
+from skerry.store.tables.cache import PrefixCache
+from skerry.store.tables.leases import LeasedKey
+
+PREFIX: Final = "member/"
+_PAUSE_S: Final = 0.2  # changes within this are told together
+
+
+class RegisteredNodes(Protocol):
+    """The part of `skerry.control.nodes.registry.NodeRegistry` that is needed here."""
+
+    def list(self) -> Sequence[Node]: ...
+
+    async def ready(self) -> None: ...
+
+    def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]: ...
+
+
+class MemberDirectory:
+    """All of them, in memory."""
+
+    def __init__(self, store: Store, nodes: RegisteredNodes, *, pause_s: float = _PAUSE_S) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._servers = PrefixCache(store, PREFIX, _read, changed=lambda moves: self._changed.set())
+        self._pause_s = pause_s
+        self._changed = asyncio.Event()
+        self._is_ready = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+        self.all: tuple[ContinuumMember, ...] = ()  # by id
+        nodes.listen(lambda node: self._changed.set())
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever `all` is another."""
+        self._listeners.append(changed)
+
+    async def ready(self) -> None:
+        """Wait until all are known who were members before this server was there."""
+        await self._is_ready.wait()
+
+    async def run(self) -> None:
+        """Follow who is there, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._servers.run())
+            await self._nodes.ready()
+            await self._servers.ready()
+            while True:
+                self._changed.clear()
+                self._look()
+                self._is_ready.set()
+                await self._changed.wait()
+                await asyncio.sleep(self._pause_s)
+
+    async def stay(self, own: ContinuumMember, *, lease_s: int) -> None:
+        """Have this process, which is no node, be a member: for ever, and `lease_s` longer, since what it
+        keeps for callers may be there again."""
+        key = PREFIX + own.node
+        await LeasedKey(self._store, key, json_codec.encode(own), lease_s=lease_s, leaves=False).run()
+
+    def _look(self) -> None:
+        told = {member.node: member for _, member in self._servers.items()}
+        told |= {node.id: node.member for node in self._nodes.list() if node.member is not None}
+        everybody = tuple(told[node] for node in sorted(told))
+        if everybody != self.all:
+            self.all = everybody
+            for changed in self._listeners:
+                changed()
+
+
+def _read(entry: Entry) -> ContinuumMember:
+    return json_codec.decode(entry.value, ContinuumMember)

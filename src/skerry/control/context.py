@@ -1,0 +1,36 @@
+"""What every part of the control plane is given: one record, made at start, passed down, never changed.
+
+The daemon makes it; `skerry.wire` serves from it. It owns nothing and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from skerry.control.events.log import EventLog
+from skerry.kit.clock import Clock
+from skerry.model.settings import Settings
+from skerry.store.protocol import Store
+
+if TYPE_CHECKING:
+    from skerry.control.identity.authenticator import Authenticator
+    from skerry.kit.pki import CertificateAuthority
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """The parts of a running control plane."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    identity: Authenticator
+    events: EventLog
+    authority: CertificateAuthority
+    started_at: float
+    checks: dict[str, Callable[[], Awaitable[None]]]  # by name; each raises while its part is not ready
+    lacking: tuple[str, ...]  # what this process cannot do, in plain sentences
+    warnings: tuple[str, ...] = ()  # what makes it less safe than it could be, likewise
+    unreachable: Callable[[], Sequence[str]] = tuple  # nodes that cannot be dialled now, likewise

@@ -1,0 +1,228 @@
+"""The durable event log: written with the change it tells of, read as a stream that can be resumed.
+
+An event is an entry `event/<id>` of the store, put by whoever makes the change, in the same transaction. Its
+place in the stream is that transaction's revision: `812`, or `812.0`, `812.1` if there were several, in key
+order. Because events are entries, the stream can be resumed from long before the store's own history. The
+oldest are trimmed; a mark tells how far, so that a reader who is too late is told and never skips in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from itertools import groupby, islice
+
+import msgspec
+import structlog
+
+from skerry.kit import json_codec, ulid
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.events import Event
+from skerry.model.settings import EventSettings
+from skerry.store.protocol import ABSENT, MAX_OPS, Batch, Delete, Entry, Expect, Put, Store
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "event/"
+_TRIMMED = "event-trimmed"  # the revision of the newest event that was trimmed
+# Trimming waits for this many too many, so that it costs a small share of the writes that made it needed.
+_SLACK = 64
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event with its place in the stream; `id` resumes after it."""
+
+    id: str
+    event: Event
+
+
+class _StreamPosition(msgspec.Struct, frozen=True):
+    """A point in the stream: after event `index` of `revision`, or after all of it if None."""
+
+    revision: int
+    index: int | None
+
+
+class EventLog:
+    """Writes, streams and trims events."""
+
+    def __init__(self, store: Store, clock: Clock, settings: EventSettings) -> None:
+        self._store = store
+        self._clock = clock
+        self._keep = settings.keep
+        self._last_id = ""
+
+    def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put:
+        """The operation that writes the event, for the transaction of the change it tells of."""
+        now = self._clock.now()
+        event = Event(kind=kind, subject=subject, at=now, actor=actor, reason=reason, data=data)
+        # Events of one transaction are told in the order of their keys, which is to be that of their making.
+        self._last_id = ulid.new_id_after(self._last_id, now)
+        return Put(PREFIX + self._last_id, json_codec.encode(event))
+
+    async def record(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> None:
+        """Write an event of something that changed nothing in the store."""
+        await self._store.commit([self.put(kind, subject, actor=actor, reason=reason, **data)])
+
+    def stream(
+        self, after: str | None, kinds: frozenset[str] = frozenset()
+    ) -> AbstractAsyncContextManager[AsyncIterator[StoredEvent]]:
+        """Events after the one with id `after`, then as they happen.
+
+        None starts now, `0` with the oldest kept. `kinds` holds nouns (`token`) or whole kinds
+        (`token.created`); empty lets all through. Entering raises `Invalid` for what is no id and `Compacted`
+        if events after it are gone; iterating raises `Compacted` for a reader that is too slow.
+        """
+        return self._stream(None if after is None else _place(after), kinds)
+
+    async def kept(self, after: str, kinds: frozenset[str] = frozenset()) -> list[StoredEvent]:
+        """Events after the one with id `after` that are kept now; raises as `stream` does."""
+        kept, _ = await self._read(_place(after))
+        return [told for told in kept if _matches(told.event.kind, kinds)]
+
+    async def of(self, subject: str) -> list[StoredEvent]:
+        """Events of one subject that are kept now."""
+        page = await self._store.range(PREFIX)
+        mark = json_codec.encode(subject)
+        # Where the bytes do not hold the subject, the event is not of it, and need not be read to know that.
+        told = _tell(page.entries, lambda entry: mark in entry.value)
+        return [one for one in told if one.event.subject == subject]
+
+    @asynccontextmanager
+    async def _stream(
+        self, after: _StreamPosition | None, kinds: frozenset[str]
+    ) -> AsyncIterator[AsyncIterator[StoredEvent]]:
+        if after is None:
+            kept: list[StoredEvent] = []
+            revision = await self._store.revision()
+        else:
+            kept, revision = await self._read(after)
+        async with (
+            self._store.watch(PREFIX, since=revision) as batches,
+            aclosing(_follow(kept, batches, kinds)) as told,
+        ):
+            yield told
+
+    async def _read(self, after: _StreamPosition) -> tuple[list[StoredEvent], int]:
+        """What is kept after this place, and the revision of that moment."""
+        page = await self._store.range(PREFIX)
+        # The mark is read after the events: a trim in between makes this refuse too much, not too little.
+        _check_kept(after, newest=page.revision, trimmed=await self._trimmed_to())
+        # Whole revisions are told or left out, because an event's id depends on those beside it.
+        recent = [entry for entry in page.entries if entry.revision >= after.revision]
+        return list(_after(after, _tell(recent))), page.revision
+
+    async def run(self) -> None:
+        """Keep the log at its length, for ever; a little over it is let be."""
+        while True:
+            try:
+                await self._trim_while_following()
+            except errors.Compacted:
+                log.info("events.behind", action="reading them anew")
+
+    async def _trim_while_following(self) -> None:
+        page = await self._store.range(PREFIX)
+        # In the order of the stream: a dict keeps the order of insertion, and revisions only grow.
+        kept = {entry.key: entry.revision for entry in sorted(page.entries, key=_order)}
+        await self._trim(kept)
+        async with self._store.watch(PREFIX, since=page.revision) as batches:
+            async for batch in batches:
+                for change in batch.changes:
+                    if change.entry is None:
+                        kept.pop(change.key, None)
+                    else:
+                        kept[change.key] = change.entry.revision
+                if len(kept) >= self._keep + _SLACK:
+                    await self._trim(kept)
+
+    async def _trim(self, kept: dict[str, int]) -> None:
+        while len(kept) > self._keep:
+            oldest = list(islice(kept.items(), min(len(kept) - self._keep, MAX_OPS - 1)))
+            mark = await self._store.get(_TRIMMED)
+            up_to = max(oldest[-1][1], _revision_in(mark))
+            try:
+                await self._store.commit(
+                    [Put(_TRIMMED, str(up_to).encode()), *(Delete(key) for key, _ in oldest)],
+                    expect=[Expect(_TRIMMED, mark.revision if mark else ABSENT)],
+                )
+            except errors.Conflict:
+                continue  # another server trims at the same time; the mark never goes back
+            for key, _ in oldest:
+                del kept[key]
+            log.debug("events.trimmed", count=len(oldest), up_to=up_to)
+
+    async def _trimmed_to(self) -> int:
+        return _revision_in(await self._store.get(_TRIMMED))
+
+
+async def _follow(
+    kept: list[StoredEvent], batches: AsyncIterator[Batch], kinds: frozenset[str]
+) -> AsyncGenerator[StoredEvent]:
+    for told in kept:
+        if _matches(told.event.kind, kinds):
+            yield told
+    async for batch in batches:
+        for told in _tell(change.entry for change in batch.changes if change.entry is not None):
+            if _matches(told.event.kind, kinds):
+                yield told
+
+
+def _matches(kind: str, kinds: frozenset[str]) -> bool:
+    return not kinds or kind in kinds or kind.partition(".")[0] in kinds
+
+
+def _order(entry: Entry) -> tuple[int, str]:
+    return entry.revision, entry.key
+
+
+def _tell(entries: Iterable[Entry], is_wanted: Callable[[Entry], bool] = lambda _: True) -> list[StoredEvent]:
+    """Entries in the order of the stream, each with its id; those left out count for the ids of others."""
+    told = []
+    for revision, together in groupby(sorted(entries, key=_order), key=lambda entry: entry.revision):
+        group = list(together)
+        for index, entry in enumerate(group):
+            if not is_wanted(entry):
+                continue
+            name = f"{revision}" if len(group) == 1 else f"{revision}.{index}"
+            told.append(StoredEvent(name, json_codec.decode(entry.value, Event)))
+    return told
+
+
+def _place(text: str) -> _StreamPosition:
+    revision, dot, index = text.partition(".")
+    numbers = (revision, index) if dot else (revision,)
+    # Fifteen digits are beyond any revision, and far from the length at which reading a number gets slow.
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in numbers):
+        raise errors.Invalid(
+            f"{text[:40]!r} is no event id; send that of the last event (`812`, `812.1`), or `0` for all",
+            field="Last-Event-ID",
+        )
+    return _StreamPosition(int(revision), int(index) if dot else None)
+
+
+def _after(place: _StreamPosition, told: Iterable[StoredEvent]) -> Iterable[StoredEvent]:
+    for one in told:
+        at = _place(one.id)
+        is_later_in_it = place.index is not None and (at.index or 0) > place.index
+        if at.revision > place.revision or (at.revision == place.revision and is_later_in_it):
+            yield one
+
+
+def _check_kept(after: _StreamPosition, *, newest: int, trimmed: int) -> None:
+    """Raise `Compacted` if an event after this place is gone, or may be."""
+    if after == _StreamPosition(0, None):
+        return
+    if after.revision > newest:
+        raise errors.Compacted(
+            f"event {after.revision} is not of this log, which ends at {newest}; read anew from `0`"
+        )
+    # Of the newest trimmed revision itself, only a reader who has had all of it has missed nothing.
+    if after.revision < trimmed or (after.revision == trimmed and after.index is not None):
+        raise errors.Compacted(
+            f"events up to {trimmed} are no longer kept; read anew from `0`, which gives all that are"
+        )
+
+
+def _revision_in(mark: Entry | None) -> int:
+    return int(mark.value) if mark is not None else 0

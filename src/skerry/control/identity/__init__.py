@@ -1,0 +1,1 @@
+"""Tokens, certificates and enrolment: who a caller is."""

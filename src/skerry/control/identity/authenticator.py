@@ -1,0 +1,356 @@
+"""Who may speak to this cloud: tokens, certificates, and how a machine becomes a node.
+
+Answers the gate's question (who is this?) from memory, and does what changes the answer in transactions of
+the store, each with the event that tells of it. What a caller may then do is decided in
+`skerry.transport.access.rules`. Private keys of others are never seen here: a holder makes its own and sends
+a signing request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import structlog
+
+from skerry.control.events.log import EventLog
+from skerry.control.identity import certificates, tokens
+from skerry.control.identity.certificates import CertificateRegistry
+from skerry.control.identity.tokens import TokenRegistry
+from skerry.kit import pki, ulid
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.callers import (
+    NODE_TLS_NAME,
+    SERVER,
+    AuthMethod,
+    Caller,
+    Certificate,
+    RevokedCertificate,
+    Role,
+    Token,
+)
+from skerry.model.settings import IdentitySettings
+from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Put, Store
+
+log = structlog.get_logger(__name__)
+
+AUTHORITY_KEY = "identity/ca"
+_SWEEP_EVERY_S = 600.0
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+class EnrollmentResult(msgspec.Struct, frozen=True):
+    """What a machine gets for its token: its node id and a certificate that says so."""
+
+    node: str
+    certificate_pem: bytes
+    ca_pem: bytes
+
+
+class _EnrolledNode(msgspec.Struct, frozen=True):
+    """Which node a machine that joins is to be: a new one, or the one that it was, with that record."""
+
+    node: str
+    entry: Entry | None = None  # of the certificate that it had
+
+
+class Authenticator:
+    """Tokens and certificates of one cloud."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        authority: pki.CertificateAuthority,
+        clock: Clock,
+        settings: IdentitySettings,
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._authority = authority
+        self._clock = clock
+        self._settings = settings
+        self._tokens = TokenRegistry(store, events, clock, settings, authority.fingerprint)
+        self._certificates = CertificateRegistry(store, events, clock, authority)
+
+    async def run(self) -> None:
+        """Follow the store and forget what has expired, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tokens.view.run())
+            group.create_task(self._certificates.view.run())
+            group.create_task(self._certificates.record_shown())
+            group.create_task(self._sweep_for_ever())
+
+    async def ready(self) -> None:
+        """Wait until callers can be told apart; `FailedPrecondition` if the store belongs to another CA than
+        ours.
+
+        Needs `run` beside it.
+        """
+        await self._claim()
+        await self._tokens.view.ready()
+        await self._certificates.view.ready()
+
+    def caller_from_token(self, text: str) -> Caller:
+        """Who sends this token; `Unauthenticated` says why it is nobody."""
+        return self._tokens.caller(text)
+
+    def caller_from_certificate(self, der: bytes) -> Caller:
+        """Who holds this certificate; `Unauthenticated` says why it is nobody."""
+        return self._certificates.caller(der)
+
+    async def create_token(
+        self, role: Role, *, ttl_s: float | None, note: str, actor: str
+    ) -> tuple[Token, str]:
+        """A new token, and its text, which is shown once."""
+        return await self._tokens.create(role, ttl_s=ttl_s, note=note, actor=actor)
+
+    def tokens(self) -> list[Token]:
+        return self._tokens.all()
+
+    async def revoke_token(self, token_id: str, *, actor: str) -> None:
+        await self._tokens.revoke(token_id, actor=actor)
+
+    def certificates(self) -> list[Certificate]:
+        return self._certificates.all()
+
+    async def revoke_certificate(self, serial: str, *, actor: str) -> None:
+        """Refuse the certificate from now on; if it is a node's, all of that node's, for renewing too."""
+        await self._certificates.revoke(serial, actor=actor)
+
+    def counts(self, serial: str) -> bool:
+        """Whether the certificate of this serial is on record and not revoked."""
+        return self._certificates.counts(serial)
+
+    def is_revoked(self, serial: str) -> bool:
+        """Whether the certificate of this serial was revoked, as far as the store knows."""
+        return self._certificates.is_revoked(serial)
+
+    def revoked(self) -> Sequence[RevokedCertificate]:
+        """Certificates that were revoked and have not expired."""
+        return self._certificates.revoked()
+
+    async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
+        """Refuse these too from now on, as far as a server of this cloud has revoked them: the store may be
+        older than that. `actor` is who remembered."""
+        await self._certificates.learn_revoked(revoked, actor=actor)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when certificates no longer count."""
+        self._certificates.listen(lambda revoked: changed())
+
+    def listen_revoked(self, told: Callable[[Sequence[RevokedCertificate]], None]) -> None:
+        """Call `told` with certificates that were revoked."""
+        self._certificates.listen(told)
+
+    async def join(
+        self, token_text: str, csr_pem: bytes, name: str, *, previous_pem: bytes = b""
+    ) -> EnrollmentResult:
+        """Make the sender a node, once per token.
+
+        A sender that lost the answer asks again with the same key and gets a certificate for the same
+        node. One that was a node before shows `previous_pem`, its certificate for the same key, and is
+        that node again; `Unprocessable`, and the token not used, if that was revoked.
+        """
+        shown = tokens.parse(token_text)
+        while True:
+            entry = await self._store.get(tokens.PREFIX + shown.id)
+            token = tokens.verify_token(tokens.decode(entry) if entry else None, shown, self._clock.now())
+            if token.role is not Role.NODE:
+                raise errors.Forbidden(
+                    f"this token has the role {token.role} and cannot join a machine; "
+                    "an admin makes one that can with `skerry token create --role node`"
+                )
+            request, name = _checked(csr_pem), _checked_name(name)
+            assert entry is not None, "judge refuses a token without a record"
+            try:
+                if token.used_at is None:
+                    returning = await self._returning(previous_pem, request)
+                    return await self._join_first(token, entry, request, name, returning)
+                return await self._join_again(token, request)
+            except errors.Conflict:
+                continue  # another join or a revocation was quicker; reading again shows which
+
+    async def renew(self, caller: Caller, csr_pem: bytes) -> bytes:
+        """A new certificate (PEM) for the node that calls; its key may be a new one."""
+        if caller.origin is not AuthMethod.CERTIFICATE or caller.role is not Role.NODE or not caller.node:
+            raise errors.Forbidden("only a node renews a certificate, and shows the present one to do so")
+        request = _checked(csr_pem)
+        while True:
+            entry = await self._store.get(certificates.PREFIX + caller.serial)
+            if entry is None and await self._certificates.record(caller.serial):
+                continue
+            record = certificates.verify_certificate(
+                certificates.decode(entry) if entry else None, self._clock.now()
+            )
+            assert entry is not None, "judge refuses a certificate without a record"
+            try:
+                return (await self._follow_up(record, entry, request)).pem
+            except errors.Conflict:
+                continue  # renewed twice at once, or revoked; reading again shows which
+
+    async def issue_local(
+        self, csr_pem: bytes, *, role: str, name: str, lifetime_s: float, hosts: Iterable[str] = ()
+    ) -> pki.IssuedCertificate:
+        """A certificate for this machine's own listeners (role `server`) or its local client, on record."""
+        issued = self._authority.issue(
+            _checked(csr_pem), name=name, role=role, lifetime_s=lifetime_s, server=role == SERVER, hosts=hosts
+        )
+        told = self._events.put(
+            "certificate.issued", f"certificate/{issued.serial}", actor="skerry", role=role, name=name
+        )
+        record = certificates.record_of(issued, name=name, node="")
+        await self._commit([certificates.put(record), told], [_new(record)])
+        log.info("certificate.issued", serial=issued.serial, role=role, name=name)
+        return issued
+
+    async def sweep(self) -> None:
+        """Forget tokens and certificates that expired long enough ago."""
+        overdue = [*self._tokens.overdue(), *self._certificates.overdue()]
+        for start in range(0, len(overdue), MAX_OPS):
+            await self._store.commit([Delete(key) for key in overdue[start : start + MAX_OPS]])
+        if overdue:
+            log.info("identity.swept", records=len(overdue))
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            try:
+                await self.sweep()
+            except errors.SkerryError as error:
+                log.warning("identity.not-swept", error=error.message)
+
+    async def _claim(self) -> None:
+        """Write our CA's fingerprint into a new store; refuse one that holds another's."""
+        ours = self._authority.fingerprint
+        try:
+            await self._store.commit([Put(AUTHORITY_KEY, ours.encode())], [Expect(AUTHORITY_KEY, ABSENT)])
+        except errors.Conflict:
+            entry = await self._store.get(AUTHORITY_KEY)
+            theirs = entry.value.decode("ascii", "replace") if entry else ""
+            if theirs != ours:
+                raise errors.FailedPrecondition(
+                    f"this store belongs to the CA {theirs[:16]}..., and the one in this data folder is "
+                    f"{ours[:16]}...: copy ca.crt and ca.key from the pki folder of a server that "
+                    "already runs on this store, or use another store"
+                ) from None
+
+    async def _returning(self, previous_pem: bytes, request: pki.SigningRequest) -> _EnrolledNode:
+        """Which node the sender was before: by a certificate of ours for its key, which may have expired
+        or be on no record of this store; neither it nor another of that node was revoked. The request proves
+        the key, the token admits it."""
+        nobody = _EnrolledNode(ulid.new_id(self._clock.now()))
+        try:
+            previous = pki.read_certificate(previous_pem)
+        except pki.InvalidCertificate:
+            return nobody
+        is_ours = pki.is_issued_by(previous_pem, self._authority.certificate_pem)
+        if not is_ours or previous.role != Role.NODE or previous.key != request.digest:
+            return nobody
+        entry = await self._store.get(certificates.PREFIX + previous.serial)
+        is_revoked = entry is not None and certificates.decode(entry).revoked_at is not None
+        if is_revoked or self._certificates.is_revoked_node(previous.name):
+            raise errors.Unprocessable(
+                "the certificate that this machine had was revoked, and so its key is not taken again: "
+                "join with a new key, as a new node"
+            )
+        self._check_live(previous.name)
+        return _EnrolledNode(previous.name, entry)
+
+    async def _join_first(
+        self, token: Token, entry: Entry, request: pki.SigningRequest, name: str, returning: _EnrolledNode
+    ) -> EnrollmentResult:
+        node = returning.node
+        issued = self._issue_to(node, request)
+        record = certificates.record_of(issued, name=name, node=node)
+        used = msgspec.structs.replace(token, used_at=self._clock.now(), used_by=issued.serial)
+        told = self._events.put(
+            "node.joined", f"node/{node}", actor=f"token:{token.id}", name=name, serial=issued.serial
+        )
+        ops = [tokens.put(used), certificates.put(record), told]
+        expect = [Expect(entry.key, entry.revision), _new(record)]
+        if (followed := returning.entry) is not None:  # written, so that a revocation of it notices
+            held = msgspec.structs.replace(certificates.decode(followed), renewed_by=issued.serial)
+            ops.append(certificates.put(held))
+            expect.append(Expect(followed.key, followed.revision))
+        revision = await self._commit(ops, expect)
+        await self._tokens.view.reached(revision)
+        log.info("node.joined", node=node, name=name, token=token.id, serial=issued.serial)
+        return EnrollmentResult(node, issued.pem, self._authority.certificate_pem)
+
+    async def _join_again(self, token: Token, request: pki.SigningRequest) -> EnrollmentResult:
+        entry = await self._store.get(certificates.PREFIX + token.used_by)
+        if entry is None:
+            raise tokens.used_up(token)
+        record = certificates.decode(entry)
+        if not hmac.compare_digest(record.key, request.digest):
+            raise tokens.used_up(token)
+        certificates.verify_certificate(record, self._clock.now())
+        issued = await self._follow_up(record, entry, request)
+        return EnrollmentResult(record.node, issued.pem, self._authority.certificate_pem)
+
+    async def _follow_up(
+        self, record: Certificate, entry: Entry, request: pki.SigningRequest
+    ) -> pki.IssuedCertificate:
+        """The next certificate of the node that holds `record`; writing to that makes revocations notice."""
+        self._check_live(record.node)
+        issued = self._issue_to(record.node, request)
+        following = certificates.record_of(issued, name=record.name, node=record.node)
+        followed = msgspec.structs.replace(record, renewed_by=issued.serial)
+        await self._commit(
+            [certificates.put(following), certificates.put(followed)],
+            [Expect(entry.key, entry.revision), _new(following)],
+        )
+        log.info("certificate.renewed", node=record.node, serial=issued.serial, followed=record.serial)
+        return issued
+
+    def _check_live(self, node: str) -> None:
+        if len(self._certificates.live_of(node)) >= certificates.MAX_LIVE_PER_NODE:
+            raise errors.Overloaded(
+                f"node {node} has {certificates.MAX_LIVE_PER_NODE} certificates that have not "
+                "expired; use the newest, and renew later",
+                retry_after_s=60.0,
+            )
+
+    def _issue_to(self, node: str, request: pki.SigningRequest) -> pki.IssuedCertificate:
+        # A node also serves: the runtime on its own socket, under the one name that Aurae's clients ask for.
+        return self._authority.issue(
+            request,
+            name=node,
+            role=Role.NODE,
+            lifetime_s=self._settings.node_certificate_s,
+            server=True,
+            client=True,
+            hosts=[NODE_TLS_NAME],
+        )
+
+    async def _commit(self, ops: list[Put], expect: list[Expect]) -> int:
+        """Commit a new certificate, and wait until our own reads know it: it may be shown at once."""
+        revision = await self._store.commit(ops, expect)
+        await self._certificates.view.reached(revision)
+        return revision
+
+
+def _new(record: Certificate) -> Expect:
+    return Expect(certificates.PREFIX + record.serial, ABSENT)
+
+
+def _checked(csr_pem: bytes) -> pki.SigningRequest:
+    try:
+        return pki.SigningRequest.parse(csr_pem)
+    except pki.InvalidSigningRequest as error:
+        raise errors.Invalid(str(error), field="csr") from error
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise errors.Invalid(
+            "a node's name is 1 to 63 letters, digits, dots, dashes or underscores, "
+            "with a letter or digit at both ends",
+            field="name",
+        )
+    return name

@@ -1,0 +1,163 @@
+"""Access tokens: made, listed, checked, revoked and, when their time is long over, forgotten.
+
+Part of `skerry.control.identity.authenticator`, which uses up a node's token when it joins. Records hold only
+the digest of a secret; the secret itself leaves this module once, as the answer to `create`, and is never
+logged.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+import structlog
+
+from skerry.control.events.log import EventLog
+from skerry.kit import json_codec, ulid
+from skerry.kit.clock import Clock, iso
+from skerry.model import errors
+from skerry.model.callers import AuthMethod, Caller, Role, Token
+from skerry.model.settings import IdentitySettings
+from skerry.model.token_text import MalformedToken, TokenText, new_secret, pin_of
+from skerry.store.protocol import ABSENT, Delete, Entry, Expect, Put, Store
+from skerry.store.tables.cache import PrefixCache
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "identity/tokens/"
+MAX_TOKENS = 10_000
+MAX_NOTE = 200
+_MIN_TTL_S = 1.0
+_MAX_TTL_S = 10 * 365 * 86400.0
+_MAX_JOIN_TTL_S = 30 * 86400.0
+# An expired token stays for a while, so that its bearer is told that it expired and not that it is unknown.
+_REMEMBERED_S = 86400.0
+
+
+class TokenRegistry:
+    """All tokens of this cloud, mirrored in memory."""
+
+    def __init__(
+        self, store: Store, events: EventLog, clock: Clock, settings: IdentitySettings, fingerprint: str
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._settings = settings
+        self._pin = pin_of(fingerprint)
+        self.view = PrefixCache(store, PREFIX, decode)
+
+    def caller(self, text: str) -> Caller:
+        shown = parse(text)
+        token = verify_token(self.view.get(PREFIX + shown.id), shown, self._clock.now())
+        if token.role is Role.NODE:
+            if token.used_at is not None:
+                raise used_up(token)
+            raise errors.Unauthenticated(
+                "this token is for joining only: give its invitation to `skerry node --join INVITATION`; "
+                "for other calls make one with another role"
+            )
+        return Caller(origin=AuthMethod.TOKEN, name=f"token:{token.id}", role=token.role, token=token.id)
+
+    async def create(self, role: Role, *, ttl_s: float | None, note: str, actor: str) -> tuple[Token, str]:
+        """A new token and its text, which cannot be had again. Join tokens always expire."""
+        if role is Role.NODE and ttl_s is None:
+            ttl_s = self._settings.join_token_s
+        _check_terms(role, ttl_s, note)
+        if len(self.view) >= MAX_TOKENS:
+            raise errors.TooLarge(f"there are {MAX_TOKENS} tokens already; revoke those that nobody uses")
+        now = self._clock.now()
+        text = TokenText(ulid.new_id(now), new_secret(), self._pin if role is Role.NODE else "")
+        token = Token(
+            id=text.id,
+            role=role,
+            digest=text.digest,
+            created_at=now,
+            expires_at=None if ttl_s is None else now + ttl_s,
+            note=note,
+        )
+        told = self._events.put("token.created", f"token/{token.id}", actor=actor, role=role, note=note)
+        revision = await self._store.commit([put(token), told], [Expect(PREFIX + token.id, ABSENT)])
+        await self.view.reached(revision)
+        log.info("token.created", token=token.id, role=role, actor=actor)
+        return token, text.format()
+
+    def all(self) -> list[Token]:
+        return [token for _, token in self.view.items()]
+
+    async def revoke(self, token_id: str, *, actor: str) -> None:
+        key = PREFIX + token_id
+        # A join that uses the token up in between makes this read it again; it is gone in the end.
+        while entry := await self._store.get(key):
+            told = self._events.put("token.revoked", f"token/{token_id}", actor=actor)
+            try:
+                revision = await self._store.commit([Delete(key), told], [Expect(key, entry.revision)])
+            except errors.Conflict:
+                continue
+            await self.view.reached(revision)
+            log.info("token.revoked", token=token_id, actor=actor)
+            return
+        raise errors.NotFound(
+            f"there is no token {token_id[:40]!r}; `skerry token list` shows those there are"
+        )
+
+    def overdue(self) -> list[str]:
+        """Keys of tokens that expired long ago."""
+        return overdue(self.view.items(), self._clock.now())
+
+
+def decode(entry: Entry) -> Token:
+    return json_codec.decode(entry.value, Token)
+
+
+def put(token: Token) -> Put:
+    return Put(PREFIX + token.id, json_codec.encode(token))
+
+
+def parse(text: str) -> TokenText:
+    try:
+        return TokenText.parse(text)
+    except MalformedToken as error:
+        raise errors.Unauthenticated(str(error)) from None
+
+
+def verify_token(token: Token | None, shown: TokenText, now: float) -> Token:
+    """The token that `shown` is the text of, if it is still good; whether it is used up is not looked at."""
+    # A wrong secret gets the same answer as an unknown id, so that ids cannot be probed for.
+    if token is None or not hmac.compare_digest(token.digest, shown.digest):
+        raise errors.Unauthenticated(
+            "this token is not known here: it was revoked, or never made by this server; "
+            "an admin makes a new one with `skerry token create`"
+        )
+    if token.expires_at is not None and now >= token.expires_at:
+        raise errors.Unauthenticated(
+            f"this token expired at {iso(token.expires_at)}; "
+            "an admin makes a new one with `skerry token create`"
+        )
+    return token
+
+
+def used_up(token: Token) -> errors.Unauthenticated:
+    return errors.Unauthenticated(
+        f"this join token was used at {iso(token.used_at or 0)} and is good for one machine only; "
+        "an admin makes a new one with `skerry token create --role node`"
+    )
+
+
+def overdue(items: Iterable[tuple[str, Token]], now: float) -> list[str]:
+    return [
+        key
+        for key, token in items
+        if token.expires_at is not None and token.expires_at + _REMEMBERED_S <= now
+    ]
+
+
+def _check_terms(role: Role, ttl_s: float | None, note: str) -> None:
+    longest = _MAX_JOIN_TTL_S if role is Role.NODE else _MAX_TTL_S
+    if ttl_s is not None and not _MIN_TTL_S <= ttl_s <= longest:
+        raise errors.Invalid(
+            f"the life of a token of role {role} is {_MIN_TTL_S:.0f} s to {longest / 86400:.0f} days",
+            field="ttl_s",
+        )
+    if len(note) > MAX_NOTE or not note.isprintable():
+        raise errors.Invalid(f"a note is one line of at most {MAX_NOTE} characters", field="note")

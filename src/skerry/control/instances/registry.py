@@ -1,0 +1,511 @@
+"""Instances as callers see them: wishes taken durably, what is known told from memory.
+
+A wish is acknowledged when the store has it. Nothing here waits for a node: placing is done by whichever
+server leads (`skerry.control.placement.reconciler`), the rest by nodes, whose reports come in here too. For
+sessions with nodes this is where orders are read and changes are heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from skerry.control import idempotency, paging
+from skerry.control.events.log import EventLog, StoredEvent
+from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
+from skerry.control.instance_index import InstanceCache, InstanceListener, InstanceRecord, age_key
+from skerry.control.instances import transitions, writer
+from skerry.control.instances.report_rules import ReportOutcome
+from skerry.control.instances.reports import ReportProcessor
+from skerry.control.instances.transitions import InstanceTransition
+from skerry.control.instances.writer import TransitionWriter
+from skerry.control.nodes.conditions import NodeConditions
+from skerry.control.paging import ListPage
+from skerry.control.workloads.registry import (
+    WorkloadRecord,
+    WorkloadRegistry,
+    check_match,
+    check_may_make,
+    check_shared,
+    check_size,
+    check_space,
+    exists_elsewhere,
+)
+from skerry.kit import ulid
+from skerry.kit.clock import Clock
+from skerry.model import errors, ids
+from skerry.model.callers import MARKET
+from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
+from skerry.model.network import UNRESTRICTED, Egress, NamespaceEgress
+from skerry.model.nodes import Liveness
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.resources import Resources
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec, ObservedState, WorkloadKind, check_granted
+from skerry.schedule.results import NodeFeasibility
+from skerry.store import fencing
+from skerry.store.protocol import ABSENT, Expect, Store
+
+T = TypeVar("T")
+
+UNREACHABLE = "node unreachable"
+_MAX_DUE = 256  # changes of status that a reader may be behind
+
+
+class InstanceRegistry:
+    """The instances of one cloud."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        *,
+        mirror: InstanceCache,
+        workloads: WorkloadRegistry,
+        standings: NodeConditions,
+        explain: Callable[[Instance], Sequence[NodeFeasibility]],
+        egress: NamespaceEgress = UNRESTRICTED,
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._mirror = mirror
+        self._census = mirror.census
+        self._workloads = workloads
+        self._standings = standings
+        self._explain = explain
+        self._egress = egress
+        self._memos = IdempotencyTable(store, clock)
+        self._writer = TransitionWriter(store, events, mirror)
+        self._reporter = ReportProcessor(self._writer, mirror, clock)
+        self._watches: dict[InstanceId, set[_InstanceWatch]] = {}
+        self._removals: dict[InstanceId, set[asyncio.Event]] = {}
+        mirror.listen(self._tell_watches)
+
+    # What callers want
+
+    async def create(
+        self,
+        what: InstanceSpec | str,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        fence: Expect | None = None,
+    ) -> tuple[Instance, bool]:
+        """An instance of a spec, or of the workload with that id or name; and whether it is new.
+
+        The same id with the same spec or workload, or the same key with the same request, gives the one that
+        is there; the same id with another raises `AlreadyExists`. Of a workload in another namespace none can
+        be made (`Unprocessable`).
+        """
+        check_may_make(namespace, actor)
+        if isinstance(what, InstanceSpec):
+            check_size(what)
+            check_granted(what)
+        request = (
+            IdempotentRequest.of(idempotency_key, actor, namespace, "instance", what, id)
+            if idempotency_key
+            else None
+        )
+        workload = None if isinstance(what, InstanceSpec) else await self._workloads.template(what, namespace)
+        while True:
+            if made := await self._memos.recall(request):
+                again = await self._writer.read(made)
+                if again is None:
+                    raise idempotency.created_then_deleted("instance", made)
+                return again.value, False
+            if id is not None and (there := await self._writer.read(ids.check_id(id))):
+                return _same(there.value, what, workload, namespace), False
+            instance = _new(
+                id, what, workload, namespace, self._clock.now(), await self._first_generation(id)
+            )
+            key = self._mirror.records.key(instance.id)
+            puts, expect = await self._memos.note(request, instance.id)
+            expect.append(Expect(key, ABSENT))
+            if workload is not None:
+                expect.append(self._workloads.records.expect(workload))
+            try:
+                ops = self._writer.ops(transitions.create(instance, actor=actor))
+                await self._mirror.seen(await fencing.commit(self._store, [*ops, *puts], expect, fence))
+            except errors.Conflict:
+                if workload is not None:
+                    workload = await self._workloads.read(workload.value.id, namespace)
+                continue
+            return instance, True
+
+    async def start(self, id: str, *, actor: str, fence: Expect | None = None) -> Instance:
+        """Wish it to run; returns when the wish is durable."""
+        check_space()
+        return await self._wish(id, DesiredStatus.RUNNING, actor, fence=fence)
+
+    async def stop(self, id: str, *, actor: str) -> Instance:
+        """Wish it to stop. It keeps its node, its room and its ports, so that it can be started again."""
+        return await self._wish(id, DesiredStatus.STOPPED, actor)
+
+    async def destroy(
+        self, id: str, *, actor: str, by_admin: bool = False, fence: Expect | None = None
+    ) -> Instance:
+        """Wish it gone: DESTROYING until its node has removed it, TERMINATED if nothing is to be removed."""
+        return await self._wish(id, DesiredStatus.DESTROYED, actor, by_admin=by_admin, fence=fence)
+
+    async def change(
+        self,
+        id: str,
+        *,
+        actor: str,
+        desired: DesiredStatus | None = None,
+        merge: Callable[[InstanceSpec], InstanceSpec] | None = None,
+        workload: str | None = None,
+        if_match: int | None = None,
+    ) -> Instance:
+        """Another wish, another spec (made of the present one by `merge`) or another workload, at once. While
+        the disk is full, no more than a stop."""
+        if merge is not None or workload is not None or desired is DesiredStatus.RUNNING:
+            check_space()
+        follow = None
+        if workload is not None:
+            namespace = (await self._known(id)).value.namespace
+            follow = await self._workloads.template(workload, namespace)
+
+        def decide(known: InstanceRecord) -> InstanceTransition | None:
+            check_match(known.revision, if_match)
+            instance = known.value
+            spec, of, version = instance.spec, instance.workload, instance.version
+            if follow is not None:
+                check_shared(follow.value, instance.namespace)
+                spec, of, version = follow.value.spec, follow.value.id, follow.value.version
+            if merge is not None:
+                before, spec = spec, merge(spec)
+                check_size(spec)
+                check_granted(spec, before)
+            step = transitions.change_spec(instance, spec, workload=of, version=version, actor=actor)
+            if desired is None:
+                return step
+            return transitions.combine(
+                step,
+                transitions.set_desired(
+                    step.after if step else instance, desired, at=self._clock.now(), actor=actor
+                ),
+            )
+
+        return await self._change(id, decide, actor)
+
+    # What is known
+
+    def get(self, id: str) -> Instance:
+        known = self._census.get(id)
+        if known is None:
+            raise writer.unknown_instance(id)
+        return self._shown(known)
+
+    async def read(self, id: str) -> Instance:
+        """`get`, also of one that another server has just made."""
+        return self._shown(await self._known(id))
+
+    async def check_in(self, namespace: Namespace, id: str) -> None:
+        """Raise `NotFound` unless it is in that namespace."""
+        try:
+            known = await self._known(id)
+        except errors.NotFound:
+            raise writer.unknown_instance(id, namespace) from None
+        if known.value.namespace != namespace:
+            raise writer.unknown_instance(id, namespace)
+
+    def revision(self, id: str) -> int:
+        """Changes with the instance: what an ETag is made of."""
+        known = self._census.get(id)
+        if known is None:
+            raise writer.unknown_instance(id)
+        return known.revision
+
+    def usage(self, id: str) -> Resources:
+        """What it used when its node last reported to this server; nothing if it did not."""
+        return self._reporter.usage(InstanceId(id))
+
+    def list(
+        self,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        cursor: str | None = None,
+        kind: WorkloadKind | None = None,
+        states: frozenset[InstanceStatus] = frozenset(),
+        node: NodeId | None = None,
+        workload: WorkloadId | None = None,
+        name: str | None = None,
+        namespace: Namespace | None = None,
+    ) -> ListPage[Instance]:
+        """Instances by age and id; of all kinds, states, nodes, workloads, names and namespaces, if none is
+        given.
+        """
+
+        kinds = frozenset(WorkloadKind) if kind is None else frozenset({kind})
+
+        def is_wanted(known: InstanceRecord) -> bool:
+            one = known.value
+            return (
+                one.spec.kind in kinds
+                and (not states or one.observed.status in states)
+                and (node is None or one.node == node)
+                and (workload is None or one.workload == workload)
+                and (name is None or one.spec.name == name)
+            )
+
+        is_filtered = bool(kind is not None or states or node or workload or name)
+
+        def behind(place: str | None) -> Iterator[Instance]:
+            found = self._census.behind(place, namespace)
+            return map(self._shown, filter(is_wanted, found) if is_filtered else found)
+
+        total = (
+            sum(map(is_wanted, self._census.behind(None, namespace)))
+            if is_filtered
+            else self._census.count(namespace)
+        )
+        return paging.paginate(behind, age_key, total=total, limit=limit, offset=offset, cursor=cursor)
+
+    async def events(self, id: str) -> Sequence[StoredEvent]:
+        """What happened to it, as far back as events are kept; also of one that is gone."""
+        told = await self._events.of(self._mirror.records.key(ids.check_id(id)))
+        if not told and self._census.get(id) is None:
+            raise writer.unknown_instance(id)
+        return told
+
+    def explain(self, id: str) -> Sequence[NodeFeasibility]:
+        """What every node says to it."""
+        return self._explain(self.get(id))
+
+    async def watch(self, id: str, *, repeat_s: float | None = None) -> AsyncGenerator[Instance]:
+        """The instance now and after each change; ends when it is over.
+
+        Every status comes, in order; of several changes within one, the latest. With `repeat_s` it also comes
+        that often while it is RUNNING, for its usage. Raises `Overloaded` for a reader that is too slow.
+        """
+        known = await self._known(id)
+        watch = _InstanceWatch(known.value)
+        with _filed(self._watches, known.value.id, watch):
+            while True:
+                latest = await watch.next(repeat_s)
+                yield latest
+                if latest.observed.status in TERMINAL:
+                    return
+
+    async def removed(self, id: str) -> None:
+        """Wait until there is no such instance any more."""
+        removal = asyncio.Event()
+        with _filed(self._removals, InstanceId(id), removal):
+            if self._census.get(id) is None and await self._writer.read(id) is None:
+                return
+            await removal.wait()
+
+    # For sessions with nodes
+
+    def orders(self, node: NodeId) -> Sequence[InstanceOrder]:
+        """All that a node is to have and to do."""
+        return [self.order(known.value) for known in self._census.on_node(node)]
+
+    def order(self, instance: Instance) -> InstanceOrder:
+        """What its node is to do."""
+        is_container = instance.spec.kind is WorkloadKind.CONTAINER
+        return InstanceOrder.of(instance, self._egress.of(instance.namespace) if is_container else Egress.ALL)
+
+    async def caught_up(self) -> None:
+        """Wait until what is known includes everything that was durable when this was called.
+
+        A whole set of orders is sent only after this: a node removes what is not in it.
+        """
+        await self._mirror.caught_up()
+
+    def listen(self, changed: InstanceListener) -> Callable[[], None]:
+        """Call `changed(before, after)` with every change from now on; the result ends that."""
+        return self._mirror.listen(changed)
+
+    async def reported(
+        self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
+    ) -> Sequence[ReportOutcome]:
+        """Take what a node saw; one outcome per report, in their order.
+
+        `node` is None if no node says so, but `actor`; generation 0 is that of the present copy.
+        """
+        return await self._reporter.take(node, reports, actor=actor)
+
+    async def _first_generation(self, id: str | None) -> int:
+        """That of a new instance's first copy.
+
+        An id that a caller chose may have been used before, and a node that was given up then may come back
+        with a copy of that time, which must be the older one. Every copy costs a transaction, so the number
+        of those is more than any generation there ever was.
+        """
+        return 1 if id is None else await self._store.revision() + 1
+
+    async def _known(self, id: str) -> InstanceRecord:
+        known = self._census.get(id) or await self._writer.read(id)  # perhaps another server has just made it
+        if known is None:
+            raise writer.unknown_instance(id)
+        return known
+
+    async def _wish(
+        self,
+        id: str,
+        desired: DesiredStatus,
+        actor: str,
+        *,
+        by_admin: bool = False,
+        fence: Expect | None = None,
+    ) -> Instance:
+        return await self._change(
+            id,
+            lambda known: transitions.set_desired(known.value, desired, at=self._clock.now(), actor=actor),
+            actor,
+            by_admin=by_admin,
+            fence=fence,
+        )
+
+    async def _change(
+        self,
+        id: str,
+        decide: Callable[[InstanceRecord], InstanceTransition | None],
+        actor: str,
+        *,
+        by_admin: bool = False,
+        fence: Expect | None = None,
+    ) -> Instance:
+        found: list[Instance] = []
+
+        def remember(known: InstanceRecord) -> InstanceTransition | None:
+            found[:] = [known.value]
+            if not (by_admin and known.value.is_adopted):
+                _check_may_change(known.value, actor)
+            return decide(known)
+
+        step = await self._writer.change(id, remember, fence=fence)
+        return step.after if step is not None else found[0]
+
+    def _shown(self, known: InstanceRecord) -> Instance:
+        """With what only this moment knows: that its node is not heard of."""
+        instance = known.value
+        if instance.node is None or instance.observed.status in TERMINAL:
+            return instance
+        standing = self._standings.standing(instance.node)
+        if standing is not None and standing.liveness is Liveness.LIVE:
+            return instance
+        return replace(instance, observed=replace(instance.observed, reason=UNREACHABLE))
+
+    def _tell_watches(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        one = after or before
+        if one is None or not (self._watches or self._removals):
+            return
+        id = one.value.id
+        latest = one.value if after is not None else _gone(one.value, self._clock.now())
+        for watch in self._watches.get(id, ()):
+            watch.put(latest)
+        if after is None:
+            for removal in self._removals.get(id, ()):
+                removal.set()
+
+
+class _InstanceWatch:
+    """What one reader is still to be told of one instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._latest = instance
+        self._due = deque([instance], maxlen=_MAX_DUE + 1)  # one too many is enough to know
+        self._is_new = asyncio.Event()
+
+    def put(self, instance: Instance) -> None:
+        if self._due and self._due[-1].observed.status is instance.observed.status:
+            self._due.pop()
+        self._latest = instance
+        self._due.append(instance)
+        self._is_new.set()
+
+    async def next(self, repeat_s: float | None) -> Instance:
+        """What is due; with `repeat_s`, after that time the latest again if it is RUNNING."""
+        while not self._due:
+            self._is_new.clear()
+            is_running = self._latest.observed.status is InstanceStatus.RUNNING
+            try:
+                async with asyncio.timeout(repeat_s if is_running else None):
+                    await self._is_new.wait()
+            except TimeoutError:
+                return self._latest
+        if len(self._due) > _MAX_DUE:
+            raise errors.Overloaded(
+                f"more than {_MAX_DUE} changes of the instance wait to be read; watch again, and read faster"
+            )
+        return self._due.popleft()
+
+
+@contextmanager
+def _filed(index: dict[InstanceId, set[T]], id: InstanceId, one: T) -> Iterator[None]:
+    """`one` is in the index for as long as the context lasts."""
+    index.setdefault(id, set()).add(one)
+    try:
+        yield
+    finally:
+        index[id].discard(one)
+        if not index[id]:
+            del index[id]
+
+
+def _new(
+    id: str | None,
+    what: InstanceSpec | str,
+    workload: WorkloadRecord | None,
+    namespace: Namespace,
+    now: float,
+    generation: int,
+) -> Instance:
+    spec = what if isinstance(what, InstanceSpec) else None
+    if workload is not None:
+        spec = workload.value.spec
+    assert spec is not None, "what is no spec names a workload"
+    return Instance(
+        id=InstanceId(id or ulid.new_id(now)),
+        spec=spec,
+        created_at=now,
+        observed=ObservedState(InstanceStatus.SCHEDULING, now, "waits for a node"),
+        workload=workload.value.id if workload else None,
+        version=workload.value.version if workload else 0,
+        generation=generation,
+        namespace=namespace,
+    )
+
+
+def _same(
+    there: Instance, what: InstanceSpec | str, workload: WorkloadRecord | None, namespace: Namespace
+) -> Instance:
+    """The one that is there, if it is what was asked for."""
+    if there.namespace != namespace:
+        raise exists_elsewhere("instance", there)
+    is_same = there.workload == workload.value.id if workload else there.spec == what
+    if not is_same:
+        raise errors.AlreadyExists(
+            f"instance {there.id} exists with another spec; change it, or choose an id"
+        )
+    return there
+
+
+def _check_may_change(instance: Instance, actor: str) -> None:
+    """The cell of a contract is the market's. One that was adopted may be of a contract that the ledger no
+    longer knows: an admin destroys it."""
+    if instance.spec.kind is WorkloadKind.CELL and actor != MARKET:
+        raise errors.Forbidden(
+            f"instance {instance.id} is the cell of a contract, which only the market changes; an admin "
+            "ends a contract with `skerry market reclaim`"
+        )
+
+
+def _gone(instance: Instance, now: float) -> Instance:
+    """What was removed from the store, as the last thing to tell of it."""
+    if instance.observed.status in TERMINAL:
+        return instance
+    return replace(instance, observed=ObservedState(InstanceStatus.TERMINATED, now, "destroyed"))

@@ -1,0 +1,172 @@
+"""What a report of a node means for an instance: no I/O, and no clock but what comes in.
+
+A report counts if it is of the copy that the instance has now, if its node has not said something later, and
+if the state machine lets the status follow. What is on a node is reported by the session of that node alone;
+others (`setInstanceStatus`) may repeat the present status there, which changes nothing. A node of ours knows
+what is on it, so where the machine lets it follow only by a way around, that way was gone and not told: a
+node that was set up anew forgets what it had to tell. `skerry.control.instances.reports` writes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.control.instance_index import InstanceRecord
+from skerry.control.instances import transitions
+from skerry.control.instances.transitions import InstanceTransition, TransitionEvent
+from skerry.model import errors, statuses
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.orders import InstanceReport
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance
+
+# What only the control plane says of an instance.
+_NOT_OF_NODES = frozenset({InstanceStatus.SCHEDULING, InstanceStatus.SCHEDULED})
+_UNTOLD = "its node did not say when"
+
+
+class ReportDisposition(enum.StrEnum):
+    """What a report came to."""
+
+    APPLIED = "applied"
+    REPEATED = "repeated"  # known already
+    OUTDATED = "outdated"  # of an earlier copy, or overtaken by a wish: true once, and of no more use
+    STALE = "stale"  # not this node's: it is to stop what it has of it
+    REFUSED = "refused"  # the state machine forbids it
+
+
+class ReportOutcome(msgspec.Struct, frozen=True):
+    """What became of one report."""
+
+    instance: InstanceId
+    weight: ReportDisposition
+    message: str = ""
+
+
+class ReportDecision(NamedTuple):
+    outcome: ReportOutcome
+    step: InstanceTransition | None = None
+
+
+def evaluate_report(
+    instance: Instance | None, node: NodeId | None, report: InstanceReport, now: float, *, actor: str = ""
+) -> ReportDecision:
+    """What `report` by `node` means for `instance`; with `actor`, it is not by the node's own session."""
+    id = report.instance
+    if instance is None:
+        return ReportDecision(ReportOutcome(id, ReportDisposition.STALE, "there is no such instance"))
+    if node is not None and instance.node != node:
+        return ReportDecision(ReportOutcome(id, ReportDisposition.STALE, f"it is not on node {node}"))
+    if report.generation not in (0, instance.generation):
+        message = f"generation {report.generation} is over; it is at {instance.generation}"
+        return ReportDecision(ReportOutcome(id, ReportDisposition.OUTDATED, message))
+    is_own_word = node is not None and not actor
+    if instance.node is not None and not is_own_word:
+        return ReportDecision(_said_by_others(instance, report))
+    actor = f"node/{node}" if node else actor or "skerry"
+    is_to_go = instance.desired is DesiredStatus.DESTROYED or instance.leaving is not None
+    if is_to_go:
+        if report.status is not InstanceStatus.TERMINATED:
+            return ReportDecision(ReportOutcome(id, ReportDisposition.OUTDATED, "it is to be removed"))
+        reason = report.reason or "removed"
+        return ReportDecision(
+            ReportOutcome(id, ReportDisposition.APPLIED),
+            transitions.unbind(instance, at=now, reason=reason, actor=actor),
+        )
+    if instance.observed.actor == actor and report.at < instance.observed.since:
+        # By way of a connection that was over, or of another server: the node has said more since.
+        return ReportDecision(
+            ReportOutcome(id, ReportDisposition.OUTDATED, "it was overtaken by a later report")
+        )
+    try:
+        if report.status in _NOT_OF_NODES:
+            raise errors.FailedPrecondition(f"{report.status} is for the control plane to say")
+        way = (
+            statuses.shortest_path(instance.observed.status, report.status)
+            if is_own_word
+            else (report.status,)
+        )
+        after = _observe(instance, report, way, actor)
+    except errors.FailedPrecondition as error:
+        return ReportDecision(ReportOutcome(id, ReportDisposition.REFUSED, error.message))
+    if after == instance:
+        return ReportDecision(ReportOutcome(id, ReportDisposition.REPEATED))
+    told: tuple[TransitionEvent, ...] = ()
+    if after.observed.status is not instance.observed.status:
+        told = (
+            *_missed(way[:-1]),
+            TransitionEvent(report.status.lower(), report.reason, _event_data(report)),
+        )
+    elif report.retry_at not in (None, instance.observed.retry_at):  # another try to start it has failed
+        told = (TransitionEvent("backoff", report.reason, _event_data(report)),)
+    return ReportDecision(
+        ReportOutcome(id, ReportDisposition.APPLIED), InstanceTransition(after, actor, told)
+    )
+
+
+def fold(
+    known: Mapping[InstanceId, InstanceRecord | None],
+    node: NodeId | None,
+    reports: Sequence[InstanceReport],
+    now: float,
+    *,
+    actor: str = "",
+) -> tuple[list[ReportOutcome], dict[InstanceId, InstanceTransition]]:
+    """What all of `reports`, one after the other, come to: their outcomes, and one step per instance."""
+    outcomes: list[ReportOutcome] = []
+    steps: dict[InstanceId, InstanceTransition] = {}
+    for report in reports:
+        held, earlier = known[report.instance], steps.get(report.instance)
+        instance = held.value if held else None
+        if earlier is not None:
+            instance = None if earlier.is_purged else earlier.after
+        outcome, step = evaluate_report(instance, node, report, now, actor=actor)
+        outcomes.append(outcome)
+        if step is not None:
+            steps[report.instance] = step._replace(told=(*earlier.told, *step.told)) if earlier else step
+    return outcomes, steps
+
+
+def _said_by_others(instance: Instance, report: InstanceReport) -> ReportOutcome:
+    """What becomes of a report on an instance whose node has a session of its own, by anybody else."""
+    if report.status is instance.observed.status:
+        return ReportOutcome(instance.id, ReportDisposition.REPEATED)
+    return ReportOutcome(
+        instance.id,
+        ReportDisposition.REFUSED,
+        f"it is {instance.observed.status} on node {instance.node}, which reports it by its own session, and "
+        "what that node sees counts; stop or destroy it instead",
+    )
+
+
+def _observe(
+    instance: Instance, report: InstanceReport, way: Sequence[InstanceStatus], actor: str
+) -> Instance:
+    for status in way[:-1]:
+        instance = instance.become(status, at=report.at, reason=_UNTOLD, actor=actor)
+    after = instance.become(
+        report.status,
+        at=report.at,
+        reason=report.reason,
+        actor=actor,
+        exit_code=report.exit_code,
+        retry_at=report.retry_at,
+    )
+    return replace(after, restarts=report.restarts, ip=report.ip)
+
+
+def _event_data(report: InstanceReport) -> dict[str, str]:
+    numbers = {"exit_code": report.exit_code, "restarts": report.restarts or None}
+    data = {name: str(number) for name, number in numbers.items() if number is not None}
+    if report.retry_at is not None:
+        data["retry_at"] = f"{report.retry_at:.3f}"
+    return data
+
+
+def _missed(way: Sequence[InstanceStatus]) -> Iterator[TransitionEvent]:
+    return (TransitionEvent(status.lower(), _UNTOLD, {}) for status in way)

@@ -1,0 +1,81 @@
+"""What nodes report of instances, written: the observed half of an instance.
+
+What a report comes to is `skerry.control.instances.report_rules`; `ReportProcessor` writes many reports in
+few transactions. What an instance uses is not durable: it is kept in memory by the server that the node
+reports to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome, fold
+from skerry.control.instances.writer import STEPS_PER_COMMIT, TransitionWriter
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.orders import InstanceReport
+from skerry.model.resources import NO_RESOURCES, Resources
+from skerry.model.statuses import InstanceStatus
+
+_COUNTS = frozenset({ReportDisposition.APPLIED, ReportDisposition.REPEATED})
+
+
+class ReportProcessor:
+    """Takes reports, and keeps what instances use."""
+
+    def __init__(self, writer: TransitionWriter, mirror: InstanceCache, clock: Clock) -> None:
+        self._writer = writer
+        self._census = mirror.census
+        self._clock = clock
+        self._usage: dict[InstanceId, Resources] = {}
+        mirror.listen(self._forget)
+
+    def usage(self, id: InstanceId) -> Resources:
+        """What the instance used when it was last reported to this server."""
+        return self._usage.get(id, NO_RESOURCES)
+
+    async def take(
+        self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
+    ) -> list[ReportOutcome]:
+        """Write what counts; one outcome per report, in their order."""
+        outcomes: list[ReportOutcome] = []
+        for start in range(0, len(reports), STEPS_PER_COMMIT):
+            outcomes += await self._write(node, reports[start : start + STEPS_PER_COMMIT], actor)
+        return outcomes
+
+    async def _write(
+        self, node: NodeId | None, reports: Sequence[InstanceReport], actor: str
+    ) -> list[ReportOutcome]:
+        known = {report.instance: self._census.get(report.instance) for report in reports}
+        while True:
+            outcomes, steps = fold(known, node, reports, self._clock.now(), actor=actor)
+            try:
+                if steps:
+                    await self._writer.commit(
+                        (held, steps[id]) for id, held in known.items() if held and id in steps
+                    )
+            except errors.TooLarge:
+                if len(reports) == 1:
+                    raise
+                half = len(reports) // 2
+                return [
+                    *await self._write(node, reports[:half], actor),
+                    *await self._write(node, reports[half:], actor),
+                ]
+            except errors.Conflict:
+                known = {id: await self._writer.read(id) for id in known}
+                continue
+            for report, outcome in zip(reports, outcomes, strict=True):
+                held = known[report.instance]
+                is_by_others = bool(actor) and held is not None and held.value.node is not None
+                if outcome.weight in _COUNTS and report.status is InstanceStatus.RUNNING and not is_by_others:
+                    self._usage[report.instance] = report.usage
+            return outcomes
+
+    def _forget(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        if before is not None and (
+            after is None or after.value.observed.status is not InstanceStatus.RUNNING
+        ):
+            self._usage.pop(before.value.id, None)

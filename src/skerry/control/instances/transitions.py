@@ -1,0 +1,162 @@
+"""What becomes of an instance by a wish, a placement, a loss or a change of its spec: pure, one step each.
+
+Every function takes an instance and returns the step: the instance as it is to be written, and what is to be
+told of it. The state machine is `skerry.model.statuses`; nothing here goes around it. Who commits a step, and
+against which revision, is the caller's matter.
+
+A copy that is on a node is given up in one of two ways. In good order: `evict` makes the node remove it, and
+`unbind` follows when the node says that it has, so that there are never two copies at once. By force, as the
+node is lost or not registered any more: `unbind` at once. Either way the next copy has a higher generation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from skerry.model import errors, statuses
+from skerry.model.ids import NodeId, WorkloadId
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec
+
+# The only way between two statuses that do not follow each other directly.
+_BETWEEN = {
+    InstanceStatus.STOPPED: InstanceStatus.STOPPING,
+    InstanceStatus.SCHEDULING: InstanceStatus.STOPPED,
+    InstanceStatus.TERMINATED: InstanceStatus.DESTROYING,
+}
+
+
+class TransitionEvent(NamedTuple):
+    """An event to be: `kind` without its noun."""
+
+    kind: str
+    reason: str
+    data: dict[str, str]
+
+
+class InstanceTransition(NamedTuple):
+    """One instance as it is to be written, and the events that tell of it, because of `actor`."""
+
+    after: Instance
+    actor: str
+    told: tuple[TransitionEvent, ...] = ()
+    is_purged: bool = False  # it is over and wanted by nobody: its record goes
+
+
+def create(instance: Instance, *, actor: str) -> InstanceTransition:
+    """A new instance, which waits for a node."""
+    return InstanceTransition(instance, actor, (_status(instance),))
+
+
+def bind(instance: Instance, node: NodeId, *, at: float) -> InstanceTransition:
+    """Put on `node`, which has not begun."""
+    after = replace(instance, node=node).become(
+        InstanceStatus.SCHEDULED, at=at, reason=f"placed on node {node}", actor="skerry"
+    )
+    return InstanceTransition(after, "skerry", (_status(after, node=node),))
+
+
+def set_pending_reason(instance: Instance, reason: str) -> InstanceTransition | None:
+    """Told why there is no place for it; no event, as nothing has changed but what is known."""
+    seen = instance.observed
+    if seen.reason == reason:
+        return None
+    after = instance.become(seen.status, at=seen.since, reason=reason, actor="skerry")
+    return InstanceTransition(after, "skerry")
+
+
+def set_desired(
+    instance: Instance, desired: DesiredStatus, *, at: float, actor: str
+) -> InstanceTransition | None:
+    """Wanted otherwise; None if it is already, `FailedPrecondition` if that is too late."""
+    status = instance.observed.status
+    if status in TERMINAL and desired is not DesiredStatus.DESTROYED:
+        raise errors.FailedPrecondition(f"it is {status}, which is final; create a new instance")
+    after = instance.wish(desired)
+    if after.desired is instance.desired:
+        return None
+    wished = TransitionEvent("wished", "", {"desired": desired.value})
+    if after.node is None:
+        return _settle(after, at=at, reason=f"{desired.lower()} by wish", actor=actor, told=(wished,))
+    if desired is DesiredStatus.DESTROYED and status not in TERMINAL:
+        after = after.become(InstanceStatus.DESTROYING, at=at, reason="destroyed by wish", actor=actor)
+        return InstanceTransition(after, actor, (wished, _status(after)))
+    return InstanceTransition(after, actor, (wished,))
+
+
+def combine(first: InstanceTransition | None, second: InstanceTransition | None) -> InstanceTransition | None:
+    """Both, one after the other, as one."""
+    if first is None or second is None:
+        return first or second
+    return second._replace(told=(*first.told, *second.told))
+
+
+def change_spec(
+    instance: Instance, spec: InstanceSpec, *, workload: WorkloadId | None, version: int, actor: str
+) -> InstanceTransition | None:
+    """Given another spec: the copy there is leaves, and the next has it. None if it has that spec."""
+    after = replace(instance, spec=spec, workload=workload, version=version)
+    if after == instance:
+        return None
+    if instance.desired is DesiredStatus.DESTROYED:
+        raise errors.FailedPrecondition(
+            "it is being destroyed, which cannot be undone; create a new instance"
+        )
+    if instance.observed.status in TERMINAL:
+        raise errors.FailedPrecondition(
+            f"it is {instance.observed.status}, which is final; create a new instance"
+        )
+    if spec.kind is not instance.spec.kind:
+        raise errors.Invalid("the type of an instance cannot change; create a new instance", field="type")
+    if spec != instance.spec:
+        is_somewhere = instance.node is not None
+        leaving = instance.leaving or (instance.spec if is_somewhere else None)
+        after = replace(after, generation=instance.generation + 1, leaving=leaving)
+    return InstanceTransition(
+        after, actor, (TransitionEvent("changed", "", {"generation": str(after.generation)}),)
+    )
+
+
+def evict(instance: Instance, *, reason: str) -> InstanceTransition | None:
+    """Its node is to give this copy up, after which it is placed anew; None if it is leaving already."""
+    if instance.leaving is not None:
+        return None
+    after = replace(instance, leaving=instance.spec, generation=instance.generation + 1)
+    seen = after.observed
+    after = after.become(seen.status, at=seen.since, reason=reason, actor="skerry", exit_code=seen.exit_code)
+    return InstanceTransition(
+        after, "skerry", (TransitionEvent("leaving", reason, {"node": instance.node or ""}),)
+    )
+
+
+def unbind(instance: Instance, *, at: float, reason: str, actor: str) -> InstanceTransition:
+    """No longer on its node: what its node still has of it is stale."""
+    after = replace(instance, node=None, ip="", leaving=None, generation=instance.generation + 1)
+    return _settle(after, at=at, reason=reason, actor=actor)
+
+
+def _settle(
+    instance: Instance, *, at: float, reason: str, actor: str, told: tuple[TransitionEvent, ...] = ()
+) -> InstanceTransition:
+    """What an instance without a node becomes by the wish alone."""
+    is_purged = instance.desired is DesiredStatus.DESTROYED
+    if instance.observed.status in TERMINAL:
+        return InstanceTransition(instance, actor, told, is_purged)
+    goal = {
+        DesiredStatus.RUNNING: InstanceStatus.SCHEDULING,
+        DesiredStatus.STOPPED: InstanceStatus.STOPPED,
+        DesiredStatus.DESTROYED: InstanceStatus.TERMINATED,
+    }[instance.desired]
+    now = instance.observed.status
+    if now is goal:
+        return InstanceTransition(instance.become(goal, at=at, reason=reason, actor=actor), actor, told)
+    for status in (goal,) if statuses.may_become(now, goal) else (_BETWEEN[goal], goal):
+        instance = instance.become(status, at=at, reason=reason, actor=actor)
+        told = (*told, _status(instance))
+    return InstanceTransition(instance, actor, told, is_purged)
+
+
+def _status(instance: Instance, **data: str) -> TransitionEvent:
+    return TransitionEvent(instance.observed.status.lower(), instance.observed.reason, data)

@@ -1,0 +1,1 @@
+"""Election of the server that decides."""

@@ -1,0 +1,187 @@
+"""Which of several servers leads: the one that holds the key `leader`, by a lease.
+
+Leading is a licence to decide, not to write: every transaction of a leader also expects the key at the
+revision at which it got it, so one that does not know yet that it was replaced does no harm. One that cannot
+renew its lease stops at once, and another follows within the time of the lease; one that ends in good order
+drops it. What a leader does are loops, each of which is given the term's fence (`run_while_leading`).
+
+A server whose store nobody else can open does not wait for a lease to end: who held it was an earlier process
+of this same server, which is dead, or the store would not have opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from skerry.control.events.log import EventLog
+from skerry.kit import tasks
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.store.fencing import LeadershipLost
+from skerry.store.protocol import ABSENT, Expect, LeaseId, Put, Store
+
+log = structlog.get_logger(__name__)
+
+KEY = "leader"
+_RENEWALS = 3  # in the time of a lease
+
+
+Loop = Callable[[Expect], Coroutine[Any, Any, None]]
+
+
+class _Term:
+    """The time from one election to the loss of the lead."""
+
+    def __init__(self, fence: Expect) -> None:
+        self.fence = fence
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why
+        self.is_over = asyncio.Event()
+        self.loops: set[asyncio.Task[None]] = set()
+
+    def lose(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+
+class LeaderElection:
+    """One candidate, under a name that tells it from others in events."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        *,
+        name: str,
+        lease_s: int,
+        is_alone: bool = False,
+    ) -> None:
+        """`is_alone` if there can be no other candidate while we are here, in this process or another."""
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._name = name
+        self._lease_s = lease_s
+        self._is_alone = is_alone
+        self._term: _Term | None = None
+        self._begun = asyncio.Event()  # set during a term
+
+    @property
+    def is_leading(self) -> bool:
+        """True if this server leads, as far as it knows."""
+        return self._term is not None
+
+    async def run(self) -> None:
+        """For ever: wait for the lead, then keep it until it is lost."""
+        if self._is_alone:
+            await self._end_last_term()
+        while True:
+            lease, fence = await self._win()
+            term = self._term = _Term(fence)
+            self._begun.set()
+            log.info("leader.won", name=self._name, revision=fence.revision)
+            try:
+                await self._hold(lease, term)
+            except LeadershipLost as lost:
+                log.warning("leader.lost", name=self._name, why=str(lost))
+            finally:
+                self._term = None
+                self._begun.clear()
+                await tasks.cancel_and_wait(term.loops)  # before another may begin
+                term.is_over.set()
+                with suppress(errors.NotFound, errors.Unavailable):
+                    await self._store.drop(lease)
+
+    async def run_while_leading(self, name: str, loop: Loop, *, is_vital: bool = False) -> None:
+        """For ever: whenever this server leads, run `loop(fence)` until it does not, which cancels it.
+
+        The fence goes into every transaction of the loop. A loop may raise `LeadershipLost`, which ends the
+        term of all. If it fails otherwise, that is raised; if it `is_vital`, another server gets the lead.
+        """
+        while True:
+            await self._begun.wait()
+            if (term := self._term) is None:
+                continue  # it was over at once
+            task = asyncio.create_task(loop(term.fence), name=name)
+            term.loops.add(task)
+            try:
+                await asyncio.wait([task])
+            finally:
+                await tasks.cancel_and_wait([task])
+                term.loops.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, LeadershipLost):
+                term.lose(str(error))
+            elif self._term is term:  # it ended by itself, which it is not to do
+                if is_vital:
+                    term.lose(f"{name} ended")
+                raise error or RuntimeError(f"{name} ended")
+            await term.is_over.wait()
+
+    async def _end_last_term(self) -> None:
+        """End the lease that a dead process left, and with it the fence of whatever it wanted to write."""
+        held = await self._store.get(KEY)
+        if held is not None:
+            log.info("leader.left", name=held.value.decode())
+            with suppress(errors.NotFound):
+                await self._store.drop(held.lease)
+
+    async def _win(self) -> tuple[LeaseId, Expect]:
+        while True:
+            page = await self._store.range(KEY)
+            if any(entry.key == KEY for entry in page.entries):
+                await self._wait_for_change(page.revision)
+                continue
+            lease = await self._store.grant(self._lease_s)
+            told = self._events.put("server.leads", f"server/{self._name}", actor="skerry")
+            try:
+                revision = await self._store.commit(
+                    [Put(KEY, self._name.encode(), lease), told], [Expect(KEY, ABSENT)]
+                )
+            except errors.Conflict:
+                await self._store.drop(lease)
+                continue
+            return lease, Expect(KEY, revision)
+
+    async def _wait_for_change(self, since: int) -> None:
+        try:
+            async with self._store.watch(KEY, since=since) as batches:
+                async for _ in batches:
+                    return
+        except errors.Compacted:
+            return
+
+    async def _hold(self, lease: LeaseId, term: _Term) -> None:
+        """Renew the lease until somebody loses the lead; raises `LeadershipLost`."""
+        renewing = asyncio.ensure_future(self._renew(lease))
+        try:
+            both: list[asyncio.Future[Any]] = [renewing, term.lost]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if renewing.done():
+                renewing.result()
+            raise LeadershipLost(term.lost.result())
+        finally:
+            await tasks.cancel_and_wait([renewing])
+
+    async def _renew(self, lease: LeaseId) -> None:
+        """Keep the lease; raise `LeadershipLost` when it is over, or may be."""
+        pause_s = self._lease_s / _RENEWALS
+        sure_until = self._clock.monotonic() + self._lease_s
+        while True:
+            await asyncio.sleep(pause_s)
+            asked_at = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(max(0.0, sure_until - asked_at)):
+                    await self._store.keep(lease)
+            except errors.NotFound as error:
+                raise LeadershipLost("the lease is over") from error
+            except (errors.Unavailable, TimeoutError) as error:
+                if self._clock.monotonic() + pause_s >= sure_until:
+                    raise LeadershipLost("the lease could not be renewed") from error
+            else:
+                sure_until = asked_at + self._lease_s

@@ -1,0 +1,1 @@
+"""Nodes: registration, liveness, conditions, subnets."""

@@ -1,0 +1,546 @@
+"""The nodes of this cloud: registered, heard, lost, cordoned, drained, and gone.
+
+A node is one record of the store, `node/<id>`, which changes only when something lasting does. That it is
+heard is kept apart (`skerry.control.nodes.liveness`), and so is its subnet (`skerry.control.nodes.subnets`).
+Nodes register by their session (`skerry.control.sessions.node_session`); those of third parties by the calls
+of Kudo's documents: they take no orders, and are forgotten when they have been lost for long. What runs on a
+node is for `skerry.control.placement.reconciler`, which reads conditions here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
+
+import structlog
+from msgspec.structs import replace
+
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.nodes import index, subnets, transitions
+from skerry.control.nodes.conditions import NodeCondition
+from skerry.control.nodes.index import NodeChangeCallback, NodeIndex, NodeRecord
+from skerry.control.nodes.liveness import HeartbeatPublisher, NodeHeartbeat
+from skerry.control.nodes.pause_aware_clock import PauseAwareClock
+from skerry.control.nodes.subnets import SubnetAllocator
+from skerry.control.nodes.transitions import NodeTransition
+from skerry.kit.clock import Clock
+from skerry.model import errors, ids
+from skerry.model.ids import NodeId
+from skerry.model.members import ContinuumMember
+from skerry.model.nodes import ForeignReport, Liveness, Node, NodeFacts, ReportedInstance
+from skerry.model.resources import Resources
+from skerry.model.settings import FleetSettings
+from skerry.model.statuses import TERMINAL, NodeStatus
+from skerry.store import fencing
+from skerry.store.protocol import ABSENT, NO_LEASE, Delete, Expect, Op, Store
+
+log = structlog.get_logger(__name__)
+
+# Long enough for caches of addresses to forget, and for a machine to be set up anew.
+SUBNET_GRACE_S = 600
+# More are free at once: a node that asks for one subnet after another must not take up the pool.
+_MOST_FORMER = 8
+_RETRY_S = 1.0
+_AT_ONCE = 64
+
+
+class NodeRegistry:
+    """Every node, read from memory, changed in transactions, each with its event."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        mirror: InstanceCache,
+        clock: Clock,
+        settings: FleetSettings,
+        *,
+        fingerprint: str,
+        server: str,
+    ) -> None:
+        """`fingerprint` is that of the cloud's CA; `server` is where people reach this server."""
+        self._store = store
+        self._events = events
+        self._census = mirror.census
+        self._clock = clock
+        self._settings = settings
+        self._subnets = SubnetAllocator(store, settings.subnets, fingerprint)
+        self.attention = PauseAwareClock(clock)
+        self.pulse = HeartbeatPublisher(store, self.attention, settings, server=server)
+        self._roster = NodeIndex(store, self.attention, settings, self.pulse)
+        self._foreign_reports: dict[NodeId, ForeignReport] = {}
+        self._unsettled: dict[NodeId, None] = {}  # in the order in which something happened to them
+        self._wake = asyncio.Event()
+        self._roster.listen(self._changed)
+        mirror.listen(self._instance_changed)
+
+    async def run(self) -> None:
+        """Follow the store and keep this server's word on its nodes, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.attention.run())
+            group.create_task(self._roster.run())
+            group.create_task(self._subnets.run())
+            group.create_task(self.pulse.run())
+            group.create_task(self._settle_for_ever())
+
+    async def ready(self) -> None:
+        """Wait until all nodes are known, and which of them are heard."""
+        await self._roster.ready()
+        await self._subnets.ready()
+
+    # Reading
+
+    def get(self, id_or_name: str) -> Node:
+        """The node of this id, else the only one of this name; `NotFound` or `FailedPrecondition`
+        otherwise."""
+        return self._roster.get(id_or_name)
+
+    def list(self) -> Sequence[Node]:
+        """All of them, by id."""
+        return self._roster.all()
+
+    def liveness(self, node: NodeId) -> Liveness:
+        return self._roster.liveness(node)
+
+    def alive(self, node: NodeId) -> NodeHeartbeat | None:
+        """At which server the node is heard; None if at none."""
+        return self._roster.alive(node)
+
+    def foreign_report(self, node: NodeId) -> ForeignReport | None:
+        """What a node of a third party said last, if it said it here."""
+        return self._foreign_reports.get(node)
+
+    def standing(self, node: NodeId) -> NodeCondition | None:
+        return self._roster.standing(node)
+
+    def standings(self) -> Sequence[NodeCondition]:
+        return self._roster.standings()
+
+    def count(self, node: NodeId) -> int:
+        """How many instances it has that are not over."""
+        return sum(known.value.observed.status not in TERMINAL for known in self._census.on_node(node))
+
+    def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
+        """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
+        return self._roster.listen(changed)
+
+    def tell_of_losses(self) -> None:
+        """Tell of those who have been silent for too long by now. Happens by itself, in time."""
+        self._roster.tell_of_losses()
+
+    # Coming and going
+
+    async def register(
+        self,
+        id: str,
+        name: str,
+        facts: NodeFacts,
+        room: Resources,
+        labels: Mapping[str, str],
+        *,
+        subnet: str = "",
+        occupied: Sequence[str] = (),
+        former: Collection[str] = (),
+        foreign: bool = False,
+        member: ContinuumMember | None = None,
+    ) -> Node:
+        """The node as it says it is, with its subnet; a known one is written only if something changed.
+
+        `subnet` is the one it would like, which it gets if it is free; none that overlaps `occupied`. Of
+        those it had before, those in `former` are kept back for it, and others for a while. Labels count when
+        a node is new; from then on they are the operators'. A node is a `member` by its own id, whatever it
+        says. Raises `AlreadyExists` for a node of the other kind, `ResourcesExhausted` without a subnet left.
+        """
+        node = NodeId(ids.check_id(id))
+        if member is not None:
+            member = replace(member, node=node, is_server=False)
+        await self._keep_former(node, former)
+        held = self._roster.held(node)
+        while True:
+            try:
+                if held is None:
+                    now = self._clock.now()
+                    status = NodeStatus.REGISTERING if foreign else NodeStatus.READY
+                    new = Node(
+                        node,
+                        name,
+                        now,
+                        now,
+                        status,
+                        facts=facts,
+                        labels=dict(labels),
+                        room=room,
+                        is_foreign=foreign,
+                        member=member,
+                    )
+                    return await self._add(new, subnet, occupied)
+                if held.node.is_foreign != foreign:
+                    raise errors.AlreadyExists(
+                        f"node {node} is registered as one that {_kind(held.node)}; unregister it first"
+                    )
+                turn = transitions.reregister(held.node, name=name, facts=facts, room=room, member=member)
+                return await self._renew(held, turn, subnet, occupied)
+            except errors.Conflict:
+                held = await self._read(node)
+
+    async def report(
+        self,
+        id: str,
+        status: NodeStatus,
+        *,
+        reason: str = "",
+        room: Resources | None = None,
+        usage: Resources | None = None,
+        instances: Sequence[ReportedInstance] | None = None,
+    ) -> Node:
+        """What a node of a third party says of itself: a sign of life, and written if it is news.
+
+        What it leaves out (None) stays as it was. Usage and instances are kept in memory.
+        """
+        node = self.get(id)
+        if not node.is_foreign:
+            raise errors.FailedPrecondition(f"node {node.id} reports by its own session, and by nothing else")
+        self.pulse.heard(node.id)
+        if self.alive(node.id) is None:
+            await self.pulse.beat()  # before anything else is written: who is not heard is lost again at once
+
+        def change(node: Node) -> NodeTransition | None:
+            after = replace(node, status=status, room=node.room if room is None else room)
+            if after == node:
+                return None
+            after = replace(after, reason=ids.check_display_text(reason, "description"))
+            return NodeTransition(after, f"node.{status}", reason)
+
+        node = await self._change(node.id, change, actor=f"node/{node.id}")
+        now = self._clock.now()
+        before = self._foreign_reports.get(node.id) or ForeignReport(now)
+        self._foreign_reports[node.id] = ForeignReport(
+            now,
+            before.usage if usage is None else usage,
+            before.instances if instances is None else tuple(instances),
+        )
+        return node
+
+    async def unregister(
+        self, id: str, *, actor: str, force: bool = False, fence: Expect | None = None
+    ) -> None:
+        """Forget the node; its subnet is given to others after a while. Refused while it has instances.
+
+        By `force` they are given up at once, and placed elsewhere. A machine that still runs Skerry registers
+        again when it connects: stop it first, or revoke its certificate.
+        """
+        node = self.get(id).id
+        while True:
+            held = await self._read(node)
+            if held is None:
+                raise index.unknown(id)
+            if (count := self.count(node)) and not force:
+                raise errors.FailedPrecondition(
+                    f"node {node} has {count} instances; drain it first (`skerry node drain`), or use force"
+                )
+            try:
+                await self._remove(held, actor=actor, fence=fence)
+            except errors.Conflict:
+                continue
+            log.info("node.unregistered", node=node, actor=actor, instances=count)
+            return
+
+    # What operators say
+
+    async def cordon(self, id: str, *, actor: str, reason: str = "") -> Node:
+        """It takes nothing new, and keeps what it has."""
+
+        def change(node: Node) -> NodeTransition | None:
+            if node.is_cordoned:
+                return None
+            return NodeTransition(
+                replace(node, is_cordoned=True), "node.cordoned", ids.check_display_text(reason, "reason")
+            )
+
+        return await self._change(id, change, actor=actor)
+
+    async def uncordon(self, id: str, *, actor: str, fence: Expect | None = None) -> Node:
+        """It takes instances again; ends a drain, too."""
+        return await self._change(id, transitions.uncordon, actor=actor, fence=fence)
+
+    async def drain(
+        self, id: str, *, actor: str, by: float | None = None, fence: Expect | None = None
+    ) -> Node:
+        """It gives up what it has: in good order until `by` (default: `fleet.drain_s`), then at once."""
+        deadline = self._clock.now() + self._settings.drain_s if by is None else by
+        if not math.isfinite(deadline):  # would be none in the store, and the drain never end
+            raise errors.Invalid("the time for a drain must be a number of seconds", field="within_s")
+
+        def change(node: Node) -> NodeTransition | None:
+            if node.is_foreign:
+                raise errors.FailedPrecondition(
+                    f"node {node.id} takes no orders, so there is nothing to drain"
+                )
+            if node.drain_by == deadline:
+                return None
+            status = node.status if node.status is NodeStatus.LOST else NodeStatus.DRAINING
+            return NodeTransition(replace(node, drain_by=deadline, status=status), "node.draining")
+
+        return await self._change(id, change, actor=actor, fence=fence)
+
+    async def relabel(self, id: str, labels: Mapping[str, str], *, actor: str) -> Node:
+        """Give it these labels, instead of all that it has."""
+
+        def change(node: Node) -> NodeTransition | None:
+            after = replace(node, labels=dict(labels))
+            return None if after == node else NodeTransition(after, "node.labelled")
+
+        return await self._change(id, change, actor=actor)
+
+    # What time makes of them
+
+    async def settle(self) -> None:
+        """One look at every node that something happened to: lost, back, at the end of its drain, forgotten.
+
+        Every server does this. They see the same, and whose word comes second finds it written.
+        """
+        now = self._clock.now()
+        self._unsettled.update(dict.fromkeys(node for node, at in self._deadlines() if at <= now))
+        while self._unsettled:
+            some = list(islice(self._unsettled, _AT_ONCE))
+            for node in some:
+                del self._unsettled[node]  # first: it may happen to them again meanwhile
+            outcomes = await asyncio.gather(*map(self._settle, some), return_exceptions=True)
+            for node, outcome in zip(some, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    self._unsettled[node] = None
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+
+    async def _settle_for_ever(self) -> None:
+        await self.ready()
+        while True:
+            self._wake.clear()
+            try:
+                await self.settle()
+                wait_s = self._until_next_deadline()
+            except errors.Unavailable as error:
+                log.warning("nodes.not-settled", error=error.message)
+                wait_s = _RETRY_S
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _settle(self, node: NodeId) -> None:
+        held = self._roster.held(node)
+        if held is None:
+            return
+        forget_at = self._forget_at(held.node)
+        if forget_at is not None and self._clock.now() >= forget_at:
+            await self._forget(held)
+            return
+        if self._settled(held.node) is None:
+            return
+        try:
+            await self._change(node, self._settled, actor="skerry")
+        except errors.NotFound:
+            pass  # unregistered meanwhile
+
+    def _forget_at(self, node: Node) -> float | None:
+        """When a node of a third party that is lost is unregistered; None: not while it stands as it does."""
+        after_s = self._settings.forget_foreign_after_s
+        is_absent = node.id in self._roster.absent and self.liveness(node.id) is Liveness.LOST
+        if not after_s or not is_absent or self.count(node.id):
+            return None
+        return node.reported_at + after_s  # which is when it was written to be lost
+
+    async def _forget(self, held: NodeRecord) -> None:
+        reason = f"it was lost for {self._settings.forget_foreign_after_s:g} s"
+        try:
+            await self._remove(held, actor="skerry", reason=reason)
+        except errors.Conflict:
+            return  # it is back, or another server was quicker: either is told of
+        log.info("node.forgotten", node=held.node.id, name=held.node.name, reason=reason)
+
+    def _settled(self, node: Node) -> NodeTransition | None:
+        return transitions.update_liveness(
+            node,
+            self.liveness(node.id),
+            has_instances=bool(self.count(node.id)),
+            now=self._clock.now(),
+            lost_after_s=self._settings.lost_after_s,
+        )
+
+    def _deadlines(self) -> Iterator[tuple[NodeId, float]]:
+        """When a drain ends, and when a node is forgotten."""
+        for node in sorted(self._roster.draining | self._roster.absent):
+            known = self.get(node)
+            at = known.drain_by if node in self._roster.draining else self._forget_at(known)
+            if at is not None:
+                yield node, at
+
+    def _until_next_deadline(self) -> float | None:
+        first = min((at for _, at in self._deadlines()), default=None)
+        return None if first is None else max(0.0, first - self._clock.now())
+
+    # Inside
+
+    async def _remove(
+        self, held: NodeRecord, *, actor: str, reason: str = "", fence: Expect | None = None
+    ) -> None:
+        """Unregister the node if it is still as it was, else `Conflict`; its subnets are free later."""
+        node = held.node
+        ops: list[Op] = [
+            Delete(index.PREFIX + node.id),
+            self._events.put(
+                "node.unregistered", f"node/{node.id}", actor=actor, reason=reason, name=node.name
+            ),
+        ]
+        if node.subnet:
+            lease = await self._store.grant(SUBNET_GRACE_S)
+            ops.append(subnets.put(node.subnet, node.id, lease))
+            ops += [
+                subnets.put(each.subnet, node.id, lease, is_former=True)
+                for each in self._subnets.former_of(node.id)
+            ]
+        await self._roster.seen(await fencing.commit(self._store, ops, [_expect(held)], fence))
+
+    async def _add(self, node: Node, proposal: str, occupied: Sequence[str]) -> Node:
+        own = self._subnets.of(node.id) or ""  # of one that was unregistered a moment ago
+        async with self._subnet(node.id, own, proposal, occupied) as (subnet, ops, expect):
+            node = replace(node, subnet=subnet)
+            told = self._events.put(
+                "node.registered", f"node/{node.id}", actor=f"node/{node.id}", name=node.name, subnet=subnet
+            )
+            revision = await self._store.commit(
+                [index.put(node), *ops, told], [Expect(index.PREFIX + node.id, ABSENT), *expect]
+            )
+            await self._subnets.seen(revision)
+        await self._roster.seen(revision)
+        log.info("node.registered", node=node.id, name=node.name, subnet=subnet, foreign=node.is_foreign)
+        return node
+
+    async def _renew(
+        self, held: NodeRecord, turn: NodeTransition | None, proposal: str, occupied: Sequence[str]
+    ) -> Node:
+        """Write what is new of a known node, and its subnet if that has to be another."""
+        node, actor = held.node, f"node/{held.node.id}"
+        async with self._subnet(node.id, node.subnet, proposal, occupied) as (subnet, ops, expect):
+            if subnet == node.subnet:
+                return node if turn is None else await self._write(held, turn, actor)
+            turn = turn or NodeTransition(node, "node.changed", f"its subnet is {subnet}")
+            turn = replace(turn, node=replace(turn.node, subnet=subnet))
+            written = await self._write(held, turn, actor, ops, expect)
+            await self._subnets.caught_up()
+        log.info("node.subnet_changed", node=node.id, name=node.name, before=node.subnet, after=subnet)
+        return written
+
+    @asynccontextmanager
+    async def _subnet(
+        self, node: NodeId, present: str, proposal: str, occupied: Sequence[str]
+    ) -> AsyncIterator[tuple[str, Sequence[Op], Sequence[Expect]]]:
+        """The subnet that the node is to have instead of `present`, and what a transaction needs to give it
+        that, which the context is for."""
+        subnet = self._subnets.claim(node, present, proposal, occupied)
+        ops: list[Op] = [subnets.put(subnet, node)]
+        expect = [Expect(subnets.key_of(subnet), self._subnets.revision(subnet))]
+        try:
+            if present != subnet and self._subnets.of(node) == present:
+                ops.append(await self._become_former(node, present))
+            yield subnet, ops, expect
+        except errors.Conflict:
+            # Another server was quicker, with the node or with the subnet; the next try knows of it.
+            await self._subnets.caught_up()
+            raise
+        finally:
+            self._subnets.let_go(subnet)
+
+    async def _become_former(self, node: NodeId, subnet: str) -> Op:
+        if len(self._subnets.former_of(node)) >= _MOST_FORMER:
+            return Delete(subnets.key_of(subnet))
+        return subnets.put(subnet, node, await self._store.grant(SUBNET_GRACE_S), is_former=True)
+
+    async def _keep_former(self, node: NodeId, used: Collection[str]) -> None:
+        """Keep back the subnets that the node had before: those in `used` until it says otherwise, and the
+        others for a while."""
+        for held in self._subnets.former_of(node):
+            is_used = held.subnet in used
+            if is_used == (held.lease == NO_LEASE):
+                continue
+            lease = NO_LEASE if is_used else await self._store.grant(SUBNET_GRACE_S)
+            with suppress(errors.Conflict):  # another server was quicker
+                revision = await self._store.commit(
+                    [subnets.put(held.subnet, node, lease, is_former=True)],
+                    [Expect(subnets.key_of(held.subnet), held.revision)],
+                )
+                await self._subnets.seen(revision)
+
+    async def _change(
+        self,
+        id: str,
+        change: Callable[[Node], NodeTransition | None],
+        *,
+        actor: str,
+        fence: Expect | None = None,
+    ) -> Node:
+        """Do what `change` says to the node, and return it as it is then; None: nothing."""
+        held = self._roster.held(self.get(id).id)
+        while True:
+            if held is None:
+                raise index.unknown(id)
+            node, turn = held.node, change(held.node)
+            if turn is None:
+                # That nothing is to be done must be true of what is, not only of what we have heard of.
+                fresh = await self._read(node.id)
+                if fresh == held:
+                    return node
+                held = fresh
+                continue
+            try:
+                return await self._write(held, turn, actor, fence=fence)
+            except errors.Conflict:
+                held = await self._read(node.id)
+
+    async def _write(
+        self,
+        held: NodeRecord,
+        turn: NodeTransition,
+        actor: str,
+        ops: Sequence[Op] = (),
+        expect: Sequence[Expect] = (),
+        fence: Expect | None = None,
+    ) -> Node:
+        """Write `turn`, and `ops` with it."""
+        node = replace(turn.node, reported_at=self._clock.now())
+        told = self._events.put(turn.kind, f"node/{node.id}", actor=actor, reason=turn.reason, name=node.name)
+        expect = [_expect(held), *expect]
+        revision = await fencing.commit(self._store, [index.put(node), *ops, told], expect, fence)
+        await self._roster.seen(revision)
+        log.info(turn.kind, node=node.id, name=node.name, status=node.status, reason=turn.reason, actor=actor)
+        return node
+
+    async def _read(self, node: NodeId) -> NodeRecord | None:
+        entry = await self._store.get(index.PREFIX + node)
+        return None if entry is None else index.read(entry)
+
+    def _changed(self, node: NodeId) -> None:
+        self._unsettled[node] = None
+        self._wake.set()
+        if self._roster.held(node) is None:
+            self._foreign_reports.pop(node, None)
+
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        node = before.value.node if before is not None else None
+        if node is not None and node in self._roster.draining:
+            self._unsettled[node] = None
+            self._wake.set()
+
+
+def _expect(held: NodeRecord) -> Expect:
+    return Expect(index.PREFIX + held.node.id, held.revision)
+
+
+def _kind(node: Node) -> str:
+    return "speaks only Kudo's calls" if node.is_foreign else "has a session of its own"

@@ -1,0 +1,235 @@
+"""The subnets of nodes: a /24 each out of one pool, a node's own for as long as it is registered.
+
+`SubnetPool` chooses, in memory; `SubnetAllocator` keeps it in line with the store, where
+`subnet/10.64.3.0-24` names the node that has it. A node that leaves keeps its subnet for a while, under a
+lease: one that comes back finds its containers' addresses unchanged, and caches have forgotten them when
+somebody new gets them. A **former** subnet, which a node had before its present one, is kept back for as long
+as containers have addresses of it. `skerry.control.nodes.registry` writes the records, in the transaction
+that registers the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network
+
+import msgspec
+
+from skerry.kit import json_codec
+from skerry.model import errors
+from skerry.model.ids import NodeId
+from skerry.store.protocol import ABSENT, NO_LEASE, Entry, LeaseId, Put, Store
+from skerry.store.tables.cache import PrefixCache, RecordChange
+
+PREFIX = "subnet/"
+_EACH = 24
+_TIGHTEST = 30  # of a node that brings its own
+_WIDEST, _NARROWEST = 8, 23
+
+
+class _SubnetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    node: NodeId
+    is_former: bool = False
+
+
+class HeldSubnet(msgspec.Struct, frozen=True):
+    """Which node has a subnet; with a lease, for a while."""
+
+    subnet: str
+    node: NodeId
+    is_former: bool
+    lease: LeaseId
+    revision: int
+
+
+class SubnetPool:
+    """Which subnets are free. `start` is any number: clouds on one network begin in different places."""
+
+    def __init__(self, text: str, start: int) -> None:
+        try:
+            self._network = IPv4Network(text)
+        except ValueError as error:
+            raise errors.Invalid(
+                f"fleet.subnets is no IPv4 network: {error}; write one such as 10.64.0.0/10",
+                field="fleet.subnets",
+            ) from None
+        if not _WIDEST <= self._network.prefixlen <= _NARROWEST:
+            raise errors.Invalid(
+                f"fleet.subnets must be a /{_WIDEST} to a /{_NARROWEST}, not a /{self._network.prefixlen}",
+                field="fleet.subnets",
+            )
+        self._size = 1 << _EACH - self._network.prefixlen
+        self._start = start % self._size
+        self._taken: set[int] = set()  # places, counted from the start
+        self._next = 0  # all places before this one are taken
+
+    def is_free(self, subnet: str) -> bool:
+        """True if `subnet` is one of the pool's and nobody has it."""
+        place = self._place(subnet)
+        return place is not None and place not in self._taken
+
+    def choose(self, occupied: Sequence[IPv4Network] = ()) -> str:
+        """The first that is free and overlaps none of `occupied`; raises `ResourcesExhausted` if none is."""
+        while self._next in self._taken:
+            self._next += 1
+        for place in range(self._next, self._size):
+            if place not in self._taken and not _overlaps(network := self._at(place), occupied):
+                return str(network)
+        if self._next < self._size:
+            raise errors.ResourcesExhausted(
+                f"every free subnet of {self._network} overlaps a network that the node reaches already; "
+                "set fleet.subnets to another network"
+            )
+        raise errors.ResourcesExhausted(
+            f"all {self._size} subnets of {self._network} are taken; unregister nodes that are gone, "
+            "or set fleet.subnets to a wider network"
+        )
+
+    def _at(self, place: int) -> IPv4Network:
+        number = (self._start + place) % self._size
+        return IPv4Network((self._network.network_address + (number << 32 - _EACH), _EACH))
+
+    def overlaps(self, network: IPv4Network) -> bool:
+        return network.overlaps(self._network)
+
+    def take(self, subnet: str) -> None:
+        """Somebody has it now; one of another pool, as after a change of the setting, is let be."""
+        if (place := self._place(subnet)) is not None:
+            self._taken.add(place)
+
+    def free(self, subnet: str) -> None:
+        if (place := self._place(subnet)) is not None:
+            self._taken.discard(place)
+            self._next = min(self._next, place)
+
+    def _place(self, subnet: str) -> int | None:
+        network = _network(subnet)
+        if network is None or network.prefixlen != _EACH or not network.subnet_of(self._network):
+            return None
+        number = int(network.network_address) - int(self._network.network_address) >> 32 - _EACH
+        return (number - self._start) % self._size
+
+
+class SubnetAllocator:
+    """Who has which subnet, as the store says."""
+
+    def __init__(self, store: Store, pool: str, fingerprint: str) -> None:
+        self._store = store
+        self._pool = SubnetPool(pool, int(fingerprint[:8], 16))
+        self._of: dict[NodeId, str] = {}
+        self._former: dict[NodeId, dict[str, HeldSubnet]] = {}
+        self._view = PrefixCache(store, PREFIX, _read, changed=self._moved)
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    async def seen(self, revision: int) -> None:
+        """Wait for the change of a subnet that got `revision`."""
+        await self._view.seen(revision)
+
+    async def caught_up(self) -> None:
+        """Wait for everything that was durable when this was called."""
+        await self._view.reached(await self._store.revision())
+
+    def of(self, node: NodeId) -> str | None:
+        """The subnet that the node has, or had until a moment ago."""
+        return self._of.get(node)
+
+    def former_of(self, node: NodeId) -> Sequence[HeldSubnet]:
+        """Subnets that the node had before, and that are kept back."""
+        return tuple(self._former.get(node, {}).values())
+
+    def revision(self, subnet: str) -> int:
+        """At which its record stands; `ABSENT` if there is none."""
+        held = self._view.get(key_of(subnet))
+        return ABSENT if held is None else held.revision
+
+    def claim(self, node: NodeId, present: str, proposal: str, occupied: Sequence[str] = ()) -> str:
+        """The subnet of a node that has `present`, none if that is empty, and would like `proposal`, which it
+        gets if that is free, or was its own before. One that overlaps `occupied`, what the node's machine
+        reaches otherwise, is of no use to it. Nobody else here is given the result until it is let go.
+
+        A node whose own settings say which subnet it has may have one that is nowhere near the pool.
+        """
+        networks = [network for network in map(_network, occupied) if network is not None]
+        is_free = proposal in self._former.get(node, {}) or self._is_free(proposal)
+        if proposal != present and is_free and not _overlaps(_network(proposal), networks):
+            subnet = proposal
+        elif present and not _overlaps(_network(present), networks):
+            return present
+        else:
+            subnet = self._pool.choose(networks)
+        self._pool.take(subnet)
+        return subnet
+
+    def _is_free(self, proposal: str) -> bool:
+        return self._pool.is_free(proposal) or self._is_apart(proposal)
+
+    def _is_apart(self, proposal: str) -> bool:
+        network = _network(proposal)
+        if network is None or not _WIDEST <= network.prefixlen <= _TIGHTEST or not network.is_private:
+            return False
+        held = (_network(_subnet_in(key)) for key, _ in self._view.items())
+        return not self._pool.overlaps(network) and not _overlaps(network, filter(None, held))
+
+    def let_go(self, subnet: str) -> None:
+        """The claim is over: what was not written is free again."""
+        if self.revision(subnet) == ABSENT:
+            self._pool.free(subnet)
+
+    def _moved(self, moves: Sequence[RecordChange[HeldSubnet]]) -> None:
+        for key, before, after in moves:
+            subnet = _subnet_in(key)
+            if before is not None:
+                self._forget(before)
+            if after is None:
+                self._pool.free(subnet)
+                continue
+            self._pool.take(subnet)
+            if after.is_former:
+                self._former.setdefault(after.node, {})[subnet] = after
+            else:
+                self._of[after.node] = subnet
+
+    def _forget(self, held: HeldSubnet) -> None:
+        if not held.is_former:
+            if self._of.get(held.node) == held.subnet:
+                del self._of[held.node]
+            return
+        others = self._former[held.node]
+        del others[held.subnet]
+        if not others:
+            del self._former[held.node]
+
+
+def _overlaps(network: IPv4Network | None, others: Iterable[IPv4Network]) -> bool:
+    return network is not None and any(network.overlaps(each) for each in others)
+
+
+def _network(text: str) -> IPv4Network | None:
+    try:
+        return IPv4Network(text)
+    except ValueError:
+        return None
+
+
+def key_of(subnet: str) -> str:
+    return PREFIX + subnet.replace("/", "-")
+
+
+def put(subnet: str, node: NodeId, lease: LeaseId = NO_LEASE, *, is_former: bool = False) -> Put:
+    """The record that `node` has it, or had it before; with a lease, until that ends."""
+    return Put(key_of(subnet), json_codec.encode(_SubnetRecord(node, is_former)), lease)
+
+
+def _subnet_in(key: str) -> str:
+    return key.removeprefix(PREFIX).replace("-", "/")
+
+
+def _read(entry: Entry) -> HeldSubnet:
+    record = json_codec.decode(entry.value, _SubnetRecord)
+    return HeldSubnet(_subnet_in(entry.key), record.node, record.is_former, entry.lease, entry.revision)

@@ -1,0 +1,118 @@
+"""What becomes of a node, and what placement may know of it: pure, on the record and on how it is heard.
+
+A turn is a node as it is to be written, and the event that tells of it. `skerry.control.nodes.registry`
+writes transitions; `skerry.control.nodes.index` shows conditions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.control.nodes.conditions import NodeCondition
+from skerry.model.members import ContinuumMember
+from skerry.model.nodes import Liveness, Node, NodeFacts
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import NodeStatus
+from skerry.schedule.requests import NodeView
+
+OVER = frozenset({NodeStatus.LOST, NodeStatus.LEFT})
+
+
+class NodeTransition(msgspec.Struct, frozen=True):
+    """A node as it is to be, and the event that tells of it."""
+
+    node: Node
+    kind: str
+    reason: str = ""
+
+
+def reregister(
+    node: Node, *, name: str, facts: NodeFacts, room: Resources, member: ContinuumMember | None = None
+) -> NodeTransition | None:
+    """A known node that says again what it is; None if that is no news.
+
+    The subnet and the labels stay: the one is the node's own, the others are the operators'.
+    """
+    after = replace(node, name=name, facts=facts, room=room, member=member)
+    is_back = node.status in OVER
+    if is_back:
+        after = replace(after, status=NodeStatus.REGISTERING) if node.is_foreign else _ready(after)
+    if after == node:
+        return None
+    return NodeTransition(after, "node.returned" if is_back else "node.changed")
+
+
+def update_liveness(
+    node: Node, heard: Liveness, *, has_instances: bool, now: float, lost_after_s: float
+) -> NodeTransition | None:
+    """What silence, being heard again, or the end of a drain makes of it; None: nothing."""
+    if heard is Liveness.LOST and node.status not in OVER:
+        reason = f"nothing was heard of it for {lost_after_s:g} s"
+        return NodeTransition(replace(node, status=NodeStatus.LOST, reason=reason), "node.lost", reason)
+    if heard is Liveness.LIVE and node.status is NodeStatus.LOST and not node.is_foreign:
+        return NodeTransition(_ready(node), "node.returned")
+    if node.status is NodeStatus.DRAINING and node.drain_by is not None:
+        reason = "its time is up" if now >= node.drain_by else "" if has_instances else "it is empty"
+        if reason:
+            return NodeTransition(
+                replace(node, status=NodeStatus.DRAINED, reason=reason), "node.drained", reason
+            )
+    return None
+
+
+def uncordon(node: Node) -> NodeTransition | None:
+    """It takes instances again, whether it was cordoned or drained."""
+    was_drained = node.status in (NodeStatus.DRAINING, NodeStatus.DRAINED)
+    if not (node.is_cordoned or node.drain_by is not None or was_drained):
+        return None
+    status = NodeStatus.READY if was_drained else node.status
+    after = replace(node, is_cordoned=False, drain_by=None, status=status, reason="")
+    return NodeTransition(after, "node.uncordoned")
+
+
+def condition_of(node: Node, heard: Liveness, *, reserve_percent: int) -> NodeCondition:
+    """How the node stands with those who place instances."""
+    why_not = _why_not(node, heard)
+    view = NodeView(
+        id=node.id,
+        # What is kept back is for the machine itself, which is not ours if it is borrowed.
+        room=node.room if node.is_borrowed else _without_reserve(node.room, reserve_percent),
+        architecture=node.facts.architecture,
+        labels=node.labels,
+        takes_work=not why_not,
+        why_not=why_not,
+        is_borrowed=node.is_borrowed,
+    )
+    return NodeCondition(view, heard, node.drain_by, node.room, node.is_foreign)
+
+
+def _ready(node: Node) -> Node:
+    status = NodeStatus.READY if node.drain_by is None else NodeStatus.DRAINING
+    return replace(node, status=status, reason="")
+
+
+def _without_reserve(room: Resources, reserve_percent: int) -> Resources:
+    share = 100 - reserve_percent
+    return Resources(
+        Millicores(room.cpu * share // 100),
+        Megabytes(room.memory * share // 100),
+        Gigabytes(room.disk * share // 100),
+    )
+
+
+def _why_not(node: Node, heard: Liveness) -> str:
+    """Why it takes nothing new, as what follows its name; empty if it does."""
+    if node.is_foreign:
+        return "takes no orders"
+    if heard is Liveness.LOST or node.status is NodeStatus.LOST:
+        return "is lost"
+    if heard is Liveness.SUSPECT:
+        return "is silent"
+    if node.drain_by is not None:
+        return "is drained" if node.status is NodeStatus.DRAINED else "is draining"
+    if node.is_cordoned:
+        return "is cordoned"
+    if node.facts.disk_pressure:
+        return "has DiskPressure"
+    return "" if node.takes_work else f"is {node.status}"

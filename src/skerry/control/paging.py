@@ -1,0 +1,64 @@
+"""Lists in pages: by age and then by id, from an offset or after a cursor, with how many there are in all.
+
+An offset skips or repeats when things come and go between two pages; a cursor does not, because it names a
+place and not a count. It is opaque to callers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+import msgspec
+
+from skerry.model import errors
+
+T = TypeVar("T")
+
+
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
+    """A part of a list; `cursor` continues behind it and is None on the last page."""
+
+    total: int
+    items: tuple[T, ...]
+    cursor: str | None = None
+
+
+def paginate(
+    behind: Callable[[str | None], Iterator[T]],
+    place_of: Callable[[T], str],
+    *,
+    total: int,
+    limit: int,
+    offset: int,
+    cursor: str | None,
+) -> ListPage[T]:
+    """One page of what `behind` gives after a place; None is before the first."""
+    if limit < 1 or offset < 0:
+        raise errors.Invalid("a page holds at least 1, and an offset is at least 0", field="limit")
+    if cursor is not None and offset:
+        raise errors.Invalid("give a cursor or an offset, not both", field="cursor")
+    found = list(islice(behind(_read(cursor)), offset, offset + limit + 1))
+    items = tuple(found[:limit])
+    return ListPage(total, items, _write(place_of(items[-1])) if len(found) > limit else None)
+
+
+def _write(place: str) -> str:
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def _read(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        place = ""
+    if "/" not in place:
+        raise errors.Invalid(
+            "this cursor is not one of ours; send the one that came with the last page", field="cursor"
+        )
+    return place

@@ -1,0 +1,1 @@
+"""Placement: which node an instance runs on, decided and applied."""

@@ -1,0 +1,448 @@
+"""What is to be done with instances, from what is known of them and of nodes: no I/O, no clock, no chance.
+
+`PlacementPlanner` is told of every change and decides only what changed: who waits is placed in the order of
+age, who is on a node that is lost or leaves is given up, and is then placed anew. What it decided it counts
+as done in its own books until it hears how it went, so that many decisions can be under way at once and a
+node's room is never given away twice. `decide` is the same from scratch, in one go.
+
+Turns are bounded, and nothing is looked at again before something has changed that it depends on: a turn that
+says `wake_at` None has nothing to do until it is told of a change. Whether this server is the one to decide
+is not known here (`skerry.control.leadership.election`); `skerry.control.placement.reconciler` carries plans
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.control import instance_index
+from skerry.control.instance_index import InstanceIndex, InstanceRecord
+from skerry.control.instances import transitions
+from skerry.control.instances.transitions import InstanceTransition
+from skerry.control.nodes.conditions import NodeCondition
+from skerry.control.placement.queue import PlacementQueue
+from skerry.control.placement.reservations import ReservedCapacity
+from skerry.kit.rate_limit import TokenBucket
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.nodes import Liveness
+from skerry.model.resources import Resources
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import Instance, InstanceSpec
+from skerry.schedule import explanations
+from skerry.schedule.requests import PlacementPolicy, PlacementRequest
+from skerry.schedule.results import NodeFeasibility, Placement, PlacementFailure
+from skerry.schedule.scheduler import Scheduler
+
+# Instances that are over and were not destroyed are kept for who wants to know how they ended; not all.
+MAX_TERMINAL_INSTANCES = 1000
+# From this many nodes with new capacity on, asking each what it could hold costs more than just trying.
+_MANY_NODES = 64
+# Looking at an instance costs a small part of what deciding on it does.
+_LOOKS = 8
+UNLIMITED = 10**9
+
+PlannedTransition = tuple[InstanceRecord, InstanceTransition]
+
+
+class PlacementPlan(msgspec.Struct):
+    """What a turn decided; each instance is in it once."""
+
+    places: list[PlannedTransition] = []  # bound to a node
+    releases: list[PlannedTransition] = []  # their node, which drains, is to give them up
+    replaces: list[PlannedTransition] = []  # taken off a node that is lost or gone
+    expiries: list[PlannedTransition] = []  # over, and more than are kept
+    waits: list[PlannedTransition] = []  # told why there is no place
+    wake_at: float | None = None  # when there is more to do, if nothing changes before; `now`: at once
+
+    @property
+    def decided(self) -> list[PlannedTransition]:
+        """All of it."""
+        return [*self.replaces, *self.releases, *self.places, *self.expiries, *self.waits]
+
+
+def decide(
+    now: float,
+    instances: Iterable[InstanceRecord],
+    nodes: Iterable[NodeCondition],
+    *,
+    policy: PlacementPolicy = PlacementPolicy.BINPACK,
+    replacements_per_s: float = 20.0,
+) -> PlacementPlan:
+    """All that is to be done about `instances` on `nodes` at `now`."""
+    decider = PlacementPlanner(InstanceIndex(instances), policy=policy, replacements_per_s=replacements_per_s)
+    for standing in nodes:
+        decider.see(standing.view.id, standing)
+    decider.begin()
+    return decider.turn(now, UNLIMITED)
+
+
+class PlacementPlanner:
+    """The books of one server: what is bound where, who waits, who must be replaced."""
+
+    def __init__(
+        self,
+        known: InstanceIndex,
+        *,
+        policy: PlacementPolicy,
+        replacements_per_s: float,
+        spread_copies: bool = True,
+    ) -> None:
+        self._census = known
+        self._policy = policy
+        self._spread_copies = spread_copies
+        self._fleet = Scheduler()
+        self._nodes: dict[NodeId, NodeCondition] = {}
+        self._pending = PlacementQueue()
+        self._dirty: dict[InstanceId, None] = {}  # to be looked at
+        self._lost: dict[InstanceId, None] = {}  # on lost nodes, replaced as the rate allows
+        self._stuck: dict[InstanceId, None] = {}  # on draining nodes, with nowhere to go
+        self._hopeful: dict[InstanceId, None] = {}  # of those, who may find a place now
+        self._reserved: set[InstanceId] = set()  # who leaves, and for whose next copy a place is kept
+        self._under_way: set[InstanceId] = set()  # decided; how it went is not known yet
+        self._homes: dict[InstanceId, NodeId] = {}  # where a copy was that left for its successor
+        self._promises = ReservedCapacity(self._fleet)
+        self._drains: dict[NodeId, float] = {}  # until when what is left there may stay
+        self._grown: set[NodeId] = set()  # may hold more than when somebody last tried
+        self._replacing = TokenBucket.full(replacements_per_s, at=float("-inf"))
+
+    # What it is told
+
+    def begin(self) -> None:
+        """Nothing is under way; look at everything anew."""
+        self._under_way.clear()
+        for known in self._census:
+            self._account(known.value.id)
+            self._dirty[known.value.id] = None
+
+    def hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        """An instance changed, and the index has it."""
+        known = after or before
+        assert known is not None, "something is before or after a change"
+        id = known.value.id
+        if after is None or after.value.node is not None:
+            self._homes.pop(id, None)
+        elif before is not None and before.value.leaving is not None and before.value.node is not None:
+            self._homes[id] = before.value.node
+        if id in self._under_way:
+            return
+        self._account(id)
+        if after is not None:
+            self._dirty[id] = None
+        else:  # at once, since on a server that does not lead nobody looks
+            self._dirty.pop(id, None)
+            self._set_aside(id)
+            self._pending.discard(id)
+
+    def see(self, node: NodeId, standing: NodeCondition | None) -> None:
+        """A node stands like this now; None: it is not registered."""
+        before = self._nodes.get(node)
+        if standing is None:
+            self._nodes.pop(node, None)
+            self._fleet.remove_node(node)
+        else:
+            self._nodes[node] = standing
+            if before is None or before.view != standing.view:
+                self._fleet.set_node(standing.view)
+                self._grown.add(node)
+        if before is None or standing is None or _concerns(before, standing):
+            if standing is not None and standing.drain_by is not None:
+                self._drains[node] = standing.drain_by
+            else:
+                self._drains.pop(node, None)
+            for known in self._census.on_node(node):
+                self._dirty[known.value.id] = None
+
+    def keep(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> None:
+        """So much of `node` is promised, instead of what was before, each part to the instance of that id.
+
+        It is kept for as long as that instance is nowhere, and whether or not there is one yet: nobody else
+        is placed there, and who is to have it is tried there first. What is there already stays.
+        """
+        for id in self._promises.set(node, promised):
+            self._mind_promise(id)
+            self._dirty[id] = None
+
+    def done(self, ids: Iterable[InstanceId]) -> None:
+        """What was decided on these is durable and heard of, or did not happen."""
+        for id in ids:
+            self._under_way.discard(id)
+            self._account(id)
+            self._dirty[id] = None
+
+    # What it says
+
+    def is_under_way(self, id: InstanceId) -> bool:
+        return id in self._under_way
+
+    def occupy(self, ids: Iterable[InstanceId]) -> None:
+        """Somebody else decided something on these: leave them alone until `done`."""
+        self._under_way.update(ids)
+
+    def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
+        """What every node says to it."""
+        ask = self._ask(instance)
+        return self._promises.without(instance.id, lambda: self._fleet.explain(ask))
+
+    def turn(self, now: float, limit: int) -> PlacementPlan:
+        """At most about `limit` decisions."""
+        plan = PlacementPlan()
+        self._look_at_dirty(plan, now, limit)
+        self._replace_lost(plan, now, limit)
+        self._wake()
+        self._release_stuck(plan, limit)
+        self._place(plan, now, limit)
+        self._tell(plan, limit)
+        self._expire(plan, now, limit)
+        self._under_way.update(known.value.id for known, _ in plan.decided)
+        plan.wake_at = self._wake_at(now)
+        return plan
+
+    def _look_at_dirty(self, plan: PlacementPlan, now: float, limit: int) -> None:
+        for node in [node for node, by in self._drains.items() if by <= now]:
+            del self._drains[node]
+            self._dirty.update((known.value.id, None) for known in self._census.on_node(node))
+        for _ in range(min(limit * _LOOKS, len(self._dirty))):
+            id = next(iter(self._dirty))
+            del self._dirty[id]
+            known = self._census.get(id)
+            self._set_aside(id)
+            if known is None or known.value.node is not None:
+                self._pending.discard(id)
+            if known is not None and id not in self._under_way:
+                self._look(plan, known, now)
+
+    def _set_aside(self, id: InstanceId) -> None:
+        """What it waited for, on a node, it waits for no more."""
+        self._lost.pop(id, None)
+        self._stuck.pop(id, None)
+        self._hopeful.pop(id, None)
+
+    def _look(self, plan: PlacementPlan, known: InstanceRecord, now: float) -> None:
+        """File an instance under what it waits for, or decide at once."""
+        instance = known.value
+        id, node = instance.id, instance.node
+        if node is None:
+            if _waits(instance):
+                ask = self._ask(instance)
+                self._pending.add(
+                    ask, instance_index.age_key(instance), instance.observed.reason, self._promises.home(id)
+                )
+            else:
+                self._pending.discard(id)
+            return
+        standing = self._nodes.get(node)
+        is_to_run = instance.desired is DesiredStatus.RUNNING and instance.observed.status not in TERMINAL
+        reason = ""
+        if standing is None:
+            reason = f"node {node} is not registered any more"
+        elif standing.liveness is Liveness.LOST:
+            if is_to_run:
+                self._lost[id] = None
+                return
+            reason = f"node {node} is lost"
+        if instance.observed.status in TERMINAL:
+            if reason and instance.desired is DesiredStatus.DESTROYED:
+                plan.replaces.append(_unbind(known, now, reason))
+            return
+        if reason:
+            plan.replaces.append(_unbind(known, now, reason))
+        elif standing is not None and standing.drain_by is not None:
+            if instance.leaving is not None or instance.desired is DesiredStatus.DESTROYED:
+                return  # it goes when the node says that it is gone
+            if standing.drain_by > now:
+                self._stuck[id] = self._hopeful[id] = None
+            else:
+                self._release(plan, known)
+
+    def _replace_lost(self, plan: PlacementPlan, now: float, limit: int) -> None:
+        self._replacing = self._replacing.filled(now)
+        if not self._hears_somebody():
+            return
+        while self._lost and len(plan.replaces) < limit:
+            left = self._replacing.take()
+            if left is None:
+                return
+            self._replacing = left
+            id = next(iter(self._lost))
+            del self._lost[id]
+            known = self._census.get(id)
+            node = None if known is None else known.value.node
+            standing = None if node is None else self._nodes.get(node)
+            if known is None or standing is None or id in self._under_way:
+                continue
+            if standing.liveness is Liveness.LOST and known.value.observed.status not in TERMINAL:
+                plan.replaces.append(_unbind(known, now, f"node {node} is lost"))
+
+    def _hears_somebody(self) -> bool:
+        """False if every node is silent: then it is likelier that the servers are cut off than that all nodes
+        are gone, and there is nowhere to go. What runs on, goes on when its node is heard again."""
+        return any(standing.liveness is Liveness.LIVE for standing in self._nodes.values())
+
+    def _wake(self) -> None:
+        """Try those again who could fit where there is more capacity than there was."""
+        if not self._grown:
+            return
+        grown = [node for node in self._grown if node in self._nodes and self._nodes[node].view.takes_work]
+        self._grown.clear()
+        if not grown:
+            return
+        self._hopeful.update(self._stuck)
+        if len(grown) >= _MANY_NODES:
+            self._pending.wake(lambda room: True)
+        else:
+            free = [self._fleet.free(node) for node in grown]
+            kept = {room for node in grown for room in self._promises.rooms(node)}
+            self._pending.wake(lambda room: room in kept or any(one.fits(room) for one in free))
+
+    def _release_stuck(self, plan: PlacementPlan, limit: int) -> None:
+        """Of draining nodes, those may leave at once who have somewhere to go, or nothing to run."""
+        while self._hopeful and len(plan.releases) < limit:
+            id = next(iter(self._hopeful))
+            del self._hopeful[id]
+            known = self._census.get(id)
+            if known is None or id not in self._stuck or id in self._under_way:
+                continue
+            instance = known.value
+            standing = None if instance.node is None else self._nodes.get(instance.node)
+            if standing is None or standing.drain_by is None or instance.observed.status in TERMINAL:
+                continue
+            if instance.desired is DesiredStatus.RUNNING:
+                ask = replace(self._ask(instance), instance=_next_copy(id))
+                found = self._fleet.place(ask, self._policy)
+                if not isinstance(found, Placement):
+                    continue
+                self._reserve(found.node, id, ask)
+            del self._stuck[id]
+            self._release(plan, known)
+
+    def _release(self, plan: PlacementPlan, known: InstanceRecord) -> None:
+        step = transitions.evict(known.value, reason=f"node {known.value.node} is being drained")
+        if step is not None:
+            plan.releases.append((known, step))
+
+    def _place(self, plan: PlacementPlan, now: float, limit: int) -> None:
+        while len(plan.places) < limit and (ask := self._pending.eldest()) is not None:
+            id = ask.instance
+            known = self._census.get(id)
+            is_current = known is not None and _waits(known.value) and self._ask(known.value) == ask
+            if known is None or id in self._under_way or not is_current:
+                self._pending.discard(id)  # it has changed, or is about to, and is looked at again then
+                continue
+            self._give_back(id)
+            node = self._promises.without(id, partial(self._find_place, ask))
+            if isinstance(node, PlacementFailure):
+                self._pending.park(ask, explanations.describe_failure(node), now)
+                continue
+            self._fleet.bind(node, ask)
+            self._mind_promise(id)
+            self._pending.discard(id)
+            plan.places.append((known, transitions.bind(known.value, node, at=now)))
+
+    def _find_place(self, ask: PlacementRequest) -> NodeId | PlacementFailure:
+        """Where its last copy was, where room is kept for it, or where there is some."""
+        for home in (self._homes.get(ask.instance), self._promises.home(ask.instance)):
+            if home is not None and self._fleet.fits(home, ask):
+                return home
+        found = self._fleet.place(ask, self._policy)
+        return found.node if isinstance(found, Placement) else found
+
+    def _tell(self, plan: PlacementPlan, limit: int) -> None:
+        for id, reason in self._pending.tell(limit - len(plan.places)):
+            known = self._census.get(id)
+            if known is None or id in self._under_way or not _waits(known.value):
+                continue
+            if (step := transitions.set_pending_reason(known.value, reason)) is not None:
+                plan.waits.append((known, step))
+
+    def _expire(self, plan: PlacementPlan, now: float, limit: int) -> None:
+        excess = max(0, self._census.count_over() - MAX_TERMINAL_INSTANCES)
+        for known in self._census.first_over(min(limit, excess)):
+            if known.value.id in self._under_way:
+                continue
+            step = transitions.set_desired(known.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
+            if step is not None:
+                plan.expiries.append((known, step))
+
+    def _wake_at(self, now: float) -> float | None:
+        if self._dirty or self._hopeful or self._grown or not self._pending.is_idle:
+            return now
+        times = list(self._drains.values())
+        if self._lost and self._hears_somebody():
+            times.append(self._replacing.next_at())
+        return min(times, default=None)
+
+    def _account(self, id: InstanceId) -> None:
+        """Bring the books in line with the index on one instance."""
+        known = self._census.get(id)
+        instance = None if known is None else known.value
+        node = ask = None
+        if instance is not None and instance.node is not None and instance.observed.status not in TERMINAL:
+            node, ask = instance.node, self._ask(instance, instance.leaving)
+        before = self._fleet.bound(id)
+        # It may be where it was and be another copy: what was between the two need not have been heard.
+        if node != before or ask != self._fleet.ask(id):
+            if node is None or ask is None:
+                self._fleet.unbind(id)
+            else:
+                self._fleet.bind(node, ask)
+            if before is not None:
+                self._grown.add(before)
+        if id in self._reserved and not (instance is not None and _is_moving(instance)):
+            self._give_back(id)
+        self._mind_promise(id)
+
+    def _ask(self, instance: Instance, leaving: InstanceSpec | None = None) -> PlacementRequest:
+        """What it asks for; or what its copy does that is leaving."""
+        workload = instance.workload if self._spread_copies else None
+        return PlacementRequest.of(instance.id, leaving or instance.spec, workload)
+
+    def _mind_promise(self, id: InstanceId) -> None:
+        has_place = self._fleet.bound(id) is not None or id in self._reserved
+        if (node := self._promises.mind(id, has_place=has_place)) is not None:
+            self._grown.add(node)
+
+    def _reserve(self, node: NodeId, id: InstanceId, ask: PlacementRequest) -> None:
+        """Keep a place for the next copy while the present one leaves."""
+        self._fleet.bind(node, ask)
+        self._reserved.add(id)
+
+    def _give_back(self, id: InstanceId) -> None:
+        if id in self._reserved:
+            self._reserved.discard(id)
+            place = _next_copy(id)
+            if (node := self._fleet.bound(place)) is not None:
+                self._grown.add(node)
+            self._fleet.unbind(place)
+            self._mind_promise(id)
+
+
+def _unbind(known: InstanceRecord, now: float, reason: str) -> PlannedTransition:
+    return known, transitions.unbind(known.value, at=now, reason=reason, actor="skerry")
+
+
+def _next_copy(id: InstanceId) -> InstanceId:
+    """What a place is kept under for the successor; no instance can be called that."""
+    return InstanceId(f"{id}+")
+
+
+def _is_moving(instance: Instance) -> bool:
+    return instance.desired is DesiredStatus.RUNNING and (
+        instance.node is None or instance.leaving is not None
+    )
+
+
+def _waits(instance: Instance) -> bool:
+    return (
+        instance.node is None
+        and instance.observed.status is InstanceStatus.SCHEDULING
+        and instance.desired is DesiredStatus.RUNNING
+    )
+
+
+def _concerns(before: NodeCondition, after: NodeCondition) -> bool:
+    """True if what is on the node must be looked at."""
+    return before.liveness is not after.liveness or before.drain_by != after.drain_by

@@ -1,0 +1,216 @@
+"""The runner of the control plane: what is decided is carried out, by the one server that leads.
+
+Every server keeps the books, so that each can explain and any can take over. The leader takes turns: it
+decides a little, sends that to the store, and goes on without waiting, so that several transactions are on
+their way and the store makes them durable together. It rests until something changes or a time comes, and
+never polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+import structlog
+
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instances.writer import TransitionWriter
+from skerry.control.leadership.election import LeaderElection
+from skerry.control.nodes.conditions import NodeConditions
+from skerry.control.placement.planner import PlacementPlanner, PlannedTransition
+from skerry.control.placement.rollout import RolloutPlanner
+from skerry.control.workloads.registry import WorkloadRecord, WorkloadRegistry
+from skerry.kit import metrics
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.resources import Resources
+from skerry.model.settings import FleetSettings
+from skerry.model.statuses import InstanceStatus
+from skerry.model.workloads import Instance
+from skerry.schedule.requests import PlacementPolicy
+from skerry.schedule.results import NodeFeasibility
+from skerry.store.fencing import LeadershipLost
+from skerry.store.protocol import MAX_OPS, Expect, Store
+
+log = structlog.get_logger(__name__)
+
+# A bind is the record and its event; the fence and the odd longer step must fit beside.
+_PER_TURN = 60
+# Transactions on their way at once: enough that the store always has the next group at hand.
+_UNDER_WAY = 16
+
+PLACED = metrics.counter("skerry_instances_placed_total", "Instances bound to a node")
+
+
+async def _at_once() -> None:
+    """For a store that needs no time to settle."""
+
+
+class Reconciler:
+    """Brings instances to nodes and off them."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        settings: FleetSettings,
+        *,
+        mirror: InstanceCache,
+        workloads: WorkloadRegistry,
+        standings: NodeConditions,
+        settled: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
+        """Nothing is decided before `settled` returns, which is asked before every turn."""
+        self._settled = settled
+        self._store = store
+        self._clock = clock
+        self._mirror = mirror
+        self._workloads = workloads
+        self._standings = standings
+        self._writer = TransitionWriter(store, events, mirror)
+        self._decider = PlacementPlanner(
+            mirror.census,
+            policy=PlacementPolicy(settings.placement),
+            replacements_per_s=settings.replacements_per_s,
+            spread_copies=settings.spread_copies,
+        )
+        self._upkeep = RolloutPlanner(workloads, mirror.census)
+        self._backoff = Backoff(cap_s=5.0)
+        self._changed = asyncio.Event()
+        self._slots = asyncio.Semaphore(_UNDER_WAY)
+        mirror.listen(self._hear)
+        workloads.listen(self._hear_of_workload)
+        standings.listen(self._see)
+
+    def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
+        """What every node says to an instance."""
+        return self._decider.explain(instance)
+
+    def keep(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> None:
+        """So much of `node` is promised, instead of what was before, to instances that may not exist yet."""
+        self._decider.keep(node, promised)
+        self._changed.set()
+
+    async def run(self, leader: LeaderElection) -> None:
+        """Keep the books for ever, and decide while `leader` leads. The mirrors must be running."""
+        await self._mirror.ready()
+        await self._workloads.ready()
+        await self._standings.ready()
+        for standing in self._standings.standings():
+            self._decider.see(standing.view.id, standing)
+        await leader.run_while_leading("placing", self._lead, is_vital=True)
+
+    async def _lead(self, fence: Expect) -> None:
+        # What was decided by who led before is in the store now, or never will be.
+        await self._mirror.caught_up()
+        self._slots = asyncio.Semaphore(_UNDER_WAY)
+        self._decider.begin()
+        self._upkeep.begin()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._settled()
+                    self._changed.clear()
+                    now = self._clock.now()
+                    wake_at = await self._turn(group, fence, now)
+                    await self._rest(None if wake_at is None else wake_at - now)
+        except* LeadershipLost as lost:
+            raise LeadershipLost(str(lost.exceptions[0])) from None
+
+    async def _turn(self, group: asyncio.TaskGroup, fence: Expect, now: float) -> float | None:
+        plan = self._decider.turn(now, _PER_TURN)
+        followed, gone = self._upkeep.turn(now, _PER_TURN, self._decider.is_under_way)
+        self._decider.occupy(known.value.id for known, _ in followed)
+        for batch in _batches([*plan.decided, *followed]):
+            await self._slots.acquire()
+            group.create_task(self._carry_out(batch, fence))
+        for kept in gone:
+            group.create_task(self._forget(kept, fence))
+        return plan.wake_at
+
+    async def _rest(self, at_most_s: float | None) -> None:
+        if at_most_s is not None and at_most_s <= 0:
+            await asyncio.sleep(0)  # there is more to do, but not before others had their turn
+            return
+        try:
+            async with asyncio.timeout(at_most_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _carry_out(self, batch: Sequence[PlannedTransition], fence: Expect) -> None:
+        try:
+            await self._write(batch, fence)
+        except errors.Unavailable as error:
+            log.warning("reconciler.interrupted", error=error.message)
+            await asyncio.sleep(self._backoff.delay(0))
+        finally:
+            self._slots.release()
+            self._decider.done(known.value.id for known, _ in batch)
+            for known, _ in batch:
+                self._upkeep.hear_of(known.value.workload)
+            self._changed.set()
+
+    async def _write(self, batch: Sequence[PlannedTransition], fence: Expect) -> None:
+        """Make a batch durable; what changed meanwhile is left, to be decided anew on what it is now."""
+        try:
+            await self._writer.commit(batch, fence=fence)
+        except (errors.Conflict, errors.TooLarge):
+            if len(batch) == 1:
+                await self._mirror.caught_up()
+                return
+            for one in batch:  # some of them stand in the way of the others
+                await self._write([one], fence)
+        else:
+            PLACED.inc(sum(step.after.observed.status is InstanceStatus.SCHEDULED for _, step in batch))
+
+    async def _forget(self, kept: WorkloadRecord, fence: Expect) -> None:
+        """Remove a deleted workload, unless an instance comes to light that was made just before."""
+        try:
+            await self._mirror.caught_up()
+            if self._upkeep.is_done_with(kept):
+                await self._workloads.forget(kept, fence)
+        except errors.Conflict:
+            pass  # it is forgotten already
+        except errors.Unavailable as error:
+            log.warning("reconciler.interrupted", error=error.message)
+            await asyncio.sleep(self._backoff.delay(0))
+            self._upkeep.hear_of(kept.value.id)
+        self._changed.set()
+
+    def _hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        self._decider.hear(before, after)
+        for known in (before, after):
+            if known is not None:
+                self._upkeep.hear_of(known.value.workload)
+        self._changed.set()
+
+    def _hear_of_workload(self, before: WorkloadRecord | None, after: WorkloadRecord | None) -> None:
+        if after is not None:
+            self._upkeep.hear(after)
+        elif before is not None:
+            self._upkeep.forget(before.value.id)
+        self._changed.set()
+
+    def _see(self, node: NodeId) -> None:
+        self._decider.see(node, self._standings.standing(node))
+        self._changed.set()
+
+
+def _batches(decided: Sequence[PlannedTransition]) -> Iterator[list[PlannedTransition]]:
+    """Split up so that each fits in a transaction."""
+    batch: list[PlannedTransition] = []
+    ops = 0
+    for one in decided:
+        more = 1 + len(one[1].told)
+        if batch and ops + more > MAX_OPS:
+            yield batch
+            batch, ops = [], 0
+        batch.append(one)
+        ops += more
+    if batch:
+        yield batch

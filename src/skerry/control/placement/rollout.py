@@ -1,0 +1,125 @@
+"""What workloads mean for their instances after the fact: rollouts, and deletions with all that was made.
+
+Pure in `next_rollout_targets`; `RolloutPlanner` remembers which workloads have something left to do, so that
+nothing is looked at while nothing changes. Like `skerry.control.placement.planner` it decides and does not
+write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from skerry.control.instance_index import InstanceIndex, InstanceRecord
+from skerry.control.instances import transitions
+from skerry.control.instances.transitions import InstanceTransition
+from skerry.control.workloads.registry import WorkloadRecord, WorkloadRegistry
+from skerry.model.ids import InstanceId, WorkloadId
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import RolloutStrategy, Workload
+
+PlannedTransition = tuple[InstanceRecord, InstanceTransition]
+
+
+def next_rollout_targets(workload: Workload, instances: Iterable[InstanceRecord]) -> list[InstanceRecord]:
+    """Whose turn it is to take on the present version.
+
+    Those that are stopped, at once; of the others the eldest, when all that were made new run or are done.
+    One that failed holds the rollout up, until it is destroyed or a newer version comes.
+    """
+    stopped: list[InstanceRecord] = []
+    running: list[InstanceRecord] = []
+    is_held_up = False
+    for known in instances:
+        one = known.value
+        if one.desired is DesiredStatus.DESTROYED:
+            continue
+        if one.version >= workload.version:
+            is_new = (
+                one.desired is DesiredStatus.RUNNING and one.observed.status is not InstanceStatus.TERMINATED
+            )
+            is_held_up |= is_new and (
+                one.observed.status is not InstanceStatus.RUNNING or one.leaving is not None
+            )
+        elif one.observed.status not in TERMINAL:
+            (running if one.desired is DesiredStatus.RUNNING else stopped).append(known)
+    eldest = sorted(running, key=lambda known: (known.value.created_at, known.value.id))
+    return stopped if is_held_up else stopped + eldest[:1]
+
+
+class RolloutPlanner:
+    """Workloads that have something left to do with their instances."""
+
+    def __init__(self, workloads: WorkloadRegistry, census: InstanceIndex) -> None:
+        self._workloads = workloads
+        self._census = census
+        self._active: dict[WorkloadId, WorkloadRecord] = {}
+        self._dirty: dict[WorkloadId, None] = {}
+
+    def begin(self) -> None:
+        """Look at everything anew."""
+        for kept in self._workloads.known():
+            self.hear(kept)
+
+    def hear(self, kept: WorkloadRecord) -> None:
+        """A workload is like this now."""
+        workload = kept.value
+        if workload.is_going or workload.rollout is RolloutStrategy.ROLLING:
+            self._active[workload.id] = kept
+            self._dirty[workload.id] = None
+        else:
+            self.forget(workload.id)
+
+    def forget(self, workload: WorkloadId) -> None:
+        """It is not there any more, or has nothing left to do."""
+        self._active.pop(workload, None)
+        self._dirty.pop(workload, None)
+
+    def hear_of(self, workload: WorkloadId | None) -> None:
+        """Something changed about an instance of this workload."""
+        if workload in self._active:
+            self._dirty[workload] = None
+
+    def turn(
+        self, now: float, limit: int, is_under_way: Callable[[InstanceId], bool]
+    ) -> tuple[list[PlannedTransition], list[WorkloadRecord]]:
+        """At most about `limit` decisions, and the workloads of which all instances were told to go."""
+        decided: list[PlannedTransition] = []
+        gone: list[WorkloadRecord] = []
+        while self._dirty and len(decided) < limit:
+            id = next(iter(self._dirty))
+            del self._dirty[id]
+            kept = self._active[id]
+            instances = self._census.of_workload(id)
+            if any(is_under_way(known.value.id) for known in instances):
+                continue  # that something changed comes when it is done
+            if kept.value.is_going:
+                decided += _destroy(self._left(kept)[:limit], now)
+                if self.is_done_with(kept):
+                    gone.append(kept)
+            else:
+                decided += _renew(next_rollout_targets(kept.value, instances)[:limit], kept.value)
+        return decided, gone
+
+    def is_done_with(self, kept: WorkloadRecord) -> bool:
+        """True if every instance of a deleted workload was told to go."""
+        return not self._left(kept)
+
+    def _left(self, kept: WorkloadRecord) -> list[InstanceRecord]:
+        of_it = self._census.of_workload(kept.value.id)
+        return [known for known in of_it if known.value.desired is not DesiredStatus.DESTROYED]
+
+
+def _destroy(instances: Iterable[InstanceRecord], now: float) -> Iterable[PlannedTransition]:
+    for known in instances:
+        step = transitions.set_desired(known.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
+        if step is not None:
+            yield known, step
+
+
+def _renew(instances: Iterable[InstanceRecord], workload: Workload) -> Iterable[PlannedTransition]:
+    for known in instances:
+        step = transitions.change_spec(
+            known.value, workload.spec, workload=workload.id, version=workload.version, actor="skerry"
+        )
+        if step is not None:
+            yield known, step

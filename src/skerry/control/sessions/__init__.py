@@ -1,0 +1,1 @@
+"""Sessions with nodes: orders and changes down, reports up, tunnels."""

@@ -1,0 +1,511 @@
+"""Sessions with nodes: who is connected here, what each is told, and what it says.
+
+A node has one session, the newest. It is told all its orders first and then what changes
+(`skerry.control.sessions.change_feed`), and which certificates were revoked likewise; one that takes calls of
+functions is told the functions too, and who else takes calls. What a node reports is acknowledged once it is
+durable. How messages travel is `skerry.transport.links.nodes`; where a node's orders come from is
+`skerry.control.instances.registry`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import Protocol
+
+import structlog
+
+from skerry.control.instance_index import InstanceRecord
+from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.control.recovery.claims import ClaimProcessor
+from skerry.control.sessions.change_feed import ChangeFeed
+from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
+from skerry.kit import metrics
+from skerry.model import errors
+from skerry.model.callers import RevokedCertificate
+from skerry.model.functions import Function
+from skerry.model.ids import FunctionName, InstanceId, NodeId
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import (
+    ClaimBatch,
+    FunctionUpdate,
+    MemberList,
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    RevocationUpdate,
+    ServerList,
+    ServerMessage,
+    SessionClose,
+    SessionConfig,
+    TunnelRequest,
+)
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.settings import FleetSettings
+from skerry.model.streams import StreamRequest
+from skerry.model.workloads import Instance
+
+log = structlog.get_logger(__name__)
+
+CONNECTED = metrics.gauge("skerry_node_sessions", "Nodes that are connected to this server")
+
+MAX_REPORTS = 1000  # in one batch
+
+
+class OrderSource(Protocol):
+    """The part of `skerry.control.instances.registry.InstanceRegistry` that is needed here."""
+
+    def orders(self, node: NodeId) -> Sequence[InstanceOrder]: ...
+
+    def order(self, instance: Instance) -> InstanceOrder: ...
+
+    async def caught_up(self) -> None: ...
+
+    def listen(
+        self, changed: Callable[[InstanceRecord | None, InstanceRecord | None], None]
+    ) -> Callable[[], None]: ...
+
+    async def reported(
+        self, node: NodeId | None, reports: Sequence[InstanceReport]
+    ) -> Sequence[ReportOutcome]: ...
+
+
+class ServerAddressSource(Protocol):
+    """The part of `skerry.control.cluster.servers.ServerDirectory` that is needed here."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+    def listen(self, changed: Callable[[], None]) -> None: ...
+
+
+class MemberListSource(Protocol):
+    """The part of `skerry.control.cluster.members.MemberDirectory` that is needed here."""
+
+    @property
+    def all(self) -> tuple[ContinuumMember, ...]: ...
+
+    def listen(self, changed: Callable[[], None]) -> None: ...
+
+
+class FunctionDirectory(Protocol):
+    """The functions that are registered, as `skerry.functions.registry.registry.FunctionRegistry` knows
+    them."""
+
+    def all(self) -> Sequence[Function]: ...
+
+    async def caught_up(self) -> None: ...
+
+    def listen(self, changed: Callable[[FunctionName, Function | None], None]) -> None:
+        """Call `changed` whenever the function of this name is another, or gone."""
+        ...
+
+
+class RevocationFeed(Protocol):
+    """The part of `skerry.control.identity.authenticator.Authenticator` that is needed here."""
+
+    def revoked(self) -> Sequence[RevokedCertificate]: ...
+
+    def listen_revoked(self, told: Callable[[Sequence[RevokedCertificate]], None]) -> None: ...
+
+    async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None: ...
+
+
+class NodeSession:
+    """One connection of a node: `messages` is what to send, the other methods are what came."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        welcome: SessionConfig,
+        orders: Callable[[], Sequence[InstanceOrder]],
+        *,
+        as_sent: Callable[[InstanceOrder], InstanceOrder] = lambda order: order,
+        makes_claims: bool = False,
+    ) -> None:
+        """`as_sent` makes of an order what the node gets. With `welcome.wants_claims` orders are held back
+        until `release`."""
+        self.node = node
+        self.welcome = welcome
+        self.makes_claims = makes_claims
+        self._as_sent = as_sent
+        self._is_held_back = welcome.wants_claims
+        self._orders: ChangeFeed[InstanceId, InstanceOrder] = ChangeFeed(
+            orders
+        )  # what is gone is not this node's any more
+        self._functions: ChangeFeed[FunctionName, Function] | None = None  # of one that takes calls
+        self._members: MemberList | None = None  # to be told
+        self._revoked: ChangeFeed[str, RevokedCertificate] | None = None  # of one that takes them
+        self._sequence = 0
+        self._received = 0  # of the node's batches
+        self._acknowledged = 0
+        self._tunnels: deque[TunnelRequest] = deque()
+        self._servers: ServerList | None = None  # to be told
+        self._goodbye: SessionClose | None = None
+        self._ended = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._wake.set()  # for the orders
+
+    @property
+    def is_over(self) -> bool:
+        return self._goodbye is not None
+
+    async def messages(self) -> AsyncIterator[ServerMessage]:
+        """What the node is to be told, as it comes to be; a goodbye is the last."""
+        acknowledged = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._acknowledged > acknowledged:
+                acknowledged = self._acknowledged
+                yield ReportAck(acknowledged)
+            while self._tunnels:
+                yield self._tunnels.popleft()
+            if self._servers is not None:
+                servers, self._servers = self._servers, None
+                yield servers
+            if (revocations := self._take_revocations()) is not None:
+                yield revocations
+            if (orders := self._take_orders()) is not None:
+                yield orders
+            if self._members is not None:
+                members, self._members = self._members, None
+                yield members
+            if (functions := self._take_functions()) is not None:
+                yield functions
+            if self._goodbye is not None:
+                yield self._goodbye
+                return
+
+    async def ended(self) -> None:
+        """Wait until there is nothing more to say than goodbye."""
+        await self._ended.wait()
+
+    def note(self, instance: InstanceId, order: InstanceOrder | None) -> None:
+        """The instance is to be this now."""
+        if self._orders.note(instance, order):
+            self._wake.set()
+
+    def release(self) -> None:
+        """Send orders from now on."""
+        self._is_held_back = False
+        self._wake.set()
+
+    def share(self, functions: Callable[[], Sequence[Function]]) -> None:
+        """Tell the node of all functions, and from then on of changes."""
+        self._functions = ChangeFeed(functions)
+        self._wake.set()
+
+    def share_no_more(self) -> None:
+        """Tell it of neither functions nor members: it takes no calls any more."""
+        self._functions = self._members = None
+
+    def note_function(self, name: FunctionName, function: Function | None) -> None:
+        """The function is this now."""
+        if self._functions is not None and self._functions.note(name, function):
+            self._wake.set()
+
+    def tell_revoked(self, everything: Callable[[], Sequence[RevokedCertificate]]) -> None:
+        """Tell the node of all revoked certificates, and from then on of further ones."""
+        self._revoked = ChangeFeed(everything)
+        self._wake.set()
+
+    def note_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
+        if self._revoked is not None and sum(self._revoked.note(one.serial, one) for one in revoked):
+            self._wake.set()
+
+    def tell_members(self, members: tuple[ContinuumMember, ...]) -> None:
+        """These are all of them now."""
+        self._members = MemberList(members)
+        self._wake.set()
+
+    def ask(self, tunnel: TunnelRequest) -> None:
+        self._tunnels.append(tunnel)
+        self._wake.set()
+
+    def tell_servers(self, addresses: tuple[str, ...]) -> None:
+        """These are all the servers now."""
+        self._servers = ServerList(addresses)
+        self._wake.set()
+
+    def end(self, reason: str) -> None:
+        """Say goodbye, and nothing more."""
+        if self._goodbye is None:
+            self._goodbye = SessionClose(reason)
+            self._ended.set()
+            self._wake.set()
+
+    def receive(self, batch: ReportBatch) -> None:
+        """Check a batch before it is looked into."""
+        if len(batch.reports) > MAX_REPORTS:
+            raise errors.TooLarge(
+                f"{len(batch.reports)} reports in one batch; at most {MAX_REPORTS}, send more batches"
+            )
+        if batch.sequence <= self._received:
+            raise errors.Invalid(
+                f"batch {batch.sequence} came after {self._received}; batches are counted upwards",
+                field="sequence",
+            )
+        self._received = batch.sequence
+
+    def acknowledge(self, sequence: int) -> None:
+        self._acknowledged = sequence
+        self._wake.set()
+
+    def _take_orders(self) -> OrderUpdate | None:
+        news = None if self._is_held_back else self._orders.take()
+        if news is None:
+            return None
+        self._sequence += 1
+        orders = tuple(map(self._as_sent, news.there))
+        return OrderUpdate(self._sequence, is_whole=news.is_whole, orders=orders, gone=news.gone)
+
+    def _take_revocations(self) -> RevocationUpdate | None:
+        news = None if self._revoked is None else self._revoked.take()
+        return None if news is None else RevocationUpdate(news.there)
+
+    def _take_functions(self) -> FunctionUpdate | None:
+        news = None if self._functions is None else self._functions.take()
+        return None if news is None else FunctionUpdate(news.is_whole, news.there, news.gone)
+
+
+class NodeSessions:
+    """The nodes that are connected to this server."""
+
+    def __init__(
+        self,
+        nodes: NodeRegistry,
+        instances: OrderSource,
+        settings: FleetSettings,
+        *,
+        tunnels: TunnelBroker | None = None,
+        servers: ServerAddressSource | None = None,
+        members: MemberListSource | None = None,
+        functions: FunctionDirectory | None = None,
+        certificates: RevocationFeed | None = None,
+        adopter: ClaimProcessor | None = None,
+        here: NodeId | None = None,
+    ) -> None:
+        """Without `adopter`, nodes remove what they are not ordered. Without `servers`, nodes are not told
+        where else to go; without `members` and `functions`, those that take calls of functions are told of
+        none; without `certificates`, none is told of revoked ones. The node `here` is of this very process,
+        and knows."""
+        self._nodes = nodes
+        self._instances = instances
+        self._settings = settings
+        self._sessions: dict[NodeId, NodeSession] = {}
+        self._closed = ""
+        self._servers = servers
+        self._members = members
+        self._functions = functions
+        self._certificates = certificates
+        self._adopter = adopter
+        self._here = here
+        self._sharing: set[NodeSession] = set()  # with nodes that take calls of functions
+        self.tunnels = tunnels or TunnelBroker()
+        instances.listen(self._instance_changed)
+        nodes.listen(self._node_changed)
+        if servers is not None:
+            servers.listen(self._servers_changed)
+        if members is not None:
+            members.listen(self._members_changed)
+        if functions is not None:
+            functions.listen(self._function_changed)
+        if certificates is not None:
+            certificates.listen_revoked(self._certificates_revoked)
+        nodes.pulse.listen(lambda node: self._end(node, "it is connected to another server"))
+
+    @asynccontextmanager
+    async def connect(self, id: str, hello: NodeHello) -> AsyncIterator[NodeSession]:
+        """The session of the node that says `hello`, which registers it; over with the context."""
+        self._require_open()
+        node = await self._nodes.register(
+            id,
+            hello.name,
+            hello.facts,
+            hello.room,
+            hello.labels,
+            subnet=hello.subnet,
+            occupied=hello.occupied,
+            former=hello.former,
+            member=hello.member,
+        )
+        # A node removes what is not among its orders: they must not be those of a while ago.
+        await self._instances.caught_up()
+        if node.member is not None and self._functions is not None:
+            await self._functions.caught_up()
+        self._require_open()
+        adopter = self._adopter
+        makes_claims = hello.makes_claims and adopter is not None
+        session = NodeSession(
+            node.id,
+            SessionConfig(
+                node.id,
+                node.subnet,
+                self._settings.report_s,
+                self._settings.restart_base_s,
+                self._settings.restart_cap_s,
+                self._settings.restart_reset_s,
+                silence_s=self._settings.suspect_after_s,
+                takes_claims=makes_claims,
+                wants_claims=makes_claims and adopter is not None and adopter.is_settling,
+            ),
+            lambda: self._instances.orders(node.id),
+            as_sent=lambda order: order if adopter is None else adopter.with_receipt(node.id, order),
+            makes_claims=makes_claims,
+        )
+        self._end(node.id, "a newer session of this node began")
+        self._sessions[node.id] = session
+        self._tell_servers(session)
+        if hello.takes_revocations and self._certificates is not None:
+            session.tell_revoked(self._certificates.revoked)
+        if node.member is not None:
+            self._share(session)
+        self._nodes.pulse.begin(node.id)
+        CONNECTED.set(len(self._sessions))
+        log.info("session.began", node=node.id, name=node.name)
+        try:
+            yield session
+        finally:
+            session.end("the connection is over")
+            self._sharing.discard(session)
+            if self._sessions.get(node.id) is session:
+                del self._sessions[node.id]
+            CONNECTED.set(len(self._sessions))
+            log.info("session.ended", node=node.id, name=node.name)
+
+    def heard(self, session: NodeSession) -> None:
+        """Something came from the node."""
+        if not session.is_over:
+            self._nodes.pulse.heard(session.node)
+
+    def busy_with(self, session: NodeSession) -> AbstractContextManager[None]:
+        """For while something that the node said is worked on, and nothing more of it is read."""
+        return self._nodes.pulse.busy_with(session.node)
+
+    async def changed(self, session: NodeSession, hello: NodeHello) -> None:
+        """The node is different now."""
+        await self._nodes.register(
+            session.node,
+            hello.name,
+            hello.facts,
+            hello.room,
+            hello.labels,
+            former=hello.former,
+            member=hello.member,
+        )
+        if hello.member is None:
+            self._sharing.discard(session)
+            session.share_no_more()
+        elif not session.is_over:
+            self._share(session)
+
+    async def reported(self, session: NodeSession, batch: ReportBatch) -> None:
+        """Make what the node saw durable, and acknowledge it."""
+        session.receive(batch)
+        for outcome in await self._instances.reported(session.node, batch.reports):
+            if outcome.weight is ReportDisposition.STALE:
+                if not session.makes_claims:  # else its claim decides
+                    session.note(outcome.instance, None)
+            elif outcome.weight is ReportDisposition.REFUSED:
+                log.warning(
+                    "report.refused", node=session.node, instance=outcome.instance, reason=outcome.message
+                )
+        session.acknowledge(batch.sequence)
+
+    async def claimed(self, session: NodeSession, claims: ClaimBatch) -> None:
+        """Adopt what the store has forgotten; the rest of what the node claims is to go, or is ordered."""
+        if self._adopter is None:
+            raise errors.Invalid("this server takes no claims", field="claims")
+        if self._certificates is not None:
+            await self._certificates.learn_revoked(claims.revoked, actor=f"node/{session.node}")
+        for instance in await self._adopter.take(session.node, claims.claims):
+            session.note(instance, None)
+
+    async def run(self) -> None:
+        """Give orders again when a store that was restored has settled."""
+        if self._adopter is not None:
+            await self._adopter.settled()
+            for session in self._sessions.values():
+                session.release()
+        await asyncio.get_running_loop().create_future()
+
+    def elsewhere(self, node: NodeId) -> str | None:
+        """The other server that the node is connected to; None if it is connected here, or to none."""
+        alive = None if node in self._sessions else self._nodes.alive(node)
+        return None if alive is None or alive.server == self._nodes.pulse.server else alive.server
+
+    def open_tunnel(
+        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+    ) -> AbstractAsyncContextManager[TunnelEndpoint]:
+        """Our end of a tunnel to an instance on the node; `Unavailable` if it is not connected here."""
+        session = self._sessions.get(node)
+        if session is None:
+            if (server := self.elsewhere(node)) is not None:
+                raise errors.Unavailable(f"node {node} is connected to the server at {server}; ask there")
+            raise errors.Unavailable(f"node {node} is not connected; try again when it is back")
+        return self.tunnels.open(node, lambda id: session.ask(TunnelRequest(id, instance, ask)))
+
+    def close(self, reason: str = "this server stops") -> None:
+        """Send every node away, to another server if it knows one, and take no more."""
+        self._closed = reason
+        for session in self._sessions.values():
+            session.end(reason)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise errors.Unavailable(f"{self._closed}; connect to another, or later")
+
+    def _end(self, node: NodeId, reason: str) -> None:
+        session = self._sessions.pop(node, None)
+        if session is not None:
+            session.end(reason)
+
+    def _servers_changed(self) -> None:
+        for session in self._sessions.values():
+            self._tell_servers(session)
+
+    def _tell_servers(self, session: NodeSession) -> None:
+        if self._servers is not None and (addresses := self._servers.addresses):
+            session.tell_servers(addresses)
+
+    def _share(self, session: NodeSession) -> None:
+        """Tell a node that takes calls of functions what it needs for that."""
+        if session in self._sharing or session.node == self._here:
+            return
+        self._sharing.add(session)
+        if self._members is not None:
+            session.tell_members(self._members.all)
+        if self._functions is not None:
+            session.share(self._functions.all)
+
+    def _certificates_revoked(self, revoked: Sequence[RevokedCertificate]) -> None:
+        for session in self._sessions.values():
+            session.note_revoked(revoked)
+
+    def _members_changed(self) -> None:
+        assert self._members is not None, "nobody else calls this"
+        for session in self._sharing:
+            session.tell_members(self._members.all)
+
+    def _function_changed(self, name: FunctionName, function: Function | None) -> None:
+        for session in self._sharing:
+            session.note_function(name, function)
+
+    def _node_changed(self, node: NodeId) -> None:
+        if node in self._sessions and self._nodes.standing(node) is None:
+            self._end(node, "this node was unregistered")
+
+    def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
+        was, now = before and before.value, after and after.value
+        was_on, is_on = was and was.node, now and now.node
+        if was is not None and was_on != is_on and was_on in self._sessions:
+            self._sessions[was_on].note(was.id, None)
+        if now is not None and is_on in self._sessions:
+            order = self._instances.order(now)
+            if was is None or was_on != is_on or self._instances.order(was) != order:
+                self._sessions[is_on].note(now.id, order)

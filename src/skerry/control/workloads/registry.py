@@ -1,0 +1,357 @@
+"""Workloads: templates in versions, under names that are unique in their namespace.
+
+A name is a key of its own, written in the same transaction as the workload, so that two cannot have it. What
+a new version or a deletion means for instances is only written down here; `skerry.control.placement.rollout`
+does it, on whichever server leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from skerry.control import idempotency, paging
+from skerry.control.events.log import EventLog
+from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
+from skerry.control.instance_index import InstanceCache, age_key_at
+from skerry.control.paging import ListPage
+from skerry.control.records import WORKLOADS, Record, RecordCodec, name_key
+from skerry.kit import disk_reserve, json_codec, ulid
+from skerry.kit.clock import Clock
+from skerry.model import errors, ids
+from skerry.model.callers import MARKET
+from skerry.model.ids import DEFAULT_NAMESPACE, MARKET_NAMESPACE, Namespace, WorkloadId
+from skerry.model.statuses import DesiredStatus
+from skerry.model.workloads import Instance, InstanceSpec, RolloutStrategy, Workload, check_granted
+from skerry.store import fencing
+from skerry.store.protocol import ABSENT, Delete, Expect, Op, Put, Store
+from skerry.store.tables.cache import PrefixCache, RecordChange
+
+# An instance that leaves a node has two specs in its record, and both must fit in one value of the store.
+MAX_SPEC = 256 * 1024
+
+WorkloadRecord = Record[Workload]
+WorkloadListener = Callable[[WorkloadRecord | None, WorkloadRecord | None], None]
+
+
+class WorkloadRegistry:
+    """The workloads of one cloud."""
+
+    def __init__(self, store: Store, events: EventLog, clock: Clock, mirror: InstanceCache) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._instances = mirror
+        self._memos = IdempotencyTable(store, clock)
+        self.records: RecordCodec[Workload] = RecordCodec(WORKLOADS, Workload)
+        self._view = PrefixCache(store, WORKLOADS, self.records.read, changed=self._moved)
+        self._by_name: dict[tuple[Namespace, str], WorkloadId] = {}
+        self._listeners: list[WorkloadListener] = []
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    async def create(
+        self,
+        spec: InstanceSpec,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Workload, bool]:
+        """A workload of this spec, and whether it is new.
+
+        The same id with the same spec, or the same key with the same request, gives the one that is there;
+        anything else that is taken, such as the name, raises `AlreadyExists`.
+        """
+        check_may_make(namespace, actor)
+        check_size(spec)
+        check_granted(spec)
+        request = (
+            IdempotentRequest.of(idempotency_key, actor, namespace, "workload", spec, id)
+            if idempotency_key
+            else None
+        )
+        name = name_key(namespace, spec.name)
+        while True:
+            if made := await self._memos.recall(request):
+                again = await self._read(made)
+                if again is None:
+                    raise idempotency.created_then_deleted("workload", made)
+                return again.value, False
+            if id is not None and (there := await self._read(ids.check_id(id))):
+                if there.value.namespace != namespace:
+                    raise exists_elsewhere("workload", there.value)
+                if there.value.spec != spec or there.value.is_going:
+                    raise errors.AlreadyExists(f"workload {id} exists with another spec; change it instead")
+                return there.value, False
+            if taken := await self._store.get(name):
+                raise errors.AlreadyExists(
+                    f"the name {spec.name!r} belongs to workload {taken.value.decode()}; "
+                    "change that, or choose another name"
+                )
+            now = self._clock.now()
+            workload = Workload(WorkloadId(id or ulid.new_id(now)), spec, now, namespace=namespace)
+            puts, expect = await self._memos.note(request, workload.id)
+            key = self.records.key(workload.id)
+            try:
+                await self._commit(
+                    [
+                        self.records.put(workload),
+                        Put(name, workload.id.encode()),
+                        self._events.put(
+                            "workload.created", key, actor=actor, name=spec.name, namespace=namespace
+                        ),
+                        *puts,
+                    ],
+                    [Expect(key, ABSENT), Expect(name, ABSENT), *expect],
+                )
+            except errors.Conflict:
+                continue  # somebody was quicker with the id, the name or the key; reading again shows which
+            return workload, True
+
+    def get(self, id_or_name: str, namespace: Namespace | None = None) -> Workload:
+        return self.find(id_or_name, namespace).value
+
+    def revision(self, id_or_name: str, namespace: Namespace | None = None) -> int:
+        """Changes with the workload: what an ETag is made of."""
+        return self.find(id_or_name, namespace).revision
+
+    def find(self, id_or_name: str, namespace: Namespace | None = None) -> WorkloadRecord:
+        """The workload of that id, or else of that name, in a namespace.
+
+        Without one, an id is looked for in all and a name in the default one.
+        """
+        kept = self._view.get(WORKLOADS + id_or_name)
+        if kept is None or not _is_in(kept, namespace):
+            by_name = self._by_name.get((namespace or DEFAULT_NAMESPACE, id_or_name), "")
+            kept = self._view.get(WORKLOADS + by_name)
+        return _there(kept, id_or_name, namespace)
+
+    async def read(self, id_or_name: str, namespace: Namespace | None = None) -> WorkloadRecord:
+        """`find` in the store itself, for who was told by it that the cache is behind."""
+        kept = await self._read(ids.check_id(id_or_name, "workload"))
+        if kept is None or not _is_in(kept, namespace):
+            name = await self._store.get(name_key(namespace or DEFAULT_NAMESPACE, id_or_name))
+            kept = await self._read(name.value.decode()) if name else None
+        return _there(kept, id_or_name, namespace)
+
+    async def stored(self, id: str) -> WorkloadRecord | None:
+        """The workload of that id, however far behind the cache is."""
+        return await self._read(id)
+
+    async def template(self, id_or_name: str, namespace: Namespace) -> WorkloadRecord:
+        """What instances in `namespace` are made from; `Unprocessable` if that is the id of one elsewhere."""
+        with suppress(errors.NotFound):
+            return self.find(id_or_name, namespace)
+        with suppress(errors.NotFound):
+            return await self.read(id_or_name, namespace)  # perhaps another server has just made it
+        kept = _there(await self._read(id_or_name), id_or_name, namespace)
+        check_shared(kept.value, namespace)
+        return kept
+
+    def known(self) -> Sequence[WorkloadRecord]:
+        """All, also those that are being deleted."""
+        return [kept for _, kept in self._view.items()]
+
+    def list(
+        self,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        cursor: str | None = None,
+        namespace: Namespace | None = None,
+    ) -> ListPage[Workload]:
+        """Workloads by age and id, of all namespaces if none is given."""
+        there = sorted(
+            (kept.value for kept in self.known() if not kept.value.is_going and _is_in(kept, namespace)),
+            key=_place,
+        )
+        return paging.paginate(
+            lambda place: (one for one in there if place is None or _place(one) > place),
+            _place,
+            total=len(there),
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+        )
+
+    async def change(
+        self,
+        id_or_name: str,
+        merge: Callable[[InstanceSpec], InstanceSpec],
+        *,
+        actor: str,
+        namespace: Namespace | None = None,
+        if_match: int | None = None,
+        rollout: RolloutStrategy = RolloutStrategy.NONE,
+    ) -> Workload:
+        """The next version, with the spec that `merge` makes of this one; none if that is equal."""
+        check_space()
+        kept = self.find(id_or_name, namespace)
+        while True:
+            check_match(kept.revision, if_match)
+            before, spec = kept.value, merge(kept.value.spec)
+            check_size(spec)
+            check_granted(spec, before.spec)
+            if spec.kind is not before.spec.kind:
+                raise errors.Invalid("the type of a workload cannot change", field="type")
+            if spec == before.spec and rollout is before.rollout:
+                return before
+            version = before.version + (spec != before.spec)
+            after = replace(before, spec=spec, version=version, rollout=rollout)
+            key = self.records.key(before.id)
+            ops: list[Op] = [
+                self.records.put(after),
+                self._events.put("workload.changed", key, actor=actor, version=str(version), rollout=rollout),
+            ]
+            expect = [self.records.expect(kept)]
+            if spec.name != before.spec.name:
+                old, new = (name_key(before.namespace, one.name) for one in (before.spec, spec))
+                ops += [Delete(old), Put(new, before.id.encode())]
+                expect.append(Expect(new, ABSENT))
+                if await self._store.get(new):
+                    raise errors.AlreadyExists(f"the name {spec.name!r} is taken; choose another")
+            try:
+                await self._commit(ops, expect)
+            except errors.Conflict:
+                kept = await self.read(before.id)
+                continue
+            return after
+
+    async def delete(
+        self, id_or_name: str, *, actor: str, namespace: Namespace | None = None, cascade: bool = True
+    ) -> Workload:
+        """Delete it, and all its instances; without `cascade`, `Conflict` while there are any.
+
+        One that is going already may be deleted again, by its id.
+        """
+        there = self._view.get(WORKLOADS + id_or_name)
+        if there is not None and there.value.is_going and _is_in(there, namespace):
+            return there.value
+        kept = self.find(id_or_name, namespace)
+        while True:
+            workload = kept.value
+            key = self.records.key(workload.id)
+            left = [one for one in self._instances.census.of_workload(workload.id) if _is_wanted(one)]
+            if left and not cascade:
+                raise errors.Conflict(
+                    f"{len(left)} instances of workload {workload.spec.name} are there; "
+                    "delete them first, or delete it with them (cascade)"
+                )
+            told = self._events.put(
+                "workload.deleted", key, actor=actor, name=workload.spec.name, namespace=workload.namespace
+            )
+            own = self.records.put(replace(workload, is_going=True)) if cascade else Delete(key)
+            name = name_key(workload.namespace, workload.spec.name)
+            try:
+                await self._commit([own, Delete(name), told], [self.records.expect(kept)])
+            except errors.Conflict:
+                kept = await self.read(workload.id)
+                continue
+            return workload
+
+    async def forget(self, kept: WorkloadRecord, fence: Expect) -> None:
+        """Its deletion is done: all its instances have been told to go."""
+        delete = Delete(self.records.key(kept.value.id))
+        revision = await fencing.commit(self._store, [delete], [self.records.expect(kept)], fence)
+        await self._view.seen(revision)
+
+    def listen(self, changed: WorkloadListener) -> Callable[[], None]:
+        """Call `changed` with every change from now on; the result ends that."""
+        self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
+
+    async def _read(self, id: str) -> WorkloadRecord | None:
+        entry = await self._store.get(self.records.key(id))
+        return None if entry is None else self.records.read(entry)
+
+    async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        await self._view.seen(await self._store.commit(ops, expect))
+
+    def _moved(self, moves: Sequence[RecordChange[WorkloadRecord]]) -> None:
+        for _, before, after in moves:
+            if before is not None and self._by_name.get(_named(before)) == before.value.id:
+                del self._by_name[_named(before)]
+            if after is not None and not after.value.is_going:
+                self._by_name[_named(after)] = after.value.id
+        for changed in tuple(self._listeners):
+            for _, before, after in moves:
+                changed(before, after)
+
+
+def check_space() -> None:
+    """Raise `Unavailable` while the disk is full: what is left of its reserve is for stops and deletions."""
+    if shortage := disk_reserve.shortage():
+        raise errors.Unavailable(f"this server takes nothing new: {shortage}")
+
+
+def check_size(spec: InstanceSpec) -> None:
+    if len(json_codec.encode(spec)) > MAX_SPEC:
+        raise errors.TooLarge(f"a spec takes at most {MAX_SPEC // 1024} KiB; shorten its environment")
+
+
+def check_may_make(namespace: Namespace, actor: str) -> None:
+    """Refuse to make anything where contracts have their cells, unless the market itself does."""
+    if namespace == MARKET_NAMESPACE and actor != MARKET:
+        raise errors.Forbidden(
+            f"the namespace {MARKET_NAMESPACE!r} is for the cells of contracts, which the market makes; "
+            "choose another"
+        )
+
+
+def check_match(revision: int, if_match: int | None) -> None:
+    if if_match is not None and if_match != revision:
+        raise errors.FailedPrecondition("it has changed since you read it; read it again, then decide anew")
+
+
+def check_shared(workload: Workload, namespace: Namespace) -> None:
+    """Raise unless instances in `namespace` can be made from it."""
+    if workload.namespace != namespace:
+        raise errors.Unprocessable(
+            f"workload {workload.id} is in the namespace {workload.namespace!r}, and its instances must be, "
+            f"too: make them there, or of a workload in {namespace!r}"
+        )
+
+
+def exists_elsewhere(noun: str, there: Workload | Instance) -> errors.AlreadyExists:
+    return errors.AlreadyExists(
+        f"{noun} {there.id} exists in the namespace {there.namespace!r}; an id is there once, choose another"
+    )
+
+
+def unknown_workload(id_or_name: str, namespace: Namespace | None) -> errors.NotFound:
+    within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
+    return errors.NotFound(
+        f"there is no workload {id_or_name[:128]!r}{within}; "
+        f"`skerry get workloads{option}` lists those there are"
+    )
+
+
+def _there(kept: WorkloadRecord | None, id_or_name: str, namespace: Namespace | None) -> WorkloadRecord:
+    if kept is None or kept.value.is_going:
+        raise unknown_workload(id_or_name, namespace)
+    return kept
+
+
+def _is_in(kept: WorkloadRecord, namespace: Namespace | None) -> bool:
+    return namespace in (None, kept.value.namespace)
+
+
+def _named(kept: WorkloadRecord) -> tuple[Namespace, str]:
+    return kept.value.namespace, kept.value.spec.name
+
+
+def _is_wanted(held: Record[Instance]) -> bool:
+    return held.value.desired is not DesiredStatus.DESTROYED
+
+
+def _place(workload: Workload) -> str:
+    return age_key_at(workload.created_at, workload.id)

@@ -1,0 +1,169 @@
+"""The control plane of this process: workloads, instances and nodes, placed and reconciled.
+
+Called by `skerry.daemon.server_role`. Every server of a cloud serves all of it; which one of them decides is
+settled by the lease of `skerry.control.leadership.election`.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from grpclib._typing import IServable
+
+from skerry.control.cluster.members import MemberDirectory
+from skerry.control.cluster.servers import ServerDirectory
+from skerry.control.events.log import EventLog
+from skerry.control.identity.authenticator import Authenticator
+from skerry.control.instance_index import InstanceCache
+from skerry.control.instances.registry import InstanceRegistry
+from skerry.control.leadership.election import LeaderElection
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.control.placement.reconciler import Reconciler
+from skerry.control.recovery.claims import ClaimProcessor
+from skerry.control.recovery.store_history import StoreHistory
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.workloads.registry import WorkloadRegistry
+from skerry.functions.registry.registry import FunctionRegistry
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import TaskSupervisor
+from skerry.model.ids import NodeId
+from skerry.model.network import NamespaceEgress
+from skerry.model.settings import FleetSettings
+from skerry.store.protocol import Store
+from skerry.store.sqlite.store import SqliteStore
+from skerry.transport.links.nodes.code_transfer import CodeService
+from skerry.transport.links.nodes.departure import DepartureService
+from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
+from skerry.transport.tunnels.router import TunnelRouter
+from skerry.wire.kudo import grpc_services
+from skerry.wire.kudo.context import KudoContext
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneParts:
+    """The parts that are served."""
+
+    mirror: InstanceCache
+    nodes: NodeRegistry
+    instances: InstanceRegistry
+    reconciler: Reconciler
+    ways: TunnelRouter
+    kudo: KudoContext
+    services: list[IServable]
+    sessions: NodeSessions
+    servers: ServerDirectory
+    members: MemberDirectory
+    leader: LeaderElection
+    ready: Callable[[], Awaitable[None]]  # when what is in the store is known
+    place: Callable[[], None]  # begin to place instances, and to lead if nobody does
+
+
+def start(
+    store: Store,
+    events: EventLog,
+    identity: Authenticator,
+    clock: Clock,
+    settings: FleetSettings,
+    *,
+    functions: FunctionRegistry,
+    history: StoreHistory,
+    receipt_key: bytes,
+    fingerprint: str,
+    server: str,
+    grpc: str,
+    node: NodeId,
+    tls: ssl.SSLContext,
+    loops: TaskSupervisor,
+) -> ControlPlaneParts:
+    """Begin to read what is in the store, and to act on it. `server` is where people reach this process,
+    `grpc` (HOST:PORT) where nodes do, and `node` what it is called as one; with `tls` it asks other servers
+    for what only they can reach. `receipt_key` is the same for all servers of this cloud, and nobody else's.
+    """
+    mirror = InstanceCache(store)
+    workloads = WorkloadRegistry(store, events, clock, mirror)
+    nodes = NodeRegistry(store, events, mirror, clock, settings, fingerprint=fingerprint, server=server)
+    reconciler = Reconciler(
+        store,
+        events,
+        clock,
+        settings,
+        mirror=mirror,
+        workloads=workloads,
+        standings=nodes,
+        settled=history.settled,
+    )
+    instances = InstanceRegistry(
+        store,
+        events,
+        clock,
+        mirror=mirror,
+        workloads=workloads,
+        standings=nodes,
+        explain=reconciler.explain,
+        egress=NamespaceEgress.parse(settings.egress),
+    )
+    servers = ServerDirectory(store, name=server, address=grpc, lease_s=math.ceil(settings.suspect_after_s))
+    members = MemberDirectory(store, nodes)
+    sessions = NodeSessions(
+        nodes,
+        instances,
+        settings,
+        servers=servers,
+        members=members,
+        functions=functions,
+        certificates=identity,
+        adopter=ClaimProcessor(store, events, history, mirror=mirror, workloads=workloads, key=receipt_key),
+        here=node,
+    )
+    leader = LeaderElection(
+        store,
+        events,
+        clock,
+        name=server,
+        lease_s=settings.leader_lease_s,
+        # Its file is locked for as long as it is open; in etcd there may be anybody.
+        is_alone=isinstance(store, SqliteStore),
+    )
+    loops.forever("instances", mirror.run, critical=True)
+    loops.forever("workloads", workloads.run, critical=True)
+    loops.forever("nodes", nodes.run, critical=True)
+    loops.forever("servers", servers.run)
+    loops.forever("members", members.run)
+    loops.forever("sessions", sessions.run)
+
+    def is_member(node: NodeId) -> bool:
+        return nodes.standing(node) is not None and nodes.get(node).member is not None
+
+    def place() -> None:
+        loops.forever("leader", leader.run)
+        loops.forever("placing", lambda: reconciler.run(leader))
+
+    async def ready() -> None:
+        for part in (mirror, workloads, nodes, members):
+            await part.ready()
+
+    ways = TunnelRouter(sessions, servers, tls)
+    return ControlPlaneParts(
+        mirror=mirror,
+        nodes=nodes,
+        instances=instances,
+        reconciler=reconciler,
+        ways=ways,
+        kudo=KudoContext(workloads, instances, nodes, ways, clock),
+        services=[
+            NodeSessionService(sessions, clock, is_revoked=identity.is_revoked),
+            ServerTunnelService(sessions),
+            DepartureService(nodes, identity, clock),
+            CodeService(functions.archive, is_member=is_member),
+            *grpc_services.services(instances, nodes, identity, clock, settings),
+        ],
+        sessions=sessions,
+        servers=servers,
+        members=members,
+        leader=leader,
+        ready=ready,
+        place=place,
+    )

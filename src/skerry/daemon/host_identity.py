@@ -1,0 +1,106 @@
+"""What this machine is called and which addresses it has, asked of the system.
+
+For the server's certificate, the Host check and invitations (`skerry.daemon.server_certificates`,
+`skerry.daemon.listeners`). Loopback and link-local addresses are not counted, nor those of Skerry's own
+bridges: nobody else can dial them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import psutil
+
+from skerry.node.network.subnets import BRIDGE_PREFIX
+
+_MOST_ADDRESSES: Final = 64  # a certificate of thousands of names would be of no use to anybody
+_RESOLVE_S: Final = 1.0
+_ELSEWHERE: Final = (
+    ("192.0.2.1", socket.AF_INET),
+    ("2001:db8::1", socket.AF_INET6),
+)  # of documents: nobody's
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
+    """A machine as others may call it."""
+
+    name: str  # short host name
+    full_name: str  # with its domain; the same as `name` if it has none
+    addresses: tuple[str, ...] = ()  # of the default route first, then IPv4, then IPv6
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.full_name, self.name)))
+
+
+def read() -> HostIdentity:
+    """This machine now, as it knows itself."""
+    host_name = socket.gethostname().lower()
+    return HostIdentity(host_name.partition(".")[0], host_name, read_addresses())
+
+
+def resolve() -> HostIdentity:
+    """This machine now, with the domain that the resolver knows, which is asked for a second at most."""
+    found = read()
+    return found if "." in found.full_name else replace(found, full_name=_canonical_name(found.name))
+
+
+def read_addresses() -> tuple[str, ...]:
+    """The addresses of this machine now."""
+    found = [
+        each.address.partition("%")[0]
+        for interface, entries in psutil.net_if_addrs().items()
+        if not interface.startswith(BRIDGE_PREFIX)
+        for each in entries
+        if each.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return choose(found, first=[source_address(*target) for target in _ELSEWHERE])
+
+
+def choose(found: Iterable[str], first: Iterable[str] = ()) -> tuple[str, ...]:
+    """Those of `found` that another machine could dial, each once, in a stable order; `first` before
+    others."""
+    preferred = list(first)
+    dialable = {
+        address
+        for address in map(ipaddress.ip_address, found)
+        if not (address.is_loopback or address.is_link_local or address.is_unspecified)
+    }
+    ordered = sorted(dialable, key=lambda one: (str(one) not in preferred, one.version, int(one)))
+    return tuple(map(str, ordered[:_MOST_ADDRESSES]))
+
+
+def source_address(target: str, family: socket.AddressFamily) -> str:
+    """The address that packets to elsewhere come from; empty if there is no route. Nothing is sent."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return ""
+
+
+def _canonical_name(host_name: str) -> str:
+    """The name with its domain, as the resolver has it; the name alone if it does not say in time."""
+    answer = [host_name]
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+        except (OSError, UnicodeError):
+            return
+        full = found[0][3].lower().removesuffix(".")
+        if full.partition(".")[0] == host_name:  # an alias of another machine is no name of this one
+            answer[0] = full
+
+    # A resolver without a network takes many seconds; this thread may outlive the wait, and nobody minds.
+    asking = threading.Thread(target=ask, name="full-host-name", daemon=True)
+    asking.start()
+    asking.join(_RESOLVE_S)
+    return answer[0]

@@ -1,0 +1,130 @@
+"""The whole HTTP side as one ASGI app: every endpoint with what it works with, behind one front.
+
+Called once by the daemon. Which endpoints there are is told by their rooms; what a caller may do, by
+`skerry.transport.access.rules`, without whose row nothing is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from skerry.control.context import ControlPlane
+from skerry.daemon.openapi import openapi_bytes
+from skerry.kit.clock import Clock
+from skerry.kit.networks import Network
+from skerry.model.settings import HttpSettings, Settings
+from skerry.transport.access import rules
+from skerry.transport.access.gate import AccessGate, AddressGate, allowed_hosts
+from skerry.transport.http.dispatcher import HttpDispatcher, HttpRoute
+from skerry.transport.http.endpoints import Endpoint, EndpointRunner
+from skerry.wire.kudo import routes as kudo_routes
+from skerry.wire.kudo.context import KudoContext
+from skerry.wire.own import about, health
+from skerry.wire.own import routes as own_routes
+from skerry.wire.own.context import OwnContext
+from skerry.wire.own.market import routes as market_routes
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.rear import routes as rear_routes
+from skerry.wire.rear.context import RearContext
+from skerry.wire.serverledge import routes as serverledge_routes
+from skerry.wire.serverledge.context import ServerledgeContext
+
+
+def build_app(
+    plane: ControlPlane,
+    gate: AccessGate,
+    grpc_address: Callable[[], str],
+    kudo: KudoContext,
+    serverledge: ServerledgeContext | None = None,
+    rear: RearContext | None = None,
+    desk: MarketContext | None = None,
+    *,
+    urls: Callable[[], Sequence[str]] = tuple,
+    own_names: Callable[[], frozenset[str]] = frozenset,
+) -> HttpDispatcher:
+    """The app that `HttpServer` serves; `grpc_address` is asked when a node joins, `urls` for an invitation,
+    `own_names` when somebody calls this server by a name.
+
+    Without `serverledge` this server has no functions, and without `rear` and `desk` no market, for other
+    clouds and for its own people; it says so where they are asked for.
+    """
+    own = OwnContext.of(plane, grpc_address, urls, openapi_bytes)
+    settings = plane.settings.http
+
+    rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_routes.ENDPOINTS, own), (kudo_routes.ENDPOINTS, kudo)]
+    behind = [
+        _target(declared, context, settings)
+        for endpoints, context in rooms
+        for declared in endpoints
+        if declared is not health.healthz
+    ]
+    behind.extend(serverledge_routes.build_routes(serverledge, plane.settings))
+    behind.extend(rear_routes.build_routes(rear, plane.settings))
+    behind.extend(market_routes.build_routes(desk, plane.settings))
+    return HttpDispatcher(
+        bare={
+            "/healthz": [health.build_health_route()],
+            **serverledge_routes.build_prefix_routes(serverledge, plane.settings),
+        },
+        behind=behind,
+        guard=gate,
+        hosts=allowed_hosts(settings.listen.rpartition(":")[0], settings.names),
+        settings=settings,
+        clock=plane.clock,
+        own_names=own_names,
+        shapes=serverledge_routes.UNSERVED,
+    )
+
+
+def build_node_app(
+    settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext | None
+) -> HttpDispatcher:
+    """The app of a node, which has functions alone, and tells how it is."""
+    behind = [_target(about.show_metrics, None, settings.http)]
+    behind.extend(serverledge_routes.build_routes(serverledge, settings))
+    return HttpDispatcher(
+        bare={
+            "/healthz": [health.build_health_route()],
+            **serverledge_routes.build_prefix_routes(serverledge, settings),
+        },
+        behind=behind,
+        guard=gate,
+        hosts=allowed_hosts(settings.node.http.rpartition(":")[0]),
+        settings=settings.http,
+        clock=clock,
+        shapes=serverledge_routes.UNSERVED,
+    )
+
+
+def build_plain_app(
+    settings: Settings,
+    clock: Clock,
+    rear: RearContext,
+    networks: Iterable[Network],
+    *,
+    own_names: Callable[[], frozenset[str]] = frozenset,
+) -> HttpDispatcher:
+    """The app of the listener for buyers without credentials: what such buyers need of the market alone."""
+    return HttpDispatcher(
+        bare={},
+        behind=rear_routes.plain(rear, settings),
+        guard=AddressGate(networks),
+        hosts=allowed_hosts(settings.market.plain_listen.rpartition(":")[0], settings.http.names),
+        settings=settings.http,
+        clock=clock,
+        own_names=own_names,
+    )
+
+
+def _target(declared: Endpoint, context: Any, settings: HttpSettings) -> HttpRoute:
+    return HttpRoute(
+        method=declared.method,
+        template=declared.path,
+        app=EndpointRunner(declared, context),
+        row=rules.HTTP_RULES[declared.name],
+        max_body_bytes=min(declared.max_body_bytes, settings.max_body_bytes),
+        timeout_s=None if declared.streams else settings.request_timeout_s,
+        is_quiet=declared.is_quiet,
+        problems=declared.problems_too,
+    )

@@ -1,0 +1,156 @@
+"""Where this process listens, bound before anything is served, and what others are told to dial.
+
+The rule for gRPC is here and nowhere else: it listens where HTTP does, unless `grpc.listen` says otherwise. A
+listener on all addresses is dialled at loopback by this machine, and by others at what `advertised_addresses`
+says.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from skerry.daemon.host_identity import HostIdentity, source_address
+from skerry.model import errors
+from skerry.model.settings import Settings
+from skerry.transport.access import peers
+
+GRPC_PORT = 50052
+# Of the addresses of a machine, what others are told: one that tries them all waits seconds for each.
+_MOST_TOLD = 8
+_LOOPBACK_FOR = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what to dial, not what to bind
+
+
+def split_host_port(text: str, flag: str) -> tuple[str, int]:
+    """`HOST:PORT` taken apart; `[::1]:80` for IPv6."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise errors.Invalid(f"{flag}: '{text}' is no HOST:PORT; one looks like 127.0.0.1:1323 or [::1]:1323")
+    return host, int(port)
+
+
+def bind(text: str, flag: str) -> socket.socket:
+    """A TCP socket bound to `HOST:PORT`, not yet accepting."""
+    host, port = split_host_port(text, flag)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise errors.Invalid(
+            f"{flag}: the host '{host}' is not known here. Use an address of this machine."
+        ) from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(1024)
+    except OSError as error:
+        bound.close()
+        raise _explained(error, text, flag) from None
+    bound.setblocking(False)
+    return bound
+
+
+def grpc_listen(settings: Settings) -> str:
+    """HOST:PORT of the gRPC listener."""
+    return settings.grpc.listen or join_host_port(
+        split_host_port(settings.http.listen, "--http")[0], GRPC_PORT
+    )
+
+
+def is_exposed(settings: Settings) -> bool:
+    """Whether a listener may be reached from other machines."""
+    hosts = [
+        split_host_port(settings.http.listen, "--http")[0],
+        split_host_port(grpc_listen(settings), "--grpc")[0],
+    ]
+    if settings.market.plain_listen:
+        hosts.append(split_host_port(settings.market.plain_listen, "market.plain_listen")[0])
+    return not all(host == "localhost" or peers.is_loopback(host) for host in hosts)
+
+
+def local_dial_address(address: str) -> str:
+    """An address that this machine itself can dial: a wildcard means loopback."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK_FOR.get(host, host)}:{port}"
+
+
+def advertised_addresses(address: str, settings: Settings, machine: HostIdentity) -> list[str]:
+    """What other machines may dial to come to `address`, the best first: a wildcard means all that this
+    machine is called, the names that were configured before any other, and a few addresses before names to
+    be resolved."""
+    host, port = split_host_port(address, "listen")
+    if peers.is_loopback(host):
+        return [address]
+    if ipaddress.ip_address(host).is_unspecified:
+        names = (*settings.http.names, *machine.addresses[:_MOST_TOLD], *machine.names)
+    else:
+        names = (host, *settings.http.names)
+    return [join_host_port(name, port) for name in dict.fromkeys(names)]
+
+
+def to_join(own: Sequence[str], others: Sequence[str], most: int) -> list[str]:
+    """At most `most` URLs for a machine that is to join: those of this server first, and as many of the other
+    servers as go into half of them."""
+    others = [url for url in dict.fromkeys(others) if url not in own][: most // 2]
+    return [*list(dict.fromkeys(own))[: most - len(others)], *others]
+
+
+def join_host_port(host: str, port: int) -> str:
+    """`HOST:PORT`, with brackets for IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _explained(error: OSError, text: str, flag: str) -> errors.SkerryError:
+    if error.errno == errno.EADDRINUSE:
+        return errors.AlreadyExists(
+            f"{flag}: {text} is in use by another program. Choose another port, or 0 for any free one."
+        )
+    if error.errno == errno.EACCES:
+        return errors.Forbidden(f"{flag}: {text} needs root; choose a port above 1023.")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return errors.Invalid(f"{flag}: {text} is no address of this machine.")
+    return errors.Unavailable(f"{flag}: cannot listen on {text}: {error.strerror}")
+
+
+def display_address(bound: socket.socket) -> str:
+    """`HOST:PORT` that a client would dial."""
+    return join_host_port(*bound.getsockname()[:2])
+
+
+def bind_first_free(host: str, ports: Iterable[int], flag: str) -> socket.socket:
+    """A TCP socket bound to `host` and the first of `ports` that nobody uses; end them with 0, for any."""
+    taken: errors.AlreadyExists | None = None
+    for port in ports:
+        try:
+            return bind(join_host_port(host, port), flag)
+        except errors.AlreadyExists as error:
+            taken = error
+    raise taken or errors.Invalid(f"{flag}: no port is named")
+
+
+def local_address(target: str) -> str:
+    """The address of this machine from which it reaches `HOST:PORT`; all of them if that is not known yet."""
+    host, port = split_host_port(target, "server")
+    found = ""
+    with suppress(OSError, UnicodeError):
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        found = source_address(str(address[0]), family)
+    return found or "0.0.0.0"  # noqa: S104 - without a name service, or a route, there is nothing better
+
+
+def unix_socket(named: str, folder: Path) -> Path:
+    """Where the node runtime's socket goes: as told, else where Aurae clients look, else the data folder."""
+    if named:
+        return Path(named).absolute()
+    return Path("/var/run/aurae/aurae.sock") if os.geteuid() == 0 else folder / "aurae.sock"
+
+
+def http_socket(named: str, folder: Path) -> Path:
+    """Where the HTTP API's socket goes: as told, else the data folder, which is closed to others."""
+    return Path(named).absolute() if named else folder / "http.sock"

@@ -1,0 +1,321 @@
+"""How a machine stops being a node: it is drained, unregistered, and everything of Skerry is removed from it.
+
+Used by `skerry node leave` (`skerry.cli.commands.node_leave`), and by `skerry.daemon.node_role` when it
+moves to another cloud. What runs is taken over as a starting node would, and then removed by the same code
+that removes it at any other time; so it works just as well after a crash. Only what a node makes in its data
+folder is removed: a server's data is refused, and files of others are left where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from grpclib.client import Channel
+from grpclib.health.v1.health_grpc import HealthStub
+from grpclib.health.v1.health_pb2 import HealthCheckRequest
+
+from skerry.daemon import containers, listeners, node_runtime
+from skerry.kit import disk_monitor, disk_reserve, files, json_codec
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import TaskSupervisor
+from skerry.model import errors
+from skerry.model.cells import parent_of
+from skerry.model.settings import Settings
+from skerry.node import user_namespaces
+from skerry.node.agent.node_identity import JoinRecord, NodeIdentity
+from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.node.containers import tree_size
+from skerry.node.containers.overlays import mount_points
+from skerry.node.kernel import namespaces
+from skerry.transport import unix_sockets
+from skerry.transport.grpc import channels
+from skerry.transport.links.nodes import departure
+
+log = structlog.get_logger(__name__)
+
+MEMBERSHIP_FOLDER: Final = "node"
+SERVERS_FILE: Final = "servers.json"
+_SETTINGS_FILE: Final = "settings.json"  # in the folder of the membership
+_IMAGES: Final = "images"
+# What a node makes in its data folder, besides its membership, its lock, and images, which any cloud can use.
+_RUNTIME: Final = (
+    "instances",
+    "lent",
+    "functions",
+    "containers",
+    "network",
+    "cells",
+    containers.SUBNET_FILE,
+    SERVERS_FILE,
+)
+_REST: Final = (
+    _IMAGES,
+    "ready.json",
+    "aurae.sock",
+    disk_reserve.FILE_NAME,
+    disk_monitor.PROBE,
+    MEMBERSHIP_FOLDER,
+    "lock",
+)  # in this order; the lock is held until then
+_REACH_S: Final = 5.0
+_STOP_MARGIN_S: Final = 5.0  # beyond the time that a process has for a clean stop
+_LOOK_S: Final = 0.1
+
+LeaveProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOptions:
+    """How to leave."""
+
+    drains: bool = True
+    within_s: float = 0.0  # for the drain; 0: as long as the server's `fleet.drain_s`
+    force: bool = False  # also if no server can be told
+
+
+def save_settings(folder: Path, settings: Settings) -> None:
+    """Note with which settings this node runs, so that `leave` finds all of it without being told them
+    again."""
+    files.write_atomically(
+        folder / MEMBERSHIP_FOLDER / _SETTINGS_FILE, json_codec.encode(settings), files.PRIVATE
+    )
+
+
+def read_settings(folder: Path, otherwise: Settings) -> Settings:
+    """Those that the node of this folder ran with last; `otherwise` if that is not known."""
+    try:
+        return json_codec.decode((folder / MEMBERSHIP_FOLDER / _SETTINGS_FILE).read_bytes(), Settings)
+    except (FileNotFoundError, json_codec.InvalidJson):
+        return otherwise
+
+
+def find(folder: Path, clock: Clock) -> JoinRecord | None:
+    """Which node this folder is of; None if it is of one that has left in part. Raises NotFound or
+    FailedPrecondition if there is nothing to leave."""
+    if folder.exists() and os.geteuid() not in (0, folder.stat().st_uid):
+        raise errors.FailedPrecondition(f"{folder} belongs to another user; do this as that user, or as root")
+    if (folder / "pki").exists():
+        raise errors.FailedPrecondition(
+            f"{folder} is the data folder of a server (`skerry server`, `skerry up`), not of a machine "
+            "that joined one; name the node's with --data"
+        )
+    if not any((folder / name).exists() for name in (MEMBERSHIP_FOLDER, *_RUNTIME)):
+        raise errors.NotFound(f"{folder} is not the data folder of a node; name it with --data")
+    return NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).read()
+
+
+async def leave(
+    settings: Settings, folder: Path, clock: Clock, options: LeaveOptions, tell: LeaveProgress
+) -> None:
+    """Take this machine out of its cloud, and everything of Skerry off it. May be repeated if it fails."""
+    place = find(folder, clock)
+    missed = ""  # why the cloud does not know of it
+    if place is not None:
+        missed = await _at_server(place, _drain(folder, clock, place, options, tell), options)
+    lock = await _stop_process(folder, settings.stop_timeout_s + _STOP_MARGIN_S, tell)
+    try:
+        if place is not None and not missed:
+            missed = await _at_server(place, _unregister(folder, clock, place, tell), options)
+        tell("removing containers, cells and the network of containers")
+        await remove_runtime(settings, folder, clock)
+        _remove_outside(settings, folder)
+        for name in _REST:
+            await asyncio.to_thread(tree_size.remove, folder / name)
+    finally:
+        lock.release()
+    _remove_folder(folder, tell)
+    if place is not None and missed:
+        tell(
+            f"No server was told ({missed}). To take this node off the cloud's list, run there: "
+            f"skerry node remove {place.node} --force"
+        )
+
+
+async def _at_server(place: JoinRecord, step: Awaitable[None], options: LeaveOptions) -> str:
+    """Do `step`; why it could not be done, if it may be left out by force."""
+    try:
+        await step
+    except errors.SkerryError as error:
+        if options.force:
+            return error.message
+        raise errors.Unavailable(
+            f"{error.message} Nothing was removed. Try again when a server can be reached, or leave with "
+            "--force and then take the node off the cloud's list, there: "
+            f"`skerry node remove {place.node} --force`"
+        ) from None
+    return ""
+
+
+async def remove_runtime(settings: Settings, folder: Path, clock: Clock) -> None:
+    """Remove what this node runs and has made to run it; its membership and its images stay."""
+    try:
+        await _remove_running(settings, folder, clock)
+    except errors.Unavailable as error:
+        if os.geteuid() == 0 and (folder / "cells").exists():
+            raise
+        log.info("departure.nothing_runs", reason=error.message)  # where there never can have been cells
+    _unmount_below(folder)
+    for name in _RUNTIME:
+        await asyncio.to_thread(tree_size.remove, folder / name)
+
+
+async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> None:
+    async with AsyncExitStack() as undo:
+        socket_path = listeners.unix_socket(settings.grpc.socket, folder)
+        cells = await node_runtime.open_cells(settings, folder, clock, socket_path, undo)
+        loops = await undo.enter_async_context(TaskSupervisor("departure", clock=clock))
+        loops.forever("cells", cells.run)
+        root = node_runtime.group_root(settings.node.cgroup_root, folder)
+        boxes = await containers.start(
+            settings, folder, clock, cells, group_root=root, has_server=False, undo=undo
+        )
+        if boxes.engine is not None:
+            held = boxes.engine.containers
+            await asyncio.gather(*(held.remove(each.spec.name, force=True) for each in held.list()))
+        top = [view.cell for view in cells.list() if parent_of(view.cell.name) is None]
+        await asyncio.gather(*(cells.free(each.name, owner=each.owner) for each in top))
+    # Left where there were containers and there can be none now.
+    for part in ("network", "containers"):
+        user_namespaces.UserNamespaces(f"{root}-{part}").keep_only([])
+
+
+def _unmount_below(folder: Path) -> None:
+    points = mount_points(Path("/proc/self/mountinfo").read_bytes())
+    for point in reversed(points):
+        if point != folder and point.is_relative_to(folder):
+            namespaces.unmount_all(point)
+
+
+def _remove_outside(settings: Settings, folder: Path) -> None:
+    """What is outside the data folder, if it is empty or dead."""
+    socket_path = listeners.unix_socket(settings.grpc.socket, folder)
+    unix_sockets.remove_stale(socket_path)
+    for path in (socket_path.parent, user_namespaces.FOLDER):
+        with suppress(OSError):  # not empty, or never there
+            if path.name in ("aurae", user_namespaces.FOLDER.name):
+                path.rmdir()
+
+
+def _remove_folder(folder: Path, tell: LeaveProgress) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        others = sorted(path.name for path in folder.iterdir())
+        tell(f"Nothing of Skerry is left here. In {folder} there is still, from others: {', '.join(others)}")
+    else:
+        tell("Nothing of Skerry is left on this machine but the program itself.")
+
+
+async def _stop_process(folder: Path, within_s: float, tell: LeaveProgress) -> files.FolderLock:
+    """End the process that has the folder, if there is one; the folder's lock, so that none starts
+    meanwhile."""
+    lock = files.FolderLock(folder)
+    asked = 0
+    async with _deadline(
+        within_s, lambda: f"process {asked} has not ended within {within_s:g} s; stop it first"
+    ):
+        while True:
+            try:
+                lock.acquire()
+                return lock
+            except files.FolderLocked as held:
+                if held.pid and held.pid != asked and _has_open(held.pid, folder / "lock"):
+                    tell(f"stopping process {held.pid}")
+                    os.kill(held.pid, signal.SIGTERM)
+                    asked = held.pid
+            await asyncio.sleep(_LOOK_S)
+    raise AssertionError("left by return or by an error")
+
+
+@asynccontextmanager
+async def _deadline(within_s: float, say: Callable[[], str]) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except TimeoutError:
+        raise errors.TimedOut(say()) from None
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether the process is the one that has the file: its number may mean another in this pid namespace."""
+    try:
+        return any(
+            os.path.samefile(entry, path) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.exists()
+        )
+    except OSError:
+        return False
+
+
+async def _drain(
+    folder: Path, clock: Clock, place: JoinRecord, options: LeaveOptions, tell: LeaveProgress
+) -> None:
+    """Have the server empty this node, if it runs; at least see that a server can be told."""
+    async with _server(folder, clock, place, tell) as channel:
+        if not options.drains or not _is_running(folder):
+            return
+        tell(
+            "draining: what runs here is stopped, and placed elsewhere; what no other node can take now "
+            "stays until the time is up (--timeout; --no-drain does without)"
+        )
+        try:
+            async for left in departure.drain(channel, options.within_s):
+                tell(f"instances to go: {left}" if left else "drained")
+        except errors.NotFound:
+            tell("the cloud does not list this node, so there is nothing to drain")
+
+
+async def _unregister(folder: Path, clock: Clock, place: JoinRecord, tell: LeaveProgress) -> None:
+    async with _server(folder, clock, place, tell) as channel:
+        left = await departure.leave(channel)
+    NodeIdentity(folder / MEMBERSHIP_FOLDER, clock).forget()  # so that who repeats this does not ask again
+    placed = f"; instances to be placed elsewhere: {left}" if left else ""
+    tell(f"node {place.name} ({place.node}) is unregistered, and its certificate revoked{placed}")
+
+
+@asynccontextmanager
+async def _server(
+    folder: Path, clock: Clock, place: JoinRecord, tell: LeaveProgress
+) -> AsyncIterator[Channel]:
+    """A connection to the first server of the cloud that answers."""
+    membership = NodeIdentity(folder / MEMBERSHIP_FOLDER, clock)
+    if membership.load() is None:
+        raise errors.Unauthenticated("the certificate of this node cannot be used, or has expired.")
+    failures = []
+    for address in ServerAddressCache(place.grpc, folder / SERVERS_FILE, also=place.also).addresses:
+        channel = channels.dial(address, membership.context)
+        try:
+            tell(f"asking the server at {address}")
+            with channels.map_errors(f"ask {address}"):
+                await HealthStub(channel).Check(HealthCheckRequest(), timeout=_REACH_S)
+        except (errors.Unavailable, errors.TimedOut) as error:
+            failures.append(error.message if error.message[-1:] in ".?" else f"{error.message}.")
+            channel.close()
+            continue
+        try:
+            yield channel
+        finally:
+            channels.close_now(channel)
+        return
+    raise errors.Unavailable(_sentences(failures))
+
+
+def _is_running(folder: Path) -> bool:
+    lock = files.FolderLock(folder)
+    try:
+        lock.acquire()
+    except files.FolderLocked:
+        return True
+    lock.release()
+    return False
+
+
+def _sentences(parts: Iterable[str]) -> str:
+    return " ".join(part[:1].upper() + part[1:] for part in parts)

@@ -1,0 +1,154 @@
+"""The node runtime in this process: its cells and containers, and the unix socket that serves them.
+
+Called by both roles for `up` and `node`. Where this machine cannot have cells (no root, no usable
+cgroups) the socket still serves health, reflection and discovery, and what is lacking is said in a sentence.
+Cells outlive this process: stopping it leaves them running, and the next start takes them over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from grpclib._typing import IServable
+
+from skerry.daemon import containers
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import TaskSupervisor
+from skerry.model import errors
+from skerry.model.settings import Settings
+from skerry.node import host
+from skerry.node.cells.cells import Cells
+from skerry.node.cgroups.detection import detect
+from skerry.node.launcher.child.cell_root import PARTLY_PRIVATE, PRIVATE, HostView, is_within
+from skerry.node.launcher.client import LauncherClient
+from skerry.node.signals.following import SignalSource
+from skerry.transport.access.gate import AccessGate
+from skerry.transport.grpc import health
+from skerry.transport.grpc.server import GrpcServer
+from skerry.wire.aurae.cells_v0 import CellServiceV0
+from skerry.wire.aurae.discovery_v0 import DiscoveryServiceV0
+from skerry.wire.aurae.observe import ObserveService
+from skerry.wire.aurae.observe_v0 import ObserveServiceV0
+from skerry.wire.aurae.runtime import EMPTY_SERVICES, AuraeCellService
+from skerry.wire.own.cells.service import CellService
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRuntimeParts:
+    """The runtime as it serves."""
+
+    cells: Cells | None  # None: no cells here, and so nothing else
+    engine: containers.ContainerEngine | None  # None: no containers here
+    lacking: tuple[str, ...]  # what this machine cannot do, in plain sentences
+    warnings: tuple[str, ...]  # what makes it less safe than it could be, likewise
+    failed: Callable[[], Awaitable[None]]  # raises when it cannot go on
+
+
+async def start(
+    settings: Settings,
+    folder: Path,
+    clock: Clock,
+    *,
+    gate: AccessGate,
+    tls: ssl.SSLContext,
+    socket_path: Path,
+    checks: Mapping[str, health.ReadinessCheck],
+    has_server: bool,
+    undo: AsyncExitStack,
+) -> NodeRuntimeParts:
+    """Open the cells and serve them on `socket_path`. `has_server`: this process is its own server, too."""
+    readiness = health.ReadinessChecks(checks)
+    services: list[IServable] = [DiscoveryServiceV0(readiness.all_pass)]
+    empty_services: tuple[str, ...] = ()
+    engine: containers.ContainerEngine | None = None
+    lacking: tuple[str, ...] = ()
+    try:
+        cells = await open_cells(settings, folder, clock, socket_path, undo)
+    except errors.Unavailable as error:
+        log.warning("runtime.unavailable", reason=error.message)
+        cells, lacking = None, (error.message,)
+    # Entered after the cells, so that it is left before they close.
+    loops = await undo.enter_async_context(TaskSupervisor("runtime", clock=clock))
+    if cells is not None:
+        loops.forever("cells", cells.run, critical=True)
+        root = group_root(settings.node.cgroup_root, folder)
+        boxes = await containers.start(
+            settings, folder, clock, cells, group_root=root, has_server=has_server, undo=undo
+        )
+        lacking += boxes.lacking
+        engine = boxes.engine
+        facts = host.describe(folder, cells.cgroups_kind, "" if engine is None else engine.version)
+
+        def node() -> tuple[host.HostInfo, host.HostUsage]:
+            return facts, host.measure(folder)
+
+        services += [
+            AuraeCellService(cells),
+            ObserveService(cells),
+            CellServiceV0(cells),
+            ObserveServiceV0(cells, SignalSource(cells)),
+            CellService(cells, node),
+            *boxes.services,
+        ]
+        empty_services = EMPTY_SERVICES
+    server = GrpcServer(
+        health.with_health_and_reflection(services, readiness, empty_services=empty_services),
+        gate,
+        settings.grpc,
+        clock=clock,
+    )
+    undo.push_async_callback(server.stop, settings.stop_timeout_s / 2)
+    await server.listen_unix(socket_path, tls)
+    warnings = () if engine is None else engine.warnings
+    return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
+
+
+async def open_cells(
+    settings: Settings, folder: Path, clock: Clock, socket_path: Path, undo: AsyncExitStack
+) -> Cells:
+    """The cells of this data folder, those of an earlier process among them; `Unavailable` says what
+    lacks."""
+    if os.geteuid() != 0:
+        raise errors.Unavailable("root: cells need it; start with sudo to have them")
+    socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what is to be hidden must be there
+    groups = detect(group_root(settings.node.cgroup_root, folder))
+    undo.callback(groups.dispose)  # the group of all cells, if none is left
+    # A socket in a folder of its own is hidden with it; elsewhere TLS alone keeps cells out.
+    hidden = [folder, *([socket_path.parent] if socket_path.parent.name == "aurae" else [])]
+    launcher = await LauncherClient.start(
+        view=HostView(cell_paths(settings.node.cell_paths), tuple(str(path.resolve()) for path in hidden))
+    )
+    undo.push_async_callback(launcher.stop)
+    cells = await Cells.open(folder / "cells", groups, launcher, settings.node, clock)
+    undo.push_async_callback(cells.close)
+    return cells
+
+
+def cell_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that can be shown to cells. What is not there now is told and passed over; what never can be is
+    refused."""
+    for path in paths:
+        if not os.path.isabs(path):
+            raise errors.Invalid(f"node.cell_paths: {path!r} must be an absolute path")
+        if os.path.realpath(path) in PARTLY_PRIVATE:
+            raise errors.Invalid(f"node.cell_paths: {path!r} cannot be shown as a whole: name what is in it")
+        own = next((each for each in PRIVATE if is_within(os.path.realpath(path), each)), None)
+        if own is not None:
+            raise errors.Invalid(f"node.cell_paths: {path!r} cannot be shown: each cell has its own {own}")
+        if not os.path.exists(path):
+            log.warning("runtime.cell_path_missing", path=path)
+    return paths
+
+
+def group_root(prefix: str, folder: Path) -> str:
+    """The group of all cells of this data folder: two Skerrys on one machine must not meet in one."""
+    return f"{prefix}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"

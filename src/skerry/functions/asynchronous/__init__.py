@@ -1,0 +1,1 @@
+"""Asynchronous calls and their results."""

@@ -1,0 +1,102 @@
+"""Async calls are kept where they were accepted; their ids tell where that is, so any member can be asked.
+
+An id ends in a few characters made of its origin's node id. They name nobody, so they are compared with the
+members that there are; ids without them, of a node that was alone, are known here or nowhere. What came of a
+call is also with a second member (`result_replication`), which is asked if its origin does not know or
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from skerry.functions.asynchronous import results
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum import replica_placement
+from skerry.functions.continuum.member_api import MemberClient
+from skerry.functions.continuum.member_table import MemberTable
+from skerry.functions.continuum.replica_placement import origin_suffix
+from skerry.model import errors
+from skerry.model.calls import CallRequest
+from skerry.model.ids import NodeId
+from skerry.model.members import ContinuumMember
+
+_LOOK_AGAIN_S: Final = 0.25  # at a call of another member, for whoever waits for its end
+
+
+def id_maker(node: NodeId) -> Callable[[CallRequest, float], str]:
+    """Makes ids of calls that are accepted at `node`."""
+    mark = origin_suffix(node)
+    return lambda ask, now: f"{results.new_id(ask, now)}-{mark}"
+
+
+class LocalAsyncCalls(Protocol):
+    """The async calls that were accepted here, such as
+    `skerry.functions.asynchronous.runner.AsyncCallRunner`."""
+
+    async def accept(self, ask: CallRequest) -> str: ...
+
+    async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None: ...
+
+
+class AsyncCallLocator:
+    """Accepts async calls here, and finds those that were accepted anywhere."""
+
+    def __init__(self, kept: LocalAsyncCalls, links: MemberClient, places: MemberTable) -> None:
+        self._kept = kept
+        self._links = links
+        self._places = places
+        self._mark = origin_suffix(places.me.node)
+        self.accept = kept.accept
+
+    async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None:
+        """How far it is, when it has ended or after `wait_s`; None if nobody knows it. Raises `Unavailable`
+        while its origin cannot be asked, and nobody has a copy of what came of it."""
+        now = asyncio.get_running_loop().time
+        until = now() + wait_s
+        while True:
+            polled = await self._find(id, until - now())
+            left_s = until - now()
+            if polled is None or not polled.state.is_pending or left_s <= 0:
+                return polled
+            await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # its origin is another member
+
+    async def _find(self, id: str, wait_s: float) -> AsyncCallResult | None:
+        mark = replica_placement.mark_in(id)
+        if not mark:
+            return await self._kept.poll(id, wait_s=wait_s)
+        members = [peer.member for peer in self._places.peers.values()]
+        # Two nodes may have the same mark, if hardly ever.
+        origins = [member for member in members if origin_suffix(member.node) == mark]
+        polled = await self._kept.poll(id, wait_s=wait_s) if mark == self._mark else None
+        away: list[str] = []
+        if polled is None:
+            polled, away = await self._ask(origins, id)
+        if polled is None and mark != self._mark:
+            polled = await self._kept.poll(id)  # a copy may be here
+        if polled is None:
+            others = [member for member in members if member not in origins]
+            polled, _ = await self._ask(replica_placement.sought_holders(id, others), id)
+        if polled is None and away:
+            raise errors.Unavailable(
+                f"the node that accepted the call cannot be asked ({'; '.join(away)}); poll again later, or "
+                "poll there"
+            )
+        return polled
+
+    async def _ask(
+        self, members: Iterable[ContinuumMember], id: str
+    ) -> tuple[AsyncCallResult | None, list[str]]:
+        """What the first of them says that knows it, and who could not be asked before that."""
+        away: list[str] = []
+        for member in members:
+            try:
+                polled = await self._links.poll(member, id)
+            except errors.SkerryError as error:
+                away.append(f"{member.name}: {error.message}")
+                continue
+            if polled is not None:
+                return polled, away
+        return None, away

@@ -1,0 +1,244 @@
+"""One call on its way: tried at one place after the other, and never run twice unless it may be.
+
+    what a far place makes of it            what comes next
+    a report                                that is the answer
+    not started: refused, or not reached    the next place
+    may have run, and is idempotent         the next place
+    may have run, and is not                nothing: the answer says that nobody knows
+    its deadline is over                    nothing: the answer says so
+
+Which places these are was decided before (`router`); what happens at them is others' business. What came of
+each is told to those who learn from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from skerry.functions.continuum.call_time_model import CallTimeModel, observation_of
+from skerry.functions.continuum.candidates import CallDemand, Candidate
+from skerry.functions.continuum.member_api import (
+    BeforeStart,
+    CallNotStarted,
+    CallOutcomeUnknown,
+    ForwardedCall,
+    MemberClient,
+)
+from skerry.functions.continuum.member_table import MemberState, MemberTable
+from skerry.functions.continuum.prober import MemberProber
+from skerry.functions.invocation.invoker import Invoker
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult
+from skerry.model.functions import Function
+
+OFFLOADED: Final = "O"  # as Serverledge has it
+
+# With these a place refuses a call that another one may take.
+Refusals: Final = (errors.Overloaded, errors.Unavailable)
+
+_RETRY_AFTER_S: Final = 1.0
+_FULL: Final = frozenset({errors.Overloaded.slug, errors.ResourcesExhausted.slug})
+_WORKER_STAYS: Final = (None, CallFailure.HANDLER, CallFailure.RESULT)
+
+
+class RoutedCall:
+    """A call that has arrived here, and what has become of it so far."""
+
+    __slots__ = ("arrived", "ask", "begins", "demand", "function", "reasons", "tried_full", "until")
+
+    def __init__(
+        self, ask: CallRequest, function: Function, begins: BeforeStart | None, arrived: float, hops_left: int
+    ) -> None:
+        self.ask = ask
+        self.function = function
+        self.begins = None if begins is None else StartOnce(begins)
+        self.arrived = arrived
+        self.until = None if ask.max_response_s is None else arrived + ask.max_response_s
+        self.demand = CallDemand(
+            function.name,
+            function.memory,
+            (function.cpu or 0) / 1000,
+            len(ask.params),
+            ask.qos_class,
+            ask.max_response_s,
+            ask.can_offload,
+            hops_left,
+            function.is_idempotent,
+        )
+        self.reasons: list[str] = []  # why each place did not take it
+        self.tried_full = False  # one of them for want of room
+
+    @property
+    def must_not_begin(self) -> bool:
+        """True if whoever called would not have it begun: then it is tried nowhere else."""
+        return self.begins is not None and self.begins.has_failed
+
+    def left_s(self, now: float) -> float | None:
+        """Until its deadline; it may be over."""
+        return None if self.until is None else self.until - now
+
+    def hastened(self, now: float) -> CallRequest:
+        """What it asks, with the time that is left; there must be some."""
+        return self.ask if self.until is None else replace(self.ask, max_response_s=self.until - now)
+
+    def note(self, reason: str, *, is_full: bool) -> None:
+        self.reasons.append(reason)
+        self.tried_full = self.tried_full or is_full
+
+    def note_refusal_here(self, error: errors.SkerryError) -> None:
+        self.note(f"here: {error.message}", is_full=isinstance(error, errors.Overloaded))
+
+    def refusal(self) -> errors.SkerryError:
+        """What to tell whoever called, if no place took it."""
+        tried = "; ".join(dict.fromkeys(self.reasons)) or "there is no node that could be tried"
+        if self.tried_full:
+            return errors.Overloaded(
+                f"no node took the call: {tried}; call again in {_RETRY_AFTER_S:g} s",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        return errors.Unavailable(f"no node took the call: {tried}; call again in a moment")
+
+    def late(self, now: float) -> CallReport:
+        """What to tell if its time is over before any place has answered."""
+        spent_s = now - self.arrived
+        tried = f": {'; '.join(dict.fromkeys(self.reasons))}" if self.reasons else ""
+        error = f"the call was ended after {spent_s:.3f} s; its caller waits no longer{tried}"
+        return CallReport(
+            CallResult(0.0, failure=CallFailure.TIMEOUT, error=error), spent_s, queueing_s=spent_s
+        )
+
+    def lost(self, peer: MemberState, reason: str, now: float) -> CallReport:
+        """What to tell if it may have run, and must not run again."""
+        member = peer.member
+        is_late = self.until is not None and now >= self.until
+        answer = CallResult(
+            0.0,
+            failure=CallFailure.TIMEOUT if is_late else CallFailure.INTERRUPTED,
+            error=f"node {member.name} was lost after it had been handed the call, and nobody knows how far "
+            f"it came: {reason}; call again if that does no harm, or deploy the function as idempotent",
+        )
+        return CallReport(answer, now - self.arrived, action=OFFLOADED, area=member.area, node=member.name)
+
+
+class StartOnce:
+    """Awaits what begins a call once, at however many places it is tried."""
+
+    __slots__ = ("_begins", "has_failed", "is_done")
+
+    def __init__(self, begins: BeforeStart) -> None:
+        self._begins = begins
+        self.is_done = False
+        self.has_failed = False
+
+    async def __call__(self) -> None:
+        if not self.is_done:
+            try:
+                await self._begins()
+            except BaseException:
+                self.has_failed = True
+                raise
+            self.is_done = True
+
+
+class CallForwarder:
+    """What a call needs to get about."""
+
+    def __init__(
+        self,
+        invoker: Invoker,
+        links: MemberClient,
+        places: MemberTable,
+        measuring: MemberProber,
+        learnt: CallTimeModel,
+        clock: Clock,
+    ) -> None:
+        self._invoker = invoker
+        self._links = links
+        self._places = places
+        self._measuring = measuring
+        self._learnt = learnt
+        self._monotonic = clock.monotonic
+
+    async def go(self, journey: RoutedCall, places: list[Candidate]) -> CallReport:
+        """Try these in order. If none takes it, raises what `RoutedCall.refusal` says."""
+        for place in places:
+            now = self._monotonic()
+            if journey.until is not None and now >= journey.until:
+                return journey.late(now)
+            if place.is_here:
+                try:
+                    return await self.stay(journey, place)
+                except Refusals as error:
+                    if journey.must_not_begin:
+                        raise
+                    journey.note_refusal_here(error)
+                    continue
+            report = await self._visit(journey, place, now)
+            if report is not None:
+                return report
+        now = self._monotonic()
+        if journey.until is not None and now >= journey.until:
+            return journey.late(now)
+        raise journey.refusal()
+
+    async def stay(self, journey: RoutedCall, here: Candidate) -> CallReport:
+        """Run it here, at once or in its turn. Raises one of `Refusals` if that cannot be."""
+        began = self._monotonic()
+        if journey.until is not None and began >= journey.until:
+            return journey.late(began)
+        try:
+            report = await self._invoker.invoke(journey.hastened(began), begins=journey.begins)
+        except Refusals:
+            self._learnt.refused(here)
+            raise
+        now = self._monotonic()
+        self._learnt.saw(journey.demand, here, observation_of(report, now - began))
+        return replace(report, response_s=now - journey.arrived)
+
+    async def _visit(self, journey: RoutedCall, place: Candidate, sent: float) -> CallReport | None:
+        """Have it run there; None if it may be tried elsewhere."""
+        peer = self._places.peers.get(place.node)
+        if peer is None or not peer.is_up:
+            return None  # since the decision
+        demand = journey.demand
+        call = ForwardedCall(
+            journey.ask, journey.function.version, max(0, demand.hops_left - 1), journey.left_s(sent)
+        )
+        # Where no warm worker is to be expected, asking back costs little, and whoever is lost has not begun.
+        at_once = journey.begins is None and (demand.is_idempotent or place.warm > 0)
+        self._places.take(peer, demand)
+        try:
+            report = await self._links.invoke(peer.member, call, at_once=at_once, begins=journey.begins)
+        except CallNotStarted as error:
+            self._learnt.refused(place)
+            journey.note(f"{peer.member.name}: {error.reason}", is_full=error.kind in _FULL)
+            if error.kind:
+                peer.refused += 1
+            else:
+                peer.lost += 1
+                self._measuring.lost(peer, error.reason)
+            return None
+        except CallOutcomeUnknown as error:
+            peer.lost += 1
+            self._learnt.refused(place)
+            self._measuring.lost(peer, error.reason)
+            if demand.is_idempotent:
+                journey.note(f"{peer.member.name}: {error.reason}", is_full=False)
+                return None
+            return journey.lost(peer, error.reason, self._monotonic())
+        except BaseException:  # the caller has left, or would not begin it: the room is free again
+            self._places.give_back(peer, demand, leaves_worker=False)
+            raise
+        peer.done += 1
+        self._places.give_back(peer, demand, leaves_worker=report.answer.failure in _WORKER_STAYS)
+        now = self._monotonic()
+        self._learnt.saw(demand, place, observation_of(report, now - sent))
+        return replace(
+            report,
+            response_s=now - journey.arrived,
+            offload_s=max(0.0, now - sent - report.answer.duration_s - report.init_s),
+            action=OFFLOADED,
+        )

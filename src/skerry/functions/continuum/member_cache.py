@@ -1,0 +1,57 @@
+"""The members that this process knows of, as the control plane told it last.
+
+Kept on disk, so that a node that starts while its control plane is away finds its neighbours. Says only who
+they are; whether they are there is found out by those who call them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from skerry.kit import files, json_codec
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import MemberList
+
+log = structlog.get_logger(__name__)
+
+
+class _Book(msgspec.Struct, frozen=True):
+    members: tuple[ContinuumMember, ...]
+
+
+class MemberCache:
+    """Everybody who takes calls of functions, this process among them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._listeners: list[Callable[[], None]] = []
+        self.all = self._read()
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever `all` is another."""
+        self._listeners.append(changed)
+
+    async def hear(self, told: MemberList) -> None:
+        """The control plane says that these are all of them; durable on return."""
+        if told.members == self.all:
+            return
+        data = json_codec.encode(_Book(told.members))
+        self.all = told.members
+        for changed in self._listeners:
+            changed()
+        await asyncio.to_thread(files.write_atomically, self._path, data, files.PRIVATE)
+        log.info("members.learnt", count=len(told.members))
+
+    def _read(self) -> tuple[ContinuumMember, ...]:
+        try:
+            return json_codec.decode(self._path.read_bytes(), _Book).members
+        except FileNotFoundError:
+            return ()
+        except json_codec.InvalidJson as error:
+            log.warning("members.unreadable", file=str(self._path), error=str(error))
+            return ()  # the control plane will tell again

@@ -1,0 +1,49 @@
+"""What is counted of neighbours, for Prometheus: plain numbers, put into its words when somebody asks.
+
+A neighbour that leaves the cloud takes its numbers with it, so there are never more than neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from skerry.functions.continuum.member_table import MemberTable
+from skerry.kit import metrics
+
+
+class MemberMetrics(Collector):
+    """All of it, as one collector of the process's registry."""
+
+    def __init__(self, places: MemberTable) -> None:
+        self._places = places
+        metrics.REGISTRY.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # several members may live in one process, as in tests
+
+    def collect(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "skerry_offloaded_calls",
+            "Calls handed to a neighbour, by how that went",
+            labels=["node", "outcome"],
+        )
+        up = GaugeMetricFamily("skerry_neighbour_up", "1 if the neighbour can be reached", labels=["node"])
+        rtt = GaugeMetricFamily(
+            "skerry_neighbour_round_trip_seconds", "A round trip to the neighbour", labels=["node"]
+        )
+        for peer in self._places.peers.values():
+            node = peer.member.name
+            calls.add_metric([node, "answered"], peer.done)
+            calls.add_metric([node, "refused"], peer.refused)
+            calls.add_metric([node, "lost"], peer.lost)
+            if peer.member.memory:
+                up.add_metric([node], float(peer.is_up))
+            if peer.is_measured:
+                rtt.add_metric([node], peer.rtt_s)
+        yield from (calls, up, rtt)
+
+    def close(self) -> None:
+        metrics.REGISTRY.unregister(self)

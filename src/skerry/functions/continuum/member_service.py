@@ -1,0 +1,168 @@
+"""What this member does for its neighbours: it runs their calls, tells how it is, gives out and keeps code.
+
+Keeps `skerry.functions.continuum.member_api.MemberService`, over what `router` knows;
+`skerry.transport.links.members` brings what they ask. A call that was not run here, and will not be, is
+refused by an error, so that whoever sent it may try elsewhere; every other one gets a report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum import replica_placement
+from skerry.functions.continuum.forwarding import StartOnce
+from skerry.functions.continuum.member_api import (
+    BeforeStart,
+    CodeList,
+    ForwardedCall,
+    MemberLoad,
+    ResultCopy,
+    StaleFunction,
+)
+from skerry.functions.continuum.router import CallRouter
+from skerry.functions.invocation.invoker import Invoker
+from skerry.model import errors
+from skerry.model.calls import CallFailure, CallReport, CallState
+from skerry.model.functions import Function
+from skerry.model.ids import Digest, FunctionName, NodeId
+
+_NEWS_S: Final = 1.0  # what is news elsewhere is known here within this, or the call goes elsewhere
+# Failures of a call that never came to a worker which are this node's and not the function's.
+_OURS: Final = frozenset({CallFailure.INTERNAL, CallFailure.INTERRUPTED})
+
+
+class FunctionView(Protocol):
+    """The functions as this member knows them, and the code of those that it has."""
+
+    def get(self, name: str) -> Function | None: ...
+
+    async def archive(self, digest: Digest) -> bytes:
+        """Of a function's code, as it came. Raises `NotFound` if it is not here."""
+        ...
+
+    async def catch_up(self, name: str, version: int) -> None:
+        """Somebody knows of a newer function: wait until it is known here too, or will not be for now."""
+        ...
+
+
+class AsyncResultLookup(Protocol):
+    """Who knows the async calls that were accepted here, such as `skerry.functions.asynchronous.runner`."""
+
+    async def poll(self, id: str) -> AsyncCallResult | None: ...
+
+    async def keep_copy(
+        self, id: str, state: CallState, ended_at: float, body: bytes, *, holder: str
+    ) -> None:
+        """Of what came of a call that was accepted elsewhere; `holder` has it too."""
+        ...
+
+
+class LocalCode(Protocol):
+    """The code that this member has, such as `skerry.functions.registry.code_store.CodeStore`."""
+
+    @property
+    def stamp(self) -> str: ...
+
+    @property
+    def archived(self) -> Collection[Digest]: ...
+
+
+class CodeStorer(Protocol):
+    """Has code here that is elsewhere, such as `skerry.functions.continuum.code_fetcher.CodeFetcher`."""
+
+    async def store(self, digest: Digest, source: NodeId) -> None: ...
+
+
+class LocalMemberService:
+    """Neighbours, as this member sees them."""
+
+    def __init__(
+        self,
+        continuum: CallRouter,
+        invoker: Invoker,
+        registry: FunctionView,
+        polls: AsyncResultLookup,
+        code: LocalCode,
+        stores: CodeStorer,
+    ) -> None:
+        self._continuum = continuum
+        self._invoker = invoker
+        self._registry = registry
+        self._polls = polls
+        self._code = code
+        self._stores = stores
+
+    async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
+        if not self._knows(call):
+            await self._catch_up(call)
+        ask = call.ask if call.deadline_s is None else replace(call.ask, max_response_s=call.deadline_s)
+        if begins is None:
+            return _checked(await self._invoker.invoke(ask), is_begun=True)
+        once = StartOnce(begins)
+        if call.hops_left:
+            report = await self._continuum.settle(ask, once, call.hops_left)
+        else:
+            report = await self._continuum.run_here(ask, once)
+        return _checked(report, is_begun=once.is_done)
+
+    def _knows(self, call: ForwardedCall) -> bool:
+        function = self._registry.get(call.ask.function)
+        return function is not None and function.version >= call.version
+
+    async def _catch_up(self, call: ForwardedCall) -> None:
+        """What was registered a moment ago is on its way here: wait for it. Raises `StaleFunction` if it does
+        not come soon."""
+        name = call.ask.function
+        with contextlib.suppress(TimeoutError, errors.Unavailable):
+            async with asyncio.timeout(min(_NEWS_S, call.deadline_s or _NEWS_S)):
+                await self._registry.catch_up(name, call.version)
+        if not self._knows(call):
+            function = self._registry.get(name)
+            known = "no such function" if function is None else f"version {function.version}"
+            raise StaleFunction(
+                f"version {call.version} of {name} is asked for, and this node knows {known} so far"
+            )
+
+    def has_warm(self, function: FunctionName) -> bool:
+        known = self._registry.get(function)
+        return known is not None and self._invoker.has_warm(known)
+
+    def standing(self) -> MemberLoad:
+        return self._continuum.standing()
+
+    def heard(self, node: NodeId, standing: MemberLoad) -> None:
+        self._continuum.measuring.heard(node, standing)
+
+    async def code(self, digest: Digest) -> bytes:
+        return await self._registry.archive(digest)
+
+    async def poll(self, id: str) -> AsyncCallResult | None:
+        return await self._polls.poll(id)
+
+    async def store_code(self, digest: Digest, source: NodeId) -> None:
+        await self._stores.store(digest, source)
+
+    def list_code(self, known: str) -> CodeList:
+        stamp = self._code.stamp
+        return CodeList(stamp, None if stamp == known else tuple(self._code.archived))
+
+    async def store_result(self, copy: ResultCopy) -> None:
+        await self._polls.keep_copy(
+            copy.id, copy.state, copy.ended_at, copy.body, holder=replica_placement.origin_holder(copy.id)
+        )
+
+
+def _checked(report: CallReport, *, is_begun: bool) -> CallReport:
+    """The report of a call that was run; raises for one that was not, and may be elsewhere."""
+    answer = report.answer
+    if answer.failure is CallFailure.NO_ROOM:  # there is none in the report of a call that came to a worker
+        raise errors.ResourcesExhausted(answer.error)
+    if answer.failure in _OURS and not is_begun:
+        raise errors.Unavailable(answer.error)
+    return report

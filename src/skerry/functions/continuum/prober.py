@@ -1,0 +1,193 @@
+"""Neighbours are asked how they are, and how far they are is measured by the way.
+
+Those that matter are asked every `functions.ping_s`: all that a view may show, which are all of a small area
+and the nearest of a large one. The others take turns, so that what it costs does not grow with the cloud.
+A neighbour that does not answer, or loses a call, is down until it answers. It is asked again soon at first
+(a member that joins may not know yet whom to let in), then as rarely as all; one that is down and speaks up
+itself is asked at once. What is heard goes to `member_table` and to the node's coordinate. Sends no calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from skerry.functions.continuum.member_api import MemberClient, MemberLoad
+from skerry.functions.continuum.member_table import MemberState, MemberTable
+from skerry.functions.coordinates import Vivaldi
+from skerry.kit import tasks
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.ids import NodeId
+from skerry.model.settings import FunctionSettings
+
+log = structlog.get_logger(__name__)
+
+_NEAR: Final = 32  # of each kind, asked every time
+_TURNS: Final = 8  # of the others, so many are asked in the same time
+_AT_ONCE: Final = 32  # under way: each may need a connection first
+_JITTER: Final = 0.1  # of the time between two, so that they do not all come together
+_RANK_S: Final = 1.0  # between two looks at who is nearest
+_AGAIN_S: Final = 0.25  # after the first ping that was not answered, and twice as long after each more
+_STEP_S: Final = 0.05  # those whose time comes within this are asked together
+
+
+class MemberProber:
+    """`run` for ever; the rest may be called at any time."""
+
+    def __init__(
+        self,
+        links: MemberClient,
+        places: MemberTable,
+        vivaldi: Vivaldi,
+        standing: Callable[[], MemberLoad],
+        settings: FunctionSettings,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self._links = links
+        self._places = places
+        self._vivaldi = vivaldi
+        self._standing = standing
+        self._every_s = settings.ping_s
+        self._timeout_s = settings.neighbour_timeout_s
+        self._monotonic = clock.monotonic
+        self._chance = chance
+        self._pings: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._told = asyncio.Event()  # set, and another one from then on, when a ping has ended
+        self._ranked_at = -math.inf
+
+    def heard(self, node: NodeId, standing: MemberLoad) -> None:
+        """A neighbour told of itself, when it asked us."""
+        peer = self._places.peers.get(node)
+        if peer is None:
+            return
+        self._places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        if not peer.is_up:
+            self.ask_soon(peer)
+
+    def lost(self, peer: MemberState, reason: str) -> None:
+        """A call could not be brought there, or came to no end."""
+        self._down(peer, reason)
+        self.ask_soon(peer)
+
+    def ask_soon(self, peer: MemberState) -> None:
+        peer.due_at = -math.inf
+        self._wake.set()
+
+    def seen(self, node: NodeId) -> None:
+        """A member answered somebody else of this process: if it was down, it is asked at once."""
+        peer = self._places.peers.get(node)
+        if peer is not None and not peer.is_up:
+            peer.misses = 0
+            self.ask_soon(peer)
+
+    async def first_answer(self) -> None:
+        """Wait until one is up of those that are asked for the first time; no longer than one may be silent.
+
+        Who has missed a ping is not waited for.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                while self._has_unknown():
+                    await self._told.wait()
+
+    def _has_unknown(self) -> bool:
+        peers = (*self._places.neighbours, *self._places.remote)
+        return not any(peer.is_up for peer in peers) and any(
+            not (peer.is_measured or peer.misses) and (peer.is_asked or peer.due_at == -math.inf)
+            for peer in peers
+        )
+
+    def look_around(self) -> None:
+        """There may be new ones."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                wait_s = self._ask_those_due(self._monotonic())
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            await tasks.cancel_and_wait(self._pings)
+
+    def _ask_those_due(self, now: float) -> float:
+        """Ask whoever's time it is; seconds until the next one's."""
+        if now >= self._ranked_at + _RANK_S:
+            self._ranked_at = now
+            self._places.rank()
+        next_at = now + self._every_s
+        soon = now + _STEP_S
+        for peers in (self._places.neighbours, self._places.remote):
+            others_s = self._every_s * max(1.0, (len(peers) - _NEAR) / _TURNS)
+            for rank, peer in enumerate(peers):
+                every_s = self._every_s if rank < _NEAR else others_s
+                if rank >= _NEAR and peer.due_at == -math.inf and not peer.is_measured:
+                    # A large area that is new to us, or we to it, is not asked all at once.
+                    peer.due_at = now + self._chance.random() * others_s
+                if peer.due_at <= now and not peer.is_asked:
+                    if len(self._pings) >= _AT_ONCE:
+                        return next_at - now  # the end of one of them wakes us
+                    peer.due_at = now + every_s * (1.0 + self._chance.uniform(-_JITTER, _JITTER))
+                    self._ask(peer)
+                next_at = min(next_at, max(soon, peer.due_at))
+        return next_at - now
+
+    def _ask(self, peer: MemberState) -> None:
+        peer.is_asked = True
+        ping = asyncio.get_running_loop().create_task(self._ping(peer))
+        self._pings.add(ping)
+        ping.add_done_callback(partial(self._asked, peer))
+
+    def _asked(self, peer: MemberState, ping: asyncio.Task[None]) -> None:
+        peer.is_asked = False
+        self._told.set()
+        self._told = asyncio.Event()
+        if len(self._pings) >= _AT_ONCE:
+            self._wake.set()
+        self._pings.discard(ping)
+        if not ping.cancelled() and (error := ping.exception()) is not None:
+            log.error("neighbour.ping_failed", error=repr(error), exc_info=error)
+
+    async def _ping(self, peer: MemberState) -> None:
+        address = peer.member.address
+        try:
+            standing, rtt_s = await self._links.ping(peer.member, self._standing())
+        except errors.SkerryError as error:
+            self._down(peer, error.message)
+            self._ask_again(peer)
+            return
+        if self._places.peers.get(peer.member.node) is not peer or peer.member.address != address:
+            return  # it has left meanwhile, or is elsewhere
+        peer.misses = 0
+        if not peer.is_up:
+            log.info("neighbour.up", node=peer.member.node, name=peer.member.name, rtt_s=round(rtt_s, 6))
+        self._vivaldi.observe(peer.member.node, standing.coordinate, rtt_s)
+        self._places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self._places.measured(peer, rtt_s)
+
+    def _ask_again(self, peer: MemberState) -> None:
+        """Before its time, as long as it has missed only a few."""
+        soon_s = _AGAIN_S * 2.0 ** min(peer.misses, 32)
+        peer.misses += 1
+        if soon_s < self._every_s:
+            peer.due_at = min(peer.due_at, self._monotonic() + soon_s)
+            self._wake.set()
+
+    def _down(self, peer: MemberState, reason: str) -> None:
+        if peer.is_up:
+            log.warning("neighbour.down", node=peer.member.node, name=peer.member.name, reason=reason)
+            self._places.lose(peer)

@@ -1,0 +1,1 @@
+"""Calls: the queue, the worker pool, dispatching and metrics."""

@@ -1,0 +1,426 @@
+"""The door to functions: takes calls, prewarms, validates, and follows updates and deletions.
+
+A call that finds a warm worker goes straight to it: no lock, no task, no log, nothing durable, and nothing
+that grows with the number of functions. All others wait in `skerry.functions.invocation.dispatcher`. Knows
+functions by `ports.FunctionLookup` and workers by `ports.WorkerHost`; what it knows of them is lost with the
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from skerry.functions.coordinates import Coordinate
+from skerry.functions.invocation.dispatcher import CallAborted, Dispatcher
+from skerry.functions.invocation.metrics import InvocationMetrics
+from skerry.functions.invocation.worker_pool import FunctionWorkers, WorkerSlot
+from skerry.functions.ports import FunctionLookup, WorkerHost
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import CallFailure, CallReport, CallRequest, CallResult, CodeLoadError, WorkerExited
+from skerry.model.functions import Function
+from skerry.model.ids import Digest, FunctionName
+from skerry.model.settings import FunctionSettings
+
+log = structlog.get_logger(__name__)
+
+_PREWARMS_AT_ONCE = 8
+
+BeforeStart = Callable[[], Awaitable[None]]
+
+
+class PoolStatus(msgspec.Struct, frozen=True):
+    """What the pool has and holds at this moment."""
+
+    warm: dict[FunctionName, int]  # idle workers by function; only functions that have some
+    total_memory_mb: int
+    available_memory_mb: int  # total, without that of workers that are busy, starting or ending
+    free_memory_mb: int  # also without that of idle workers
+    total_cpus: float
+    used_cpus: float  # of workers that are busy or starting
+    workers: int  # in any state
+    queue_length: int  # calls that wait for a worker
+    coordinate: Coordinate = Coordinate()  # of the node among others, if there are any
+
+
+class LocalCapacity(msgspec.Struct, frozen=True, gc=False):
+    """What a call of one function would find at this moment."""
+
+    memory_free: int  # MB that no worker has, or an idle one would give up, less what those who wait may take
+    cpus_free: float
+    waiting: int  # calls of any function
+    warm: int  # idle workers of this one
+    seats: int  # its busy workers that take another call
+
+
+class Invoker:
+    """All workers of a node, and the calls to them."""
+
+    def __init__(
+        self,
+        host: WorkerHost,
+        registry: FunctionLookup,
+        settings: FunctionSettings,
+        clock: Clock,
+        *,
+        node: str,
+        memory_mb: int,
+        cpus: float,
+    ) -> None:
+        """`memory_mb` and `cpus` are what all workers together may take, with no zero left to be resolved."""
+        self._host = host
+        self._settings = settings
+        self._area = settings.area
+        self._node = node
+        self._get = registry.get
+        self._code_folder = registry.code_folder
+        self._monotonic = clock.monotonic
+        self._lines: dict[FunctionName, FunctionWorkers] = {}
+        self._dispatcher = Dispatcher(host, settings, clock, memory_mb=memory_mb, cpus=cpus)
+        self._pool = self._dispatcher.pool
+        self._queue = self._dispatcher.queue
+        self._counts = InvocationMetrics(self._lines.values, self._gauges)
+
+    # Calls
+
+    async def invoke(self, ask: CallRequest, *, begins: BeforeStart | None = None) -> CallReport:
+        """Run one call to its end. `begins` is awaited once it has a worker, before it is handed over.
+
+        Raises `NotFound` if there is no such function, `Overloaded` if too many calls wait already and
+        `Unavailable` while the node stops, and what `begins` raises, which keeps the call from being run.
+        Whatever else goes wrong is told in the report's answer. If the caller is cancelled, so is the call.
+        """
+        arrived = self._monotonic()
+        function = self._get(ask.function)
+        if function is None:
+            raise errors.NotFound("Function unknown.")
+        line = self._lines.get(function.name)
+        if line is None or line.function is not function:
+            line = self._line(function)
+        began, queueing_s, init_s, is_warm = arrived, 0.0, 0.0, True
+        if begins is not None or self._queue.count or (slot := self._pool.take(line)) is None:
+            try:
+                slot = await self._wait(ask, line, arrived, begins)
+            except CallAborted as ended:
+                return self._unserved(ask, line, ended, arrived)
+            began = self._monotonic()
+            is_warm = not slot.is_fresh
+            init_s = 0.0 if is_warm else min(slot.worker.init_s, began - arrived)
+            queueing_s = began - arrived - init_s
+            self._note_wait(line, slot, queueing_s, init_s)
+        within_s = line.timeout_s
+        if ask.max_response_s is not None:
+            within_s = min(within_s, arrived + ask.max_response_s - began)
+        try:
+            answer = await slot.worker.call(ask.params, wants_output=ask.wants_output, within_s=within_s)
+        except BaseException as error:  # noqa: BLE001 - told apart there, and a cancellation goes on
+            answer = self._broken(line, slot, error, began)
+        now = self._monotonic()
+        if answer.failure is None:
+            line.succeeded += 1
+        else:
+            answer = self._note_failure(ask, line, slot, answer, queueing_s, init_s, now - began)
+        line.run.add(now - began)
+        line.run_total_s += now - began
+        self._counts.duration.add(answer.duration_s)
+        self._dispatcher.left(slot, now)
+        return CallReport(
+            answer, now - arrived, is_warm, init_s, queueing_s, area=self._area, node=self._node
+        )
+
+    async def _wait(
+        self, ask: CallRequest, line: FunctionWorkers, arrived: float, begins: BeforeStart | None
+    ) -> WorkerSlot:
+        may_wait_s = self._settings.queue_wait_s
+        if ask.max_response_s is not None:
+            may_wait_s = min(may_wait_s, ask.max_response_s)
+        while True:
+            try:
+                slot = await self._dispatcher.wait(line, ask.qos_class, arrived, arrived + may_wait_s)
+            except errors.Overloaded:
+                _count(line, "Overloaded")
+                raise
+            if begins is not None and slot.is_open:
+                try:
+                    await begins()
+                except BaseException:
+                    self._dispatcher.left(slot, self._monotonic())
+                    raise
+                begins = None
+            now = self._monotonic()
+            if not slot.worker.is_alive:
+                self._pool.retire(slot)
+            is_late = now >= arrived + may_wait_s
+            if slot.is_open and not is_late:
+                return slot
+            self._dispatcher.left(slot, now)
+            if is_late:
+                raise CallAborted(CallFailure.NO_ROOM, "its turn came too late", is_late=True)
+            # Between its turn and this moment the worker died, or became one of an older version: again.
+            if self._lines.get(line.name) is not line:
+                raise CallAborted(
+                    CallFailure.GONE, "the function was deleted while the call waited for a worker"
+                )
+
+    def _note_wait(self, line: FunctionWorkers, slot: WorkerSlot, queueing_s: float, init_s: float) -> None:
+        self._counts.queueing.add(queueing_s)
+        if slot.is_fresh:
+            slot.is_fresh = False
+            line.cold += 1
+            self._counts.init.add(init_s)
+
+    def _broken(
+        self, line: FunctionWorkers, slot: WorkerSlot, error: BaseException, began: float
+    ) -> CallResult:
+        """What to answer if the worker does not; it is not called again."""
+        self._pool.retire(slot)
+        now = self._monotonic()
+        if isinstance(error, WorkerExited):
+            if self._dispatcher.is_closed:
+                return CallResult(
+                    now - began, b"", error.output, CallFailure.INTERRUPTED, "the node stopped meanwhile"
+                )
+            return CallResult(now - began, b"", error.output, error.failure, error.error)
+        if isinstance(error, Exception):
+            log.error("worker.call_failed", function=line.name, error=repr(error), exc_info=error)
+            return CallResult(
+                now - began,
+                failure=CallFailure.INTERNAL,
+                error="the call failed inside the node; its log says why",
+            )
+        _count(line, "Cancelled")
+        self._dispatcher.left(slot, now)
+        raise error
+
+    def _note_failure(
+        self,
+        ask: CallRequest,
+        line: FunctionWorkers,
+        slot: WorkerSlot,
+        answer: CallResult,
+        queueing_s: float,
+        init_s: float,
+        run_s: float,
+    ) -> CallResult:
+        assert answer.failure is not None
+        _count(line, answer.failure)
+        if answer.failure is not CallFailure.TIMEOUT:
+            return answer
+        self._pool.retire(slot)  # the handler may go on in there
+        return msgspec.structs.replace(
+            answer,
+            error=f"the call was ended after {queueing_s + init_s + run_s:.3f} s: "
+            f"{queueing_s:.3f} s in the queue, {init_s:.3f} s for the start of a worker, {run_s:.3f} s "
+            f"running; its function may run {line.timeout_s:g} s"
+            + (f", its caller waits {ask.max_response_s:g} s" if ask.max_response_s is not None else ""),
+        )
+
+    def _unserved(
+        self, ask: CallRequest, line: FunctionWorkers, ended: CallAborted, arrived: float
+    ) -> CallReport:
+        """The report of a call that never came to a worker."""
+        waited_s = self._monotonic() - arrived
+        failure, error = ended.failure, ended.error
+        if ended.is_late:
+            if ask.max_response_s is not None and ask.max_response_s <= self._settings.queue_wait_s:
+                failure = CallFailure.TIMEOUT
+            error = f"the call was ended after {waited_s:.3f} s, all of it in the queue: {error}"
+        _count(line, failure)
+        self._counts.queueing.add(waited_s)
+        answer = CallResult(0.0, b"", ended.output, failure, error)
+        return CallReport(answer, waited_s, queueing_s=waited_s, area=self._area, node=self._node)
+
+    # Workers ahead of calls
+
+    async def prewarm(self, name: str, instances: int, *, force: bool = False) -> int:
+        """Start up to `instances` workers more, as far as there is room; how many it became.
+
+        They are kept as long as any idle worker. 0 only fetches what a start would need. Raises `NotFound`;
+        `Unavailable` where workers have no memory at all; if not even one could be started for another reason
+        than room, that reason.
+        """
+        function = self._get(name)
+        if function is None:
+            raise errors.NotFound("Function unknown.")
+        if not self._pool.memory_total:
+            raise errors.Unavailable(
+                "functions run on nodes of this cloud and not here; 'skerry fn prewarm' works on a node with "
+                "node.http set"
+            )
+        if force or instances <= 0:
+            await self._host.prepare(function, force=force)
+        line = self._line(function)
+        slots = await self._start_ahead(line, instances)
+        made = sum(1 for slot in slots if slot.is_started and slot.error is None)
+        failed = next((slot.error for slot in slots if slot.error is not None), None)
+        if made or failed is None or isinstance(failed, errors.ResourcesExhausted):
+            return made
+        if isinstance(failed, errors.SkerryError):
+            raise failed
+        raise errors.Unavailable("no worker could be started; the node's log says why", detail=repr(failed))
+
+    async def _start_ahead(self, line: FunctionWorkers, instances: int) -> list[WorkerSlot]:
+        """Those that were begun, and are no longer starting. Never ends a worker of the same function."""
+        pool, slots = self._pool, list[WorkerSlot]()
+        until = self._monotonic() + self._settings.queue_wait_s
+        while True:
+            starting = [slot for slot in slots if slot in pool.slots and not slot.is_started]
+            is_wanted = (
+                len(slots) < instances
+                and self._lines.get(line.name) is line
+                and not self._dispatcher.is_closed
+                and not any(slot.error for slot in slots)
+                and self._monotonic() < until
+            )
+            if is_wanted and len(starting) < _PREWARMS_AT_ONCE:
+                function = line.function
+                if pool.fits(function):
+                    slots.append(pool.start(line, is_fresh=False))
+                    continue
+                # Calls that wait have the first claim on what idle workers hold.
+                is_wanted = (
+                    not self._queue.count
+                    and pool.has_cpu(function)
+                    and pool.make_room(function.memory, spare=line)
+                )
+            if not starting and not is_wanted:
+                return slots
+            await pool.change()
+
+    async def validate(self, function: Function, code: Path | None) -> str:
+        """Load `function` once in a worker that is thrown away; what really runs it.
+
+        Raises `CodeLoadError` if its code cannot be loaded, `ResourcesExhausted` if no room came free for the
+        attempt.
+        """
+        line = FunctionWorkers(function, lambda _: code, self._timeout_s(function))
+        now = self._monotonic()
+        try:
+            slot = await self._dispatcher.wait(line, 0, now, now + self._settings.queue_wait_s)
+        except CallAborted as ended:
+            if ended.failure is CallFailure.LOAD:
+                raise CodeLoadError(ended.error, output=ended.output) from None
+            kind = errors.ResourcesExhausted if ended.failure is CallFailure.NO_ROOM else errors.Unavailable
+            raise kind(f"the function could not be tried out: {ended.error}") from None
+        else:
+            runtime = slot.worker.runtime
+            self._pool.retire(slot)
+            self._dispatcher.left(slot, self._monotonic())
+            return runtime
+        finally:
+            self._dispatcher.drop(line)
+
+    # Functions that change
+
+    async def updated(self, function: Function) -> None:
+        """From now on no call starts in a worker of an older version; those end when they have finished."""
+        self._follow(function.name)
+
+    async def removed(self, name: str) -> None:
+        """End the function's workers when they have finished; calls that wait for one fail with `GONE`."""
+        self._follow(FunctionName(name))
+
+    def _follow(self, name: FunctionName) -> None:
+        """Take the function as it is registered now, which may be another one since."""
+        function = self._get(name)
+        if name not in self._lines:
+            return
+        if function is None:
+            self._dispatcher.drop(self._lines.pop(name))
+        else:
+            self._line(function)
+
+    def _line(self, function: Function) -> FunctionWorkers:
+        line = self._lines.get(function.name)
+        if line is None:
+            line = self._lines[function.name] = FunctionWorkers(
+                function, self._code_folder, self._timeout_s(function)
+            )
+        elif function != line.function:
+            self._dispatcher.renew(line, function, self._timeout_s(function))
+        line.function = function  # the next call compares no more than identity
+        return line
+
+    def _timeout_s(self, function: Function) -> float:
+        return function.timeout_s if function.timeout_s is not None else self._settings.call_timeout_s
+
+    # The pool as a whole
+
+    def status(self) -> PoolStatus:
+        pool = self._pool
+        warm: dict[FunctionName, int] = {}
+        for slot in pool.idle:
+            warm[slot.line.name] = warm.get(slot.line.name, 0) + 1
+        free = pool.memory_total - pool.memory_used
+        return PoolStatus(
+            warm=warm,
+            total_memory_mb=pool.memory_total,
+            available_memory_mb=free + pool.memory_idle,
+            free_memory_mb=free,
+            total_cpus=pool.cpu_total / 1000,
+            used_cpus=pool.cpu_used / 1000,
+            workers=len(pool.slots),
+            queue_length=self._queue.count,
+        )
+
+    def has_warm(self, function: Function) -> bool:
+        """True if a call that is made now, before anything else happens, is handed to a worker at once."""
+        line = self._lines.get(function.name)
+        return (
+            line is not None
+            and line.function is function
+            and not self._queue.count
+            and self._pool.can_take(line)
+        )
+
+    def openings(self, function: Function) -> LocalCapacity:
+        pool, waiting = self._pool, self._queue.count
+        memory = pool.memory_total - pool.memory_used + pool.memory_idle
+        cpu = pool.cpu_total - pool.cpu_used
+        line = self._lines.get(function.name)
+        warm = len(line.idle) if line is not None else 0
+        if waiting > pool.starting and not warm:
+            # Whoever waits without a worker on its way may yet take room; like this one, for want of better.
+            memory -= (waiting - pool.starting) * function.memory
+            cpu -= (waiting - pool.starting) * (function.cpu or 0)
+        seats = len(line.open) if line is not None else 0
+        return LocalCapacity(max(0, memory), max(0, cpu) / 1000, waiting, warm, seats)
+
+    def code_in_use(self) -> set[Digest]:
+        """The code of every worker, from before it starts until it is gone."""
+        return {slot.function.code for slot in self._pool.slots if slot.function.code is not None}
+
+    def _gauges(self) -> dict[str, float]:
+        pool = self._pool
+        return {
+            "queue_length": self._queue.count,
+            "workers": len(pool.slots),
+            "idle_workers": len(pool.idle),
+            "memory_used_megabytes": pool.memory_used,
+            "cpus_used": pool.cpu_used / 1000,
+        }
+
+    async def run(self) -> None:
+        """End workers that were idle for too long, for ever."""
+        keep_s = self._settings.keep_alive_s
+        while True:
+            now = self._monotonic()
+            self._pool.expire(now - keep_s)
+            # Whatever becomes idle while this sleeps expires later than the first that is idle now.
+            first = next(iter(self._pool.idle), None)
+            await asyncio.sleep(keep_s if first is None else first.idle_since + keep_s - now)
+
+    async def close(self) -> None:
+        """Take no more calls and end all workers; may be repeated."""
+        if not self._dispatcher.is_closed:
+            self._counts.close()
+        await self._dispatcher.close()
+
+
+def _count(line: FunctionWorkers, outcome: str) -> None:
+    line.failed[outcome] = line.failed.get(outcome, 0) + 1

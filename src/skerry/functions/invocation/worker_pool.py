@@ -1,0 +1,361 @@
+"""Workers and the room they take: taken, put back, started, evicted and ended, with exact books.
+
+A worker's memory counts from before it is started until nothing of it is left; its cpu while it starts, has
+calls in it, or ends with calls in it. What is wanted is decided elsewhere
+(`skerry.functions.invocation.dispatcher`); here it is only made sure that it is possible, and never more than
+the limits at any moment. Every change of the books happens without an await between check and change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from skerry.functions.invocation.estimates import MovingAverage
+from skerry.functions.ports import FunctionWorker, WorkerHost
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.calls import CodeLoadError
+from skerry.model.functions import Function
+
+log = structlog.get_logger(__name__)
+
+
+class FunctionWorkers:
+    """One function as the pool knows it: its workers, and how its calls went."""
+
+    __slots__ = (
+        "code",
+        "cold",
+        "crowded_since",
+        "failed",
+        "function",
+        "idle",
+        "init",
+        "moved_at",
+        "name",
+        "open",
+        "rests_until",
+        "run",
+        "run_total_s",
+        "slots",
+        "starting",
+        "succeeded",
+        "timeout_s",
+        "trouble",
+        "waiting",
+        "workers",
+    )
+
+    def __init__(self, function: Function, code: Callable[[Function], Path | None], timeout_s: float) -> None:
+        self.name = function.name
+        self.function = function
+        self.code = code
+        self.timeout_s = timeout_s
+        self.slots: set[WorkerSlot] = set()  # all that are not gone, of any version
+        self.idle: dict[WorkerSlot, None] = {}  # the last one is the latest used
+        self.open: dict[WorkerSlot, None] = {}  # with calls in them, and a place for one more
+        self.workers = 0  # that take calls, or will as soon as they have started
+        self.starting = 0
+        self.waiting = 0
+        self.init = MovingAverage()
+        self.run = MovingAverage()
+        self.moved_at = 0.0  # when a call last began, or a worker came
+        self.crowded_since = 0.0  # when calls began to wait, or a worker came
+        self.rests_until = 0.0  # after a start that failed
+        self.trouble = ""  # why the last start failed
+        self.succeeded = 0
+        self.failed: dict[str, int] = {}
+        self.cold = 0
+        self.run_total_s = 0.0
+
+
+class WorkerSlot:
+    """One worker with its room, from before it starts until it is gone."""
+
+    __slots__ = (
+        "busy",
+        "cpu",
+        "error",
+        "function",
+        "idle_since",
+        "is_ending",
+        "is_fresh",
+        "is_open",
+        "is_started",
+        "line",
+        "memory",
+        "seats",
+        "task",
+        "worker",
+    )
+
+    worker: FunctionWorker  # once it has started
+    task: asyncio.Task[FunctionWorker] | asyncio.Task[None]  # that starts it, then that ends it
+
+    def __init__(self, line: FunctionWorkers, *, is_fresh: bool) -> None:
+        function = line.function
+        self.line = line
+        self.function = function
+        self.memory = int(function.memory)
+        self.cpu = int(function.cpu or 0)
+        self.seats = function.max_concurrency
+        self.busy = 1  # calls in it; its start counts as one
+        self.is_open = True  # False: no further call is handed to it
+        self.is_started = False
+        self.is_ending = False
+        self.is_fresh = is_fresh  # started for a call, which has not come to it yet
+        self.idle_since = 0.0
+        self.error: Exception | None = None  # why it could not be started
+
+
+class WorkerPool:
+    """All workers of a node. The three callables are told what has changed, after the books are right."""
+
+    def __init__(
+        self,
+        host: WorkerHost,
+        clock: Clock,
+        *,
+        memory_mb: int,
+        cpus: float,
+        on_ready: Callable[[WorkerSlot], None],
+        on_failed: Callable[[WorkerSlot, Exception], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._clock = clock
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._on_room = on_room
+        self.memory_total = memory_mb
+        self.cpu_total = round(cpus * 1000)
+        self.memory_used = 0
+        self.memory_idle = 0  # of what is used, what could be had back
+        self.memory_ending = 0  # of what is used, what is on its way back
+        self.cpu_used = 0
+        self.starting = 0
+        self.slots: set[WorkerSlot] = set()
+        self.idle: OrderedDict[WorkerSlot, None] = OrderedDict()  # the first one is the least recently used
+        self._changes: list[asyncio.Future[None]] = []
+
+    # A call and its worker
+
+    def take(self, line: FunctionWorkers) -> WorkerSlot | None:
+        """A worker for one more call, which is counted in it; None if no worker can take one now."""
+        while line.open:
+            slot = next(reversed(line.open))
+            if not slot.worker.is_alive:  # it ended this very moment
+                self.retire(slot)
+                continue
+            slot.busy += 1
+            if slot.busy == slot.seats:
+                del line.open[slot]
+            return slot
+        while line.idle:
+            slot = next(reversed(line.idle))
+            if not slot.worker.is_alive:
+                self.retire(slot)
+                continue
+            if self.cpu_used + slot.cpu > self.cpu_total:
+                return None
+            del line.idle[slot]
+            del self.idle[slot]
+            self.memory_idle -= slot.memory
+            self.cpu_used += slot.cpu
+            slot.busy = 1
+            if slot.seats > 1:
+                line.open[slot] = None
+            return slot
+        return None
+
+    def can_take(self, line: FunctionWorkers) -> bool:
+        """True if `take` would have a worker; nothing is changed."""
+        if line.open:
+            return next(reversed(line.open)).worker.is_alive
+        if line.idle:
+            slot = next(reversed(line.idle))
+            return slot.worker.is_alive and self.cpu_used + slot.cpu <= self.cpu_total
+        return False
+
+    def leave(self, slot: WorkerSlot, now: float) -> None:
+        """A call in this worker is over."""
+        slot.busy -= 1
+        line = slot.line
+        if slot.is_open:
+            if not slot.busy:
+                if slot.seats > 1:
+                    line.open.pop(slot, None)
+                self.cpu_used -= slot.cpu
+                self.memory_idle += slot.memory
+                slot.idle_since = now
+                line.idle[slot] = None
+                self.idle[slot] = None
+            elif slot.busy == slot.seats - 1:
+                line.open[slot] = None
+        elif not slot.busy:
+            self._end(slot)
+
+    # Beginning
+
+    def could_ever_fit(self, function: Function) -> bool:
+        return function.memory <= self.memory_total and (function.cpu or 0) <= self.cpu_total
+
+    def has_cpu(self, function: Function) -> bool:
+        return self.cpu_used + (function.cpu or 0) <= self.cpu_total
+
+    def fits(self, function: Function, *, beside: int = 0) -> bool:
+        """True if a worker of it may be started at once, with `beside` MB left for others."""
+        return self.memory_used + beside + function.memory <= self.memory_total and self.has_cpu(function)
+
+    def start(self, line: FunctionWorkers, *, is_fresh: bool) -> WorkerSlot:
+        """Begin to start a worker; there must be room for it."""
+        assert self.fits(line.function), "whoever starts a worker has looked whether it fits"
+        begin = self._host.spawn(line.function, line.code(line.function))
+        slot = WorkerSlot(line, is_fresh=is_fresh)
+        self.memory_used += slot.memory
+        self.cpu_used += slot.cpu
+        self.starting += 1
+        line.starting += 1
+        line.workers += 1
+        line.slots.add(slot)
+        self.slots.add(slot)
+        slot.task = asyncio.get_running_loop().create_task(begin)
+        slot.task.add_done_callback(partial(self._started, slot))
+        return slot
+
+    def _started(self, slot: WorkerSlot, start: asyncio.Task[FunctionWorker]) -> None:
+        line = slot.line
+        self.starting -= 1
+        line.starting -= 1
+        error = asyncio.CancelledError() if start.cancelled() else start.exception()
+        if error is None:
+            self._welcome(slot, start.result())
+        else:
+            if slot.is_open:  # else it was given up, and nobody asks why
+                slot.error = (
+                    error if isinstance(error, Exception) else errors.Unavailable("it was interrupted")
+                )
+            self._forget(slot)
+        if slot.error is not None:
+            self._on_failed(slot, slot.error)
+        elif slot.is_open:
+            self._on_ready(slot)
+        else:
+            self._on_room()
+        self._tell()
+
+    def _welcome(self, slot: WorkerSlot, worker: FunctionWorker) -> None:
+        slot.worker = worker
+        slot.is_started = True
+        now = self._clock.monotonic()
+        slot.line.moved_at = slot.line.crowded_since = now
+        if slot.is_open:
+            slot.line.init.add(worker.init_s)
+            worker.on_end(partial(self.retire, slot))
+            if not worker.is_alive:
+                slot.error = CodeLoadError("the worker ended as soon as it had loaded the function")
+                self.retire(slot)
+        self.leave(slot, now)
+
+    # Ending
+
+    def make_room(self, memory: int, *, spare: FunctionWorkers | None = None) -> bool:
+        """End idle workers, the least recently used first, until `memory` is free or on its way to be.
+
+        False, and nothing is ended, if all of them together would not do. Those of `spare` are kept.
+        """
+        short = memory - (self.memory_total - self.memory_used) - self.memory_ending
+        kept = sum(slot.memory for slot in spare.idle) if spare is not None else 0
+        if short > self.memory_idle - kept:
+            return False
+        if short <= 0:
+            return True
+        victims = []
+        for slot in self.idle:
+            if slot.line is not spare:
+                victims.append(slot)
+                short -= slot.memory
+                if short <= 0:
+                    break
+        for slot in victims:
+            self.retire(slot)
+        return True
+
+    def expire(self, before: float) -> None:
+        """End the workers that have been idle since `before` or longer."""
+        while self.idle:
+            slot = next(iter(self.idle))
+            if slot.idle_since > before:
+                return
+            self.retire(slot)
+
+    def retire(self, slot: WorkerSlot) -> None:
+        """Hand it no further call, and end it when the calls in it have ended."""
+        if not slot.is_open:
+            return
+        slot.is_open = False
+        line = slot.line
+        line.workers -= 1
+        line.open.pop(slot, None)
+        if slot in self.idle:
+            del self.idle[slot]
+            del line.idle[slot]
+            self.memory_idle -= slot.memory
+            slot.cpu = 0  # an idle worker has given it back already
+            self._end(slot)
+        elif not slot.is_started:
+            slot.task.cancel()
+
+    def _end(self, slot: WorkerSlot) -> None:
+        if slot.is_ending:
+            return
+        slot.is_ending = True
+        self.memory_ending += slot.memory
+        slot.task = asyncio.get_running_loop().create_task(slot.worker.close())
+        slot.task.add_done_callback(partial(self._ended, slot))
+
+    def _ended(self, slot: WorkerSlot, end: asyncio.Task[None]) -> None:
+        if not end.cancelled() and (error := end.exception()) is not None:
+            # What is left of it is bounded by the kernel; books that are never balanced would be worse.
+            log.error("worker.close_failed", worker=slot.worker.id, error=repr(error), exc_info=error)
+        self.memory_ending -= slot.memory
+        self._forget(slot)
+        self._on_room()
+        self._tell()
+
+    def _forget(self, slot: WorkerSlot) -> None:
+        """Nothing of it is left: its room is free."""
+        if slot.is_open:
+            slot.is_open = False
+            slot.line.workers -= 1
+        self.memory_used -= slot.memory
+        self.cpu_used -= slot.cpu
+        slot.line.slots.discard(slot)
+        self.slots.discard(slot)
+
+    def _tell(self) -> None:
+        changes, self._changes = self._changes, []
+        for change in changes:
+            if not change.done():
+                change.set_result(None)
+
+    async def change(self) -> None:
+        """Wait until a worker has started, failed to, or is gone."""
+        future = asyncio.get_running_loop().create_future()
+        self._changes.append(future)
+        await future
+
+    async def close(self) -> None:
+        """End all workers with the calls in them; returns when nothing of them is left."""
+        for slot in list(self.slots):
+            self.retire(slot)
+            if slot.is_started:
+                self._end(slot)
+        while self.slots:
+            await self.change()

@@ -1,0 +1,92 @@
+"""What the pool needs from whoever really runs workers, and from whoever knows the functions.
+
+`skerry.node.workers` is the real `WorkerHost`; tests bring one that runs nothing. The pool decides when a
+worker is started, what it is handed and when it ends; a host decides nothing and counts no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from skerry.model.calls import CallResult
+from skerry.model.functions import Function
+
+
+class FunctionWorker(Protocol):
+    """One process that has a function loaded and takes calls of it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def init_s(self) -> float:
+        """How long it took from the order to start it until it was ready for a call."""
+        ...
+
+    @property
+    def runtime(self) -> str:
+        """What really runs, for people: `Python 3.11.2`."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """False from the moment it is known that no further call would be answered."""
+        ...
+
+    async def call(self, params: bytes, *, wants_output: bool, within_s: float) -> CallResult:
+        """Run the handler once; never more than `max_concurrency` of these at once.
+
+        After `within_s` the answer is one with `CallFailure.TIMEOUT`. Raises `WorkerExited` as soon as the
+        worker has ended, with the cause. If the caller is cancelled, this ends at once. After a time-out or a
+        cancellation the handler may still run: the pool hands the worker no further call, lets the others in
+        it end, and closes it.
+        """
+        ...
+
+    def on_end(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called from the event loop, once, when the worker has ended without `close`.
+
+        If it already has, `tell` is called all the same. The worker still has to be closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End it, with whatever runs in it; returns when nothing of it is left. May be repeated.
+
+        Calls that are in it raise `WorkerExited`.
+        """
+        ...
+
+
+class WorkerHost(Protocol):
+    """Starts workers."""
+
+    async def spawn(self, function: Function, code: Path | None) -> FunctionWorker:
+        """A worker that has loaded `function` from the folder `code`.
+
+        Raises `CodeLoadError` if the function is to blame, `ResourcesExhausted` or `Unavailable` if not.
+        Nothing is left behind if this fails or is cancelled.
+        """
+        ...
+
+    async def prepare(self, function: Function, *, force: bool) -> None:
+        """Fetch what a start would need, such as an image; with `force`, look for a newer one."""
+        ...
+
+    def describe(self, runtime_kind: str) -> str:
+        """What runs for functions of this kind: `Python 3.11.2`."""
+        ...
+
+
+class FunctionLookup(Protocol):
+    """Which functions there are, from memory."""
+
+    def get(self, name: str) -> Function | None:
+        """The function of that name; the same object until it is updated."""
+        ...
+
+    def code_folder(self, function: Function) -> Path | None:
+        """Where its code lies unpacked; None if it brings an image instead."""
+        ...

@@ -1,0 +1,1 @@
+"""Registered functions and their code."""

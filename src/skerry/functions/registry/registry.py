@@ -1,0 +1,398 @@
+"""The registry of functions: what is registered is in the store, and its code is on this node's disk.
+
+A function is the key `function/<name>`: `Hello` and `hello` are two. Earlier versions had names in lower case
+in the key, and such records are moved when the registry is opened. Code is unpacked and on disk before the
+store names it (`skerry.functions.registry.code_store`), so no registered function is without its code; what
+the store does not name is garbage. Reads are of memory. Neither runs nor knows workers: who does tells which
+code they still use, and checks a function before it is registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from skerry.functions.registry import runtimes
+from skerry.functions.registry.code_store import CodeStore, digest_of
+from skerry.kit import json_codec, tasks
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.containers import NetworkMode
+from skerry.model.functions import Function
+from skerry.model.ids import Digest, FunctionName
+from skerry.model.images import ImageAccess, grant_access
+from skerry.model.resources import Megabytes, Millicores, Resources
+from skerry.model.settings import FunctionSettings
+from skerry.store.protocol import ABSENT, Delete, Entry, Expect, Op, Put, Store
+from skerry.store.tables.cache import PrefixCache, RecordChange
+
+log = structlog.get_logger(__name__)
+
+PREFIX: Final = "function/"
+MAX_RECORD: Final = 256 * 1024
+_COLLECT_EVERY_S: Final = 10.0
+
+
+class NewFunction(msgspec.Struct, frozen=True):
+    """What somebody wants to register; `code` is the archive as it came."""
+
+    name: str
+    runtime: str
+    memory: int  # MB of each worker
+    cpu: Millicores | None = None  # of each worker; None: no cap
+    max_concurrency: int = 1
+    handler: str = ""
+    code: bytes = b""
+    image: str = ""
+    environment: tuple[str, ...] = ()
+    network: NetworkMode = NetworkMode.BRIDGE
+    timeout_s: float | None = None
+    is_idempotent: bool = False
+    policy: str = ""
+    signature: str = ""
+    giver: ImageAccess = ImageAccess.REGISTRIES  # what references of who registers it may lead to
+
+
+class FunctionEventWriter(Protocol):
+    """The operation that writes an event, for the transaction of the change it tells of."""
+
+    def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put: ...
+
+
+# Loads a function once before it is registered, such as `Invoker.validate`; raises what the caller shall see.
+CheckFunction = Callable[[Function, Path | None], Awaitable[object]]
+
+
+RegistryCallback = Callable[[FunctionName, Function | None], None]
+
+
+class _Held(NamedTuple):
+    """A function as the store holds it."""
+
+    value: Function
+    revision: int
+
+
+class FunctionRegistry:
+    """`await FunctionRegistry.open(...)`, then `run` for ever; `ready` waits until there is something to
+    read."""
+
+    def __init__(
+        self,
+        store: Store,
+        code: CodeStore,
+        clock: Clock,
+        settings: FunctionSettings,
+        events: FunctionEventWriter,
+        *,
+        most: Callable[[], Resources],
+        check_policy: Callable[[str], object],
+        reached: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self.code = code
+        self._clock = clock
+        self._settings = settings
+        self._events = events
+        self._most = most
+        self._check_policy = check_policy
+        self._reached = reached
+        self._view = PrefixCache(store, PREFIX, _read, changed=self._moved)
+        self._by_key: dict[str, Function] = {}  # by name: all that a call needs to look at
+        self._arriving = 0
+        self._listeners: list[RegistryCallback] = []
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        folder: Path,
+        clock: Clock,
+        settings: FunctionSettings,
+        events: FunctionEventWriter,
+        *,
+        most: Callable[[], Resources],
+        check_policy: Callable[[str], object],
+        reached: Callable[[str], None] = lambda step: None,
+    ) -> FunctionRegistry:
+        """The registry with its code in `folder`; what a crash left there is removed.
+
+        `most` is what the workers of one node may have together, of the largest that there is now: a function
+        that asks for more is refused. `check_policy` raises `Invalid` for a name that no policy has.
+        `reached` is told each step that is done, so that tests can end the process there.
+        """
+        page = await store.range(PREFIX)
+        for entry in page.entries:
+            await _move_to_own_key(store, entry)
+        named = {function.code for function, _ in map(_read, page.entries) if function.code is not None}
+        code = CodeStore(folder, settings, reached)
+        await tasks.run_to_completion(asyncio.to_thread(code.load, named))
+        return cls(
+            store,
+            code,
+            clock,
+            settings,
+            events,
+            most=most,
+            check_policy=check_policy,
+            reached=reached,
+        )
+
+    async def run(self, in_use: Callable[[], Collection[Digest]]) -> None:
+        """Follow the store and remove code that is neither registered nor `in_use`, for ever.
+
+        `in_use` names the code of every worker that is alive, is being made, or is about to be.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._view.run())
+            await self.ready()
+            while True:
+                await self.collect(in_use())
+                await asyncio.sleep(_COLLECT_EVERY_S)
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    async def caught_up(self) -> None:
+        """Wait until memory is no older than this call."""
+        await self._view.reached(await self._store.revision())
+
+    def listen(self, changed: RegistryCallback) -> None:
+        """Call `changed` whenever a function is another, or gone."""
+        self._listeners.append(changed)
+
+    async def collect(self, in_use: Collection[Digest]) -> None:
+        """Remove the code that nobody needs; `run` does it from time to time."""
+        if removed := await self.code.collect(in_use):
+            log.info("code.collected", count=removed)
+
+    async def create(self, new: NewFunction, *, actor: str, check: CheckFunction | None = None) -> Function:
+        """Register it, durably. Raises `AlreadyExists`, `NotFound` for the runtime, `Unprocessable`, ..."""
+        if self.get(new.name) is not None:
+            raise _taken(new.name)
+        return await self._register(new, None, actor, check)
+
+    async def update(self, new: NewFunction, *, actor: str, check: CheckFunction | None = None) -> Function:
+        """The next version of it, or the first if there is none."""
+        before = await self._look_up(new.name)
+        while True:
+            try:
+                return await self._register(new, before, actor, check)
+            except (errors.Conflict, errors.AlreadyExists):
+                before = await self._look_up(new.name)  # somebody was quicker; theirs is the one to follow
+
+    async def delete(self, name: str, *, actor: str) -> Function:
+        """Forget it; what it was. Raises `NotFound`. Its code goes when no worker uses it."""
+        while True:
+            before = await self._look_up(name)
+            if before is None:
+                raise errors.NotFound("Unknown function.")
+            function, key = before.value, _key(name)
+            told = self._events.put("function.deleted", key, actor=actor, name=function.name)
+            try:
+                await self._commit([Delete(key), told], [Expect(key, before.revision)])
+            except errors.Conflict:
+                continue
+            return function
+
+    def get(self, name: str) -> Function | None:
+        """From memory."""
+        return self._by_key.get(name)
+
+    def all(self) -> list[Function]:
+        """All, in the order of their names."""
+        return [held.value for _, held in self._view.items()]
+
+    def names(self) -> list[str]:
+        """All, in order."""
+        return [held.value.name for _, held in self._view.items()]
+
+    def code_folder(self, function: Function) -> Path | None:
+        """Where its code is unpacked; None if it has none, or none on this node."""
+        return None if function.code is None else self.code.folder(function.code)
+
+    async def archive(self, digest: Digest) -> bytes:
+        """The code as it came. Raises `NotFound` if it is not on this node."""
+        return await self.code.archive(digest)
+
+    async def catch_up(self, name: str, version: int) -> None:
+        """Somebody knows this version: wait until we know what is in the store. Raises `Unavailable`."""
+        log.info("functions.behind", function=name, version=version)
+        await self.caught_up()
+
+    async def _register(
+        self, new: NewFunction, before: _Held | None, actor: str, check: CheckFunction | None
+    ) -> Function:
+        self._check(new)
+        function = await self._build(new, before)
+        key = _key(function.name)
+        record = json_codec.encode(function)
+        if len(record) > MAX_RECORD:
+            raise errors.TooLarge(
+                f"a function takes at most {MAX_RECORD // 1024} KiB; shorten its environment or its signature"
+            )
+        kind = "function.created" if before is None else "function.updated"
+        with self._counting(before is None):
+            async with self._keeping(new, function) as folder:
+                if check is not None:
+                    await check(function, folder)
+                self._reached("function.checked")
+                told = self._events.put(
+                    kind, key, actor=actor, name=function.name, version=str(function.version)
+                )
+                expect = Expect(key, ABSENT if before is None else before.revision)
+                try:
+                    await self._commit([Put(key, record), told], [expect])
+                except errors.Conflict:
+                    if before is None:
+                        raise _taken(new.name) from None
+                    raise
+                except errors.Unavailable:
+                    # It may be registered all the same, and then it needs its code. The next start will see.
+                    if function.code is not None:
+                        self.code.hold(function.code)
+                    raise
+                self._reached("function.registered")
+        return function
+
+    def _check(self, new: NewFunction) -> None:
+        """Raise for what can be seen at once, in the order in which Serverledge looks."""
+        runtime = runtimes.find(new.runtime)
+        if new.memory < 1:
+            raise errors.Unprocessable("Invalid memory limit")
+        most = self._most()
+        if not most.memory:
+            raise errors.Unavailable(
+                "no node of this cloud runs functions so far; join one that can (`skerry node --join`)"
+            )
+        if new.memory > most.memory:
+            raise errors.Unprocessable(
+                f"{new.memory} MB can never be had: all workers together have {most.memory} MB "
+                "(functions.memory_mb); ask for less"
+            )
+        if new.cpu is not None and new.cpu > most.cpu:
+            raise errors.Unprocessable(
+                f"{new.cpu / 1000:g} cores can never be had: all workers together have {most.cpu / 1000:g} "
+                "(functions.cpus); ask for less"
+            )
+        runtime.check_handler(new.handler)
+        self.code.check(new.code)
+        if new.policy:
+            self._check_policy(new.policy)
+
+    async def _build(self, new: NewFunction, before: _Held | None) -> Function:
+        digest = await tasks.run_to_completion(asyncio.to_thread(digest_of, new.code)) if new.code else None
+        now = self._clock.now()
+        access = (
+            grant_access(new.image, new.giver)
+            if before is None
+            else grant_access(
+                new.image,
+                new.giver,
+                before=before.value.image,
+                access_before=before.value.image_access,
+            )
+        )
+        return Function(
+            name=FunctionName(new.name) if before is None else before.value.name,
+            runtime=new.runtime,
+            memory=Megabytes(new.memory),
+            created_at=now if before is None else before.value.created_at,
+            cpu=new.cpu,
+            max_concurrency=new.max_concurrency,
+            handler=new.handler,
+            code=digest,
+            image=new.image,
+            environment=new.environment,
+            network=new.network,
+            timeout_s=new.timeout_s,
+            updated_at=now,
+            is_idempotent=new.is_idempotent,
+            policy=new.policy,
+            signature=new.signature,
+            image_access=access,
+            version=1 if before is None else before.value.version + 1,
+        )
+
+    @contextlib.contextmanager
+    def _counting(self, is_new: bool) -> Iterator[None]:
+        """Refuse one function too many, also if many are on their way at once."""
+        if is_new and len(self._by_key) + self._arriving >= self._settings.max_functions:
+            raise errors.TooLarge(
+                f"{self._settings.max_functions} functions are registered and no more are taken; "
+                "delete some, or raise functions.max_functions"
+            )
+        self._arriving += is_new
+        try:
+            yield
+        finally:
+            self._arriving -= is_new
+
+    @contextlib.asynccontextmanager
+    async def _keeping(self, new: NewFunction, function: Function) -> AsyncIterator[Path | None]:
+        if function.code is None:
+            yield None
+            return
+        async with self.code.keeping(new.code, function.code) as folder:
+            yield folder
+
+    async def _look_up(self, name: str) -> _Held | None:
+        """In the store itself: memory may be a moment behind."""
+        try:
+            entry = await self._store.get(_key(name))
+        except (errors.Invalid, errors.TooLarge):
+            return None  # no name that anything could have
+        return None if entry is None else _read(entry)
+
+    async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        """Durable, and in memory. Goes on if the caller is cancelled: what it holds is needed until then."""
+        await tasks.run_to_completion(self._commit_and_see(ops, expect))
+
+    async def _commit_and_see(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        await self._view.seen(await self._store.commit(ops, expect))
+
+    def _moved(self, moves: Sequence[RecordChange[_Held]]) -> None:
+        for key, before, after in moves:
+            # In this order: code that stays is at no moment without a name.
+            if after is None:
+                self._by_key.pop(key.removeprefix(PREFIX), None)
+            else:
+                self._by_key[key.removeprefix(PREFIX)] = after.value
+                if after.value.code is not None:
+                    self.code.name(after.value.code)
+            if before is not None and before.value.code is not None:
+                self.code.unname(before.value.code)
+        for key, _, after in moves:
+            name = FunctionName(key.removeprefix(PREFIX))
+            for changed in self._listeners:
+                changed(name, None if after is None else after.value)
+
+
+def _key(name: str) -> str:
+    return PREFIX + name
+
+
+async def _move_to_own_key(store: Store, entry: Entry) -> None:
+    own = _key(_read(entry).value.name)
+    if own == entry.key:
+        return
+    with contextlib.suppress(errors.Conflict):  # another server was quicker, or there is one of that name
+        await store.commit(
+            [Delete(entry.key), Put(own, entry.value)],
+            [Expect(entry.key, entry.revision), Expect(own, ABSENT)],
+        )
+        log.info("function.moved", key=entry.key, to=own)
+
+
+def _read(entry: Entry) -> _Held:
+    return _Held(json_codec.decode(entry.value, Function), entry.revision)
+
+
+def _taken(name: str) -> errors.AlreadyExists:
+    return errors.AlreadyExists(f"function {name!r} exists; update it, or choose another name")

@@ -1,0 +1,1 @@
+"""The buying side: peers, quotes, purchases, borrowed contracts."""

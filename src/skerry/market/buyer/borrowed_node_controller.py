@@ -1,0 +1,214 @@
+"""Borrowed contracts kept alive: on the server that leads, each has its door open and does what is decided.
+
+What is to be done is `skerry.market.buyer.node_decisions`, on the record and on what was seen; here it is
+seen and done. Everything is looked at again every moment, so nothing hangs on a message that was missed, and
+a server that takes over begins where the last one was. One that no longer leads lets go of every door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer import node_decisions
+from skerry.market.buyer.borrowed_node_session import (
+    BorrowedContractClient,
+    BorrowedNodeConversation,
+    BorrowedNodeSession,
+)
+from skerry.market.buyer.contract_table import BorrowedContractRecord, BorrowedContractTable
+from skerry.market.buyer.node_decisions import BorrowedNodePlan, ObservedBorrowedNode
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.quotes import MarketPeer
+from skerry.model import errors
+from skerry.model.ids import ContractId, NodeId
+from skerry.model.market_settings import MarketSettings
+from skerry.model.nodes import Node
+from skerry.model.statuses import NodeStatus
+from skerry.store.fencing import LeadershipLost
+from skerry.store.protocol import Expect
+
+log = structlog.get_logger(__name__)
+
+ACTOR: Final = "market"
+_LOOK_S: Final = 1.0
+_PAUSE_S: Final = 0.05  # between two looks: providers are strangers, and may have news without end
+# Answers to a release that mean that there is nothing to give back any more.
+_OVER: Final = (errors.NotFound, errors.Expired, errors.Conflict)
+
+
+class BorrowedNodeController:
+    """`run` while this server leads."""
+
+    def __init__(
+        self,
+        loans: BorrowedContractTable,
+        peers: MarketPeerTable,
+        landlords: Callable[[MarketPeer], BorrowedContractClient],
+        sessions: NodeSessions,
+        nodes: NodeRegistry,
+        clock: Clock,
+        settings: MarketSettings,
+        *,
+        converse: BorrowedNodeConversation,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._loans = loans
+        self._peers = peers
+        self._landlords = landlords
+        self._sessions = sessions
+        self._nodes = nodes
+        self._clock = clock
+        self._settings = settings
+        self._converse = converse
+        self._backoff = backoff or Backoff(first_s=0.5, cap_s=15.0)
+        self._doors: dict[ContractId, tuple[BorrowedNodeSession, asyncio.Future[None]]] = {}
+        self._telling: dict[ContractId, asyncio.Future[None]] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self, fence: Expect) -> None:
+        """Look, and look again when something has moved or a moment has passed."""
+        try:
+            while True:
+                self._wake.clear()
+                moved = self._loans.moved
+                await self.tend(fence)
+                await asyncio.sleep(_PAUSE_S)
+                waits = [asyncio.ensure_future(event.wait()) for event in (self._wake, moved)]
+                try:
+                    await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await cancel_and_wait(waits)
+        finally:
+            await self.let_go()
+
+    async def tend(self, fence: Expect | None = None) -> None:
+        """One look at every contract. Happens by itself; a test with its own clock calls it."""
+        for loan in self._loans.all():
+            try:
+                await self._tend(loan, fence)
+            except errors.SkerryError as error:
+                log.warning("contract.not-tended", contract=loan.borrowed.id, error=error.message)
+        await self._loans.trim(self._settings.keep_ended, fence=fence)
+
+    async def _tend(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
+        id, node = loan.borrowed.id, self._node(loan)
+        seen, now = self._seen(loan, node), self._clock.now()
+        if loan.is_done and node is None:
+            return
+        plan = self._decided(loan, seen, now)
+        if plan.is_reopened and node is not None:
+            # Before it is written, or nobody would do it.
+            await self._nodes.uncordon(node.id, actor=ACTOR, fence=fence)
+        if plan.loan != loan:
+            written = await self._loans.change(
+                id, lambda current: self._decided(current, seen, now).loan, actor=ACTOR, fence=fence
+            )
+            plan = self._decided(written, seen, now)
+        await self._act(plan, node, fence)
+
+    async def _act(self, plan: BorrowedNodePlan, node: Node | None, fence: Expect | None) -> None:
+        id = plan.loan.borrowed.id
+        if plan.wants_door:
+            self._open(plan.loan)
+        else:
+            await self._close(id)  # first: a node that is in session registers again
+        if plan.drain_by is not None and node is not None and node.drain_by != plan.drain_by:
+            await self._nodes.drain(node.id, actor=ACTOR, by=plan.drain_by, fence=fence)
+        if plan.unregisters and node is not None:
+            with suppress(errors.NotFound):
+                await self._nodes.unregister(node.id, actor=ACTOR, force=True, fence=fence)
+        if plan.releases:
+            self._tell(plan.loan, fence)
+        elif (telling := self._telling.pop(id, None)) is not None:
+            await cancel_and_wait([telling])
+
+    def _decided(
+        self, loan: BorrowedContractRecord, seen: ObservedBorrowedNode, now: float
+    ) -> BorrowedNodePlan:
+        return node_decisions.decide(loan, seen, self._settings, now)
+
+    def _seen(self, loan: BorrowedContractRecord, node: Node | None) -> ObservedBorrowedNode:
+        door = self._doors.get(loan.borrowed.id)
+        doorman = None if door is None else door[0]
+        return ObservedBorrowedNode(
+            is_heard=doorman is not None and doorman.is_heard,
+            is_registered=node is not None,
+            is_drained=node is not None and node.status is NodeStatus.DRAINED,
+            silent_s=0.0 if doorman is None else doorman.silent_s,
+            standing=None if doorman is None else doorman.standing,
+            trouble="" if doorman is None else doorman.trouble,
+        )
+
+    def _node(self, loan: BorrowedContractRecord) -> Node | None:
+        node: NodeId = loan.borrowed.node
+        return None if self._nodes.standing(node) is None else self._nodes.get(node)
+
+    # Doors
+
+    def _open(self, loan: BorrowedContractRecord) -> None:
+        id = loan.borrowed.id
+        if id not in self._doors:
+            doorman = BorrowedNodeSession(
+                loan,
+                lambda: self._landlord(loan),
+                self._sessions,
+                self._clock,
+                converse=self._converse,
+                changed=self._wake.set,
+                backoff=self._backoff,
+            )
+            self._doors[id] = (doorman, asyncio.ensure_future(doorman.run()))
+        elif (task := self._doors[id][1]).done():
+            del self._doors[id]
+            task.result()  # a fault of ours, for whoever keeps us going to tell
+
+    async def _close(self, id: ContractId) -> None:
+        if (door := self._doors.pop(id, None)) is not None:
+            await cancel_and_wait([door[1]])
+
+    def _landlord(self, loan: BorrowedContractRecord) -> BorrowedContractClient:
+        return self._landlords(self._peers.get(loan.borrowed.peer))
+
+    async def let_go(self) -> None:
+        """Close every door; somebody else opens them."""
+        tasks = [task for _, task in self._doors.values()] + list(self._telling.values())
+        self._doors.clear()
+        self._telling.clear()
+        await cancel_and_wait(tasks)
+
+    # Giving back
+
+    def _tell(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
+        telling = self._telling.get(loan.borrowed.id)
+        if telling is None or telling.done():
+            self._telling[loan.borrowed.id] = asyncio.ensure_future(self._release(loan, fence))
+
+    async def _release(self, loan: BorrowedContractRecord, fence: Expect | None) -> None:
+        """Tell the provider, until it knows; whoever calls gives it up at the contract's end."""
+        failures = 0
+        while True:
+            try:
+                await self._landlord(loan).release(loan.borrowed.id)
+            except _OVER:
+                break
+            except errors.SkerryError as error:
+                log.info("contract.not-released", contract=loan.borrowed.id, error=error.message)
+                await asyncio.sleep(self._backoff.delay(failures))
+                failures += 1
+            else:
+                break
+        with suppress(errors.SkerryError, LeadershipLost):  # else it is told again
+            await self._loans.change(
+                loan.borrowed.id, lambda current: replace(current, is_told=True), actor=ACTOR, fence=fence
+            )

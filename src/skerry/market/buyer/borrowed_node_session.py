@@ -1,0 +1,242 @@
+"""The door of one borrowed contract, kept open: behind it is a node, which is one of ours while it lasts.
+
+`BorrowedNodeSession` dials, again and again, and has the conversation that any node has
+(`skerry.transport.links.nodes.borrowed_session`). What the node says of itself is ours to say: its name, its
+room and its labels are those of the contract, and it takes no calls of functions. It is not told where our
+servers are. Tunnels that its session is asked for are not the node's to dial: they are opened at the
+provider, and joined with whoever waits here. What to do about the contract is decided by others, on what is
+seen here. The provider has `skerry.wire.rear.contract_tunnels`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer.contract_table import BorrowedContractRecord
+from skerry.market.buyer.provider_client import RemoteContract, RemoteContractStatus
+from skerry.model import errors
+from skerry.model.ids import ContractId, HoldId, NodeId
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.resources import Resources
+
+log = structlog.get_logger(__name__)
+
+BORROWED_LABEL: Final = "skerry.borrowed"
+CONTRACT_LABEL: Final = "skerry.contract"
+# The other side is asked for a sign of life after this long without one, and has half of it to answer.
+PING_S: Final = 10.0
+PEER_LOSS_S: Final = PING_S * 1.5
+_TAIL: Final = 6  # of the contract's id, in the node's name
+
+
+class ContractTunnelStream(Protocol):
+    """Our end of a way to a node, or to what is in it."""
+
+    async def receive(self) -> bytes | None: ...
+
+    async def send(self, frame: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def fail(self, error: errors.SkerryError) -> None: ...
+
+
+class BorrowedContractClient(Protocol):
+    """The part of `skerry.wire.rear.client.RearClient` that is needed for what was bought."""
+
+    async def purchase(self, hold: HoldId) -> RemoteContract: ...
+
+    async def standing(self, contract: ContractId) -> RemoteContractStatus: ...
+
+    async def release(self, contract: str) -> None: ...
+
+    def door(
+        self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
+    ) -> AbstractAsyncContextManager[ContractTunnelStream]: ...
+
+    def tunnel(
+        self, contract: ContractId, credential: str, tunnel: TunnelRequest
+    ) -> AbstractAsyncContextManager[ContractTunnelStream]: ...
+
+
+class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
+    """What the node is here, whatever it says that it is: but for its facts, that is what was bought."""
+
+    node: NodeId
+    name: str
+    room: Resources
+    labels: dict[str, str]
+
+
+class BorrowedNodeHooks(NamedTuple):
+    """What a conversation with a borrowed node tells and asks of its session."""
+
+    hear_frame: Callable[[], None]  # something came through the door
+    set_heard: Callable[[bool], None]  # whether the node is in session
+    join: Callable[[TunnelRequest], Awaitable[None]]  # open a tunnel at the provider
+
+
+class BorrowedNodeConversation(Protocol):
+    """A node's session over an open door, until it is over."""
+
+    async def __call__(
+        self, frames: ContractTunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
+    ) -> None: ...
+
+
+class BorrowedNodeSession:
+    """`run` for ever; `changed` is called whenever something else is to be seen here.
+
+    `landlord` is asked for anew whenever the tunnel is dialled, for the way to it may change.
+    """
+
+    def __init__(
+        self,
+        loan: BorrowedContractRecord,
+        landlord: Callable[[], BorrowedContractClient],
+        sessions: NodeSessions,
+        clock: Clock,
+        *,
+        converse: BorrowedNodeConversation,
+        changed: Callable[[], None],
+        backoff: Backoff,
+    ) -> None:
+        self._converse = converse
+        self._borrowed = loan.borrowed
+        self._hold = loan.hold
+        self._landlord = landlord
+        self._sessions = sessions
+        self._clock = clock
+        self._changed = changed
+        self._backoff = backoff
+        self._is_open = False
+        self._heard_at = clock.monotonic()  # a server that begins gives everybody the full time
+        self.standing: RemoteContractStatus | None = None
+        self.trouble = ""  # why the door did not open last time
+        self.is_heard = False  # the node is in session
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was heard of the provider."""
+        return 0.0 if self._is_open else self._clock.monotonic() - self._heard_at
+
+    async def run(self) -> None:
+        """Dial, and again when it is over."""
+        failures = 0
+        while True:
+            began = self._clock.monotonic()
+            await self._try()
+            if self._clock.monotonic() - began >= self._backoff.cap_s:
+                failures = 0
+            await asyncio.sleep(self._backoff.delay(failures))
+            failures += 1
+
+    async def _try(self) -> None:
+        contract, peer = self._borrowed.id, self._borrowed.peer
+        try:
+            landlord = self._landlord()
+            try:
+                await self._visit(landlord)
+            except (errors.Unavailable, errors.TimedOut):
+                raise
+            except errors.SkerryError:
+                await self._ask_why(landlord)
+                raise
+        except errors.SkerryError as error:
+            self.trouble = error.message
+            log.info("door.failed", contract=contract, peer=peer, error=error.message)
+        else:
+            log.info("door.closed", contract=contract, peer=peer)
+
+    async def _ask_why(self, landlord: BorrowedContractClient) -> None:
+        """We were turned away: perhaps the contract is over."""
+        try:
+            self._note(await landlord.standing(self._borrowed.id))
+        except errors.NotFound:
+            self._note(RemoteContractStatus(self._borrowed.ends_at, ended="forgotten"))
+
+    async def _visit(self, landlord: BorrowedContractClient) -> None:
+        # The same answer every time: so what opens the door need not be kept.
+        credential = (await landlord.purchase(self._hold)).credential
+        self._hear()
+        async with landlord.door(self._borrowed.id, credential, self._note) as frames:
+            self._is_open = True
+            try:
+                await self._attend(landlord, credential, frames)
+            finally:
+                self._is_open = False
+                # That nobody was there any more came out late, unless somebody said so.
+                self._heard_at = max(self._heard_at, self._clock.monotonic() - PEER_LOSS_S)
+
+    async def _attend(
+        self, landlord: BorrowedContractClient, credential: str, frames: ContractTunnelStream
+    ) -> None:
+        borrowed = self._borrowed
+        identity = BorrowedNodeIdentity(
+            borrowed.node,
+            f"{borrowed.peer}-{borrowed.id[-_TAIL:]}",
+            borrowed.taken,
+            {BORROWED_LABEL: borrowed.peer, CONTRACT_LABEL: borrowed.id},
+        )
+        hooks = BorrowedNodeHooks(
+            hear_frame=self._hear_frame,
+            set_heard=self._set_heard,
+            join=lambda asked: self._join(landlord, credential, asked),
+        )
+        await self._converse(frames, identity, hooks)
+
+    def _note(self, standing: RemoteContractStatus) -> None:
+        self.standing = standing
+        self._hear()
+
+    def _hear(self) -> None:
+        self._hear_frame()
+        self._changed()
+
+    def _hear_frame(self) -> None:
+        """Something came through the door."""
+        self._heard_at = self._clock.monotonic()
+
+    def _set_heard(self, is_heard: bool) -> None:
+        self.is_heard = is_heard
+        self._changed()
+
+    async def _join(self, landlord: BorrowedContractClient, credential: str, asked: TunnelRequest) -> None:
+        """Open a tunnel at the provider for whoever waits for it here."""
+        with suppress(errors.NotFound):  # who waited has gone
+            async with self._sessions.tunnels.dialled(self._borrowed.node, asked.id) as near:
+                try:
+                    async with landlord.tunnel(self._borrowed.id, credential, asked) as far:
+                        await _pass_on(near, far)
+                except errors.SkerryError as error:
+                    await near.fail(error)
+
+
+async def _pass_on(near: ContractTunnelStream, far: ContractTunnelStream) -> None:
+    """What comes from either side goes to the other, until both have no more or one is gone."""
+    ways = [asyncio.ensure_future(_carry(near, far)), asyncio.ensure_future(_carry(far, near))]
+    try:
+        await asyncio.gather(*ways)
+    finally:
+        await cancel_and_wait(ways)
+
+
+async def _carry(source: ContractTunnelStream, target: ContractTunnelStream) -> None:
+    try:
+        while (frame := await source.receive()) is not None:
+            await target.send(frame)
+    except errors.SkerryError as error:
+        with suppress(errors.SkerryError):
+            await target.fail(error)
+        raise
+    await target.end()

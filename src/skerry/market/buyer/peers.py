@@ -1,0 +1,142 @@
+"""Peers: the clouds that this one buys from, by name, as an operator set them.
+
+Each is one record of the store, `market-peer/NAME`, mirrored in memory, and changed with an event. A peer's
+`cloud` is what everything that it signs is checked against; the URL is only the way to it. Who speaks with a
+peer is `skerry.wire.rear.client`; how it answered last is kept by `skerry.market.buyer.search`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from cryptography import x509
+
+from skerry.kit import json_codec
+from skerry.market.buyer.quotes import MarketPeer
+from skerry.market.events import MarketEventWriter
+from skerry.market.terms import keys
+from skerry.model import errors, ids
+from skerry.model.ids import CloudId
+from skerry.store.protocol import Delete, Entry, Op, Put, Store
+from skerry.store.tables.cache import PrefixCache
+
+PREFIX: Final = "market-peer/"
+MAX_PEERS: Final = 256
+MAX_URL: Final = 512
+MAX_CA: Final = 32 * 1024
+_THUMBPRINT = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+class MarketPeerTable:
+    """`run` for ever; read once it is `ready`. A cloud is no peer of its own: `own` is refused."""
+
+    def __init__(self, store: Store, events: MarketEventWriter, *, own: CloudId) -> None:
+        self._store = store
+        self._events = events
+        self._own = own
+        self._view = PrefixCache(store, PREFIX, _read)
+
+    async def run(self) -> None:
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    def all(self) -> Sequence[MarketPeer]:
+        """By name."""
+        return [peer for _, peer in self._view.items()]
+
+    def get(self, name: str) -> MarketPeer:
+        """Raises `NotFound`."""
+        peer = self._view.get(PREFIX + name)
+        if peer is None:
+            raise errors.NotFound(f"there is no peer {name[: ids.MAX_ID]!r}; list peers to see their names")
+        return peer
+
+    def check(self, peer: MarketPeer) -> None:
+        """Raise `Invalid` unless it may be a peer of this cloud."""
+        check(peer)
+        if peer.cloud == self._own:
+            raise errors.Invalid("this cloud is no peer of its own; name the id of another", field="cloud")
+
+    async def put(self, peer: MarketPeer, *, actor: str) -> None:
+        """Make it known, or change it; `Invalid` says what is wrong with it."""
+        self.check(peer)
+        known = self._view.get(PREFIX + peer.name)
+        if known == peer:
+            return
+        if known is None and len(self._view) >= MAX_PEERS:
+            raise errors.TooLarge(f"there are {MAX_PEERS} peers, the most; remove some")
+        told = self._events.put(
+            "peer.set", f"peer/{peer.name}", actor=actor, url=peer.url, cloud=str(peer.cloud)
+        )
+        await self._commit([Put(PREFIX + peer.name, json_codec.encode(peer)), told])
+
+    async def remove(self, name: str, *, actor: str) -> None:
+        """Forget it; raises `NotFound`."""
+        peer = self.get(name)
+        told = self._events.put("peer.removed", f"peer/{peer.name}", actor=actor)
+        await self._commit([Delete(PREFIX + peer.name), told])
+
+    async def _commit(self, ops: Sequence[Op]) -> None:
+        await self._view.seen(await self._store.commit(ops))
+
+
+def check(peer: MarketPeer) -> None:
+    """Raise `Invalid` unless it can be spoken to, and its answers checked."""
+    ids.check_id(peer.name, "name")
+    is_encrypted = _check_url(peer.url)
+    if not keys.is_key_id(peer.cloud) or not _THUMBPRINT.fullmatch(peer.cloud.removeprefix(keys.PREFIX)):
+        raise errors.Invalid(
+            f"cloud must be the peer's id on the market, `{keys.PREFIX}` and 43 letters, digits, '-' or '_'; "
+            "its operator finds it in `skerry market`",
+            field="cloud",
+        )
+    if peer.ca:
+        if not is_encrypted:
+            raise errors.Invalid("a CA is of no use without https; use a URL with https", field="ca")
+        _check_ca(peer.ca)
+
+
+def _check_url(text: str) -> bool:
+    """Whether it is one of https; `Invalid` if it is none of a server."""
+    nothing = errors.Invalid(
+        f"url must be that of a server, such as `https://north.example:1323`; at most {MAX_URL} characters",
+        field="url",
+    )
+    if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
+        raise nothing
+    try:
+        url = urlsplit(text)
+        is_address = bool(url.hostname) and url.port != 0
+    except ValueError:
+        raise nothing from None
+    if not is_address:
+        raise nothing
+    if url.scheme not in ("http", "https"):
+        raise errors.Invalid(f"url must begin with https:// or http://, not {url.scheme[:16]!r}", field="url")
+    if url.username is not None or url.password is not None:
+        raise errors.Invalid(
+            "url must not hold a user or a password: requests are signed instead", field="url"
+        )
+    if url.path not in ("", "/") or text.rstrip("/").endswith(("?", "#")) or url.query or url.fragment:
+        raise errors.Invalid("url must end after the host and the port", field="url")
+    return url.scheme == "https"
+
+
+def _check_ca(pem: str) -> None:
+    if len(pem) > MAX_CA:
+        raise errors.Invalid(f"ca has more than {MAX_CA} characters; give the peer's CA alone", field="ca")
+    try:
+        x509.load_pem_x509_certificates(pem.encode("ascii"))
+    except ValueError:
+        raise errors.Invalid(
+            "ca must be a certificate in PEM, which begins with `-----BEGIN CERTIFICATE-----`", field="ca"
+        ) from None
+
+
+def _read(entry: Entry) -> MarketPeer:
+    return json_codec.decode(entry.value, MarketPeer)

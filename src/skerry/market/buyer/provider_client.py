@@ -1,0 +1,190 @@
+"""What a buyer asks of a provider, and what comes back; and whether what comes back is what was agreed on.
+
+`ProviderClient` is one peer, whatever carries the requests: `skerry.wire.rear.client`, or in tests a ledger.
+Nothing that a provider says of a contract is believed unless it is signed: `check_contract` is what stands
+between a purchase and its use. Values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.kit.clock import iso
+from skerry.market.buyer.quotes import CapacityRequest, MarketPeer
+from skerry.market.terms import pricing, request_proofs, signatures
+from skerry.market.terms.selectors import OfferSnapshot
+from skerry.model import errors, nodes
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.market import Contract, Offer, Price
+from skerry.model.resources import Resources
+
+# An offer is shown at a price that was rounded, and the price of a part of it is rounded again.
+_ROUNDING: Final = Decimal(2).scaleb(-pricing.DIGITS)
+_MOMENT_S: Final = 1.0  # times in documents are rounded too
+
+
+class RemoteHold(msgspec.Struct, frozen=True):
+    """A hold, as the provider told of it."""
+
+    id: HoldId
+    room: Resources
+    count: int
+    price: Price  # of all of it, for each period
+
+
+class RemoteContract(msgspec.Struct, frozen=True):
+    """The answer to a purchase. `document` is what counts; the id is for giving back what is not good."""
+
+    id: str
+    document: bytes
+    credential: str  # opens the contract's door, and nothing else
+
+    def __repr__(self) -> str:
+        return f"Bought(id={self.id!r})"
+
+
+class RemoteContractStatus(msgspec.Struct, frozen=True):
+    """What a provider says of a contract while its door is open."""
+
+    ends_at: float
+    reclaim_at: float | None = None
+    reason: str = ""
+    ended: str = ""  # how; empty while it is not over
+    cell: str = ""  # the status of what stands behind the door
+    cell_reason: str = ""
+
+
+class ProviderClient(Protocol):
+    """One peer that sells."""
+
+    async def check(self) -> None:
+        """Raise `FailedPrecondition` if what answers there is not that peer, whether or not it sells to
+        us."""
+
+    async def offers(self, wish: CapacityRequest) -> Sequence[OfferSnapshot]:
+        """What it offers that could suit the wish; everything without one, as far as one answer goes."""
+
+    async def reserve(
+        self, flavor: OfferId, room: Resources, count: int, duration_s: float | None, *, key: str
+    ) -> RemoteHold:
+        """Hold it; again with the same key, it is the same hold."""
+
+    async def purchase(self, hold: HoldId) -> RemoteContract:
+        """Buy it; again, it is the same contract."""
+
+    async def cancel(self, hold: HoldId) -> None:
+        """Give the hold up; `Conflict` if it was bought."""
+
+    async def sign(self, contract: ContractId, document: bytes) -> None:
+        """Send the contract as we signed it."""
+
+    async def release(self, contract: str) -> None:
+        """Give it back; one that is over stays so."""
+
+    async def renew(self, contract: ContractId, until: float) -> bytes:
+        """Let it last until then; the new document. Again, it is the same."""
+
+
+ProviderClients = Callable[[MarketPeer], ProviderClient]
+
+
+def check_hold(found: RemoteHold, *, room: Resources, count: int, most: Price) -> None:
+    """Raise `FailedPrecondition` if something else was held than was asked for, or for more money than was
+    offered."""
+    if (found.room, found.count) != (room, count):
+        raise errors.FailedPrecondition("it held something else than was asked for")
+    if not is_price_within(found.price, most):
+        raise errors.FailedPrecondition(
+            f"it offered this for {format_price(most)} and now asks for {format_price(found.price)}"
+        )
+
+
+def check_contract(
+    document: bytes,
+    *,
+    seller: CloudId,
+    buyer: CloudId,
+    flavor: Offer,
+    held: RemoteHold,
+    duration_s: float | None,
+    now: float,
+) -> Contract:
+    """The contract in `document`, if the seller signed it, for us, and on the terms of the hold, from now on.
+    `flavor` is what was offered.
+
+    `Invalid` or `FailedPrecondition` says what is wrong. Clocks may differ as much as those of proofs.
+    """
+    contract = signatures.verify(document, seller=seller, buyer=buyer).contract
+    if contract.hold != held.id:
+        raise errors.FailedPrecondition("the contract is for another hold")
+    if _described(contract.flavor) != _described(flavor):
+        raise errors.FailedPrecondition("the contract is for something else than was offered")
+    if (contract.room, contract.count) != (held.room, held.count):
+        raise errors.FailedPrecondition("the contract is for another amount than was held")
+    if not is_price_within(contract.price, held.price):
+        raise errors.FailedPrecondition(
+            f"it was held for {format_price(held.price)}, and the contract says "
+            f"{format_price(contract.price)}"
+        )
+    length_s = contract.ends_at - contract.starts_at
+    if contract.total > _most_for(contract.price, length_s):
+        raise errors.FailedPrecondition(
+            "the contract asks for more in all than its price and its length come to"
+        )
+    # Whole seconds are asked for, and no fewer than are wished for.
+    if duration_s is not None and not -_MOMENT_S <= length_s - duration_s <= 2 * _MOMENT_S:
+        raise errors.FailedPrecondition(
+            f"the contract lasts {length_s:g} s, and {duration_s:g} s were asked for"
+        )
+    if contract.starts_at > now + request_proofs.LEEWAY_S or contract.ends_at <= now:
+        raise errors.FailedPrecondition("the contract is not in force now")
+    nodes.borrowed_id(contract.id)  # raises what cannot be the name of a node
+    return contract
+
+
+def check_renewed(document: bytes, contract: Contract, *, until: float, most: Price) -> Contract:
+    """The renewed contract in `document`, if nothing but its length and its price is another, and it ends
+    when it was asked to."""
+    after = signatures.verify(document, seller=contract.seller, buyer=contract.buyer).contract
+    may_differ = {name: getattr(contract, name) for name in ("ends_at", "price", "total", "renewals")}
+    if replace(after, **may_differ) != contract:
+        raise errors.FailedPrecondition("what came back is no renewal of this contract")
+    if abs(after.ends_at - until) > _MOMENT_S:
+        raise errors.FailedPrecondition(
+            f"the renewed contract ends at {iso(after.ends_at)}, not at {iso(until)}"
+        )
+    if not is_price_within(after.price, most):
+        raise errors.FailedPrecondition(
+            f"it now asks for {format_price(after.price)}, and it was bought for {format_price(most)}"
+        )
+    if after.total > contract.total + _most_for(after.price, after.ends_at - contract.ends_at):
+        raise errors.FailedPrecondition(
+            "the renewed contract asks for more than its price and the time added come to"
+        )
+    return after
+
+
+def _described(flavor: Offer) -> tuple[object, ...]:
+    """What an offer tells of what is bought, but for its amounts."""
+    return flavor.id, flavor.kind, flavor.architecture, flavor.location, flavor.gpus, flavor.persistent
+
+
+def _most_for(price: Price, length_s: float) -> Decimal:
+    return pricing.total_for(price, length_s + _MOMENT_S) + _ROUNDING
+
+
+def is_price_within(price: Price, most: Price) -> bool:
+    """True if `price` is not above `most`, but for rounding."""
+    return (price.currency, price.period) == (most.currency, most.period) and (
+        price.amount <= most.amount + _ROUNDING
+    )
+
+
+def format_price(price: Price) -> str:
+    """Such as `0.10 EUR for PT1H`."""
+    return f"{price.amount:f} {price.currency} for {price.period}"

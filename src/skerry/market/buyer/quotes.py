@@ -1,0 +1,181 @@
+"""What is said between the part of a cloud that buys and whoever shows it: peers, wishes, offers, contracts.
+
+Values, and the door `BuyerPort`. The buyer's part itself is `skerry.market.buyer.acquisition` and what keeps
+bought contracts alive; the own HTTP interface, the command line and the console show it. Nothing here knows
+how a provider is spoken to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
+from typing import Protocol
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.ids import ContractId, NodeId, OfferId
+from skerry.model.market import Offer, Price
+from skerry.model.resources import NO_RESOURCES, Resources
+
+
+class MarketPeer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Another cloud that this one buys from. `skerry.market.buyer.peers` says which are good."""
+
+    name: str
+    url: str
+    cloud: str  # its id on the market, which its signatures must be of: the trust anchor
+    ca: str = ""  # PEM; its https certificate must be of this one, or else of the system's
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """A peer and how it was last found; None before it was asked."""
+
+    peer: MarketPeer
+    is_reached: bool | None
+    message: str = ""
+    latency_s: float | None = None
+    at: float | None = None
+
+
+class CapacityRequest(msgspec.Struct, frozen=True):
+    """What is to be had: `count` times `room`, or anything if that is nothing. Empty is no matter."""
+
+    room: Resources = NO_RESOURCES
+    count: int = 1
+    duration_s: float | None = None  # None: the provider's own default
+    max_price: Decimal | None = None  # of all of it, for each hour, whatever the period of an offer
+    currency: str = ""
+    where: str = ""
+    architecture: str = ""
+    peer: str = ""
+
+    def __post_init__(self) -> None:
+        has_price = self.count > 1 or self.duration_s is not None or self.max_price is not None
+        if has_price and self.room == NO_RESOURCES:
+            raise errors.Invalid(
+                "how much is to be had? name cpu, memory or disk with a count, a duration or a price",
+                field="cpu",
+            )
+        if self.count < 1:
+            raise errors.Invalid("count is a whole number above 0", field="count")
+        if self.duration_s is not None and not self.duration_s >= 1:
+            raise errors.Invalid("a contract lasts at least a second", field="duration_s")
+        if self.max_price is not None and not self.max_price >= 0:
+            raise errors.Invalid("a price is 0 or more", field="max_price")
+
+    def check_amount(self) -> None:
+        """Nobody buys whatever there is."""
+        if self.room == NO_RESOURCES:
+            raise errors.Invalid("nothing is wished for; name an amount of cpu, memory or disk", field="cpu")
+
+
+class OfferQuote(msgspec.Struct, frozen=True):
+    """An offer of a peer, and what of it is meant by the wish."""
+
+    peer: str
+    flavor: Offer
+    free: Resources
+    room: Resources
+    count: int
+    price: Price  # of `room` times `count`, for each period
+
+
+class PeerFailure(msgspec.Struct, frozen=True):
+    """A peer that gave no answer, or none that could be used."""
+
+    peer: str
+    message: str  # names it
+
+
+class OfferSearchResult(msgspec.Struct, frozen=True):
+    """What was found, best first: the cheapest, then by the names of peer and flavor."""
+
+    found: list[OfferQuote]
+    failures: list[PeerFailure]
+
+
+class BorrowedContractState(enum.StrEnum):
+    """Where a borrowed contract is."""
+
+    OPENING = "opening"  # bought; its node has not been heard yet
+    OPEN = "open"  # its node takes work
+    DRAINING = "draining"  # its node takes no new work, and what it has moves away
+    ENDED = "ended"
+
+
+class BorrowedContract(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A contract that this cloud bought, and the node that it is here."""
+
+    id: ContractId
+    peer: str
+    cloud: str  # the seller
+    node: NodeId
+    flavor: OfferId
+    room: Resources  # of one
+    count: int
+    price: Price  # of all of it, for each period
+    total: Decimal
+    starts_at: float
+    ends_at: float
+    state: BorrowedContractState
+    reclaim_at: float | None  # the provider takes it back then
+    reason: str  # why it is taken back, or how it ended
+    ended_at: float | None
+    document: str  # signed by both sides
+    actor: str  # who bought it
+
+    @property
+    def taken(self) -> Resources:
+        """All that was bought."""
+        return self.room * self.count
+
+    @property
+    def due_at(self) -> float:
+        """When it ends if nothing else happens."""
+        return self.ends_at if self.reclaim_at is None else min(self.ends_at, self.reclaim_at)
+
+
+class BuyProgress(msgspec.Struct, frozen=True):
+    """A step of a purchase: listing, reserving, buying, signing, opening, done."""
+
+    step: str
+    message: str
+    borrowed: BorrowedContract | None = None
+
+
+class BuyerPort(Protocol):
+    """The part of a cloud that buys."""
+
+    def peers(self) -> Sequence[PeerStatus]: ...
+
+    async def set_peer(self, peer: MarketPeer, *, actor: str) -> None: ...
+
+    async def remove_peer(self, name: str, *, actor: str) -> None:
+        """Raises `NotFound`, or `Conflict` while contracts of it are live."""
+
+    async def offers(self, wish: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
+        """What peers offer, asked all at once; those that fail are named. `own`: of this cloud too."""
+
+    def buy(self, wish: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
+        """Buy the best offer and wait for its node; raises if it fails, and what was begun is undone.
+
+        `Invalid` at once if no amount is wished for.
+        """
+
+    def borrowed(self) -> Sequence[BorrowedContract]: ...
+
+    def get(self, id: str) -> BorrowedContract:
+        """Raises `NotFound`."""
+
+    async def release(self, id: str, *, actor: str) -> BorrowedContract:
+        """Give it back: its work moves away first."""
+
+    async def renew(self, id: str, duration_s: float, *, actor: str) -> BorrowedContract:
+        """Let it last so much longer than it does, at the price of now."""
+
+
+def peer_error(peer: str, message: str) -> str:
+    """What went wrong with a peer, with its name once."""
+    return message if message.startswith(f"peer {peer}") else f"peer {peer}: {message}"

@@ -1,0 +1,101 @@
+"""What peers offer, asked of all of them at once, each with a time of its own.
+
+A peer that fails or is late is named in the answer and holds nobody up. How each was found last is kept in
+memory, for whoever shows peers. Which offer is the best is `skerry.market.buyer.ranking`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from skerry.kit.clock import Clock
+from skerry.market.buyer import ranking
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.provider_client import ProviderClients
+from skerry.market.buyer.quotes import (
+    CapacityRequest,
+    MarketPeer,
+    OfferQuote,
+    OfferSearchResult,
+    PeerFailure,
+    PeerStatus,
+    peer_error,
+)
+from skerry.market.terms.selectors import OfferSnapshot
+from skerry.model import errors
+
+log = structlog.get_logger(__name__)
+
+OWN: Final = ""  # the peer's name in what this cloud offers itself
+
+
+class OfferSearch:
+    """Asks peers for their offers."""
+
+    def __init__(
+        self,
+        peers: MarketPeerTable,
+        providers: ProviderClients,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        own: Callable[[], Iterable[OfferSnapshot]] = tuple,
+    ) -> None:
+        """`own` is what this cloud offers."""
+        self._peers = peers
+        self._providers = providers
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._own = own
+        self._states: dict[str, PeerStatus] = {}
+
+    def states(self) -> Sequence[PeerStatus]:
+        """Every peer, as it was when it was last asked here."""
+        found = (self._states.get(peer.name, PeerStatus(peer, None)) for peer in self._peers.all())
+        return [
+            state if state.peer == peer else PeerStatus(peer, None)
+            for state, peer in zip(found, self._peers.all(), strict=True)
+        ]
+
+    async def offers(self, wish: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
+        """What could be had, best first, and who gave no answer; `NotFound` for a peer that is none."""
+        asked = [self._peers.get(wish.peer)] if wish.peer else self._peers.all()
+        answers = await asyncio.gather(*(self._ask(peer, wish) for peer in asked))
+        found: list[OfferQuote] = []
+        failures: list[PeerFailure] = []
+        for answer in answers:
+            if isinstance(answer, PeerFailure):
+                failures.append(answer)
+            else:
+                found += answer
+        if own:
+            found += _met(OWN, (offer for offer in self._own() if offer.is_available), wish)
+        return OfferSearchResult(ranking.rank(found, wish.currency), failures)
+
+    async def _ask(self, peer: MarketPeer, wish: CapacityRequest) -> list[OfferQuote] | PeerFailure:
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                offers = await self._providers(peer).offers(wish)
+        except TimeoutError:
+            return self._failed(peer, f"it did not answer within {self._timeout_s:g} s")
+        except errors.SkerryError as error:
+            return self._failed(peer, error.message)
+        took_s = self._clock.monotonic() - began
+        self._states[peer.name] = PeerStatus(peer, True, latency_s=took_s, at=self._clock.now())
+        return _met(peer.name, offers, wish)
+
+    def _failed(self, peer: MarketPeer, message: str) -> PeerFailure:
+        log.info("peer.failed", peer=peer.name, error=message)
+        message = peer_error(peer.name, message)
+        self._states[peer.name] = PeerStatus(peer, False, message, at=self._clock.now())
+        return PeerFailure(peer.name, message)
+
+
+def _met(peer: str, offers: Iterable[OfferSnapshot], wish: CapacityRequest) -> list[OfferQuote]:
+    met = (ranking.quote_for(peer, offer, wish) for offer in offers)
+    return [one for one in met if one is not None]

@@ -1,0 +1,151 @@
+"""The buyer's part of a cloud as one door: `skerry.market.buyer.quotes.BuyerPort`.
+
+Only puts together: peers are `skerry.market.buyer.peers`, asking them `skerry.market.buyer.search`, buying
+`skerry.market.buyer.acquisition`. Contracts are given back by a wish on their record, which whoever keeps
+them alive carries out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from skerry.kit.clock import Clock
+from skerry.market.buyer import node_decisions, provider_client
+from skerry.market.buyer.acquisition import ContractBuyer
+from skerry.market.buyer.contract_table import BorrowedContractRecord, BorrowedContractTable
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.provider_client import ProviderClients
+from skerry.market.buyer.quotes import (
+    BorrowedContract,
+    BuyProgress,
+    CapacityRequest,
+    MarketPeer,
+    OfferSearchResult,
+    PeerStatus,
+)
+from skerry.market.buyer.search import OfferSearch
+from skerry.market.terms import signatures
+from skerry.market.terms.keys import SigningKey
+from skerry.model import errors
+from skerry.model.market_settings import MarketSettings
+
+
+class BuyerService:
+    """Keeps the protocol `BuyerPort`."""
+
+    def __init__(
+        self,
+        loans: BorrowedContractTable,
+        peers: MarketPeerTable,
+        lister: OfferSearch,
+        buyer: ContractBuyer,
+        providers: ProviderClients,
+        key: SigningKey,
+        clock: Clock,
+        settings: MarketSettings,
+    ) -> None:
+        self._loans = loans
+        self._peers = peers
+        self._lister = lister
+        self._buyer = buyer
+        self._providers = providers
+        self._key = key
+        self._clock = clock
+        self._settings = settings
+
+    # Peers
+
+    def peers(self) -> Sequence[PeerStatus]:
+        return self._lister.states()
+
+    async def set_peer(self, peer: MarketPeer, *, actor: str) -> None:
+        """Its way may change at any time; whose it is only when nothing of it is borrowed.
+
+        `FailedPrecondition` if what answers there is another cloud or is not trusted; one that is away may
+        come later.
+        """
+        self._peers.check(peer)
+        known = next((one for one in self._peers.all() if one.name == peer.name), None)
+        if known is not None and known.cloud != peer.cloud:
+            self._require_unused(peer.name, "becomes another cloud")
+        with suppress(errors.Unavailable, errors.TimedOut, TimeoutError):
+            async with asyncio.timeout(self._settings.list_timeout_s):
+                await self._providers(peer).check()
+        await self._peers.put(peer, actor=actor)
+
+    async def remove_peer(self, name: str, *, actor: str) -> None:
+        self._peers.get(name)
+        self._require_unused(name, "is removed")
+        await self._peers.remove(name, actor=actor)
+
+    def _require_unused(self, name: str, becoming: str) -> None:
+        live = [
+            loan.borrowed.id for loan in self._loans.all() if not loan.is_over and loan.borrowed.peer == name
+        ]
+        if live:
+            others = f" and {len(live) - 1} more" if len(live) > 1 else ""
+            raise errors.Conflict(
+                f"contract {live[0]} of peer {name}{others} is live; release what is bought of it before it "
+                f"{becoming}"
+            )
+        if any(deal.peer == name for deal in self._loans.deals()):
+            raise errors.Conflict(f"a purchase of peer {name} is under way; try again in a minute")
+
+    # Buying
+
+    async def offers(self, wish: CapacityRequest, *, own: bool = False) -> OfferSearchResult:
+        return await self._lister.offers(wish, own=own)
+
+    def buy(self, wish: CapacityRequest, *, actor: str) -> AsyncIterator[BuyProgress]:
+        wish.check_amount()
+        return self._buyer.buy(wish, actor=actor)
+
+    # Contracts
+
+    def borrowed(self) -> Sequence[BorrowedContract]:
+        return [loan.borrowed for loan in self._loans.all()]
+
+    def get(self, id: str) -> BorrowedContract:
+        return self._loans.get(id).borrowed
+
+    async def release(self, id: str, *, actor: str) -> BorrowedContract:
+        """Its node is drained first, for at most `market.drain_s`; one that is over stays as it is."""
+        by = self._clock.now() + self._settings.drain_s
+        loan = await self._loans.change(
+            self.get(id).id, lambda loan: node_decisions.request_release(loan, by), actor=actor
+        )
+        return loan.borrowed
+
+    async def renew(self, id: str, duration_s: float, *, actor: str) -> BorrowedContract:
+        """`FailedPrecondition` if it ends anyway, or if its provider asks for more money than before."""
+        loan = self._loans.get(id)
+        borrowed = loan.borrowed
+        if loan.is_over or loan.leave_by is not None or borrowed.reclaim_at is not None:
+            raise errors.FailedPrecondition(
+                f"contract {borrowed.id} ends: {borrowed.reason or 'it is over'}; buy anew"
+            )
+        if not duration_s >= 1:
+            raise errors.Invalid("a contract is renewed for at least a second", field="duration_s")
+        before = signatures.verify(borrowed.document.encode("ascii")).contract
+        provider = self._providers(self._peers.get(borrowed.peer))
+        until = before.ends_at + duration_s
+        document = await provider.renew(borrowed.id, until)
+        after = provider_client.check_renewed(document, before, until=until, most=borrowed.price)
+        both = signatures.countersign(self._key, document)
+        await provider.sign(borrowed.id, both)
+
+        def renewed(loan: BorrowedContractRecord) -> BorrowedContractRecord:
+            terms = replace(
+                loan.borrowed,
+                price=after.price,
+                total=after.total,
+                ends_at=after.ends_at,
+                document=both.decode("ascii"),
+            )
+            return replace(loan, borrowed=terms, signed_until=after.ends_at)
+
+        return (await self._loans.change(borrowed.id, renewed, actor=actor, told="renewed")).borrowed

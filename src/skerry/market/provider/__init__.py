@@ -1,0 +1,1 @@
+"""The selling side: offers, ledger, catalog, contract cells."""

@@ -1,0 +1,1 @@
+"""Offers searchable by selector."""

@@ -1,0 +1,103 @@
+"""What is offered, found by selector: a catalogue that follows the ledger.
+
+Before each search it takes in what has changed, so whoever was answered by the ledger finds it here. Who
+keeps something about offers beside it, such as their documents, is told which have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from skerry.market.provider.catalog.offer_index import OfferIndex
+from skerry.market.provider.ledger.changelog import OfferChangeLog
+from skerry.market.provider.ledger.records import OfferRecord
+from skerry.market.terms.selectors import PAGE, OfferPage, OfferSelector, OfferSnapshot
+from skerry.model.ids import OfferId
+from skerry.model.market import Offer
+
+_CATCH_UP_S: Final = 0.2
+
+
+class OfferCatalog:
+    """The offers of a ledger; `changed` is called with each that is not as it was before."""
+
+    def __init__(
+        self, changes: OfferChangeLog, now: Callable[[], float], changed: Callable[[OfferId], None]
+    ) -> None:
+        self._changes = changes
+        self._now = now
+        self._changed = changed
+        accounts, self._follower = changes.snapshot()
+        self._catalogue = OfferIndex(map(snapshot_offer, accounts))
+        self._ends: dict[OfferId, float] = {}
+        self._soonest = math.inf  # of those, so that they are looked at only if one is due
+        for offer in self._catalogue:
+            self._note_end(offer.flavor)
+
+    def __len__(self) -> int:
+        return len(self._catalogue)
+
+    def find(self, selector: OfferSelector, *, limit: int = PAGE, after: str = "") -> OfferPage:
+        """Of what is offered at this moment."""
+        self.catch_up()
+        return self._catalogue.find(selector, limit=limit, after=after)
+
+    async def run(self) -> None:
+        """Take in what changes, for ever, so that there is never much to take in before an answer."""
+        while True:
+            self.catch_up()
+            await asyncio.sleep(_CATCH_UP_S)
+
+    def catch_up(self) -> None:
+        """Take in what has changed."""
+        changes = self._follower.take()
+        if changes is None:
+            self._start_over()
+        for _, batch in changes or ():
+            for changed in batch:
+                account = changed.after
+                if account is not None and account.withdrawn is None:
+                    self._put(snapshot_offer(account))
+                elif (gone := account or changed.before) is not None:
+                    self._drop(gone.flavor.id)
+        now = self._now()
+        if now >= self._soonest:  # what ends is gone at once, before the ledger says so
+            for id in [id for id, end in self._ends.items() if now >= end]:
+                self._drop(id)
+            self._soonest = min(self._ends.values(), default=math.inf)
+
+    def _start_over(self) -> None:
+        """Take everything anew, and write only what is not the same."""
+        accounts, self._follower = self._changes.snapshot()
+        there = {account.flavor.id for account in accounts}
+        for gone in [offer.flavor.id for offer in self._catalogue if offer.flavor.id not in there]:
+            self._drop(gone)
+        for account in accounts:
+            known = self._catalogue.get(account.flavor.id)
+            if known is None or known.flavor != account.flavor or known.free != account.free:
+                self._put(snapshot_offer(account))
+
+    def _put(self, offer: OfferSnapshot) -> None:
+        self._forget(offer.flavor.id)
+        self._catalogue.put(offer)
+        self._note_end(offer.flavor)
+
+    def _drop(self, id: OfferId) -> None:
+        self._forget(id)
+        self._catalogue.drop(id)
+
+    def _note_end(self, flavor: Offer) -> None:
+        if flavor.expires_at is not None:
+            self._ends[flavor.id] = flavor.expires_at
+            self._soonest = min(self._soonest, flavor.expires_at)
+
+    def _forget(self, id: OfferId) -> None:
+        self._ends.pop(id, None)
+        self._changed(id)
+
+
+def snapshot_offer(account: OfferRecord) -> OfferSnapshot:
+    return OfferSnapshot(account.flavor, account.free)

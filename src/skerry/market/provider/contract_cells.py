@@ -1,0 +1,64 @@
+"""Which cells are to be lent: every live contract has its cell, and no other cell is lent.
+
+`plan` compares what the ledger has sold with what is lent, and looks at nothing else. A cell is an instance
+of a kind of its own, in a namespace of its own: how it is called and what it asks for is said here.
+`skerry.market.provider.contract_cell_controller` carries the plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from skerry.model.ids import MARKET_NAMESPACE, ContractId, InstanceId
+from skerry.model.market import Contract
+from skerry.model.workloads import InstanceSpec, RestartMode, RestartPolicy, WorkloadKind
+
+NAMESPACE: Final = MARKET_NAMESPACE
+_CELL: Final = "contract-"
+_FOR_EVER: Final = 1_000_000  # restarts; a contract has an end of its own
+
+
+def cell_id_for(id: ContractId) -> InstanceId:
+    """The instance that is the cell of a contract."""
+    return InstanceId(_CELL + id)
+
+
+def contract_id_for(cell: InstanceId) -> ContractId | None:
+    """The contract whose cell an instance of our namespace is."""
+    return ContractId(cell.removeprefix(_CELL)) if cell.startswith(_CELL) else None
+
+
+def cell_spec_for(contract: Contract) -> InstanceSpec:
+    """What the cell of a contract asks for: all that was bought."""
+    return InstanceSpec(
+        name=cell_id_for(contract.id),
+        uri=f"contract:{contract.id}",
+        kind=WorkloadKind.CELL,
+        room=contract.taken,
+        restart=RestartPolicy(RestartMode.ALWAYS, _FOR_EVER),
+        architecture=contract.flavor.architecture,
+    )
+
+
+class ContractCellPlan(msgspec.Struct, frozen=True):
+    """What is to be done so that exactly what is sold is lent."""
+
+    lend: Sequence[Contract]
+    take_back: Sequence[ContractId]
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.lend and not self.take_back
+
+
+def plan(sold: Iterable[Contract], lent: Mapping[ContractId, bool], now: float) -> ContractCellPlan:
+    """What to lend and what to take back; `lent` is as `CellProvisioner` has it."""
+    owed = {contract.id: contract for contract in sold if contract.ended_at is None}
+    return ContractCellPlan(
+        # What is due by now is about to end, though that is not written yet.
+        lend=[one for id, one in owed.items() if not lent.get(id) and now < one.due_at],
+        take_back=[id for id in lent if id not in owed],
+    )

@@ -1,0 +1,200 @@
+"""The market in the store and in memory: decisions are written here, and come back as books and changes.
+
+The books are fed by the watch only, also with what was written by ourselves, so there is one order of things;
+who writes waits until its own has come back. What we wrote is recognized and need not be decoded. Each record
+is one key: `market/flavor/`, `market/hold/` and `market/contract/`, with its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
+
+from skerry.kit import json_codec
+from skerry.market.events import MarketEventWriter
+from skerry.market.provider.ledger.changelog import OfferChange, OfferChangeLog
+from skerry.market.provider.ledger.decisions import LedgerDecision
+from skerry.market.provider.ledger.records import (
+    CONTRACT_PREFIX,
+    OFFER_PREFIX,
+    PREFIX,
+    ContractRecord,
+    OfferRecord,
+    contract_key,
+    hold_key,
+    offer_key,
+)
+from skerry.market.provider.ledger.state import WINDOW_S, LedgerState
+from skerry.model import errors, ids
+from skerry.model.ids import ContractId, HoldId, OfferId
+from skerry.model.market import Hold
+from skerry.store import fencing
+from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Op, Put, Store
+from skerry.store.tables.cache import PrefixCache, RecordChange
+
+Id = TypeVar("Id", OfferId, HoldId, ContractId)
+LedgerRecord = OfferRecord | Hold | ContractRecord
+
+
+class VersionedLedgerRecord(NamedTuple):
+    """A record as the store holds it."""
+
+    value: LedgerRecord
+    revision: int
+
+
+class LedgerCache:
+    """Books of the market in `store`. `touched` is told which flavors moved, in the step in which they do."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: MarketEventWriter,
+        changes: OfferChangeLog,
+        touched: Callable[[Collection[OfferId]], None],
+    ) -> None:
+        self.books = LedgerState()
+        self._store = store
+        self._events = events
+        self._changes = changes
+        self._touched = touched
+        self._view = PrefixCache(store, PREFIX, self._read, changed=self._moved)
+        self._written: dict[str, tuple[bytes, LedgerRecord]] = {}  # by us, and not come back yet
+
+    @property
+    def revision(self) -> int:
+        """Of the store, up to which the books are. No flavor has had a version above it: each is a commit."""
+        return self._view.revision
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        await self._view.run()
+
+    async def ready(self) -> None:
+        await self._view.ready()
+
+    async def write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect] = ()) -> None:
+        """Make a decision durable and wait until it is in the books.
+
+        Raises `Conflict` if the flavor is not as it was when this was decided, or who decided by one of the
+        `fences` no longer leads.
+        """
+        assert decision.account is not None  # nothing changes without one
+        key = offer_key(flavor)
+        records: dict[str, LedgerRecord] = {key: decision.account}
+        records |= {hold_key(id): hold for id, hold in decision.holds.items()}
+        records |= {contract_key(id): sale for id, sale in decision.sales.items()}
+        written = {name: (json_codec.encode(record), record) for name, record in records.items()}
+        ops = [Put(name, value) for name, (value, _) in written.items()]
+        ops += [
+            self._events.put(told.kind, told.subject, actor=told.actor, reason=told.reason, **told.data)
+            for told in decision.events
+        ]
+        new = [hold for id, hold in decision.holds.items() if id not in self.books.holds]
+        for hold in new:
+            self.books.buyers.promise(hold)
+        self._written |= written
+        try:
+            expect = Expect(key, self.books.book(flavor).revision or ABSENT)
+            await self._view.seen(await self._store.commit(ops, [expect, *fences]))
+        finally:
+            for hold in new:
+                self.books.buyers.forget(hold)
+            for name in written:
+                self._written.pop(name, None)
+
+    async def catch_up(self, flavor: OfferId) -> None:
+        """Another server has changed this flavor: wait until that is in the books."""
+        entry = await self._store.get(offer_key(flavor))
+        await self._view.reached(entry.revision if entry is not None else await self._store.revision())
+
+    async def look_up(self, key: str) -> None:
+        """Perhaps another server has just written this: then wait until it is in the books."""
+        try:
+            ids.check_id(key.rpartition("/")[2])
+        except errors.Invalid:
+            return  # there cannot be such a thing
+        entry = await self._store.get(key)
+        if entry is not None:
+            await self._view.reached(entry.revision)
+
+    async def trim(self, keep: int, now: float, fence: Expect | None = None) -> None:
+        """Forget the oldest of what is over but `keep` of each; such holds and contracts do not change any
+        more, and a flavor that is offered again at this moment stays. So do holds of unknown buyers while
+        their limits count them, or a restart would forget that they were made."""
+        books = self.books
+
+        def is_counted(id: HoldId) -> bool:
+            hold = books.holds.get(id)
+            return hold is not None and hold.is_unknown and now - hold.created_at < WINDOW_S
+
+        keys = []
+        for id in _oldest(books.over_sales, keep):  # first: in pairs, which no transaction parts
+            if not is_counted(hold := books.sales[id].contract.hold):
+                keys += [contract_key(id), hold_key(hold)]
+        keys += [hold_key(id) for id in _oldest(books.over_holds, keep) if not is_counted(id)]
+        seen = {offer_key(id): books.book(id).revision for id in _oldest(books.over_flavors, keep)}
+        keys += seen
+        for start in range(0, len(keys), MAX_OPS):
+            batch = keys[start : start + MAX_OPS]
+            ops: list[Op] = [Delete(key) for key in batch]
+            expect = [Expect(key, seen[key]) for key in batch if key in seen]
+            try:
+                await self._view.reached(await fencing.commit(self._store, ops, expect, fence))
+            except errors.Conflict:
+                return  # the books are about to move, and then it is looked at again
+
+    def _read(self, entry: Entry) -> VersionedLedgerRecord:
+        ours = self._written.pop(entry.key, None)
+        if ours is not None and ours[0] == entry.value:
+            return VersionedLedgerRecord(ours[1], entry.revision)
+        value: LedgerRecord
+        if entry.key.startswith(OFFER_PREFIX):
+            value = json_codec.decode(entry.value, OfferRecord)
+        elif entry.key.startswith(CONTRACT_PREFIX):
+            value = json_codec.decode(entry.value, ContractRecord)
+        else:
+            value = json_codec.decode(entry.value, Hold)
+        return VersionedLedgerRecord(value, entry.revision)
+
+    def _moved(self, moved: Sequence[RecordChange[VersionedLedgerRecord]]) -> None:
+        touched: dict[OfferId, None] = {}
+        changed: list[tuple[int, OfferChange]] = []
+        is_new = self._view.revision < 0
+        for _, before, after in moved:
+            was = before.value if before is not None else None
+            now = after.value if after is not None else None
+            match was or now:
+                case OfferRecord():
+                    assert not isinstance(was, Hold | ContractRecord)
+                    assert not isinstance(now, Hold | ContractRecord)
+                    flavor = self.books.put_account(was, now, after.revision if after is not None else 0)
+                    # An offer goes only when it was withdrawn, unless the store was put back to a backup.
+                    is_new = is_new or (now is None and was is not None and was.withdrawn is None)
+                    known = None if was is None else was.flavor.version
+                    if after is not None and now is not None and now.flavor.version != known:
+                        changed.append((after.revision, OfferChange(was, now)))
+                case Hold():
+                    assert not isinstance(was, OfferRecord | ContractRecord)
+                    assert not isinstance(now, OfferRecord | ContractRecord)
+                    flavor = self.books.put_hold(was, now)
+                case _:
+                    assert not isinstance(was, OfferRecord | Hold)
+                    assert not isinstance(now, OfferRecord | Hold)
+                    flavor = self.books.put_sale(was, now)
+            touched[flavor] = None
+        if is_new:
+            self.books.sort()
+            self._changes.start(
+                max((after.revision for _, _, after in moved if after is not None), default=0)
+            )
+        else:
+            # After an interruption there are many at once; each has its own place, for who resumes amid them.
+            for revision, change in sorted(changed, key=itemgetter(0)):
+                self._changes.tell(revision, [change])
+        self._touched(touched)
+
+
+def _oldest(over: dict[Id, None], keep: int) -> list[Id]:
+    return list(over)[: max(0, len(over) - keep)]

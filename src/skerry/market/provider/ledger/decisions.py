@@ -1,0 +1,201 @@
+"""What becomes of requests about one flavor: no I/O, and no clock or chance but what comes in.
+
+`decide` answers as many of the requests as fit into one transaction, on top of the flavor's book, and says
+what that transaction writes; the book is not touched. First comes what is due, so a hold is over at its
+deadline whoever asks and whenever; then who waits in line; then the requests in the order in which they came.
+Nobody overtakes the line: who would have to wait and does not want to is refused while others wait.
+
+Each answer is a value or an error of the model. A decision that writes nothing needs no transaction.
+`skerry.market.provider.ledger.ledger` makes decisions durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from skerry.market.provider.ledger import contract_rules, hold_rules, offer_rules
+from skerry.market.provider.ledger.change import LedgerChange, LedgerContext, LedgerEventDraft
+from skerry.market.provider.ledger.records import ContractRecord, OfferRecord
+from skerry.market.provider.ledger.requests import (
+    CancelHold,
+    ConvertHold,
+    CountersignContract,
+    CreateHold,
+    EndUnusedContract,
+    ExpireDue,
+    LedgerRequest,
+    MarkContractOpened,
+    PublishOffer,
+    ReclaimContract,
+    ReleaseContract,
+    RenewContract,
+    UpdateOffer,
+    WithdrawOffer,
+)
+from skerry.market.provider.ledger.state import LedgerState
+from skerry.model import errors
+from skerry.model.ids import ContractId, HoldId, OfferId
+from skerry.model.market import Hold
+
+LedgerAnswer = OfferRecord | Hold | ContractRecord | errors.SkerryError | None
+
+
+class LedgerDecision(msgspec.Struct):
+    """What is to be written, and what is to be answered once it is."""
+
+    account: OfferRecord | None
+    holds: dict[HoldId, Hold]  # those that changed
+    sales: dict[ContractId, ContractRecord]
+    events: list[LedgerEventDraft]
+    line_answers: dict[int, LedgerAnswer]  # by place in the line; the others go on waiting
+    answers: list[LedgerAnswer]  # of the first requests; what `joined` is not answered yet
+    joined: list[int]  # requests that wait in line now, behind those that did before
+    is_all: bool  # False: more is to be decided than one transaction holds
+
+    @property
+    def is_change(self) -> bool:
+        """True if there is something to write."""
+        return bool(self.holds or self.sales or self.events)
+
+
+def decide(
+    books: LedgerState,
+    flavor: OfferId,
+    line: Sequence[CreateHold],
+    requests: Sequence[LedgerRequest],
+    now: float,
+    means: LedgerContext,
+) -> LedgerDecision:
+    """What becomes of `line`, who waits already, and of `requests`, at the time `now`."""
+    draft = LedgerChange(books, books.book(flavor), now, means)
+    old = deque(enumerate(line))
+    line_answers: dict[int, LedgerAnswer] = {}
+    answers: list[LedgerAnswer] = []
+    joined: deque[int] = deque()
+
+    def serve() -> None:
+        """Answer who waits, from the front, until somebody has to go on waiting."""
+        while (old or joined) and draft.has_budget:
+            waiting = old[0][1] if old else requests[joined[0]]
+            assert isinstance(waiting, CreateHold)
+            answer = _try_waiting(draft, waiting)
+            if answer is None:
+                return
+            if old:
+                line_answers[old.popleft()[0]] = answer
+            else:
+                answers[joined.popleft()] = answer
+
+    is_tidy = draft.tidy()
+    if is_tidy:
+        serve()
+        for number, request in enumerate(requests):
+            if not draft.has_budget:
+                break
+            if isinstance(request, CreateHold):
+                answer = _try_reserve(draft, request, line_length=len(old) + len(joined))
+                if answer is None:
+                    joined.append(number)
+                answers.append(answer)
+            else:
+                answers.append(_answer(draft, request))
+                serve()
+    if draft.has_budget:
+        for place, behind in old:
+            if gone := _gives_up(draft, behind, "others wait for this offer"):
+                line_answers[place] = gone
+    account = draft.final_account
+    return LedgerDecision(
+        account=account,
+        holds=draft.holds,
+        sales=draft.sales,
+        events=draft.events,
+        line_answers=line_answers,
+        # Who changed an offer is shown it as it is written.
+        answers=[account if isinstance(answer, OfferRecord) else answer for answer in answers],
+        joined=list(joined),
+        is_all=is_tidy and draft.has_budget and len(answers) == len(requests),
+    )
+
+
+def _answer(draft: LedgerChange, request: LedgerRequest) -> LedgerAnswer:
+    """What a request comes to; one that comes to an error has changed nothing."""
+    try:
+        match request:
+            case CreateHold():
+                return hold_rules.reserve(draft, request)
+            case ConvertHold():
+                return hold_rules.purchase(draft, request)
+            case CancelHold():
+                return hold_rules.cancel(draft, request)
+            case ReleaseContract():
+                return contract_rules.release(draft, request)
+            case RenewContract():
+                return contract_rules.renew(draft, request)
+            case CountersignContract():
+                return contract_rules.countersign(draft, request)
+            case ReclaimContract():
+                return contract_rules.reclaim(draft, request)
+            case MarkContractOpened():
+                return contract_rules.mark_opened(draft, request)
+            case EndUnusedContract():
+                return contract_rules.end_unused(draft, request)
+            case PublishOffer():
+                return offer_rules.publish(draft, request)
+            case UpdateOffer():
+                return offer_rules.update(draft, request)
+            case WithdrawOffer():
+                return offer_rules.withdraw(draft, request)
+            case ExpireDue():
+                return None
+    except errors.SkerryError as error:
+        return error
+
+
+def _try_reserve(draft: LedgerChange, request: CreateHold, *, line_length: int) -> LedgerAnswer:
+    """The hold or why there is none; None if the buyer is to wait behind `line_length` others."""
+    answer = _before_the_line(draft, request) if line_length else _answer(draft, request)
+    if not isinstance(answer, errors.ResourcesExhausted) or request.wait_until is None:
+        return answer
+    if not draft.means.is_known(request.buyer):
+        return answer  # who waits holds up everybody behind it, which is not for strangers to do
+    if never := hold_rules.refusal(draft, request):
+        return never
+    if not hold_rules.can_become_free(draft, request):
+        return errors.ResourcesExhausted(
+            f"{answer.message}; what is missing is sold, so there is nothing to wait for"
+        )
+    if line_length >= draft.means.settings.max_waiting:
+        return errors.Overloaded("too many wait for this offer; come back later, or choose another")
+    return None
+
+
+def _before_the_line(draft: LedgerChange, request: CreateHold) -> LedgerAnswer:
+    """What is said to a buyer while others wait, who would be refused anyway or has been served already."""
+    try:
+        if again := hold_rules.find_by_idempotency_key(draft, request):
+            return again
+        hold_rules.check_buyer(draft, request.buyer)
+    except errors.SkerryError as error:
+        return error
+    return errors.ResourcesExhausted("others wait for this offer; wait as well, or choose another")
+
+
+def _try_waiting(draft: LedgerChange, request: CreateHold) -> LedgerAnswer:
+    """The same for one that waits in front of all others; None if it is to go on waiting."""
+    answer = _answer(draft, request)
+    return (
+        _gives_up(draft, request, answer.message) if isinstance(answer, errors.ResourcesExhausted) else answer
+    )
+
+
+def _gives_up(draft: LedgerChange, request: CreateHold, why: str) -> errors.ResourcesExhausted | None:
+    """What is said to one that waits, wherever in line, if that is of no use any more."""
+    if request.wait_until is None or draft.now >= request.wait_until:
+        return errors.ResourcesExhausted(f"{why}; nobody gave it up while you waited")
+    if not hold_rules.can_become_free(draft, request):
+        return errors.ResourcesExhausted(f"{why}; it was sold while you waited")
+    return None

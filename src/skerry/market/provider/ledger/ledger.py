@@ -1,0 +1,455 @@
+"""The ledger: offers, holds and contracts, made durable before anybody is told.
+
+Requests about a flavor are decided together (`skerry.market.provider.ledger.decisions`: no I/O) and written
+in one transaction, which expects the flavor's account at the revision that was decided on. If another server
+was quicker, its change is read and the same requests are decided again. Answers are given when the
+transaction is durable and in the books, so who was answered finds it.
+
+Deadlines stand in the records, on the provider's clock; they are judged at every decision and every read, and
+minded by the server that leads. Limits of a buyer over all flavors are counted by each server on
+what it knows. This module is the interface: it checks what comes in, and reads; `service` does the work.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from skerry.kit import ulid
+from skerry.kit.clock import Clock
+from skerry.market import plain
+from skerry.market.events import MarketEventWriter
+from skerry.market.provider import allowlist
+from skerry.market.provider.ledger import unknown_buyer_rules
+from skerry.market.provider.ledger.change import (
+    LedgerChange,
+    LedgerContext,
+    PlacementCheck,
+    no_such_contract,
+    no_such_hold,
+)
+from skerry.market.provider.ledger.changelog import OfferChangeLog
+from skerry.market.provider.ledger.deadlines import SteadyClock
+from skerry.market.provider.ledger.decisions import LedgerAnswer
+from skerry.market.provider.ledger.records import (
+    ContractRecord,
+    OfferRecord,
+    contract_key,
+    hold_key,
+    offer_key,
+)
+from skerry.market.provider.ledger.requests import (
+    CancelHold,
+    ConvertHold,
+    CountersignContract,
+    CreateHold,
+    EndUnusedContract,
+    MarkContractOpened,
+    PublishOffer,
+    ReclaimContract,
+    ReleaseContract,
+    RenewContract,
+    UpdateOffer,
+    WithdrawOffer,
+    idempotency_key_for,
+)
+from skerry.market.provider.ledger.service import LedgerService, OfferListener
+from skerry.market.provider.ledger.state import OfferAccount
+from skerry.market.terms import pricing
+from skerry.model import errors, ids
+from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
+from skerry.model.market import NO_CONTACT, Contact, Contract, EndReason, Hold, Offer, Price, check_cloud
+from skerry.model.market_settings import MarketSettings
+from skerry.model.resources import Resources
+from skerry.store.protocol import Expect, Store
+
+
+class Ledger:
+    """`run` for ever; requests are taken while it does, and read once it is `ready`."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: MarketSettings,
+        events: MarketEventWriter,
+        *,
+        provider: CloudId,
+        make_contract: Callable[[Contract], bytes],
+        has_leader: bool = False,
+        is_known: Callable[[CloudId], bool] | None = None,
+        new_hold: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        """`make_contract` gives the signed document of a contract: the same bytes for the same contract.
+
+        Where one of several servers leads (`has_leader`), deadlines are minded while `lead` runs. Who
+        `is_known` is a matter of the allowlist, or if there is none of the settings. What `new_hold` gives
+        cannot be guessed.
+        """
+        self._settings = settings
+        self._provider = provider
+        self._time = SteadyClock(clock)
+        is_listed = is_known or (lambda buyer: allowlist.is_listed(buyer, settings.buyers))
+        self._means = LedgerContext(
+            settings=settings,
+            seller=provider,
+            is_known=lambda buyer: not plain.is_plain(buyer) and is_listed(buyer),
+            new_hold=lambda: HoldId(new_hold()),
+            new_contract=lambda now: ContractId(ulid.new_id(now)),
+            new_version=lambda: self._mirror.revision + 1,
+            make_contract=make_contract,
+            check_placement=lambda flavor, room, unplaced: self._check_placement(flavor, room, unplaced),
+        )
+        self._check_placement: PlacementCheck = lambda flavor, room, unplaced: None
+        self.changes = OfferChangeLog(settings.history, self.flavors)
+        self._clerk = LedgerService(
+            store, events, self.changes, self._time, self._means, has_leader=has_leader
+        )
+        self.lead = self._clerk.lead
+        self._mirror = self._clerk.mirror
+        self._books = self._mirror.books
+        self._under_way: set[str] = set()  # names of requests that are done once
+
+    async def run(self) -> None:
+        """Follow the store, take requests and mind deadlines, for ever."""
+        await self._clerk.run()
+
+    async def ready(self) -> None:
+        """Wait until the books have been read and requests are taken."""
+        await self._clerk.ready()
+
+    async def sweep(self) -> None:
+        """End what is due. Happens by itself; a test with its own clock calls it."""
+        await self._clerk.sweep()
+
+    def now(self) -> float:
+        """The time that deadlines are judged by."""
+        return self._time.now()
+
+    def follow_nodes(self, check_placement: PlacementCheck) -> None:
+        """Hold and sell only what `check_placement` lets pass, which knows what the nodes have free, and is
+        told what is promised already of offers that are carved from no node."""
+        self._check_placement = check_placement
+
+    def set_placed(self, id: ContractId, *, is_placed: bool) -> None:
+        """What a contract takes is on a node, or is not: which counts as promised and not placed."""
+        self._books.loose_contracts.set_placed(id, is_placed=is_placed)
+
+    def listen(self, moved: OfferListener) -> Callable[[], None]:
+        """Call `moved` with the flavors of which anything has changed, also a hold or a contract, before
+        anybody is answered; the result ends that."""
+        return self._clerk.listen(moved)
+
+    # Offers
+
+    async def publish(
+        self,
+        flavor: Offer,
+        *,
+        actor: str,
+        capacity: Resources | None = None,
+        fence: Expect | None = None,
+    ) -> OfferRecord:
+        """Offer it, `capacity` of it if not all; one that was withdrawn may be offered again.
+
+        The same again is no change; `AlreadyExists` if the id is that of another.
+        """
+        if flavor.provider != self._provider:
+            raise errors.Invalid(f"this provider is {self._provider}; it offers nothing of others")
+        books = self._books
+        is_another = flavor.id not in books.flavors or flavor.id in books.over_flavors
+        if is_another and len(books.flavors) - len(books.over_flavors) >= self._settings.max_flavors:
+            raise errors.TooLarge(
+                f"{self._settings.max_flavors} flavors are offered, the most; withdraw some"
+            )
+        request = PublishOffer(flavor, flavor.whole if capacity is None else capacity, actor)
+        return _account(await self._clerk.ask(flavor.id, request, fence))
+
+    async def update(
+        self,
+        id: OfferId,
+        change: Callable[[Offer], Offer],
+        *,
+        actor: str,
+        capacity: Resources | None = None,
+        fence: Expect | None = None,
+    ) -> OfferRecord:
+        """Change terms or capacity; never below what is held or sold, whose terms stay."""
+        request = UpdateOffer(change, capacity, actor)
+        return _account(await self._clerk.ask(await self._find_flavor(id), request, fence))
+
+    async def reprice(self, id: OfferId, price: Price, *, actor: str) -> OfferRecord:
+        """Ask another price from now on; holds and contracts keep theirs. `FailedPrecondition` for one whose
+        price follows the settings."""
+
+        def change(flavor: Offer) -> Offer:
+            if flavor.worker:
+                raise errors.FailedPrecondition(
+                    f"the price of {flavor.id} follows the settings; set market.sell_price instead"
+                )
+            return replace(flavor, price=price)
+
+        return await self.update(id, change, actor=actor)
+
+    async def withdraw(
+        self,
+        id: OfferId,
+        *,
+        actor: str,
+        reason: str = "",
+        reclaim: bool = False,
+        fence: Expect | None = None,
+    ) -> OfferRecord:
+        """Offer it no longer; with `reclaim`, take its contracts back after the notice of each."""
+        request = WithdrawOffer(ids.check_display_text(reason, "reason"), reclaim, actor)
+        return _account(await self._clerk.ask(await self._find_flavor(id), request, fence))
+
+    async def reclaim(
+        self,
+        id: ContractId,
+        *,
+        actor: str,
+        reason: str = "",
+        at_once: bool = False,
+        fence: Expect | None = None,
+    ) -> ContractRecord:
+        """Say that the provider takes one contract back; it ends after its notice.
+
+        With `at_once` it ends now: for a buyer that is gone, and whom no notice would reach.
+        """
+        request = ReclaimContract(id, ids.check_display_text(reason, "reason"), actor, at_once)
+        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), request, fence))
+
+    # Holds
+
+    async def reserve(
+        self,
+        buyer: CloudId,
+        flavor: OfferId,
+        *,
+        room: Resources | None = None,
+        count: int | None = None,
+        duration_s: float | None = None,
+        wait_s: float = 0.0,
+        idempotency_key: str | None = None,
+        contact: Contact = NO_CONTACT,
+    ) -> Hold:
+        """Hold `count` times `room`, or all that is free, until the hold's deadline.
+
+        Without a `count` it is as few as may be taken together.
+
+        `ResourcesExhausted` if it is not free; with `wait_s`, after waiting in line that long. At once if no
+        node can take it, or `Unavailable` while they are silent. `NotFound` for
+        an unknown flavor, `Expired` for one that is withdrawn, `Unprocessable` against its policies, or for
+        another request with the same key; `Conflict` while a request with the key is under way; `Overloaded`
+        for a buyer that holds too much, or too often without buying.
+        """
+        settings = self._settings
+        check_cloud(buyer, "buyer")
+        self.check_access(buyer, is_read=False)
+        if count is not None and (type(count) is not int or count < 1):
+            raise errors.Invalid("count is a whole number above 0", field="count")
+        if room is not None and count is not None:
+            room * count  # raises what no offer could hold, before anybody waits for it
+        if duration_s is None:
+            is_known = self._means.is_known(buyer)
+            of_unknown = unknown_buyer_rules.limits_of(settings, buyer).contract_s
+            most_s = settings.max_contract_s if is_known else of_unknown
+            duration_s = min(settings.contract_s, most_s)
+        longest_s = pricing.in_years(settings.max_contract_s)
+        if not 1 <= duration_s <= longest_s:
+            raise errors.Invalid(
+                f"a contract lasts 1 to {longest_s:.0f} s, not {duration_s:.12g}",
+                field="duration",
+            )
+        if not wait_s >= 0:
+            raise errors.Invalid("the time to wait is 0 or more seconds", field="wait")
+        once, digest = idempotency_key_for(idempotency_key, buyer, flavor, room, count or 1, duration_s)
+        wait_until = self._time.now() + min(wait_s, settings.max_wait_s) if wait_s else None
+        request = CreateHold(flavor, buyer, room, count, duration_s, wait_until, once, digest, contact)
+        if not once:
+            return _hold(await self._clerk.ask(await self._find_flavor(flavor), request))
+        if once in self._under_way:
+            raise errors.Conflict("a request with this Idempotency-Key is under way; wait for its answer")
+        self._under_way.add(once)
+        try:
+            return _hold(await self._clerk.ask(await self._find_flavor(flavor), request))
+        finally:
+            self._under_way.remove(once)
+
+    async def purchase(self, id: HoldId, buyer: CloudId) -> ContractRecord:
+        """Turn the hold into its contract, once; again, it is the same contract.
+
+        `NotFound`, `Forbidden` for anybody but its buyer, `Expired` if it was cancelled or its time is over.
+        `ResourcesExhausted` if no node can take it now, or `Unavailable` while they are silent; the hold
+        stays.
+        """
+        return _sale(await self._clerk.ask(await self._flavor_of_hold(id), ConvertHold(id, buyer)))
+
+    async def cancel(self, id: HoldId, buyer: CloudId) -> Hold:
+        """Give the hold up; `Conflict` if it was bought."""
+        return _hold(await self._clerk.ask(await self._flavor_of_hold(id), CancelHold(id, buyer)))
+
+    # Contracts
+
+    async def release(self, id: ContractId, buyer: CloudId) -> ContractRecord:
+        """Give the contract's room back now."""
+        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), ReleaseContract(id, buyer)))
+
+    async def renew(self, id: ContractId, buyer: CloudId, until: float) -> ContractRecord:
+        """Let the contract last until then, at the price of now for the time that is added.
+
+        No change if it lasts that long already. `Expired` if it, or its flavor, is over.
+        """
+        return _sale(
+            await self._clerk.ask(await self._flavor_of_contract(id), RenewContract(id, buyer, until))
+        )
+
+    async def countersign(
+        self, id: ContractId, buyer: CloudId, document: bytes, *, over: bytes
+    ) -> ContractRecord:
+        """Keep the contract as its buyer signed it, once; whoever calls has verified that it signed `over`,
+        and if that is no longer what holds it is `Conflict`."""
+        signed = CountersignContract(id, buyer, document, over)
+        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), signed))
+
+    async def mark_opened(self, id: ContractId) -> ContractRecord:
+        """The buyer has come to the contract's tunnel; once that was in time it cannot be too late."""
+        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), MarkContractOpened(id)))
+
+    async def end_unused(
+        self, id: ContractId, *, since: float, fence: Expect | None = None
+    ) -> ContractRecord:
+        """End the contract if it was not signed or opened in time, counted from `since` at the earliest."""
+        request = EndUnusedContract(id, since)
+        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), request, fence))
+
+    # Reading
+
+    def check_access(self, buyer: CloudId, *, is_read: bool, is_own: bool = False) -> None:
+        """Raise `Forbidden` unless the buyer may see what is offered, or buy; what `is_own` to it, whoever
+        has holds or contracts here may always see and change."""
+        if self._means.is_known(buyer) or (is_own and self._books.buyers.has_deals(buyer)):
+            return
+        unknown_buyer_rules.check_access(self._settings, buyer, is_read=is_read)
+
+    def flavors(self) -> Sequence[OfferRecord]:
+        """All that is offered, in the order of ids, also if nothing of it is free."""
+        now = self._time.now()
+        accounts = (self._as_of(book, now) for _, book in sorted(self._books.flavors.items()))
+        return [account for account in accounts if account is not None and account.withdrawn is None]
+
+    def flavors_of_nodes(self) -> Sequence[OfferRecord]:
+        """All that are carved from a node, also those that were withdrawn and are kept."""
+        now = self._time.now()
+        accounts = (self._as_of(self._books.flavors[id], now) for id in sorted(self._books.of_nodes))
+        return [account for account in accounts if account is not None]
+
+    def flavor(self, id: OfferId) -> OfferRecord:
+        """Raises `NotFound`; one that was withdrawn is found while it is kept."""
+        account = self._as_of(self._books.book(id), self._time.now())
+        if account is None:
+            raise errors.NotFound("there is no such flavor; list flavors to see what is offered")
+        return account
+
+    def hold(self, id: HoldId) -> Hold:
+        """Live or ended; raises `NotFound`."""
+        if id not in self._books.holds:
+            raise no_such_hold()
+        return self._hold_as_of(self._books.holds[id], self._time.now())
+
+    def contract(self, id: ContractId) -> ContractRecord:
+        """Live or ended; raises `NotFound`."""
+        if id not in self._books.sales:
+            raise no_such_contract()
+        return self._books.sales[id]
+
+    def holds(self, buyer: CloudId | None = None) -> Sequence[Hold]:
+        """Holds that are kept, live or ended, of one buyer or of all."""
+        now = self._time.now()
+        return [
+            self._hold_as_of(hold, now)
+            for hold in self._books.holds.values()
+            if buyer is None or hold.buyer == buyer
+        ]
+
+    def contracts(self, buyer: CloudId | None = None) -> Sequence[ContractRecord]:
+        """Contracts that are kept, live or ended, of one buyer or of all."""
+        sales = self._books.sales.values()
+        return [sale for sale in sales if buyer is None or sale.contract.buyer == buyer]
+
+    def live_contracts(self, flavor: OfferId | None = None) -> Sequence[Contract]:
+        """Contracts that have not ended, of one flavor or of all."""
+        live = self._books.live_sales if flavor is None else self._books.book(flavor).sales
+        return [sale.contract for sale in live.values()]
+
+    def live_sales(self) -> Sequence[ContractRecord]:
+        """Contracts that have not ended, with their documents."""
+        return list(self._books.live_sales.values())
+
+    async def find_hold(self, id: HoldId) -> Hold:
+        """As `hold`, but found also if another server has only just made it."""
+        await self._flavor_of_hold(id)
+        return self.hold(id)
+
+    async def find_contract(self, id: ContractId) -> ContractRecord:
+        """As `contract`, but found also if another server has only just made it."""
+        await self._flavor_of_contract(id)
+        return self.contract(id)
+
+    def audit(self) -> dict[OfferId, list[str]]:
+        """Flavors whose free, held and sold do not add up, and why; empty, unless we have a fault."""
+        return {id: wrong for id, wrong in self.audits() if wrong}
+
+    def audits(self) -> Iterator[tuple[OfferId, list[str]]]:
+        """The same flavor by flavor, for whoever lets others go on between them; also those that add up."""
+        return ((id, book.audit()) for id, book in list(self._books.flavors.items()))
+
+    def _as_of(self, book: OfferAccount, now: float) -> OfferRecord | None:
+        """The account with what is due by now ended, though it may not be written yet."""
+        if book.next_due is None or book.next_due > now:
+            return book.account
+        draft = LedgerChange(self._books, book, now, self._means)
+        draft.tidy()
+        return draft.account
+
+    def _hold_as_of(self, hold: Hold, now: float) -> Hold:
+        if hold.ending is None and not hold.is_live(now):
+            return replace(hold, ending=EndReason.EXPIRED, ended_at=hold.expires_at)
+        return hold
+
+    async def _find_flavor(self, id: OfferId) -> OfferId:
+        if id not in self._books.flavors:
+            await self._mirror.look_up(offer_key(id))
+        return id
+
+    async def _flavor_of_hold(self, id: HoldId) -> OfferId:
+        if id not in self._books.holds:
+            await self._mirror.look_up(hold_key(id))
+        if id not in self._books.holds:
+            raise no_such_hold()
+        return self._books.holds[id].flavor.id
+
+    async def _flavor_of_contract(self, id: ContractId) -> OfferId:
+        if id not in self._books.sales:
+            await self._mirror.look_up(contract_key(id))
+        if id not in self._books.sales:
+            raise no_such_contract()
+        return self._books.sales[id].contract.flavor.id
+
+
+def _account(answer: LedgerAnswer) -> OfferRecord:
+    assert isinstance(answer, OfferRecord)
+    return answer
+
+
+def _hold(answer: LedgerAnswer) -> Hold:
+    assert isinstance(answer, Hold)
+    return answer
+
+
+def _sale(answer: LedgerAnswer) -> ContractRecord:
+    assert isinstance(answer, ContractRecord)
+    return answer

@@ -1,0 +1,249 @@
+"""The ledger's service: takes requests about each flavor, decides on them together, has it written, and
+answers.
+
+A flavor has one decision under way at a time; what is asked meanwhile waits in its queue for the next.
+Decisions on different flavors go to the store side by side, which makes them durable together. The service
+also minds the deadlines: of holds and contracts if this server leads, of its own waiting buyers in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from skerry.market.events import MarketEventWriter
+from skerry.market.provider.ledger import queue
+from skerry.market.provider.ledger.cache import LedgerCache
+from skerry.market.provider.ledger.change import LedgerContext
+from skerry.market.provider.ledger.changelog import OfferChangeLog
+from skerry.market.provider.ledger.deadlines import OfferDeadlines, SteadyClock
+from skerry.market.provider.ledger.decisions import LedgerAnswer, LedgerDecision, decide
+from skerry.market.provider.ledger.queue import OfferQueue, PendingRequest
+from skerry.market.provider.ledger.requests import CreateHold, ExpireDue, LedgerRequest
+from skerry.model import errors
+from skerry.model.ids import OfferId
+from skerry.store import fencing
+from skerry.store.fencing import LeadershipLost
+from skerry.store.protocol import MAX_OPS, Expect, Store
+
+log = structlog.get_logger(__name__)
+
+OfferListener = Callable[[Collection[OfferId]], None]
+
+# Trimming waits for this many too many, so that it costs a small share of the writes that made it needed.
+_SLACK: Final = 64
+# How long after a deadline could not be written it is looked at again.
+_RETRY_S: Final = 1.0
+
+
+class LedgerService:
+    """`ask` while it runs. Of several on one store, the one that leads minds deadlines."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: MarketEventWriter,
+        changes: OfferChangeLog,
+        time: SteadyClock,
+        means: LedgerContext,
+        *,
+        has_leader: bool,
+    ) -> None:
+        self.mirror = LedgerCache(store, events, changes, self._touched)
+        self._books = self.mirror.books
+        self._time = time
+        self._means = means
+        self._store = store
+        self._has_leader = has_leader
+        self._fence: Expect | None = None  # while this server leads
+        self._desks: dict[OfferId, OfferQueue] = {}
+        self._deadlines = OfferDeadlines()
+        self._alarm = asyncio.Event()
+        self._opened = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._listeners: list[OfferListener] = []
+
+    def listen(self, moved: OfferListener) -> Callable[[], None]:
+        """Call `moved` with the flavors whose books have moved, in the step in which they do; the result ends
+        that."""
+        self._listeners.append(moved)
+        return lambda: self._listeners.remove(moved)
+
+    async def ready(self) -> None:
+        """Wait until requests are taken."""
+        await self._opened.wait()
+
+    async def run(self) -> None:
+        """Follow the store, take requests and mind deadlines, for ever."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.mirror.run())
+                await self.mirror.ready()
+                self._group = group
+                self._opened.set()
+                try:
+                    await self._mind_deadlines()
+                finally:
+                    self._group = None  # one that closes takes nothing more
+        finally:
+            self._opened.clear()
+            gone = errors.Unavailable("the market is closing; what was asked last may have happened")
+            for desk in self._desks.values():
+                queue.resolve_requests([(one, gone) for one in (*desk.line, *desk.asked)])
+            self._desks.clear()
+
+    async def lead(self, fence: Expect) -> None:
+        """Mind the deadlines of holds and contracts until this is cancelled."""
+        self._fence = fence
+        try:
+            for flavor in list(self._books.flavors):
+                self._arm(flavor, self._books.book(flavor).next_due)
+            self._alarm.set()
+            await asyncio.Event().wait()
+        finally:
+            self._fence = None
+
+    async def ask(self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None) -> LedgerAnswer:
+        """The answer to a request, durable; raises if it is an error. With a `fence` it is a leader's, and
+        ends in `LeadershipLost` if another leads."""
+        return await self._put(flavor, request, fence)
+
+    async def sweep(self) -> None:
+        """End what is due, and forget what is too much."""
+        await asyncio.gather(*self._look_at_due(), return_exceptions=True)
+        if self._is_overfull and self._owns_deadlines:
+            with suppress(LeadershipLost):
+                await self.mirror.trim(self._means.settings.keep_ended, self._time.now(), self._fence)
+
+    @property
+    def _owns_deadlines(self) -> bool:
+        return self._fence is not None or not self._has_leader
+
+    def _touched(self, flavors: Collection[OfferId]) -> None:
+        """Their books moved: there may be new deadlines, and room for who waits."""
+        for moved in tuple(self._listeners):
+            moved(flavors)
+        for flavor in flavors:
+            self._arm(flavor, self._books.book(flavor).next_due)
+            desk = self._desks.get(flavor)
+            if desk is not None and desk.line:
+                self._wake(flavor, desk)
+        if self._is_overfull:
+            self._alarm.set()
+
+    def _put(
+        self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None
+    ) -> asyncio.Future[LedgerAnswer]:
+        if self._group is None:
+            raise errors.Unavailable("the market is not open yet; try again")
+        answer: asyncio.Future[LedgerAnswer] = asyncio.get_running_loop().create_future()
+        desk = self._desks.setdefault(flavor, OfferQueue())
+        desk.asked.append(PendingRequest(request, answer, fence))
+        if isinstance(request, CreateHold) and request.wait_until is not None:
+            answer.add_done_callback(lambda answer: self._answered(flavor, answer))
+        self._wake(flavor, desk)
+        return answer
+
+    def _answered(self, flavor: OfferId, answer: asyncio.Future[LedgerAnswer]) -> None:
+        """Who gave up waiting is no longer in the way of those behind."""
+        desk = self._desks.get(flavor)
+        if desk is not None and answer.cancelled():
+            self._wake(flavor, desk)
+
+    def _wake(self, flavor: OfferId, desk: OfferQueue) -> None:
+        desk.is_woken = True
+        if not desk.is_busy and self._group is not None:
+            desk.is_busy = True
+            self._group.create_task(self._serve(flavor, desk))
+
+    async def _serve(self, flavor: OfferId, desk: OfferQueue) -> None:
+        """Decide on whatever is in the queue until there is nothing more to decide."""
+        is_done = True
+        while desk.is_woken or desk.asked or not is_done:
+            desk.is_woken = False
+            try:
+                is_done = await self._decide(flavor, desk)
+            except Exception as error:
+                log.exception("ledger.broken", flavor=flavor)
+                fault = errors.Internal("the ledger failed; ask again", detail=repr(error))
+                queue.resolve_requests([(one, fault) for one in (*desk.line, *desk.asked)])
+                desk.line.clear()
+                desk.asked.clear()
+                desk.rests_until = self._time.now() + _RETRY_S
+                is_done = True
+            await asyncio.sleep(0)  # those just answered may have something for the next decision
+        desk.is_busy = False
+        if not desk.line:
+            del self._desks[flavor]
+        dues = [at for at in (desk.waits_until, self._books.book(flavor).next_due) if at is not None]
+        if dues:
+            self._arm(flavor, max(min(dues), desk.rests_until))
+
+    async def _decide(self, flavor: OfferId, desk: OfferQueue) -> bool:
+        """Decide once; True if all that was there is decided."""
+        line, asked = desk.next(MAX_OPS)
+        fences = desk.fences(MAX_OPS)
+        decision = decide(self._books, flavor, line, asked, self._time.now(), self._means)
+        try:
+            if decision.is_change:
+                await self._write(flavor, decision, fences)
+        except errors.Conflict:
+            for fence in fences:
+                try:
+                    await fencing.check(self._store, fence)
+                except LeadershipLost as lost:
+                    desk.refuse(fence, lost)
+            return False  # the books have moved, or who asked has lost the lead: decide again
+        except errors.SkerryError as error:
+            log.warning("ledger.unwritten", flavor=flavor, error=error.message, detail=error.detail)
+            queue.resolve_requests([(one, error) for one, _ in desk.settle(decision)])
+            desk.rests_until = self._time.now() + _RETRY_S  # what was due is due still
+            return True
+        queue.resolve_requests(desk.settle(decision))
+        return decision.is_all
+
+    async def _write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect]) -> None:
+        try:
+            await self.mirror.write(flavor, decision, fences)
+        except errors.Conflict:
+            await self.mirror.catch_up(flavor)
+            raise
+
+    def _arm(self, flavor: OfferId, at: float | None) -> None:
+        if at is not None and self._deadlines.arm(flavor, at):
+            self._alarm.set()
+
+    async def _mind_deadlines(self) -> None:
+        while True:
+            first = self._deadlines.first()
+            try:
+                async with asyncio.timeout(None if first is None else max(0.0, first - self._time.now())):
+                    await self._alarm.wait()
+            except TimeoutError:
+                pass
+            self._alarm.clear()
+            try:
+                await self.sweep()
+            except errors.Unavailable as error:
+                log.warning("ledger.unswept", error=error.message)
+                await asyncio.sleep(_RETRY_S)
+
+    def _look_at_due(self) -> list[asyncio.Future[LedgerAnswer]]:
+        now = self._time.now()
+        looks = []
+        for flavor in self._deadlines.take(now):
+            desk = self._desks.get(flavor)
+            if self._owns_deadlines or (desk is not None and desk.line):
+                looks.append(self._put(flavor, ExpireDue(), self._fence))
+        return looks
+
+    @property
+    def _is_overfull(self) -> bool:
+        """True if more that is over is kept than need be."""
+        most = self._means.settings.keep_ended + _SLACK
+        books = self._books
+        return max(len(books.over_holds), len(books.over_sales), len(books.over_flavors)) > most

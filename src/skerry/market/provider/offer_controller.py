@@ -1,0 +1,113 @@
+"""Offers that follow the nodes, on the server that leads.
+
+What is to be offered is `skerry.market.provider.node_offers`; here it is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from skerry.control.instance_index import InstanceCache
+from skerry.control.nodes.conditions import NodeConditions
+from skerry.market.provider import node_offers
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.provider.node_capacity import ChangedNodes, supply_of
+from skerry.market.provider.node_offers import DesiredOffer, NodeSupply
+from skerry.model import errors
+from skerry.model.ids import CloudId, NodeId
+from skerry.model.market_settings import MarketSettings
+from skerry.store.protocol import Expect
+
+log = structlog.get_logger(__name__)
+
+ACTOR: Final = "skerry"
+# Offers follow what moves at most this often, and are looked at again after this if they could not.
+_PACE_S: Final = 0.2
+_RETRY_S: Final = 2.0
+
+
+class OfferController:
+    """Offers follow the nodes: `run` while this server leads."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        mirror: InstanceCache,
+        standings: NodeConditions,
+        settings: MarketSettings,
+        *,
+        provider: CloudId,
+    ) -> None:
+        self._ledger = ledger
+        self._mirror = mirror
+        self._standings = standings
+        self._settings = settings
+        self._provider = provider
+        self._supplies: dict[NodeId, NodeSupply] = {}
+
+    async def run(self, fence: Expect) -> None:
+        changed = ChangedNodes(self._ledger, self._mirror, self._standings)
+        try:
+            while True:
+                changed.moved.clear()
+                is_done = await self.follow(changed, fence)
+                await asyncio.sleep(_PACE_S)
+                try:
+                    async with asyncio.timeout(None if is_done else _RETRY_S):
+                        await changed.moved.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            changed.close()
+
+    async def follow(self, changed: ChangedNodes, fence: Expect | None = None) -> bool:
+        """Bring the offers in line with the nodes; False if not all could be done."""
+        for node in changed.take():
+            standing = self._standings.standing(node)
+            if standing is None or standing.view.is_borrowed:
+                self._supplies.pop(node, None)
+            else:
+                sold = self._ledger.live_contracts(node_offers.offer_id_for(node))
+                self._supplies[node] = supply_of(standing, self._mirror.census.on_node(node), sold)
+        return await apply_plan(
+            self._ledger,
+            node_offers.desired_offers(
+                self._supplies.values(), self._settings, provider=self._provider, now=self._ledger.now()
+            ),
+            fence,
+        )
+
+
+async def apply_plan(ledger: Ledger, offers: Iterable[DesiredOffer], fence: Expect | None = None) -> bool:
+    """Carry the plan out; True if all of it was done. What was not is tried with the next."""
+    todo = node_offers.plan(ledger.flavors_of_nodes(), offers)
+    steps = [
+        ledger.publish(one.flavor, actor=ACTOR, capacity=one.capacity, fence=fence) for one in todo.publish
+    ]
+    steps += [
+        ledger.update(
+            one.flavor.id,
+            partial(node_offers.take_over, one.flavor),
+            actor=ACTOR,
+            capacity=one.capacity,
+            fence=fence,
+        )
+        for one in todo.update
+    ]
+    steps += [
+        ledger.withdraw(id, actor=ACTOR, reason="its node is no longer for sale", reclaim=True, fence=fence)
+        for id in todo.withdraw
+    ]
+    is_done = True
+    for failure in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(failure, errors.SkerryError):
+            log.warning("offer.not-followed", error=failure.message, detail=failure.detail)
+            is_done = False
+        elif isinstance(failure, BaseException):
+            raise failure
+    return is_done

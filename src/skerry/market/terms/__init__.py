@@ -1,0 +1,1 @@
+"""What both sides of a contract share: prices, documents, signatures, proofs."""

@@ -1,0 +1,84 @@
+"""Tunnels: what somebody asks of an instance on a far node, and the frames in which it is answered.
+
+A tunnel carries frames of bytes both ways, whole and in order. The first byte of a frame is its channel, the
+rest is data. A tunnel ends well by `TunnelChannel.EXIT` (a program) or by its end (output that was not to be
+followed); what goes wrong at the node comes as an error of `skerry.model.errors` instead.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.cells import OutputChannel
+from skerry.model.ids import InstanceId
+
+MAX_FRAME = 64 * 1024
+
+
+class TunnelChannel(enum.IntEnum):
+    """What a frame holds."""
+
+    OUTPUT = 1  # from the node
+    ERRORS = 2  # from the node: what was written to the error output
+    EXIT = 3  # from the node, the last: the exit code in decimal digits
+    INPUT = 4  # to the node
+    END_OF_INPUT = 5  # to the node; no data
+    SIZE = 6  # to the node: rows and columns of the terminal in decimal digits, divided by a space
+    SIGNAL = 7  # to the node: its number in decimal digits
+    LOST = 8  # from the node: a stream and how many pieces of it were missed, such as `stdout 12`
+
+
+class TunnelFrame(msgspec.Struct, frozen=True):
+    """Some bytes of one channel."""
+
+    channel: TunnelChannel
+    data: bytes = b""
+
+    def pack(self) -> bytes:
+        return bytes([self.channel]) + self.data
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> TunnelFrame:
+        """The frame in `packed`; `Invalid` if there is none."""
+        try:
+            return cls(TunnelChannel(packed[0]), packed[1:])
+        except (IndexError, ValueError):
+            raise errors.Invalid("a frame of a tunnel must begin with the number of a channel") from None
+
+
+class LogStreamRequest(msgspec.Struct, frozen=True, tag="logs"):
+    """What an instance has written, and with `follow` what it writes from now on."""
+
+    follow: bool = False
+    tail: int | None = None  # only that many lines of what is there
+    stream: OutputChannel | None = None  # None: both
+
+
+class ExecStreamRequest(msgspec.Struct, frozen=True, tag="exec"):
+    """A program to run in an instance, as `skerry container exec` has it."""
+
+    arguments: tuple[str, ...]
+    environment: tuple[str, ...] = ()  # KEY=VALUE, over the container's
+    user: str = ""
+    folder: str = ""
+    terminal: bool = False
+    takes_input: bool = False
+    rows: int = 0
+    columns: int = 0
+
+
+class GuestSessionRequest(msgspec.Struct, frozen=True, tag="session"):
+    """Of a cell that is lent: the conversation that a node has, with whoever bought it as control plane."""
+
+
+class GuestStreamRequest(msgspec.Struct, frozen=True, tag="guest"):
+    """Of a cell that is lent: what is asked of one of the instances in it, which are its buyer's."""
+
+    instance: InstanceId
+    ask: LogStreamRequest | ExecStreamRequest
+
+
+StreamRequest = LogStreamRequest | ExecStreamRequest | GuestSessionRequest | GuestStreamRequest

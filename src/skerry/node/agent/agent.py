@@ -1,0 +1,200 @@
+"""The node's long conversation with the control plane: orders come down, reports go up, tunnels are dialled.
+
+Always dialled by the node, and dialled again for ever: a control plane that is away costs nothing but news,
+since `skerry.node.agent.instances` goes on without it. What goes on over a connection is
+`skerry.node.agent.session`'s; how messages travel is the connection's (`skerry.node.agent.ports`), which the
+daemon hands in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from skerry import __version__
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.callers import RevokedCertificate
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import MAX_OCCUPIED, NodeHello, RevocationUpdate, SessionConfig
+from skerry.model.nodes import NodeFacts
+from skerry.model.resources import Gigabytes
+from skerry.node import host
+from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.instances.tunnel_handler import TunnelHandler
+from skerry.node.agent.ports import ControlDialer
+from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.node.agent.session import AgentSession, MemberListener, ServerClosedSession, ignore_revocations
+
+log = structlog.get_logger(__name__)
+
+# Never so long that a server which was away for hours takes us for lost before we have tried again.
+BACKOFF = Backoff(first_s=0.5, cap_s=3.5, jitter=0.5)
+_HEALTHY_S = 10.0  # a connection that held this long was a good one
+_REJECTED = (errors.Unauthenticated, errors.Forbidden)
+_JOIN_AGAIN = (
+    "the control plane does not take this node's certificate; if that does not pass, make an invitation "
+    "there (`skerry token create --role node`) and start again: skerry node --join INVITATION"
+)
+
+
+def facts() -> NodeFacts:
+    """What kind of machine this is, as far as anybody may know."""
+    return NodeFacts(host.architecture(), host.system(), platform.release(), __version__)
+
+
+def introduce(
+    name: str,
+    data: Path,
+    instances: NodeInstances,
+    *,
+    subnet: str,
+    occupied: Sequence[str] = (),
+    former: Sequence[str] = (),
+    labels: Mapping[str, str],
+    kept_mb: int = 0,
+    member: ContinuumMember | None = None,
+    about: NodeFacts | None = None,
+    lends_disk: bool = True,
+    takes_revocations: bool = False,
+) -> NodeHello:
+    """This machine as it is now, with `data` as its data folder and `subnet` for its containers, or another
+    one that overlaps none of `occupied`, and `former` ones that they still have addresses of; `kept_mb` of
+    its memory are for something else than instances, such as the functions that it takes calls of as
+    `member`. Without `lends_disk` it has none to give, since it can hold nobody to a part of it."""
+    room = host.usable_resources(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb)
+    return NodeHello(
+        name=name,
+        facts=facts() if about is None else about,
+        room=room if lends_disk else replace(room, disk=Gigabytes(0)),
+        labels=dict(labels),
+        subnet=subnet,
+        occupied=tuple(occupied[:MAX_OCCUPIED]),
+        former=tuple(former[:MAX_OCCUPIED]),
+        member=member,
+        takes_revocations=takes_revocations,
+        makes_claims=True,
+    )
+
+
+class NodeAgent:
+    """Keeps this node in touch with its control plane."""
+
+    def __init__(
+        self,
+        servers: ServerAddressCache,
+        dial: Callable[[str], ControlDialer],
+        instances: NodeInstances,
+        tunnels: TunnelHandler,
+        describe: Callable[[], NodeHello],
+        clock: Clock,
+        *,
+        assign: Callable[[str], Awaitable[None]],
+        revoke: Callable[[RevocationUpdate], Awaitable[None]] = ignore_revocations,
+        revoked: Callable[[], Sequence[RevokedCertificate]] = tuple,
+        member: MemberListener | None = None,
+        condition: Callable[[], str] = lambda: "",
+        backoff: Backoff = BACKOFF,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`dial` makes the way to one of `servers`, any of which will do. `assign` is told which subnet the
+        containers of this node are to have, before it is ordered anything. `revoke` is told which
+        certificates were revoked, if the hello says that this node takes that, and `revoked` knows all of
+        them; `member` hears what those are told who take calls of functions. When `condition` changes, the
+        node is described anew at once."""
+        self._servers = servers
+        self._dial = dial
+        self._instances = instances
+        self._tunnels = tunnels
+        self._describe = describe
+        self._clock = clock
+        self._assign = assign
+        self._revoke = revoke
+        self._revoked = revoked
+        self._member = member
+        self._condition = condition
+        self._backoff = backoff
+        self._sleep = sleep
+        self._chance = chance
+        self._complaint = ""  # the last that was logged, while it goes on
+        self.is_connected = False
+
+    @property
+    def complaint(self) -> str:
+        """Why there is no connection; empty if there is one."""
+        return self._complaint
+
+    async def run(self) -> None:
+        """Be connected, to one server or another. For ever."""
+        failures, lost = 0, ""
+        while True:
+            # In turn, the one that was lost last; pauses grow from round to round.
+            servers = self._servers.in_turn(lost)
+            rounds, turn = divmod(failures, len(servers))
+            began = self._clock.monotonic()
+            try:
+                await self._attend(servers[turn])
+            except errors.SkerryError as error:
+                self._complain(servers[turn], error)
+            except OSError as error:  # of our own disk
+                reason = f"this node cannot keep its state: {error.strerror}"
+                self._complain(servers[turn], errors.Unavailable(reason))
+            finally:
+                self.is_connected = False
+            if self._clock.monotonic() - began >= _HEALTHY_S:
+                failures, rounds, lost = 0, 0, servers[turn]
+            else:
+                failures += 1
+            await self._sleep(self._backoff.delay(rounds, self._chance))
+
+    def _complain(self, server: str, error: errors.SkerryError) -> None:
+        """Log why there is no connection: once, and not again until there is another reason."""
+        if error.message == self._complaint:
+            return
+        self._complaint = error.message
+        if isinstance(error, _REJECTED):
+            log.error("session.rejected", server=server, reason=error.message, hint=_JOIN_AGAIN)
+        elif isinstance(error, ServerClosedSession):
+            log.info("session.ended", server=server, reason=error.message)
+        else:
+            log.warning("session.lost", server=server, reason=error.message, detail=error.detail)
+
+    async def _attend(self, server: str) -> None:
+        """One connection, until it ends; raises why."""
+        async with self._dial(server).dial() as connection:
+            attendance = AgentSession(
+                connection,
+                self._instances,
+                self._describe,
+                self._clock,
+                serve=self._tunnels.serve,
+                learn=self._servers.learn,
+                revoke=self._revoke,
+                revoked=self._revoked,
+                member=self._member,
+                condition=self._condition,
+            )
+            welcome = await attendance.begin()
+            await self._welcomed(server, attendance.hello, welcome)
+            await attendance.last(welcome)
+
+    async def _welcomed(self, server: str, hello: NodeHello, welcome: SessionConfig) -> None:
+        await self._assign(welcome.subnet)
+        await self._instances.hold_to(welcome)
+        self.is_connected, self._complaint = True, ""
+        log.info("session.began", server=server, node=welcome.node, subnet=welcome.subnet)
+        if hello.subnet and welcome.subnet != hello.subnet:
+            log.warning(
+                "session.other_subnet",
+                wanted=hello.subnet,
+                given=welcome.subnet,
+                hint="new containers get addresses of the given one; those that run keep theirs",
+            )

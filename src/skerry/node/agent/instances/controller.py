@@ -1,0 +1,334 @@
+"""One instance, driven toward its order: looks, asks `steps` what to do, does it, and begins anew.
+
+`NodeInstances` runs one of these for each instance and hands it new orders; none waits for another, but for
+its turn to start. Whatever is decided on is on disk before it is done: what is ours by the name of its
+container is known even to an agent that comes after one that was killed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors
+from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
+from skerry.model.ids import InstanceId
+from skerry.model.images import PullProgress
+from skerry.model.node_messages import SessionConfig
+from skerry.model.statuses import TERMINAL, InstanceStatus
+from skerry.model.workloads import WorkloadKind
+from skerry.node.agent.instances import steps
+from skerry.node.agent.instances.backends import InstanceBackend, InstanceBackends
+from skerry.node.agent.instances.container_specs import SpecTranslation
+from skerry.node.agent.instances.records import InstanceRecords
+from skerry.node.agent.instances.state import LocalInstance, LocalStatus
+from skerry.node.agent.instances.steps import (
+    InstanceAction,
+    InstanceSituation,
+    ReportStatus,
+    RunAction,
+    WaitUntil,
+)
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_PROGRESS_S = 1.0  # between two words on how far a pull has come
+
+
+@dataclass(slots=True)
+class InstanceDeps:
+    """What driving instances takes."""
+
+    records: InstanceRecords
+    homes: InstanceBackends
+    translation: SpecTranslation
+    clock: Clock
+    terms: SessionConfig
+    starts: asyncio.Semaphore
+    number: Callable[[], int]  # of the next report
+    changed: Callable[[LocalInstance], None]  # told of every copy that says something new
+    sleep: Callable[[float], Awaitable[None]]
+    chance: Callable[[], float] = random.random
+    # What cannot be stopped or removed is tried again after this; what cannot be written down sooner, since
+    # somebody may make room at any moment.
+    trouble: Backoff = Backoff(first_s=1.0, cap_s=60.0)  # noqa: RUF009 - frozen
+    disk_trouble: Backoff = Backoff(first_s=0.5, cap_s=3.0)  # noqa: RUF009 - frozen
+    # Told after every step that a crash may follow: tests end the process there.
+    reached: Callable[[str], None] = lambda step: None
+
+
+class InstanceController:
+    """Drives one instance, whose record nobody else writes from now on."""
+
+    def __init__(self, means: InstanceDeps, copy: LocalInstance, *, is_durable: bool) -> None:
+        self.copy = copy
+        self._means = means
+        self.name = means.translation.name(copy.instance)  # of its container
+        self.is_durable = is_durable
+        self._woken = asyncio.Event()
+        self._failures = 0  # in a row, to stop or remove it
+
+    @property
+    def instance(self) -> InstanceId:
+        return self.copy.instance
+
+    @property
+    def runs(self) -> bool:
+        """True if its container does, whether or not it is meant to."""
+        _, view = self._residence()
+        return view is not None and view.state is ContainerState.RUNNING
+
+    def take(self, copy: LocalInstance) -> None:
+        """Another order. It is acted on when `confirm` is called, since it has to outlive us first."""
+        self._save(copy)
+        self.is_durable = False
+        self._woken.set()  # what goes on for the order before it may be given up
+
+    def confirm(self) -> None:
+        self.is_durable = True
+        self._woken.set()
+
+    def acknowledge(self, number: int) -> None:
+        """The reports up to `number` are known."""
+        if self.copy.pending and self.copy.pending[0].number <= number:
+            copy = self.copy.acknowledge(number)
+            try:
+                self._save(copy)
+            except OSError as error:  # then it is told once more by the next agent, which does no harm
+                log.warning("instance.unsaved", instance=self.instance, error=str(error))
+                self.copy = copy
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Look again."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until it is gone, and that is known."""
+        while True:
+            try:
+                if await self._advance():
+                    return
+            except (errors.SkerryError, OSError) as error:
+                # Of a stop, a removal or the disk: nothing is left but to try again.
+                log.warning("instance.trouble", instance=self.instance, error=str(error))
+                if self.copy.history.status is InstanceStatus.STOPPING:
+                    self._remark(f"not stopped yet: {error}")
+                backoff = self._means.disk_trouble if isinstance(error, OSError) else self._means.trouble
+                pause = backoff.delay(self._failures, self._means.chance)
+                self._failures += 1
+                await self._pause(self._means.clock.now() + pause)
+
+    async def _advance(self) -> bool:
+        """One step; True if it was the last."""
+        if not self.is_durable:
+            await self._pause(None)
+            return False
+        match steps.next_step(self._situation()):
+            case ReportStatus(history):
+                await self._tell(history)
+            case RunAction(InstanceAction.FORGET):
+                self._means.records.forget(self.instance)
+                self._means.reached("forgotten")
+                return True
+            case RunAction(act):
+                await self._do(act)
+                self._failures = 0
+            case WaitUntil(until):
+                await self._pause(until)
+        return False
+
+    def _situation(self) -> InstanceSituation:
+        means = self._means
+        home, view = self._residence()
+        return InstanceSituation(
+            copy=self.copy,
+            view=view,
+            is_outdated=view is not None and (home, view.spec) != self._wanted(),
+            now=means.clock.now(),
+            terms=means.terms,
+            chance=means.chance(),
+        )
+
+    def _residence(self) -> tuple[InstanceBackend, ContainerView] | tuple[None, None]:
+        """The container and where it is, if there is one and it is ours: people may have made one of that
+        name."""
+        for home in self._means.homes.every():
+            try:
+                view = home.get(self.name)
+            except errors.NotFound:
+                continue
+            if view.spec == self.copy.made:
+                return home, view
+        return None, None
+
+    def home(self) -> InstanceBackend:
+        """Where the container is. Raises NotFound."""
+        home, _ = self._residence()
+        if home is None:
+            raise errors.NotFound(f"there is no container {self.name!r}")
+        return home
+
+    def _wanted(self) -> tuple[InstanceBackend, ContainerSpec] | None:
+        """What the container should be like, and where; None if there can be none."""
+        means, spec = self._means, self.copy.order.spec
+        try:
+            return means.homes.of(spec.kind), means.translation.spec(self.instance, spec)
+        except errors.Invalid:
+            return None
+
+    async def _tell(self, history: LocalStatus) -> None:
+        self._save(self.copy.tell(history, self._means.number()))
+        if history.status in TERMINAL:  # it must not run again because the power failed
+            told = self.copy.pending[-1:]
+            await asyncio.to_thread(self._means.records.sync, [self.instance])
+            # What others had to tell was told meanwhile, and nobody looks for numbers below theirs again.
+            if told and told == self.copy.pending[-1:]:
+                self._save(self.copy.tell(self.copy.history, self._means.number()))
+        self._means.reached(f"told.{history.status.lower()}")
+        log.info(
+            "instance.status",
+            instance=self.instance,
+            generation=self.copy.order.generation,
+            status=history.status,
+            reason=history.reason,
+            exit_code=history.exit_code,
+        )
+        self._means.changed(self.copy)
+
+    def _save(self, copy: LocalInstance) -> None:
+        self._means.records.save(copy)
+        self.copy = copy
+
+    async def _do(self, act: InstanceAction) -> None:
+        match act:
+            case InstanceAction.CREATE:
+                await self._attempt(self._create)
+            case InstanceAction.START:
+                await self._attempt(self._start)
+            case InstanceAction.RESTRICT:
+                await self._means.homes.containers.restrict(self.name, self.copy.order.egress)
+            case InstanceAction.STOP:
+                await self.home().stop(self.name)
+            case _:
+                await self.home().remove(self.name, force=True)
+        self._means.reached(f"done.{act}")
+
+    async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what a start takes; if that fails, it is part of the history of the instance."""
+        order = self.copy.order
+        try:
+            await work()
+        except errors.SkerryError as error:
+            situation = self._situation()
+            if situation.runs or self.copy.order is not order:  # somebody was quicker; or it is all different
+                return
+            log.info("instance.not_started", instance=self.instance, error=error.message, detail=error.detail)
+            await self._tell(steps.not_started(situation, error))
+
+    async def _create(self) -> None:
+        order = self.copy.order
+        spec = self._means.translation.spec(self.instance, order.spec)
+        home, images = self._means.homes.of(order.spec.kind), self._means.homes.images
+        if order.spec.kind is WorkloadKind.CELL:
+            await self._make(spec, lambda: home.create(spec))
+            return
+        owner = f"instance {self.name}"  # until there is a container, which claims it itself
+        pulling = images.ensure(
+            spec.image,
+            access=order.spec.image_access,
+            owner=owner,
+            on_progress=self._show_progress(),
+        )
+        try:
+            if (image := await self._unless_ordered_otherwise(pulling)) is not None:
+                # Of that one and no other: what its name means here need not be what it means to `images`.
+                create = self._means.homes.containers.create
+                await self._make(spec, lambda: create(spec, image=image.id, egress=order.egress))
+        finally:
+            images.release(owner)
+
+    async def _make(self, spec: ContainerSpec, create: Callable[[], Awaitable[object]]) -> None:
+        order = self.copy.order
+        # On disk before there is a container, so that one of ours can be told from those of others.
+        self._save(replace(self.copy, made=spec))
+        await asyncio.to_thread(self._means.records.sync, [self.instance])
+        self._means.reached("made")
+        if self.copy.order is order:
+            await create()
+
+    def _show_progress(self) -> Callable[[PullProgress], None]:
+        """Says now and then how far a pull has come, and still why the try before it failed."""
+        told_at = float("-inf")
+        before = steps.failed_before(self.copy.history)
+
+        def show(progress: PullProgress) -> None:
+            nonlocal told_at
+            now = self._means.clock.monotonic()
+            if now - told_at >= _PROGRESS_S and self.copy.history.status is InstanceStatus.STARTING:
+                told_at = now
+                self._remark(f"pulling: {progress.message}{before}")
+
+        return show
+
+    def _remark(self, reason: str) -> None:
+        """Say more of the status it has. That is not for the disk: it is over with the agent."""
+        history = replace(self.copy.history, reason=reason)
+        self.copy = self.copy.tell(history, self._means.number())
+        self._means.changed(self.copy)
+
+    async def _start(self) -> None:
+        order = self.copy.order
+        if await self._unless_ordered_otherwise(self._means.starts.acquire()) is None:
+            return
+        try:
+            if self.copy.order is order:
+                await self.home().start(self.name)
+        finally:
+            self._means.starts.release()
+
+    async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` comes to; it is given up if another order comes meanwhile, and that is None then."""
+        order, task = self.copy.order, asyncio.ensure_future(work)
+        try:
+            while not task.done() and self.copy.order is order:
+                self._woken.clear()
+                woken = asyncio.ensure_future(self._woken.wait())
+                try:
+                    await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await cancel_and_wait([woken])
+            return task.result() if task.done() else None
+        finally:
+            await cancel_and_wait([task])
+
+    async def _pause(self, until: float | None) -> None:
+        """Wait for `until`, for another order, or for the end of the run."""
+        self._woken.clear()
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._woken.wait())]
+        if self.runs:
+            waits.append(asyncio.ensure_future(self._end_of_run()))
+        if until is not None:
+            seconds = max(0.0, until - self._means.clock.now())
+            waits.append(asyncio.ensure_future(self._means.sleep(seconds)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_wait(waits)
+
+    async def _end_of_run(self) -> None:
+        try:
+            await self.home().wait(self.name)
+        except (errors.NotFound, errors.FailedPrecondition):
+            pass  # nobody knows how it ended; that it has is enough

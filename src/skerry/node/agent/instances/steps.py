@@ -1,0 +1,264 @@
+"""What to do next with an instance: the decision, without touching anything.
+
+`next_step` compares what is wanted with what the container is now and with what was told last. A step is one
+thing to tell, to do or to wait for; after it the question is asked anew, so whatever happened in between,
+an agent that died included, is only another state to go on from. What is told follows the state machine of
+`skerry.model.statuses`, from SCHEDULED on: a status is told before what it announces is done.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.kit.backoff import Backoff
+from skerry.model import errors
+from skerry.model.containers import ContainerState, ContainerView
+from skerry.model.node_messages import SessionConfig
+from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
+from skerry.model.workloads import RestartMode
+from skerry.node.agent.instances.exits import run_exit
+from skerry.node.agent.instances.state import LocalInstance, LocalStatus
+
+# The image or the machine would have to change before a try could succeed after these.
+_PERMANENT = (errors.Invalid, errors.Unprocessable, errors.TooLarge)
+_NOT_YET = "not started yet: "
+_NEXT_TRY = "; next try at "
+_MAX_CAUSE = 400  # of a reason: when the next try is must not be cut off
+
+
+class InstanceAction(enum.StrEnum):
+    """Something to do to the container of an instance, or to our record of it."""
+
+    CREATE = "create"
+    RESTRICT = "restrict"  # to what its order says that it may reach
+    START = "start"
+    STOP = "stop"
+    REMOVE = "remove"
+    FORGET = "forget"  # it is gone, and that is known: so is our record
+
+
+class ReportStatus(msgspec.Struct, frozen=True):
+    """Its status changes: write this down, and report it."""
+
+    history: LocalStatus
+
+
+class RunAction(msgspec.Struct, frozen=True):
+    act: InstanceAction
+
+
+class WaitUntil(msgspec.Struct, frozen=True):
+    """There is nothing to do until `until`, or until something changes."""
+
+    until: float | None = None
+
+
+InstanceStep = ReportStatus | RunAction | WaitUntil
+
+
+class InstanceSituation(msgspec.Struct, frozen=True):
+    """All that a decision hangs on."""
+
+    copy: LocalInstance
+    view: ContainerView | None  # of its own container; one of the same name that is not ours does not count
+    is_outdated: bool  # the container is of another spec than is wanted
+    now: float
+    terms: SessionConfig
+    chance: float  # 0 to 1: pauses differ by it
+
+    @property
+    def history(self) -> LocalStatus:
+        return self.copy.history
+
+    @property
+    def runs(self) -> bool:
+        return self.view is not None and self.view.state is ContainerState.RUNNING
+
+    @property
+    def has_run_unseen(self) -> bool:
+        """True if there was a run since the last that was told of."""
+        view = self.view
+        return (
+            view is not None and view.state is ContainerState.EXITED and view.started_at != self.history.seen
+        )
+
+    def pause(self, failures: int) -> float:
+        """How long to wait after `failures` failures in a row before this one."""
+        return self._backoff.delay(failures, lambda: self.chance)
+
+    def is_ahead(self, at: float | None) -> bool:
+        """True if `at` is to be waited for; a time beyond any pause is one of a clock that was set back."""
+        backoff = self._backoff
+        return at is not None and self.now < at <= self.now + backoff.cap_s * (1 + backoff.jitter)
+
+    @property
+    def _backoff(self) -> Backoff:
+        # A first pause above the longest would make the longest a lie.
+        cap_s = max(self.terms.restart_base_s, self.terms.restart_cap_s)
+        return Backoff(first_s=self.terms.restart_base_s, cap_s=cap_s)
+
+    def tell(self, status: InstanceStatus, reason: str = "") -> ReportStatus:
+        return ReportStatus(self.history.become(status, self.now, reason))
+
+
+def next_step(situation: InstanceSituation) -> InstanceStep:
+    """What to do now, so that in the end it is as ordered."""
+    match situation.copy.order.desired:
+        case DesiredStatus.RUNNING:
+            return _toward_running(situation)
+        case DesiredStatus.STOPPED:
+            return _toward_stopped(situation)
+        case DesiredStatus.DESTROYED:
+            return _toward_destroyed(situation)
+
+
+def _toward_running(situation: InstanceSituation) -> InstanceStep:
+    history, view = situation.history, situation.view
+    if history.status in TERMINAL:
+        return RunAction(InstanceAction.STOP) if situation.runs else WaitUntil()
+    if history.status is InstanceStatus.STOPPING:  # wanted again before it had ended: first it ends
+        return _toward_stopped(situation)
+    if view is not None and (situation.is_outdated or view.state is ContainerState.REMOVING):
+        is_told = history.status is InstanceStatus.STARTING
+        return RunAction(InstanceAction.REMOVE) if is_told else ReportStatus(_begin(situation, "made anew"))
+    if view is not None and view.egress is not situation.copy.order.egress:
+        return RunAction(InstanceAction.RESTRICT)
+    match history.status:
+        case InstanceStatus.RUNNING:
+            return _keep_running(situation)
+        case InstanceStatus.STARTING:
+            return _start(situation)
+        case InstanceStatus.CRASHED:
+            return _restart(situation)
+        case _:
+            # Somebody wants it to run: what failed before that does not count.
+            return ReportStatus(replace(_begin(situation), streak=0))
+
+
+def _begin(situation: InstanceSituation, reason: str = "") -> LocalStatus:
+    """From now on it is being started; a run that is over already is none of this start."""
+    view = situation.view
+    seen = view.started_at if view is not None and not situation.runs else situation.history.seen
+    return replace(situation.history.become(InstanceStatus.STARTING, situation.now, reason), seen=seen)
+
+
+def _start(situation: InstanceSituation) -> InstanceStep:
+    history, view = situation.history, situation.view
+    if situation.runs or situation.has_run_unseen:
+        assert view is not None
+        assert view.started_at is not None
+        running = history.become(InstanceStatus.RUNNING, view.started_at, "")
+        return ReportStatus(replace(running, ip=view.address, seen=view.started_at))
+    if situation.is_ahead(history.retry_at):
+        return WaitUntil(history.retry_at)
+    return RunAction(InstanceAction.CREATE if view is None else InstanceAction.START)
+
+
+def _keep_running(situation: InstanceSituation) -> InstanceStep:
+    if situation.runs:
+        return WaitUntil()
+    copy, history, view = situation.copy, situation.history, situation.view
+    ending = run_exit(view)
+    ended_at = view.exit.at if view is not None and view.exit is not None else situation.now
+    has_lasted = ended_at - history.at >= situation.terms.restart_reset_s
+    history = replace(
+        history,
+        streak=0 if has_lasted else history.streak,
+        seen=history.seen if view is None else view.started_at,
+    )
+    retry_at = None
+    if ending.wants_restart(copy.order.spec.restart, history.streak):
+        retry_at = situation.now + situation.pause(history.streak)
+    if not ending.is_good:
+        status = InstanceStatus.CRASHED
+    elif retry_at is None:
+        status = InstanceStatus.TERMINATED
+    else:
+        status, history = InstanceStatus.STARTING, _count(history)
+    return ReportStatus(
+        history.become(status, ended_at, ending.reason, exit_code=ending.exit_code, retry_at=retry_at)
+    )
+
+
+def _restart(situation: InstanceSituation) -> InstanceStep:
+    history = situation.history
+    if history.retry_at is None:
+        restart = situation.copy.order.spec.restart
+        is_spent = restart.is_wanted(1)
+        why = f"all {restart.budget} restarts are used up" if is_spent else f"restart is {restart.when}"
+        return ReportStatus(
+            history.become(
+                InstanceStatus.FAILED, situation.now, f"{history.reason}; {why}", exit_code=history.exit_code
+            )
+        )
+    if situation.is_ahead(history.retry_at) and not situation.runs:
+        return WaitUntil(history.retry_at)
+    begun = _begin(situation, history.reason)
+    return ReportStatus(_count(replace(begun, exit_code=history.exit_code)))
+
+
+def _count(history: LocalStatus) -> LocalStatus:
+    return replace(history, restarts=history.restarts + 1, streak=history.streak + 1)
+
+
+def _toward_stopped(situation: InstanceSituation) -> InstanceStep:
+    history = situation.history
+    if history.status in (InstanceStatus.STARTING, InstanceStatus.RUNNING):
+        return situation.tell(InstanceStatus.STOPPING)
+    if situation.runs:
+        return RunAction(InstanceAction.STOP)
+    if history.status is InstanceStatus.STOPPED or history.status in TERMINAL:
+        return WaitUntil()
+    view = situation.view
+    if history.status is InstanceStatus.SCHEDULED or view is None or view.exit is None:
+        return situation.tell(InstanceStatus.STOPPED)
+    ending = run_exit(view)
+    return ReportStatus(
+        history.become(InstanceStatus.STOPPED, situation.now, ending.reason, exit_code=ending.exit_code)
+    )
+
+
+def _toward_destroyed(situation: InstanceSituation) -> InstanceStep:
+    copy, history = situation.copy, situation.history
+    if situation.view is not None:
+        return RunAction(InstanceAction.REMOVE)
+    if not history.is_gone and not copy.is_stale:
+        gone = history.become(InstanceStatus.TERMINATED, situation.now, "removed")
+        return ReportStatus(replace(gone, at=situation.now, is_gone=True))
+    return WaitUntil() if copy.pending else RunAction(InstanceAction.FORGET)
+
+
+def not_started(situation: InstanceSituation, error: errors.SkerryError) -> LocalStatus:
+    """What it is after a try to start it that failed before anything ran.
+
+    A failure that may pass, such as an image that cannot be pulled or a port that is taken, is followed by
+    another try after a pause, within the budget if there is one. With `restart: always` so is every other
+    failure, also a spec that this node refuses: it may be another node soon, or one of other settings.
+    """
+    history, policy = situation.history, situation.copy.order.spec.restart
+    is_permanent = isinstance(error, _PERMANENT) and policy.when is not RestartMode.ALWAYS
+    tries = history.streak + 1
+    tried = "" if tries == 1 else f"; tried {tries} times"
+    if is_permanent or not policy.is_due(1, history.streak):
+        return history.become(InstanceStatus.FAILED, situation.now, f"not started: {error.message}{tried}")
+    retry_at = situation.now + situation.pause(history.streak)
+    next_try = f"{_NEXT_TRY}{datetime.fromtimestamp(int(retry_at), UTC):%Y-%m-%d %H:%M:%S UTC}"
+    waiting = history.become(
+        InstanceStatus.STARTING,
+        situation.now,
+        f"{_NOT_YET}{error.message[:_MAX_CAUSE]}{tried}{next_try}",
+        exit_code=history.exit_code,
+        retry_at=retry_at,
+    )
+    return replace(waiting, streak=history.streak + 1)
+
+
+def failed_before(history: LocalStatus) -> str:
+    """To be said after what the try that goes on now is doing: why the one before it failed."""
+    if not history.reason.startswith(_NOT_YET):
+        return ""
+    return f"; the try before failed: {history.reason.removeprefix(_NOT_YET).rpartition(_NEXT_TRY)[0]}"

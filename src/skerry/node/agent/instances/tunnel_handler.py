@@ -1,0 +1,256 @@
+"""The node's end of a tunnel: the output of an instance, or a program run in it, for somebody far away.
+
+`skerry.node.agent.agent` dials the tunnel that it was asked for and hands it over. The frames are
+`skerry.model.streams`'. What goes wrong is told to the other side in its own words; a tunnel that breaks ends
+what was done for it. What is asked of a cell that is lent is for whoever borrows it: `skerry.node.guests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+from skerry.kit.sequence_gap import SequenceGap
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors, workloads
+from skerry.model.cells import OutputChannel
+from skerry.model.containers import MAX_ARGUMENTS, ContainerView
+from skerry.model.ids import InstanceId
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.statuses import TERMINAL, InstanceStatus
+from skerry.model.streams import (
+    MAX_FRAME,
+    ExecStreamRequest,
+    GuestSessionRequest,
+    GuestStreamRequest,
+    LogStreamRequest,
+    TunnelChannel,
+    TunnelFrame,
+)
+from skerry.model.workloads import WorkloadKind
+from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.ports import TunnelStream
+from skerry.node.containers.containers import Containers
+from skerry.node.containers.exec_relay import relay_stdio
+from skerry.node.containers.execs import ExecSession
+from skerry.node.containers.stdio import StdioStreams
+from skerry.node.logs import merge
+from skerry.node.logs.merge import LogSource
+from skerry.node.logs.readers import RingItem
+
+_CHANNEL: Final = {OutputChannel.STDOUT: TunnelChannel.OUTPUT, OutputChannel.STDERR: TunnelChannel.ERRORS}
+_MOST_CELLS: Final = 65535  # of a terminal in one direction, as the kernel counts them
+
+
+class GuestTunnels(Protocol):
+    """Those of this node, by the names of the containers that they stand for."""
+
+    async def converse(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
+        """Be a node for whoever borrows the cell, until one of us ends it. Raises why."""
+        ...
+
+    async def answer(self, name: str, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+        """As `TunnelHandler.answer`, for an instance in the cell."""
+        ...
+
+
+class TunnelHandler:
+    """Answers what is asked of the instances of this node."""
+
+    def __init__(
+        self, instances: NodeInstances, containers: Containers, lent: GuestTunnels | None = None
+    ) -> None:
+        self._instances = instances
+        self._containers = containers
+        self._lent = lent
+
+    async def serve(self, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+        """Answer to the end, and stay until the other side has it all. Raises if the tunnel breaks."""
+        try:
+            await self.answer(wanted, tunnel)
+        except errors.SkerryError as error:
+            await tunnel.fail(error)
+        else:
+            await tunnel.end()
+        with contextlib.suppress(errors.Unavailable):  # that is how it hangs up
+            await _hear_out(tunnel)
+
+    async def answer(self, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+        """Say all there is to say, and leave the end of it to the caller. Raises what is wrong with it."""
+        instance, far_end = wanted.instance, _FarEnd(tunnel)
+        is_cell = self._instances.copy(instance).order.spec.kind is WorkloadKind.CELL
+        match wanted.ask:
+            case LogStreamRequest() as ask if not is_cell:
+                await _while_open(tunnel, self._show(instance, ask, far_end))
+            case ExecStreamRequest() as ask if not is_cell:
+                await self._exec(instance, ask, far_end)
+            case GuestSessionRequest() if is_cell and self._lent is not None:
+                await self._lent.converse(self._instances.container(instance), instance, tunnel)
+            case GuestStreamRequest(guest, ask) if is_cell and self._lent is not None:
+                inner = TunnelRequest(wanted.id, guest, ask)
+                await self._lent.answer(self._instances.container(instance), inner, tunnel)
+            case LogStreamRequest() | ExecStreamRequest():
+                raise errors.FailedPrecondition(
+                    f"{instance!r} is a cell that is lent, and has neither output nor programs of its own; "
+                    "whoever borrows it may ask for those of the instances in it"
+                )
+            case _:
+                raise errors.FailedPrecondition(
+                    f"{instance!r} is no cell that is lent; ask for its output or a program"
+                )
+
+    async def _show(self, instance: InstanceId, ask: LogStreamRequest, far_end: _FarEnd) -> None:
+        """What the last run wrote; with `follow` that of every run, until there will be no more."""
+        shown, tail = None, ask.tail
+        while True:
+            name = self._instances.container(instance)
+            view = self._find(name)
+            if view is not None and view.started_at not in (None, shown):
+                shown = view.started_at
+                await self._show_run(name, ask, tail, far_end)
+                tail = None  # of what comes later everything is wanted
+            elif not ask.follow or self._is_over(instance):
+                return
+            else:
+                await self._instances.change()
+
+    def _find(self, name: str) -> ContainerView | None:
+        try:
+            return self._containers.get(name)
+        except errors.NotFound:
+            return None
+
+    def _is_over(self, instance: InstanceId) -> bool:
+        status = self._instances.copy(instance).history.status
+        return status is InstanceStatus.STOPPED or status in TERMINAL
+
+    async def _show_run(self, name: str, ask: LogStreamRequest, tail: int | None, far_end: _FarEnd) -> None:
+        wanted = OutputChannel if ask.stream is None else (ask.stream,)
+        sources = [LogSource(stream, self._containers.logs(name, stream)) for stream in wanted]
+        passed_over = None if tail is None else await merge.skip_to_tail(sources, tail)
+        async with aclosing(merge.pieces(sources, follow=ask.follow)) as found:
+            async for stream, item in found:
+                kept = item if passed_over is None else passed_over.take(stream, item)
+                if kept is not None:
+                    await far_end.show(stream, kept)
+
+    async def _exec(self, instance: InstanceId, ask: ExecStreamRequest, far_end: _FarEnd) -> None:
+        _check(ask)
+        name = self._instances.container(instance)
+        with _streams_for(ask) as streams:
+            session = await self._containers.exec(
+                name,
+                ask.arguments,
+                environment=ask.environment,
+                user=ask.user,
+                folder=ask.folder,
+                tty=ask.terminal,
+                stdio=streams.theirs,
+            )
+            streams.hand_over()
+            code = await relay_stdio(
+                session, streams, send=far_end.send, listen=lambda: far_end.listen(session, streams)
+            )
+        await far_end.exit(code)
+
+
+class _FarEnd:
+    """Who asked."""
+
+    def __init__(self, tunnel: TunnelStream) -> None:
+        self._tunnel = tunnel
+
+    async def show(self, stream: OutputChannel, item: RingItem) -> None:
+        if isinstance(item, SequenceGap):
+            lost = f"{stream.value} {item.last - item.first + 1}"
+            await self._tunnel.send(TunnelFrame(TunnelChannel.LOST, lost.encode()).pack())
+        else:
+            await self.send(stream, item.data)
+
+    async def send(self, stream: OutputChannel, data: bytes) -> None:
+        most = MAX_FRAME - 1
+        for at in range(0, len(data), most):
+            await self._tunnel.send(TunnelFrame(_CHANNEL[stream], data[at : at + most]).pack())
+
+    async def exit(self, code: int) -> None:
+        await self._tunnel.send(TunnelFrame(TunnelChannel.EXIT, str(code).encode()).pack())
+
+    async def listen(self, session: ExecSession, streams: StdioStreams) -> None:
+        """Do what it says, until it says no more."""
+        while (packed := await self._tunnel.receive()) is not None:
+            frame = TunnelFrame.unpack(packed)
+            match frame.channel:
+                case TunnelChannel.INPUT:
+                    await streams.write(frame.data)
+                case TunnelChannel.END_OF_INPUT:
+                    await streams.end_input()
+                case TunnelChannel.SIZE:
+                    session.resize(*_size(frame.data))
+                case TunnelChannel.SIGNAL:
+                    session.signal(_signal(frame.data))
+                case _:
+                    raise errors.Invalid(f"a frame of {frame.channel.name} is not for a program to get")
+        await streams.end_input()
+
+
+async def _while_open(tunnel: TunnelStream, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`, and give it up if the tunnel breaks; it is not meant to carry anything this way."""
+
+    doing, listening = asyncio.ensure_future(work), asyncio.ensure_future(_hear_out(tunnel))
+    try:
+        await asyncio.wait({doing, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            listening.result()  # raises if the tunnel is gone; else there is only nothing more to hear
+            await asyncio.wait({doing})
+        doing.result()
+    finally:
+        await cancel_and_wait([doing, listening])
+
+
+async def _hear_out(tunnel: TunnelStream) -> None:
+    while await tunnel.receive() is not None:
+        pass
+
+
+def _streams_for(ask: ExecStreamRequest) -> StdioStreams:
+    if ask.terminal:
+        return StdioStreams.terminal(ask.rows, ask.columns)
+    return StdioStreams.pipes(takes_input=ask.takes_input)
+
+
+def _check(ask: ExecStreamRequest) -> None:
+    if not 0 < len(ask.arguments) <= MAX_ARGUMENTS or not ask.arguments[0]:
+        raise errors.Invalid(
+            f"arguments must be a program and what it is given, at most {MAX_ARGUMENTS} words",
+            field="arguments",
+        )
+    if any("\0" in word for word in ask.arguments):
+        raise errors.Invalid("arguments cannot hold a NUL byte", field="arguments")
+    workloads.check_environment(ask.environment)
+    if ask.folder and (not ask.folder.startswith("/") or "\0" in ask.folder):
+        raise errors.Invalid("folder must be an absolute path", field="folder")
+    _check_size(ask.rows, ask.columns)
+
+
+def _check_size(*cells: int) -> None:
+    if not all(0 <= count <= _MOST_CELLS for count in cells):
+        raise errors.Invalid(f"a terminal has at most {_MOST_CELLS} rows and columns", field="size")
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    try:
+        rows, columns = map(int, data.split(b" "))
+    except ValueError:
+        raise errors.Invalid("a size is rows and columns, such as `24 80`", field="size") from None
+    _check_size(rows, columns)
+    return rows, columns
+
+
+def _signal(data: bytes) -> int:
+    if not data.isdigit() or not 0 < int(data[:9]) < signal.NSIG:
+        raise errors.Invalid(f"a signal is a number from 1 to {signal.NSIG - 1}", field="signal")
+    return int(data)

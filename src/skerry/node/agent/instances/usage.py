@@ -1,0 +1,101 @@
+"""What instances use: measured now and then, in the units of room, and told when it has changed.
+
+Processor time is what was used since the last look, on average; memory and disk are what is in use now. Disks
+are looked at less often, since where no quota counts for us every file has to be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.ids import InstanceId
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from skerry.node.agent.instances.backends import InstanceBackend
+
+_MEGABYTE = 1024**2
+_GIGABYTE = 1024**3
+_DISK_EVERY_S = 30.0
+# Less than this share, or than this much, is noise that nobody needs to be told of.
+_SHARE = 0.05
+_LEAST = Resources(Millicores(5), Megabytes(2), Gigabytes(0))
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was found at the last look."""
+
+    run: float | None  # when the run began
+    at: float
+    cpu_ns: int
+    disk_at: float
+    disk_bytes: int
+    room: Resources = NO_RESOURCES
+
+
+class UsageSampler:
+    """What every instance that runs uses."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looks: dict[InstanceId, _Look] = {}
+        self._told: dict[InstanceId, Resources] = {}
+
+    @property
+    def disk_bytes(self) -> int:
+        """That all of them have written."""
+        return sum(look.disk_bytes for look in self._looks.values())
+
+    def of(self, instance: InstanceId) -> Resources:
+        look = self._looks.get(instance)
+        return NO_RESOURCES if look is None else look.room
+
+    async def look(self, running: Mapping[InstanceId, tuple[InstanceBackend, str]]) -> set[InstanceId]:
+        """Measure those that run, by where they do and under which name; those that use something else
+        now."""
+        for instance in self._looks.keys() - running.keys():
+            del self._looks[instance]
+            self._told.pop(instance, None)
+        changed = set()
+        for instance, (home, name) in running.items():
+            try:
+                room = await self._measure(instance, home, name)
+            except (errors.SkerryError, OSError):
+                continue  # it has just ended
+            if _differs(self._told.get(instance, NO_RESOURCES), room):
+                self._told[instance] = room
+                changed.add(instance)
+        return changed
+
+    async def _measure(self, instance: InstanceId, home: InstanceBackend, name: str) -> Resources:
+        now, last = self._clock.monotonic(), self._looks.get(instance)
+        run = home.get(name).started_at
+        used = home.usage(name)
+        if last is None or now - last.disk_at >= _DISK_EVERY_S:
+            disk_at, disk_bytes = now, (await home.stats(name)).disk_bytes
+        else:
+            disk_at, disk_bytes = last.disk_at, last.disk_bytes
+        cpu = 0
+        if last is not None and last.run == run and now > last.at:
+            cpu = round((used.cpu_ns - last.cpu_ns) / (now - last.at) / 1e6)
+        room = Resources(
+            Millicores(min(max(cpu, 0), MAX_AMOUNT)),
+            Megabytes(round(used.memory_bytes / _MEGABYTE)),
+            Gigabytes(round(disk_bytes / _GIGABYTE)),
+        )
+        self._looks[instance] = _Look(run, now, used.cpu_ns, disk_at, disk_bytes, room)
+        await asyncio.sleep(0)  # there may be many, and others want to go on
+        return room
+
+
+def _differs(before: Resources, now: Resources) -> bool:
+    """True if it is worth telling."""
+    return any(
+        abs(new - old) > max(least, old * _SHARE)
+        for (_, _, old), (_, _, new), (_, _, least) in zip(
+            before.parts(), now.parts(), _LEAST.parts(), strict=True
+        )
+    )

@@ -1,0 +1,231 @@
+"""The conversation in which a machine turns a join token into a certificate: two HTTP requests.
+
+First `GET /ca.pem`, not verified, since there is nothing to verify it with yet; the fingerprint in the
+invitation, or the part of it in the token, tells whether the CA is the right one. Then `POST /join`,
+verified with that CA, so that the token is shown only to a server of that cloud. A machine that is a node
+already asks `GET /join` with its certificate instead, and sends no token. Blocking, for use in a thread;
+`skerry.node.agent.node_identity` keeps what comes of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from skerry.kit import json_codec, pki, tls
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.token_text import TokenText
+
+A = TypeVar("A")
+
+_CONNECT_S = 3.0  # of several addresses most may be dead
+_TIMEOUT_S = 10.0  # for the next part of an answer
+_DEADLINE_S = 30.0  # for one whole answer
+_MAX_ANSWER = 64 * 1024
+_MAX_MESSAGE = 500
+
+
+class JoinReply(msgspec.Struct, frozen=True):
+    """What a server says to a machine that it lets in; `grpc` is the HOST:PORT to dial from now on."""
+
+    node: str
+    certificate: str
+    ca: str
+    grpc: str
+
+
+class AuthorityMismatch(errors.FailedPrecondition):
+    """Whoever answers is no server of the cloud that was meant; it was sent nothing that is secret."""
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """What a server says to a machine that is a node already: the HOST:PORT to dial."""
+
+    grpc: str
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinServer:
+    """Where to join, taken from a URL."""
+
+    url: str
+    host: str
+    port: int
+    path: str
+    is_https: bool
+
+    @classmethod
+    def parse(cls, url: str) -> JoinServer:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            parts, host, port = urlsplit(""), "", None
+        is_https = parts.scheme == "https"
+        if not host or parts.scheme not in ("http", "https") or parts.username or parts.query:
+            raise errors.Invalid(
+                "the server to join is given as a URL, such as https://server.example:1323", field="join"
+            )
+        if not is_https and not _is_loopback(host):
+            raise errors.Invalid(
+                f"joining {host} over plain http would show the token to everybody on the way; use https",
+                field="join",
+            )
+        return cls(url, host, port or (443 if is_https else 80), parts.path.rstrip("/"), is_https)
+
+    def grpc_addresses(self, told: str) -> tuple[str, ...]:
+        """Where to dial gRPC: at the host by which the server was reached just now, else where it said."""
+        port = told.rpartition(":")[2]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return tuple(dict.fromkeys((f"{host}:{port}", told)))
+
+
+def fetch_authority(server: JoinServer, fingerprint: str, clock: Clock) -> bytes:
+    """The server's CA certificate (PEM), if its fingerprint is this or, from a token alone, begins so."""
+    context = tls.unverified_client() if server.is_https else None
+    pem = _exchange(server, context, clock, "GET", "/ca.pem")
+    try:
+        found = pki.fingerprint(pem)
+    except pki.InvalidCertificate:
+        raise AuthorityMismatch(f"{server.url}/ca.pem is no certificate; is this a Skerry server?") from None
+    if not fingerprint or not hmac.compare_digest(found[: len(fingerprint)], fingerprint):
+        raise AuthorityMismatch(
+            f"the CA of {server.url} is not the one that this token was made for: either the token is of "
+            "another cloud, or another server has that address, or somebody stands between; the token was "
+            "not sent"
+        )
+    return pem
+
+
+def request_certificate(
+    server: JoinServer,
+    authority_pem: bytes,
+    token: TokenText,
+    csr_pem: bytes,
+    name: str,
+    clock: Clock,
+    *,
+    previous_pem: bytes = b"",
+) -> JoinReply:
+    """Show the token and the signing request, and the `previous_pem` certificate of the same key, by which
+    the server gives this machine the same node again; the server's answer, or its reason as an error."""
+    asked = {"token": token.format(), "csr": csr_pem.decode("ascii"), "name": name}
+    if previous_pem:
+        asked["certificate"] = previous_pem.decode("ascii")
+    context = tls.client(authority_pem, tls.HTTP1) if server.is_https else None
+    return _decoded(
+        server, _exchange(server, context, clock, "POST", "/join", json_codec.encode(asked)), JoinReply
+    )
+
+
+def fetch_server_address(
+    server: JoinServer, authority: Path, certificate: Path, key: Path, clock: Clock
+) -> ServerAddress:
+    """Ask where a node dials this server now, showing its certificate; `Unauthenticated` if that is not
+    taken. Over plain http, which is for loopback, no certificate is shown, and so none is refused."""
+    context = None
+    if server.is_https:
+        context = tls.client(authority.read_bytes(), tls.HTTP1)
+        tls.load(context, certificate, key)
+    return _decoded(server, _exchange(server, context, clock, "GET", "/join"), ServerAddress)
+
+
+def _decoded(server: JoinServer, answer: bytes, kind: type[A]) -> A:
+    try:
+        return json_codec.decode(answer, kind)
+    except json_codec.InvalidJson as error:
+        raise errors.Unavailable(
+            f"{server.url} gave an answer that is no answer to a join: {error}"
+        ) from None
+
+
+def _exchange(
+    server: JoinServer,
+    context: ssl.SSLContext | None,
+    clock: Clock,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+) -> bytes:
+    connection: http.client.HTTPConnection
+    if context is not None:
+        connection = http.client.HTTPSConnection(
+            server.host, server.port, timeout=_CONNECT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=_CONNECT_S)
+    try:
+        connection.connect()
+        connection.sock.settimeout(_TIMEOUT_S)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        connection.request(method, server.path + path, body, headers)
+        with connection.getresponse() as response:
+            status, answer = response.status, _read(response, clock)
+    except ssl.SSLCertVerificationError as error:
+        raise errors.Unavailable(
+            f"{server.url} cannot be trusted: {tls.explain(error)}. If {server.host} is right, add it to "
+            "http.names (SKERRY_HTTP_NAMES) of the server, or call the server by another of its names",
+            detail=str(error),
+        ) from None
+    except ssl.SSLError as error:
+        raise errors.Unavailable(
+            f"no TLS with {server.url}: {tls.explain(error)}", detail=str(error)
+        ) from None
+    except TimeoutError:
+        raise errors.TimedOut(f"{server.url} did not answer in time; try again") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise errors.Unavailable(
+            f"{server.url} cannot be reached: {error or type(error).__name__}. Is Skerry running there?"
+        ) from None
+    finally:
+        connection.close()
+    if status != 200:
+        raise _refusal(server, status, answer)
+    return answer
+
+
+def _read(response: http.client.HTTPResponse, clock: Clock) -> bytes:
+    deadline = clock.monotonic() + _DEADLINE_S
+    answer = b""
+    while part := response.read1(_MAX_ANSWER):
+        answer += part
+        if len(answer) > _MAX_ANSWER:
+            raise http.client.HTTPException(f"an answer of more than {_MAX_ANSWER} bytes")
+        if clock.monotonic() > deadline:
+            raise TimeoutError
+    return answer
+
+
+_BY_SLUG = {kind.slug: kind for kind in errors.SkerryError.__subclasses__()}
+
+
+def _refusal(server: JoinServer, status: int, answer: bytes) -> errors.SkerryError:
+    try:
+        said = json_codec.decode(answer, _Refusal)
+    except json_codec.InvalidJson:
+        said = _Refusal()
+    # It goes to a person's terminal, which must not be told what to do by a stranger.
+    message = "".join(letter for letter in said.error if letter.isprintable())[:_MAX_MESSAGE]
+    kind = _BY_SLUG.get(said.code, errors.Unavailable)
+    return kind(message or f"{server.url} answered {status}; is this a Skerry server?")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,81 @@
+"""What the node's session needs of its connection to the control plane, whatever carries it.
+
+`skerry.transport.links.nodes.client` keeps it over gRPC, and the daemon hands it to
+`skerry.node.agent.agent`, which may not know of wires. A connection that breaks raises `Unavailable` from
+whatever waits on it; who holds it dials anew, and begins with a hello again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from skerry.model.errors import SkerryError
+from skerry.model.node_messages import ClaimBatch, NodeHello, ReportBatch, ServerMessage, SessionConfig
+
+
+class TunnelStream(Protocol):
+    """Frames of bytes both ways with somebody at the control plane, whole and in order.
+
+    Whatever is not received holds up the other side's sending, and the other way round.
+    """
+
+    async def receive(self) -> bytes | None:
+        """The next frame; None once the other side sends no more. Raises `Unavailable` if it is gone."""
+        ...
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame of 1 to `skerry.model.streams.MAX_FRAME` bytes."""
+        ...
+
+    async def end(self) -> None:
+        """Send no more; the other side may go on."""
+        ...
+
+    async def fail(self, error: SkerryError) -> None:
+        """Tell the other side what went wrong, and send no more."""
+        ...
+
+
+class ControlConnection(Protocol):
+    """One connection. Its methods may be called at the same time; each message goes out whole."""
+
+    async def hello(self, hello: NodeHello) -> SessionConfig:
+        """Say who we are; must come first, and once. Raises what the control plane has against it."""
+        ...
+
+    async def changed(self, hello: NodeHello) -> None:
+        """Say that something of the hello is different now."""
+        ...
+
+    def messages(self) -> AsyncIterator[ServerMessage]:
+        """What comes down after the welcome, in order; once. Ends if the control plane ends it."""
+        ...
+
+    async def report(self, batch: ReportBatch) -> None:
+        """Send what was seen. It may be forgotten once an acknowledgement has its sequence number or more."""
+        ...
+
+    async def claim(self, claims: ClaimBatch) -> None:
+        """Send what the control plane may have forgotten."""
+        ...
+
+    async def heartbeat(self) -> None:
+        """Say that we are there, if nothing else was said for `SessionConfig.report_s`."""
+        ...
+
+    def tunnel(self, id: str) -> AbstractAsyncContextManager[TunnelStream]:
+        """Dial the tunnel that a `TunnelRequest` asked for; leaving the context closes it.
+
+        Raises `NotFound` if nobody waits for it any more.
+        """
+        ...
+
+
+class ControlDialer(Protocol):
+    """Makes connections to the control plane."""
+
+    def dial(self) -> AbstractAsyncContextManager[ControlConnection]:
+        """A new connection; leaving the context closes it, with its tunnels."""
+        ...

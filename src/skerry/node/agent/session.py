@@ -1,0 +1,276 @@
+"""What goes on over one connection with a control plane: hello, orders and tunnels down, reports up.
+
+`skerry.node.agent.agent` runs one on each of the connections that this node dials, one after the other;
+`skerry.node.guests` that of whoever borrows a cell. Neither how messages travel nor what follows the end of a
+connection is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors
+from skerry.model.callers import RevokedCertificate
+from skerry.model.node_messages import (
+    MAX_CLAIMS,
+    ClaimBatch,
+    FunctionUpdate,
+    InstanceClaim,
+    MemberList,
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    RevocationUpdate,
+    ServerList,
+    ServerMessage,
+    SessionClose,
+    SessionConfig,
+    TunnelRequest,
+)
+from skerry.model.orders import InstanceReport
+from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.ports import ControlConnection, TunnelStream
+
+log = structlog.get_logger(__name__)
+
+_MOST_REPORTS = 500  # in one batch
+_MOST_BATCHES = 10_000  # that wait to be acknowledged
+_WELCOME_S = 10.0  # one that takes longer may be frozen, and there may be another
+_CLAIMS_BYTES = 512 * 1024  # of receipts in one message; one receipt has at most half a MiB
+_DESCRIBE_S = 60.0  # between two looks at what this machine has
+
+
+class ServerClosedSession(errors.Unavailable):
+    """The server said goodbye, as one does that stops."""
+
+
+class MemberListener(Protocol):
+    """What takes calls of functions on this node, and needs to know who else does, and which there are."""
+
+    async def hear_members(self, told: MemberList) -> None: ...
+
+    async def hear_functions(self, told: FunctionUpdate) -> None: ...
+
+
+async def _refuse_tunnel(wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+    raise errors.FailedPrecondition("there are no tunnels on this connection")
+
+
+async def ignore_revocations(told: RevocationUpdate) -> None:
+    """For who did not say that it takes them."""
+
+
+async def _pass_over(addresses: Sequence[str]) -> None:
+    """For who has only this one way to its control plane."""
+
+
+async def _hear(hearing: Awaitable[None]) -> None:
+    """What every session tells anew holds also if the disk refuses to keep it."""
+    try:
+        await hearing
+    except OSError as error:
+        log.warning("session.not_kept", error=str(error))
+
+
+class AgentSession:
+    """What goes on over one connection."""
+
+    def __init__(
+        self,
+        connection: ControlConnection,
+        instances: NodeInstances,
+        describe: Callable[[], NodeHello],
+        clock: Clock,
+        *,
+        serve: Callable[[TunnelRequest, TunnelStream], Awaitable[None]] = _refuse_tunnel,
+        learn: Callable[[Sequence[str]], Awaitable[None]] = _pass_over,
+        revoke: Callable[[RevocationUpdate], Awaitable[None]] = ignore_revocations,
+        revoked: Callable[[], Sequence[RevokedCertificate]] = tuple,
+        member: MemberListener | None = None,
+        condition: Callable[[], str] = lambda: "",
+        pace_s: float = 0.0,
+    ) -> None:
+        """`serve` answers over a tunnel; `learn` is told where the servers are, `revoke` which certificates
+        were revoked, and `revoked` knows all of them; `member` is told who takes calls and which functions
+        there are. Messages that come quicker than every `pace_s` wait at the other end. When `condition`
+        changes, this machine is described anew."""
+        self._connection = connection
+        self._instances = instances
+        self._describe = describe
+        self._clock = clock
+        self._serve = serve
+        self._learn = learn
+        self._revoke = revoke
+        self._revoked = revoked
+        self._member = member
+        self._condition = condition
+        self._pace_s = pace_s
+        self._described = condition()  # in what follows
+        self.hello = describe()  # as the control plane knows it
+        self._sequence = 0  # of the last batch
+        self._sent = 0  # the number of the last report in it
+        self._unacknowledged: deque[tuple[int, int]] = deque()  # batches, and the last report in each
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def begin(self) -> SessionConfig:
+        """Say hello; what the control plane welcomes us with. Raises what it has against us."""
+        try:
+            async with asyncio.timeout(_WELCOME_S):
+                return await self._connection.hello(self.hello)
+        except TimeoutError:
+            raise errors.TimedOut("the control plane did not answer in time") from None
+
+    async def last(self, terms: SessionConfig) -> None:
+        """Until the connection ends, or the server falls silent; raises why."""
+        both = [
+            asyncio.ensure_future(self._listen(terms)),
+            asyncio.ensure_future(self._talk(terms)),
+        ]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await cancel_and_wait([*both, *self._open])
+
+    async def _listen(self, terms: SessionConfig) -> None:
+        messages = self._connection.messages()
+        while (message := await self._next_of(messages, terms.silence_s)) is not None:
+            match message:
+                case OrderUpdate():
+                    await self._take_orders(message, takes_claims=terms.takes_claims)
+                case ReportAck():
+                    self._acknowledge(message.sequence)
+                case TunnelRequest():
+                    self._begin_tunnel(message)
+                case ServerList():
+                    await _hear(self._learn(message.addresses))
+                case RevocationUpdate():
+                    await _hear(self._revoke(message))
+                case MemberList() if self._member is not None:
+                    await _hear(self._member.hear_members(message))
+                case FunctionUpdate() if self._member is not None:
+                    await _hear(self._member.hear_functions(message))
+                case SessionClose():
+                    raise ServerClosedSession(f"the control plane sent this node away: {message.reason}")
+            if self._pace_s:
+                await asyncio.sleep(self._pace_s)
+        raise errors.Unavailable("the control plane ended the session")
+
+    async def _take_orders(self, message: OrderUpdate, *, takes_claims: bool) -> None:
+        claims: list[InstanceClaim] = []
+        if message.is_whole and takes_claims:
+            claims = self._instances.claims({order.instance for order in message.orders})
+        await self._instances.apply(
+            message.orders,
+            is_whole=message.is_whole,
+            gone=message.gone,
+            claimed=[claim.report.instance for claim in claims],
+        )
+        await self._claim(claims)
+
+    async def _claim(self, claims: Sequence[InstanceClaim]) -> None:
+        """What the control plane may have forgotten goes on until it says otherwise."""
+        batch: list[InstanceClaim] = []
+        size = 0
+        for claim in claims:
+            batch.append(claim)
+            size += len(claim.receipt)
+            if size >= _CLAIMS_BYTES or len(batch) == MAX_CLAIMS:
+                await self._connection.claim(ClaimBatch(tuple(batch)))
+                batch, size = [], 0
+        if batch:
+            await self._connection.claim(ClaimBatch(tuple(batch)))
+
+    async def _next_of(
+        self, messages: AsyncIterator[ServerMessage], silence_s: float
+    ) -> ServerMessage | None:
+        """What the server says next; None if that is nothing more. One that froze keeps its connections."""
+        try:
+            async with asyncio.timeout(silence_s or None):
+                return await anext(messages, None)
+        except TimeoutError:
+            raise errors.TimedOut(f"the control plane was silent for {silence_s:g} s") from None
+
+    def _acknowledge(self, sequence: int) -> None:
+        while self._unacknowledged and self._unacknowledged[0][0] <= sequence:
+            _, number = self._unacknowledged.popleft()
+            self._instances.acknowledge(number)
+
+    async def _talk(self, terms: SessionConfig) -> None:
+        report_s = terms.report_s
+        if terms.takes_claims and (revoked := tuple(one for one in self._revoked() if one.proof)):
+            await self._connection.claim(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
+        if terms.wants_claims:  # before reports, which mean nothing to who does not know of what
+            await self._claim(self._instances.claims())
+        # First all that was not acknowledged, in order; then what everything is now: whatever the control
+        # plane made of our silence, it is right again after that.
+        await self._tell_news()
+        await self._tell(self._instances.inventory())
+        spoke_at = described_at = self._clock.monotonic()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, spoke_at + report_s - self._clock.monotonic())):
+                    await self._instances.news()
+            now = self._clock.monotonic()
+            has_spoken = await self._tell_news()
+            if now < spoke_at + report_s:
+                continue
+            if now >= described_at + _DESCRIBE_S or self._condition() != self._described:
+                described_at = now
+                await self._describe_again()
+            # The rest can wait for its turn, and is told together.
+            has_spoken |= await self._tell(self._instances.take_usage())
+            if not has_spoken:
+                await self._connection.heartbeat()
+            spoke_at = now
+
+    async def _tell_news(self) -> bool:
+        has_spoken = False
+        while news := self._instances.reports(self._sent, _MOST_REPORTS):
+            self._sent = news[-1].number
+            await self._send([told.report for told in news])
+            has_spoken = True
+        return has_spoken
+
+    async def _tell(self, reports: Sequence[InstanceReport]) -> bool:
+        for at in range(0, len(reports), _MOST_REPORTS):
+            await self._send(reports[at : at + _MOST_REPORTS])
+        return bool(reports)
+
+    async def _send(self, reports: Sequence[InstanceReport]) -> None:
+        if len(self._unacknowledged) >= _MOST_BATCHES:
+            raise errors.Unavailable("the control plane acknowledges nothing that it is told")
+        self._sequence += 1
+        self._unacknowledged.append((self._sequence, self._sent))
+        await self._connection.report(ReportBatch(self._sequence, tuple(reports)))
+
+    async def _describe_again(self) -> None:
+        self._described = self._condition()
+        hello = self._describe()
+        if hello != self.hello:
+            self.hello = hello
+            await self._connection.changed(hello)
+
+    def _begin_tunnel(self, wanted: TunnelRequest) -> None:
+        task = asyncio.create_task(self._serve_tunnel(wanted), name=f"tunnel to {wanted.instance}")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _serve_tunnel(self, wanted: TunnelRequest) -> None:
+        try:
+            async with self._connection.tunnel(wanted.id) as tunnel:
+                await self._serve(wanted, tunnel)
+        except errors.SkerryError as error:  # who asked has gone; nobody is left to be told
+            log.debug("tunnel.ended", instance=wanted.instance, error=error.message)
+        except Exception as error:  # a fault of ours, which must not end the session
+            log.error("tunnel.failed", instance=wanted.instance, error=repr(error), exc_info=error)

@@ -1,0 +1,147 @@
+"""Cells and executables as the agent has them in memory, and what the end of one means.
+
+`Cells` owns these, with the records on disk beside them. Here is what is known of each, what is needed to
+work on them, and the one judgement to make: whether an executable that was killed was killed for memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from skerry.kit.clock import Clock
+from skerry.model.cells import Cell, Executable, ExecutableState, ExitStatus
+from skerry.model.ids import CellName, ExecutableName
+from skerry.model.settings import NodeSettings
+from skerry.node.cells.processes import HostProcesses
+from skerry.node.cells.records import CellRecord, CellRecords, ExitRecord, ProcessRecord
+from skerry.node.cgroups.protocol import Cgroups
+from skerry.node.launcher.client import InitClient, LauncherClient
+
+_SIGKILL = 9
+_SHELLS_WORD_FOR_KILLED = 128 + _SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class CellDeps:
+    """What working on cells takes."""
+
+    groups: Cgroups
+    launcher: LauncherClient
+    records: CellRecords
+    settings: NodeSettings
+    clock: Clock
+    processes: HostProcesses
+    # Told after every step that a crash may follow: tests end the process there.
+    reached: Callable[[str], None] = lambda step: None
+
+
+class CellView(msgspec.Struct, frozen=True):
+    """A cell as others see it."""
+
+    cell: Cell
+    uid: int
+    allocated_at: float
+    is_freeing: bool
+    executables: tuple[ExecutableState, ...]
+
+
+@dataclass(slots=True, eq=False)
+class ExecutableEntry:
+    """An executable that was started and not yet stopped."""
+
+    spec: Executable
+    number: int  # its folder and its group are named by it
+    started: ProcessRecord
+    init: InitClient | None  # that runs it and writes its output; None if that one is dead
+    exit: asyncio.Future[ExitStatus] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    was_killed: bool = False  # by us
+    killed_from: float | None = None  # while it is being ended: asked until this monotonic time, then killed
+
+    @property
+    def leaf(self) -> str:
+        return leaf_of(self.number)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.exit.done()
+
+    def state(self) -> ExecutableState:
+        return ExecutableState(
+            name=self.spec.name,
+            cell=self.spec.cell,
+            command=self.spec.command,
+            description=self.spec.description,
+            pid=self.started.pid,
+            started_at=self.started.at,
+            exit=self.exit.result() if self.exit.done() else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class CellEntry:
+    """A cell with what is in it."""
+
+    record: CellRecord
+    init: InitClient | None = None
+    follower: asyncio.Task[None] | None = None
+    had_init: bool = False  # or may have had: a group of one may be left
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)  # one init is made at a time
+    executables: dict[ExecutableName, ExecutableEntry] = field(default_factory=dict)
+    last_number: int = 0
+    is_freeing: bool = False
+
+    @property
+    def name(self) -> CellName:
+        return self.record.cell.name
+
+    def number(self) -> int:
+        """A fresh one for an executable; used once while this agent lives."""
+        self.last_number += 1
+        return self.last_number
+
+    def by_number(self, number: int) -> ExecutableEntry | None:
+        return next((each for each in self.executables.values() if each.number == number), None)
+
+    def running(self) -> list[ExecutableEntry]:
+        return [each for each in self.executables.values() if not each.has_ended]
+
+    def view(self) -> CellView:
+        return CellView(
+            cell=self.record.cell,
+            uid=self.record.uid,
+            allocated_at=self.record.at,
+            is_freeing=self.is_freeing,
+            executables=tuple(each.state() for each in self.executables.values()),
+        )
+
+
+def leaf_of(number: int) -> str:
+    """The group of an executable; no cell can be called like it, for the `_`."""
+    return f"_x{number}"
+
+
+def may_be_oom(record: ExitRecord) -> bool:
+    """True if it was killed; a shell tells of the death of its child by a code."""
+    return record.signal == _SIGKILL or record.code == _SHELLS_WORD_FOR_KILLED
+
+
+def with_oom_verdict(record: ExitRecord, known: ExecutableEntry, ooms: Callable[[], int]) -> ExitRecord:
+    """`record` with the question answered whether it was for memory; `ooms` reads the kernel's counter.
+
+    The kernel counts kills for memory and does not say whom. So it was one if the executable was killed, not
+    by us, and the count has gone up.
+    """
+    if record.oom is not None:
+        return record
+    oom = may_be_oom(record) and not known.was_killed and ooms() > known.started.ooms
+    return msgspec.structs.replace(record, oom=oom)
+
+
+def exit_of(record: ExitRecord) -> ExitStatus:
+    return ExitStatus(at=record.at, code=record.code, signal=record.signal, oom=bool(record.oom))

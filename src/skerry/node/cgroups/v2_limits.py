@@ -1,0 +1,121 @@
+"""Limits in the v2 tree: controllers are handed down the path, and every limit is a file of the cell's group.
+
+A group's controllers exist only if its parent hands them down in `cgroup.subtree_control`, and the kernel
+lets a group do that only while no process sits in it: ours sit in leaves. A cell hands controllers down when
+its first child cell is made, so that leaves of a childless one cost nothing more.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from skerry.model import errors
+from skerry.model.cells import CellLimits, CellUsage
+from skerry.node.cgroups import limit_writes, usage
+from skerry.node.cgroups import limits as translation
+from skerry.node.cgroups.hierarchies import Hierarchy
+from skerry.node.cgroups.limits import ReadFile
+
+REQUIRED = ("cpu", "cpuset", "memory", "pids")
+_WELCOME = ("io",)
+_MOST_WEIGHT = 10_000
+
+
+class V2Limits:
+    """Limits by v2 group. The groups are made and removed by the membership tree, which is the same one."""
+
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        self._hierarchy = hierarchy
+
+    def prepare(self) -> None:
+        try:
+            self._hand_down(self._hierarchy.mount)
+            self._hand_down(self._hierarchy.path(""))
+            # To the kernel all cells together are one group beside the machine's other ones.
+            cpus = len(translation.numbers(self._read("")("cpuset.cpus.effective")))
+            weight = min(translation.USUAL_WEIGHT * max(1, cpus), _MOST_WEIGHT)
+            self._hierarchy.write("", "cpu.weight", str(weight))
+        except OSError as error:
+            raise errors.Unavailable(
+                f"cannot hand the controllers {', '.join(REQUIRED)} down to {self._hierarchy.path('')}: "
+                f"{error.strerror}"
+                + (
+                    "; processes sit in a group on the way: move them into a group of their own"
+                    if error.errno == errno.EBUSY
+                    else ""
+                )
+            ) from error
+
+    def _hand_down(self, group: str) -> None:
+        files = self._hierarchy.files
+        path = f"{group}/cgroup.subtree_control"
+        handed = set(files.read(path).split())
+        if missing := [name for name in REQUIRED if name not in handed]:
+            files.write(path, " ".join(f"+{name}" for name in missing))
+        for name in _WELCOME:
+            if name not in handed and name in files.read(f"{group}/cgroup.controllers").split():
+                files.write(path, f"+{name}")
+
+    def make(self, cell: str, limits: CellLimits) -> None:
+        parent = cell.rpartition("/")[0]
+        try:
+            self._hand_down(self._hierarchy.path(parent))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            raise errors.FailedPrecondition(
+                f"processes sit in the group of cell {parent} itself and not in its leaves, so that it can "
+                "have no child cells: somebody moved them there"
+            ) from error
+        self.change(cell, limits)
+
+    def change(self, cell: str, limits: CellLimits) -> None:
+        above = self._read(cell.rpartition("/")[0])
+        limit_writes.check_lists(
+            limits, lambda: above("cpuset.cpus.effective"), lambda: above("cpuset.mems.effective")
+        )
+        limit_writes.write(
+            self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), translation.to_v2(limits)
+        )
+
+    def lift_cpu_quota(self, cell: str) -> None:
+        limit_writes.write(
+            self._hierarchy.files, lambda file: self._hierarchy.path(cell, file), [translation.NO_QUOTA_V2]
+        )
+
+    def _read(self, place: str) -> ReadFile:
+        return lambda file: self._hierarchy.read_if_there(place, file)
+
+    def remove(self, place: str) -> None:
+        """Nothing to do: the group goes with the membership tree's."""
+
+    has_way_out = False
+
+    def enter(self, cell: str) -> tuple[int, ...]:
+        return ()
+
+    def way_out(self, cell: str) -> None:
+        """There is none: a process is in one group of the tree."""
+
+    def limits(self, cell: str) -> CellLimits:
+        return translation.from_v2(self._read(cell))
+
+    def usage(self, cell: str) -> CellUsage:
+        return usage.from_v2(self._read(cell))
+
+    def oom_kills(self, cell: str, leaf: str) -> int:
+        """Counted in the leaf while the cell hands memory down, else in the cell; that may change."""
+        places = (cell, f"{cell}/{leaf}") if leaf else (cell,)
+        return sum(usage.oom_kills(self._read(place)("memory.events.local")) for place in places)
+
+    def exists(self, cell: str) -> bool:
+        return True  # if the membership tree has it
+
+    def pids(self, cell: str, *, below: bool) -> list[int]:
+        return []  # the membership tree is the same one
+
+    def cells(self) -> list[str]:
+        return []
+
+    def dispose(self) -> None:
+        """Likewise."""

@@ -1,0 +1,50 @@
+"""The files of a container that are made for it: its resolver, hosts and host name.
+
+They are bound read-only over those of its image, which stay as they are. Read-only, because what a container
+wrote to them would lie outside its own layer, where its disk limit does not reach.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+_HOSTS = """\
+127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+fe00::\tip6-localnet
+ff00::\tip6-mcastprefix
+ff02::1\tip6-allnodes
+ff02::2\tip6-allrouters
+"""
+_LOOPBACK = "127.0.0.1"
+_MODE = 0o644  # others in the container read them too, whatever its user
+
+
+class EtcFiles(msgspec.Struct, frozen=True):
+    """Where they are on the node; each is bound over the file of that name in the container's /etc."""
+
+    resolv_conf: Path
+    hosts: Path
+    hostname: Path
+
+
+def write_files(folder: Path, *, host_name: str, address: str, resolv_conf: str) -> EtcFiles:
+    """Make them in `folder`, 0644, over what is there.
+
+    `address` is empty for a container without a network; its own name then leads to its loopback.
+    """
+    files = EtcFiles(folder / "resolv.conf", folder / "hosts", folder / "hostname")
+    _write(files.resolv_conf, resolv_conf)
+    _write(files.hosts, f"{_HOSTS}{address or _LOOPBACK}\t{host_name}\n")
+    _write(files.hostname, f"{host_name}\n")
+    return files
+
+
+def _write(path: Path, text: str) -> None:
+    """Not synced: they are made again at every start."""
+    with open(path, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), _MODE)
+        file.write(text)

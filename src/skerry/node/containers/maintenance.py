@@ -1,0 +1,100 @@
+"""What has to be looked at now and then: disks that no wall holds, and what was not given back at an end.
+
+`Containers` runs it. What a container with a file system of its own has deleted goes back to the node's disk.
+Where limits are measured, one that has written more than it may is killed, since asking it first would let it
+write on. One that has ended keeps its cell's init for a while, since most are started again soon if
+they are at all; then the init ends too, and the container costs nothing but its place on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from skerry.model import errors
+from skerry.node.containers.name_locks import NameLocks
+from skerry.node.containers.run_teardown import RunTeardown
+from skerry.node.containers.state import ContainerDeps, ContainerEntry
+from skerry.node.containers.writable_layers import DiskLimitKind
+
+log = structlog.get_logger(__name__)
+
+_MEGABYTE = 1024 * 1024
+_REST_AFTER_S = 10.0
+
+
+class ContainerMaintenance:
+    """Looks after `containers()`."""
+
+    def __init__(
+        self,
+        means: ContainerDeps,
+        ending: RunTeardown,
+        turns: NameLocks,
+        containers: Callable[[], Iterable[ContainerEntry]],
+    ) -> None:
+        self._means = means
+        self._ending = ending
+        self._turns = turns
+        self._containers = containers
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._means.settings.disk_check_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """At every container, once."""
+        for container in list(self._containers()):
+            try:
+                self._ending.complete(container)
+                if container.is_running and container.disk_limit_kind is DiskLimitKind.MEASURED:
+                    await self._measure(container)
+                elif container.is_running and container.disk_limit_kind is DiskLimitKind.FILE_SYSTEM:
+                    await asyncio.to_thread(
+                        self._means.disks.give_back,
+                        container.place.layer,
+                        container.disk_limit,
+                        container.shared_disk,
+                    )
+                elif container.has_leftovers:
+                    await self._turns.do(container.name, lambda: self._tidy(container))  # noqa: B023 - awaited
+                elif self._is_due_to_rest(container):
+                    await self._turns.do(container.name, lambda: self._rest(container))  # noqa: B023 - awaited
+            except (errors.SkerryError, OSError) as error:
+                log.warning("container.not_looked_after", container=container.name, error=str(error))
+
+    async def _measure(self, container: ContainerEntry) -> None:
+        limit, run = container.disk_limit, container.run
+        used = await asyncio.to_thread(self._means.disks.used, container.place.layer)
+        if limit is None or used <= limit:
+            return
+
+        async def kill() -> None:
+            if container.is_running and container.run is run:
+                container.reason = (
+                    f"it had written {used // _MEGABYTE} MB, and may keep {limit // _MEGABYTE}; it was killed"
+                )
+                await self._ending.stop(container, 0.0)
+
+        await self._turns.do(container.name, kill)
+
+    async def _tidy(self, container: ContainerEntry) -> None:
+        if container.has_leftovers and not container.is_running:
+            await self._ending.tidy(container)
+
+    def _is_due_to_rest(self, container: ContainerEntry) -> bool:
+        if container.is_running:
+            return False
+        ended_at = (
+            container.run.exit.at if container.run is not None and container.run.exit is not None else 0.0
+        )
+        is_over = self._means.clock.now() - ended_at >= _REST_AFTER_S
+        return is_over and self._means.cells.is_idle(container.record.cell)
+
+    async def _rest(self, container: ContainerEntry) -> None:
+        if self._is_due_to_rest(container):  # it may have been started meanwhile
+            await self._means.cells.rest(container.cell)

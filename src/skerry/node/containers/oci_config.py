@@ -1,0 +1,176 @@
+"""The OCI runtime configuration of a container, from its spec and its image.
+
+Pure: what must be looked up, such as the user, comes in. Limits are not in it, since the container's group
+lies in its cell, which has them. Written for runtime-spec 1.0.2, which runc and crun read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from skerry.model import errors
+from skerry.model.containers import ContainerSpec
+from skerry.model.images import ImageConfig
+from skerry.node.containers import confinement, seccomp, signals
+from skerry.node.containers.etc_files import EtcFiles
+from skerry.node.containers.users import NODE_IDS, ContainerUser
+from skerry.node.user_namespaces import IDS, UserNamespace
+
+_SPECIFICATION: Final = "1.0.2"
+_PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_STOP_SIGNAL: Final = "SIGTERM"
+_NOTHING_SPECIAL: Final = ["nosuid", "noexec", "nodev"]
+_TTY_GROUP: Final = 5
+_SHARED_MEMORY_KB: Final = 64 * 1024
+
+
+def make_config(
+    spec: ContainerSpec,
+    image: ImageConfig,
+    *,
+    identity: ContainerUser,
+    rootfs: Path,
+    cgroups_path: str,
+    network_namespace: str | None,
+    files: EtcFiles,
+    users: UserNamespace | None = None,
+) -> dict[str, Any]:
+    """The whole `config.json`, as data. Without `network_namespace` the runtime makes a new, empty one;
+    without `users`, ids are those of the node."""
+    return {
+        "ociVersion": _SPECIFICATION,
+        "process": make_process(spec, image, command(spec, image), identity=identity),
+        "root": {"path": str(rootfs), "readonly": spec.read_only},
+        "hostname": host_name(spec),
+        "mounts": [*_mounts(), *_own_files(files)],
+        "linux": {
+            "cgroupsPath": cgroups_path,
+            "namespaces": [
+                _namespace("network", network_namespace),
+                *(_namespace(kind) for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
+                *(() if users is None else (_namespace("user", users.path),)),
+            ],
+            **({} if users is None else dict.fromkeys(("uidMappings", "gidMappings"), _mappings(users))),
+            "resources": {"devices": confinement.DEVICES},
+            "sysctl": confinement.sysctls(NODE_IDS if users is None else IDS),
+            "seccomp": seccomp.profile(),
+            "maskedPaths": confinement.masked_paths(),
+            "readonlyPaths": confinement.READ_ONLY,
+            "rootfsPropagation": "rprivate",
+        },
+    }
+
+
+def make_process(
+    spec: ContainerSpec,
+    image: ImageConfig,
+    arguments: tuple[str, ...],
+    *,
+    identity: ContainerUser,
+    environment: tuple[str, ...] = (),
+    folder: str = "",
+    tty: bool = False,
+) -> dict[str, Any]:
+    """A process in the container: the first one, or one for `exec --process`, confined alike."""
+    capabilities = confinement.CAPABILITIES if identity.uid == 0 else ()
+    defaults = (
+        _PATH,
+        f"HOSTNAME={host_name(spec)}",
+        f"HOME={identity.home}",
+        *(["TERM=xterm"] if tty else []),
+    )
+    return {
+        "terminal": tty,
+        "user": {"uid": identity.uid, "gid": identity.gid, "additionalGids": identity.groups},
+        "args": arguments,
+        "env": merge_environment(defaults, image.environment, spec.environment, environment),
+        # The runtime makes it, inside the root, if it is not there.
+        "cwd": posixpath.normpath(posixpath.join("/", folder or spec.folder or image.folder)),
+        "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+        "rlimits": confinement.rlimits(),
+        "noNewPrivileges": True,
+        "oomScoreAdj": confinement.oom_score(),
+    }
+
+
+def command(spec: ContainerSpec, image: ImageConfig) -> tuple[str, ...]:
+    """What to run. Raises Invalid if nobody says.
+
+    An entrypoint in the spec replaces the image's, and its command with it; arguments replace the command.
+    """
+    if spec.entrypoint:
+        return (*spec.entrypoint, *spec.arguments)
+    words = (*image.entrypoint, *(spec.arguments or image.command))
+    if not words:
+        raise errors.Invalid(
+            f"image {spec.image} does not say what to run; give the container arguments or an entrypoint",
+            field="arguments",
+        )
+    return words
+
+
+def merge_environment(*sources: Iterable[str]) -> list[str]:
+    """KEY=VALUE of all of them, each key once and the last word winning. What is no KEY=VALUE is left out."""
+    merged: dict[str, str] = {}
+    for source in sources:
+        for setting in source:
+            key, equals, value = setting.partition("=")
+            if key and equals and "\0" not in setting:
+                merged[key] = value
+    return [f"{key}={value}" for key, value in merged.items()]
+
+
+def host_name(spec: ContainerSpec) -> str:
+    """What the container calls itself."""
+    return spec.host_name or spec.name
+
+
+def stop_signal(spec: ContainerSpec, image: ImageConfig) -> int:
+    """What asks the container to end: the spec's word, else the image's, else SIGTERM. Raises Invalid."""
+    return signals.number_of(spec.stop_signal or image.stop_signal or _STOP_SIGNAL)
+
+
+def _namespace(kind: str, path: str | None = None) -> dict[str, str]:
+    return {"type": kind} if path is None else {"type": kind, "path": path}
+
+
+def _mappings(users: UserNamespace) -> list[dict[str, int]]:
+    """What is mapped already; runtimes want to be told."""
+    return [{"containerID": 0, "hostID": users.first_id, "size": IDS}]
+
+
+def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": kind, "options": options}
+
+
+def _mounts() -> list[dict[str, Any]]:
+    """What the kernel serves, in the order in which one lies in another."""
+    return [
+        _mount("/proc", "proc", *_NOTHING_SPECIAL),
+        _mount("/dev", "tmpfs", "nosuid", "noexec", "strictatime", "mode=755", "size=65536k"),
+        _mount(
+            "/dev/pts",
+            "devpts",
+            *("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"gid={_TTY_GROUP}"),
+        ),
+        _mount("/dev/shm", "tmpfs", *_NOTHING_SPECIAL, "mode=1777", f"size={_SHARED_MEMORY_KB}k"),  # noqa: S108 - its own
+        _mount("/dev/mqueue", "mqueue", *_NOTHING_SPECIAL),
+        _mount("/sys", "sysfs", *_NOTHING_SPECIAL, "ro"),
+        _mount("/sys/fs/cgroup", "cgroup", *_NOTHING_SPECIAL, "relatime", "ro"),
+    ]
+
+
+def _own_files(files: EtcFiles) -> list[dict[str, Any]]:
+    places = {"resolv.conf": files.resolv_conf, "hosts": files.hosts, "hostname": files.hostname}
+    return [
+        {
+            "destination": f"/etc/{name}",
+            "type": "bind",
+            "source": str(source),
+            "options": ["bind", "rprivate", "ro", *_NOTHING_SPECIAL],
+        }
+        for name, source in places.items()
+    ]

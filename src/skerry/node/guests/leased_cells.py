@@ -1,0 +1,354 @@
+"""The cells of this node that are lent: the home (`skerry.node.agent.instances.backends`) of instances that
+are cells.
+
+A cell that is lent holds a guest (`agent`) to exactly what was bought. It runs while the cell is there: a
+new agent takes both over as they are, and after a restart of the machine the cell is made anew. Stopping it
+is to the guest what going down is to a machine; removing it leaves nothing of either. Who bought what is not
+known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.cells import CellOwner, CellUsage, own_name
+from skerry.model.containers import ContainerSpec, ContainerState, ContainerStats, ContainerView
+from skerry.model.ids import CellName, InstanceId
+from skerry.model.images import ImageId
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.settings import NodeSettings
+from skerry.node.agent.instances.backends import ImagePuller
+from skerry.node.agent.ports import ControlConnection, TunnelStream
+from skerry.node.cells.cells import Cells
+from skerry.node.cells.state import CellView
+from skerry.node.containers.containers import Containers
+from skerry.node.containers.writable_layers import DiskLimitKind
+from skerry.node.guests import policy
+from skerry.node.guests.agent import GuestAgent
+from skerry.node.guests.records import LeasedCellRecord, LeasedCellRecords
+
+log = structlog.get_logger(__name__)
+
+MAX_INSTANCES = 256  # of one guest
+_NO_IMAGE = ImageId("")
+_GIGABYTE = 1024**3
+_LOOK_S = 5.0
+_PATIENCE_S = 5.0  # beyond what stopping everything takes
+_GONE = "its cell is gone: the machine was restarted, or somebody removed its cgroups"
+
+
+@dataclass(slots=True, eq=False)
+class _LeasedCell:
+    """A cell that was asked for and not yet removed."""
+
+    record: LeasedCellRecord
+    is_removing: bool = False
+    guest: GuestAgent | None = None  # while it runs
+    reason: str = _GONE  # of its end, if it is not there any more
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # of the run that goes on
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time works on it
+
+    @property
+    def name(self) -> str:
+        """As it was asked for, and as its guest's containers know it."""
+        return self.record.spec.name
+
+    @property
+    def cell(self) -> CellName:
+        return self.record.cell.name
+
+
+class LeasedCells:
+    """Every one of them."""
+
+    def __init__(
+        self,
+        records: LeasedCellRecords,
+        cells: Cells,
+        containers: Containers,
+        images: ImagePuller,
+        settings: NodeSettings,
+        clock: Clock,
+        *,
+        connect: Callable[[TunnelStream], ControlConnection],
+        max_instances: int,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """`open` makes one."""
+        self._records = records
+        self._cells = cells
+        self._containers = containers
+        self._images = images
+        self._settings = settings
+        self._clock = clock
+        self._connect = connect
+        self._max_instances = max_instances
+        self._sleep = sleep
+        self._lent: dict[str, _LeasedCell] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        cells: Cells,
+        containers: Containers,
+        images: ImagePuller,
+        settings: NodeSettings,
+        clock: Clock,
+        *,
+        connect: Callable[[TunnelStream], ControlConnection],
+        max_instances: int = MAX_INSTANCES,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> LeasedCells:
+        """Take over what is in `folder`: every guest whose cell is there goes on. `images` are what guests
+        may have; `connect` makes the node's end of a session of a tunnel."""
+        records = LeasedCellRecords(folder)
+        lent = cls(
+            records,
+            cells,
+            containers,
+            images,
+            settings,
+            clock,
+            connect=connect,
+            max_instances=max_instances,
+            sleep=sleep,
+        )
+        for found in await asyncio.to_thread(lambda: list(records.load())):
+            record = lent._own(found)
+            each = _LeasedCell(record, is_removing=records.is_removing(record.spec.name))
+            lent._lent[record.spec.name] = each
+            if not each.is_removing and (view := lent._cell(each)) is not None:
+                await lent._take_over(each, view)
+        return lent
+
+    def _own(self, record: LeasedCellRecord) -> LeasedCellRecord:
+        """With the cell as a contract's own, which a version that knew no owners did not say."""
+        if record.cell.owner is not None:
+            return record
+        try:
+            self._cells.claim(record.cell, CellOwner.CONTRACT)
+        except OSError as error:  # it is anybody's until an agent that finds the disk well
+            log.warning("lent.not_owned", cell=record.spec.name, error=str(error))
+            return record
+        return replace(record, cell=replace(record.cell, owner=CellOwner.CONTRACT))  # saved when it goes on
+
+    async def _take_over(self, lent: _LeasedCell, view: CellView) -> None:
+        try:
+            await self._let_in(lent, view)
+        except errors.Unavailable as error:  # it does not run, then, and is started again
+            log.warning("lent.not_adopted", cell=lent.name, error=error.message)
+
+    async def create(self, spec: ContainerSpec) -> ContainerView:
+        """Have a cell of that name and room, which is made when it is started. Durable when this returns.
+        Raises AlreadyExists, Invalid, FailedPrecondition."""
+        self._containers.check_guests()
+        if spec.name in self._lent:
+            raise errors.AlreadyExists(f"there is a lent cell {spec.name!r} already; remove it first")
+        cell = policy.parent_cell(spec, pids=self._settings.container_pids)
+        lent = _LeasedCell(LeasedCellRecord(spec, cell, self._clock.now()))
+        await asyncio.to_thread(self._records.save, lent.record)
+        self._lent[spec.name] = lent
+        return self._view(lent)
+
+    async def start(self, name: str) -> ContainerView:
+        """Make the cell, and let the guest in. Raises NotFound, FailedPrecondition, AlreadyExists (a cell of
+        that name which is not ours), ResourcesExhausted, Unavailable."""
+        lent = self._find(name)
+        async with lent.busy:
+            if lent.is_removing or lent.guest is not None:
+                raise errors.FailedPrecondition(f"the lent cell {name!r} is being removed, or runs already")
+            view = self._cell(lent)
+            if view is None:
+                await self._free(lent)  # if that was begun before, or somebody removed its groups
+                # A version before this one may have called it otherwise.
+                cell = replace(lent.record.cell, name=own_name(name), owner=CellOwner.CONTRACT)
+                await self._save(lent, replace(lent.record, cell=cell))
+                await self._cells.allocate(cell)
+                view = self._cells.get(cell.name)
+            await self._let_in(lent, view)
+        log.info(
+            "lent.started", cell=name, cpu=lent.record.spec.room.cpu, memory=lent.record.spec.room.memory
+        )
+        return self._view(lent)
+
+    async def _let_in(self, lent: _LeasedCell, view: CellView) -> None:
+        """The guest goes on in the cell, which is there. Raises Unavailable."""
+        lent.ended, lent.reason = asyncio.Event(), _GONE
+        await self._save(lent, replace(lent.record, started_at=view.allocated_at))
+        try:
+            lent.guest = await GuestAgent.open(
+                self._records.guests_folder(lent.name),
+                lent.name,
+                lent.record.spec.room,
+                self._containers,
+                self._images,
+                self._clock,
+                most=self._max_instances,
+            )
+        except OSError as error:
+            raise _not_kept(error) from error
+
+    async def _save(self, lent: _LeasedCell, record: LeasedCellRecord) -> None:
+        """Raises Unavailable."""
+        try:
+            await asyncio.to_thread(self._records.save, record)
+        except OSError as error:
+            raise _not_kept(error) from error
+        lent.record = record
+
+    async def stop(self, name: str) -> ContainerView:
+        """End everything in it and free the cell; what its guest has stays for the next start. Raises
+        NotFound, Unavailable."""
+        lent = self._find(name)
+        async with lent.busy:
+            await self._close_guest(lent)
+            inside = [view.spec.name for view in self._inside(lent)]
+            await asyncio.gather(*(self._containers.stop(each) for each in inside))
+            await self._free(lent)
+            lent.reason = ""
+        return self._view(lent)
+
+    async def remove(self, name: str, *, force: bool = False) -> None:
+        """Nothing of it stays, nor of its guest; with `force` also if it runs. Raises NotFound,
+        FailedPrecondition, Unavailable."""
+        lent = self._find(name)
+        if lent.guest is not None and not force:
+            raise errors.FailedPrecondition(
+                f"the lent cell {name!r} runs; stop it first, or force the removal"
+            )
+        async with lent.busy:
+            self._records.mark_removing(name)
+            lent.is_removing = True
+            if lent.guest is not None:
+                # Its own drivers do it: they know what they have begun.
+                await lent.guest.leave(self._settings.free_timeout_s + _PATIENCE_S)
+                await self._close_guest(lent)
+            inside = [view.spec.name for view in self._inside(lent)]
+            await asyncio.gather(*(self._containers.remove(each, force=True) for each in inside))
+            await self._free(lent)
+            await asyncio.to_thread(self._records.discard, name)
+            del self._lent[name]
+        log.info("lent.removed", cell=name)
+
+    async def _close_guest(self, lent: _LeasedCell) -> None:
+        guest, lent.guest = lent.guest, None
+        if guest is not None:
+            await guest.close()
+        lent.ended.set()
+
+    async def _free(self, lent: _LeasedCell) -> None:
+        """The cell goes, if there is one of ours."""
+        with suppress(errors.NotFound):
+            if self._cells.get(lent.cell).cell == lent.record.cell:
+                await self._cells.free(lent.cell, grace_s=0.0, owner=CellOwner.CONTRACT)
+
+    def get(self, name: str) -> ContainerView:
+        """Raises NotFound."""
+        return self._view(self._find(name))
+
+    async def wait(self, name: str) -> None:
+        """Return when it does not run any more. Raises NotFound."""
+        lent = self._find(name)
+        if lent.guest is not None:
+            await lent.ended.wait()
+
+    def usage(self, name: str) -> CellUsage:
+        """What everything in it uses. Raises NotFound, also while it does not run."""
+        return self._cells.usage(self._find(name).cell)
+
+    async def stats(self, name: str) -> ContainerStats:
+        """The same, with all that its guest has written. Raises NotFound."""
+        lent = self._find(name)
+        room = lent.record.spec.room
+        return ContainerStats(
+            usage=self.usage(name),
+            disk_bytes=await asyncio.to_thread(self._containers.used_together, lent.name),
+            disk_limit_bytes=room.disk * _GIGABYTE,
+            disk_limit_kind=DiskLimitKind.FILE_SYSTEM.value,
+        )
+
+    async def converse(self, name: str, instance: InstanceId, tunnel: TunnelStream) -> None:
+        """Be the node `instance` for whoever borrows it. Raises why that ended, NotFound,
+        FailedPrecondition."""
+        await self._guest(name).converse(self._connect(tunnel), instance)
+
+    async def answer(self, name: str, wanted: TunnelRequest, tunnel: TunnelStream) -> None:
+        """What is asked of one of the instances in it. Raises what is wrong with it, NotFound,
+        FailedPrecondition."""
+        await self._guest(name).answer(wanted, tunnel)
+
+    async def run(self) -> None:
+        """See that cells are there. For ever."""
+        while True:
+            await self._sleep(_LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Once."""
+        for lent in list(self._lent.values()):
+            if lent.guest is None or lent.busy.locked():
+                continue
+            async with lent.busy:
+                if self._cell(lent) is None:
+                    log.warning("lent.gone", cell=lent.name)
+                    await self._close_guest(lent)
+
+    async def close(self) -> None:
+        """The agent ends; cells and what runs in them go on."""
+        for lent in self._lent.values():
+            await self._close_guest(lent)
+
+    def _inside(self, lent: _LeasedCell) -> list[ContainerView]:
+        return [view for view in self._containers.list() if view.spec.inside == lent.name]
+
+    def _cell(self, lent: _LeasedCell) -> CellView | None:
+        """The cell, if it is ours and there to stay, with its groups."""
+        if not self._cells.is_whole(lent.cell):
+            return None
+        view = self._cells.get(lent.cell)
+        return view if view.cell == lent.record.cell else None
+
+    def _view(self, lent: _LeasedCell) -> ContainerView:
+        record = lent.record
+        if lent.is_removing:
+            state = ContainerState.REMOVING
+        elif lent.guest is not None:
+            state = ContainerState.RUNNING
+        else:
+            state = ContainerState.CREATED if record.started_at is None else ContainerState.EXITED
+        return ContainerView(
+            spec=record.spec,
+            image=_NO_IMAGE,
+            state=state,
+            created_at=record.created_at,
+            started_at=record.started_at,
+            reason=lent.reason if state is ContainerState.EXITED else "",
+        )
+
+    def _guest(self, name: str) -> GuestAgent:
+        guest = self._find(name).guest
+        if guest is None:
+            raise errors.FailedPrecondition(f"the lent cell {name!r} does not run now; try again later")
+        return guest
+
+    def _find(self, name: str) -> _LeasedCell:
+        lent = self._lent.get(name)
+        if lent is None:
+            raise errors.NotFound(f"there is no lent cell {name!r}")
+        return lent
+
+
+def _not_kept(error: OSError) -> errors.Unavailable:
+    return errors.Unavailable(
+        f"the node cannot keep the state of a lent cell: {error.strerror}", detail=repr(error)
+    )

@@ -1,0 +1,86 @@
+"""What the node remembers on disk of the cells that it lends, for the agent that comes after this one.
+
+    lent/
+      i-contract-01hx/    a cell, by its name
+        cell.json         what was asked for, the cell that it became, when that was made last
+        removing          there while it is removed: whoever finds it finishes that
+        instances/        its guest's (`skerry.node.agent.instances.records`)
+      .gone-i-...         being removed: left over only by a crash
+
+A file is whole or absent, and outlives a power cut. Every method waits for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from skerry.kit import files, json_codec
+from skerry.model.cells import Cell
+from skerry.model.containers import ContainerSpec
+from skerry.model.errors import Invalid
+
+log = structlog.get_logger(__name__)
+
+_TRASH = ".gone-"
+
+
+class LeasedCellRecord(msgspec.Struct, frozen=True):
+    """A cell that is to be lent."""
+
+    spec: ContainerSpec  # in these words it was asked for
+    cell: Cell
+    created_at: float
+    started_at: float | None = None  # when the cell was made that is there, or was there last
+
+
+class LeasedCellRecords:
+    """The folder of all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = files.private_folder(folder)
+
+    def guests_folder(self, name: str) -> Path:
+        """For the records of the guest in it."""
+        return self._folder / name / "instances"
+
+    def save(self, record: LeasedCellRecord) -> None:
+        folder = files.private_folder(self._folder / record.spec.name)
+        files.write_atomically(folder / "cell.json", json_codec.encode(record), files.PRIVATE)
+        files.sync_folder(self._folder)
+
+    def mark_removing(self, name: str) -> None:
+        (self._folder / name / "removing").touch(mode=files.PRIVATE)
+
+    def is_removing(self, name: str) -> bool:
+        return (self._folder / name / "removing").exists()
+
+    def discard(self, name: str) -> None:
+        """It is gone at once for whoever reads, then file by file."""
+        trash = self._folder / f"{_TRASH}{name}"
+        shutil.rmtree(trash, ignore_errors=True)
+        try:
+            os.rename(self._folder / name, trash)
+        except FileNotFoundError:
+            return
+        files.sync_folder(self._folder)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def load(self) -> Iterator[LeasedCellRecord]:
+        """Everything there is; what a crash left half removed goes."""
+        for folder in sorted(self._folder.iterdir()):
+            if folder.name.startswith(_TRASH):
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            try:
+                record = json_codec.decode((folder / "cell.json").read_bytes(), LeasedCellRecord)
+            except (FileNotFoundError, NotADirectoryError, json_codec.InvalidJson, Invalid) as error:
+                log.warning("lent.unreadable", folder=folder.name, error=str(error))
+                continue
+            if record.spec.name == folder.name:
+                yield record

@@ -1,0 +1,85 @@
+"""Bare root file systems (`rootfs:`): a tarball, which becomes the one layer, or a folder, used in place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from skerry.kit import json_codec
+from skerry.model import errors
+from skerry.model.ids import Digest
+from skerry.model.images import ImageId, Platform
+from skerry.node.images import oci_documents
+from skerry.node.images.source_files import open_file
+from skerry.node.images.sources import LayerBlob, ResolvedImage
+
+
+class TarballSource:
+    """A tarball of any compression that layers may have."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def version(self) -> str:
+        """Whoever changes a file without a trace in its times must pull it under another name."""
+        with open_file(self._path) as opened:
+            told = opened.status
+        return f"{told.st_dev}.{told.st_ino}.{told.st_size}.{told.st_mtime_ns}.{told.st_ctime_ns}"
+
+    async def find(self, machine: Platform) -> ResolvedImage:
+        with open_file(self._path) as opened:
+            return ResolvedImage(blobs=(LayerBlob(opened.size),))
+
+    async def stream(self, blob: LayerBlob) -> AsyncGenerator[bytes, None]:
+        with open_file(self._path) as opened:
+            async with aclosing(opened.stream(opened.whole)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def close(self) -> None:
+        """Nothing stays open."""
+
+
+def id_of_layer(layer: Digest) -> ImageId:
+    """The id of an image that is one layer and nothing else: of the smallest configuration that says so."""
+    return ImageId(oci_documents.digest_of(json_codec.encode_canonical({"rootfs": {"diff_ids": [layer]}})))
+
+
+def id_of_folder(path: str) -> ImageId:
+    """The id of an image that is the folder `path`, whatever is in it."""
+    return ImageId(oci_documents.digest_of(json_codec.encode_canonical({"rootfs": {"folder": path}})))
+
+
+def is_folder(path: str) -> bool:
+    """True for a folder, False for a file; raises `NotFound` if there is neither."""
+    if not os.path.exists(path):
+        raise errors.NotFound(f"this node has no {path}")
+    return os.path.isdir(path)
+
+
+async def measure(path: str) -> int:
+    """The bytes of all files below a folder, as far as they can be looked at."""
+    enough = threading.Event()
+    try:
+        return await asyncio.to_thread(_measure, path, enough)
+    finally:
+        enough.set()
+
+
+def _measure(path: str, enough: threading.Event) -> int:
+    total = 0
+    waiting = [path]
+    while waiting and not enough.is_set():
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue  # it went away while we looked
+    return total

@@ -1,0 +1,82 @@
+"""Work that several may want at the same time and that is done once.
+
+Who comes while it is under way waits for the same outcome. It is cancelled only when the last one who wants
+it gives up, and whoever gives up last waits until it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from skerry.model import errors
+from skerry.node.images.threads import wait_uninterrupted
+
+T = TypeVar("T")
+
+
+class _Flight(Generic[T]):
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
+class SingleFlight(Generic[T]):
+    """Work under way, by key."""
+
+    def __init__(self, *, shares_failures: bool) -> None:
+        """Unless failures are shared, who joined others' work that failed does it again on their own."""
+        self._shares_failures = shares_failures
+        self._flights: dict[Hashable, _Flight[T]] = {}
+        self._is_closed = False
+
+    async def join(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The outcome of the work for `key`, which is begun unless it is under way."""
+        while True:
+            if self._is_closed:
+                raise _stopping()
+            flight = self._flights.get(key)
+            is_ours = flight is None
+            if flight is None:
+                flight = _Flight(asyncio.create_task(begin()))
+                self._flights[key] = flight
+                flight.task.add_done_callback(partial(self._land, key, flight))
+            try:
+                return await self._wait(key, flight)
+            except errors.SkerryError:
+                if is_ours or self._shares_failures:
+                    raise
+
+    async def close(self) -> None:
+        """End everything; those who wait are told."""
+        self._is_closed = True
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            await wait_uninterrupted(task)
+
+    async def _wait(self, key: Hashable, flight: _Flight[T]) -> T:
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(flight.task)
+        except asyncio.CancelledError:
+            if self._is_closed and flight.task.cancelled():
+                raise _stopping() from None
+            raise
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting and not flight.task.done():
+                self._land(key, flight, flight.task)  # who comes now begins anew
+                flight.task.cancel()
+                await wait_uninterrupted(flight.task)
+
+    def _land(self, key: Hashable, flight: _Flight[T], task: asyncio.Task[T]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+
+def _stopping() -> errors.Unavailable:
+    return errors.Unavailable("this node is stopping; pull again when it is back")

@@ -1,0 +1,270 @@
+"""The root folder of cells: the few files of the host that programs need, as a tree of mounts made once.
+
+The launcher makes a `CellRoot` when it starts: a mount namespace that holds /usr with its libraries, a small
+/etc, a /dev and empty folders, all of it read-only, and none of the host's other mounts. Each init enters it
+and goes on in a copy, which is as small; what every cell has for itself is mounted there by
+`skerry.node.launcher.child.cell_mounts`. The copies are cut off from the host: what is mounted there later
+appears in none of them, and none of them keeps in use what it does not show.
+
+Nothing is shown of /etc but what is named here: no passwords, no keys, no configuration of services.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from skerry.node.kernel import syscalls
+from skerry.node.kernel.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RECURSIVE
+
+EMPTY: Final = "/var/empty"  # to cover others with
+_PROGRAMS: Final = re.compile(r"bin|sbin|lib(\d+|x32)?")  # folders or links at the top, beside /usr
+_FOLDERS: Final = (
+    *("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr", "var"),
+    *(EMPTY.removeprefix("/"), "var/tmp"),
+)
+_LINKS: Final = {"etc/mtab": "../proc/self/mounts", "var/run": "../run"}
+# What a cell has its own of: nothing of the host's can be shown there.
+PRIVATE: Final = ("/dev", "/proc", "/sys", "/tmp", EMPTY, "/var/tmp")  # noqa: S108 - these are the cell's
+# And these as a whole: something in them is needed.
+PARTLY_PRIVATE: Final = ("/", "/etc", "/home", "/var")
+# Where no folder of the host is needed any more, and the new root is put together.
+_SITE: Final = "/proc"
+
+_RESOLVER: Final = "/etc/resolv.conf"
+_TEXTS: Final = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "etc/group": "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
+    "etc/hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
+    "protocols: files\nservices: files\n",
+}
+# Copied as they are when the launcher starts, if everybody may read them.
+_COPIES: Final = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/os-release",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+    _RESOLVER,
+)
+# Shown as they are at any time: which program a name stands for, and whom to trust.
+_SHOWN: Final = (
+    "/etc/alternatives",
+    "/etc/ca-certificates/extracted",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/certs",
+    "/etc/ssl/certs",
+)
+_DEVICES: Final = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
+_DEVICE_LINKS: Final = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_SEALED: Final = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes spaces and the like
+# Somebody removed the mount point meanwhile, and with it the kernel took the mount out of every namespace.
+_GONE: Final = (errno.ENOENT, errno.EINVAL)
+
+
+class HostView(NamedTuple):
+    """What cells see of the host, besides what is in every root. Absolute paths."""
+
+    paths: tuple[str, ...] = ()  # shown, where they are on the host; those that are not there are passed over
+    hidden: tuple[str, ...] = ()  # shown to no cell, also where something around them is
+    places: tuple[str, ...] = ()  # empty folders, for what is mounted in one cell later
+
+
+class CellRoot:
+    """The namespace, as the launcher holds it."""
+
+    def __init__(self, view: HostView) -> None:
+        """Make it, and be back where we were. Raises StepFailed; the process is of no use then."""
+        home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        host = _own_namespace()
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        self._namespace = _own_namespace()
+        self._resolver = _content(_RESOLVER)
+        try:
+            self._files = _make(view)
+        except OSError as error:
+            step = getattr(error, "step", f"make {error.filename}")
+            raise syscalls.StepFailed(error.errno or errno.EIO, f"the root of cells: {step}") from error
+        os.umask(0o077)
+        syscalls.enter_namespace(host, syscalls.CLONE_NEWNS)
+        os.fchdir(home)
+        os.chroot(".")  # entering has made the root that of the namespace, and ours may be another
+        os.close(host)
+        os.close(home)
+
+    def refresh(self) -> None:
+        """Have all cells look up names where the host does now. The other files stay as they were copied."""
+        content = _content(_RESOLVER)
+        if content == self._resolver:
+            return
+        self._resolver = content
+        # In place: what is mounted over it in a cell would go with the file.
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            file = os.open(f".{_RESOLVER}", flags, dir_fd=self._files)
+        except OSError:
+            return  # an admin shows the host's own, by a link
+        with open(file, "wb") as opened:
+            opened.write(content)
+
+    def enter(self) -> None:
+        """In an init: go on in a copy of it."""
+        syscalls.enter_namespace(self._namespace, syscalls.CLONE_NEWNS)
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+
+
+def _make(view: HostView) -> int:
+    """In a new namespace, of which nothing but the new root is left; a descriptor by which its own files can
+    still be written."""
+    os.umask(0o022)
+    hidden = [os.path.realpath(path) for path in view.hidden]
+    syscalls.set_mount("/", 0, recursive=True, private=True)
+    _let_go(hidden)
+    syscalls.mount("root", _SITE, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=16m,mode=755")
+    os.chdir(_SITE)
+    for folder in _FOLDERS:
+        os.mkdir(folder)
+    for name, target in _LINKS.items():
+        os.symlink(target, name)
+    _show_host(view.paths)
+    for path, text in _TEXTS.items():
+        if not os.path.lexists(path):  # else an admin wants the host's
+            _write(path, text.encode())
+    for path in _COPIES:
+        _copy(path)
+    if not os.path.lexists(f".{_RESOLVER}"):
+        _write(f".{_RESOLVER}", b"")
+    for place in view.places:
+        os.makedirs(f".{place}", exist_ok=True)
+    for path in hidden:
+        _cover(path)
+    files = syscalls.detached_mount(".", 0)
+    syscalls.set_mount(".", _SEALED, recursive=True, private=True)
+    _make_devices()
+    syscalls.pivot_root(".", ".")  # the old one is on top of the new one then
+    syscalls.unmount(".", syscalls.MNT_DETACH)
+    os.chdir("/")
+    return files
+
+
+def _show_host(paths: Iterable[str]) -> None:
+    top = [f"/{name}" for name in sorted(os.listdir("/")) if _PROGRAMS.fullmatch(name)]
+    shown: list[str] = []
+    # What is in another comes after it.
+    for path in ("/usr", *top, *sorted((*_SHOWN, *paths), key=len)):
+        if not os.path.exists(path):
+            continue
+        real = os.path.realpath(path)
+        if not any(is_within(real, each) for each in shown):
+            _bind(real)
+            shown.append(real)
+        if path != real and not os.path.lexists(f".{path}"):
+            os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
+            os.symlink(real, f".{path}")
+
+
+def is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _bind(path: str) -> None:
+    """Show `path`, which is no link, at its place."""
+    target = f".{path}"
+    if stat.S_ISDIR(os.stat(path).st_mode):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _write(target, b"")
+    syscalls.mount(path, target, "", MS_BIND | MS_RECURSIVE)
+
+
+def _copy(path: str) -> None:
+    """A link if that leads into /usr, since some read a name from where it leads."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if os.path.lexists(f".{path}") or not stat.S_ISREG(mode) or not mode & stat.S_IROTH:
+        return
+    os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
+    if os.path.islink(path) and is_within(os.path.realpath(path), "/usr"):
+        os.symlink(os.path.realpath(path), f".{path}")
+    else:
+        _write(f".{path}", _content(path))
+
+
+def _cover(path: str) -> None:
+    target = f".{path}"
+    if os.path.lexists(target):
+        cover = f".{EMPTY}" if stat.S_ISDIR(os.stat(target).st_mode) else "/dev/null"
+        syscalls.mount(cover, target, "", MS_BIND)
+
+
+def _let_go(folders: list[str]) -> None:
+    """Unmount what is mounted below: a cell that only hid it would keep it in use for as long as it runs."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [_ESCAPE.sub(_unescaped, line.split(b" ", 5)[4]) for line in file]
+    for point in reversed(points):
+        if any(point.startswith(os.fsencode(folder) + b"/") for folder in folders):
+            try:
+                syscalls.unmount(os.fsdecode(point), syscalls.MNT_DETACH)
+            except syscalls.StepFailed as failed:
+                if failed.errno not in _GONE:
+                    raise
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 8)])
+
+
+def _make_devices() -> None:
+    os.umask(0)
+    syscalls.mount("dev", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=755")
+    for name, numbers in _DEVICES.items():
+        os.mknod(f"dev/{name}", stat.S_IFCHR | 0o666, os.makedev(*numbers))
+    for name, target in _DEVICE_LINKS.items():
+        os.symlink(target, f"dev/{name}")
+    os.mkdir("dev/pts", 0o755)
+    os.mkdir("dev/shm", 0o755)
+    syscalls.set_mount("dev", syscalls.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def _own_namespace() -> int:
+    return os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _content(path: str) -> bytes:
+    """Nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)

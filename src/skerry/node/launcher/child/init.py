@@ -1,0 +1,522 @@
+"""The init of a cell: process 1 of its namespaces, parent of everything that runs in it.
+
+It forks executables when the agent asks, reaps what ends, moves output into rings on disk and writes down how
+an executable ended before it tells anybody. A record that the disk refuses is written later, and the agent is
+told of the end in the meantime. The init depends on nobody: neither the agent nor the launcher, of
+which it is a fork, needs to live. It keeps both ends of its control socket, so that an agent that comes later
+finds the other end in it and goes on (`skerry.node.launcher.client.InitClient.adopt`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import json
+import os
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any, Final, NoReturn
+
+from skerry.node.kernel import syscalls
+from skerry.node.launcher.child import capabilities, cell_mounts, exec_setup, messages, poll_loop, zygotes
+from skerry.node.launcher.child.cell_root import CellRoot
+from skerry.node.launcher.child.exec_setup import ProgramSpec
+from skerry.node.launcher.child.output_pumps import OutputPump
+from skerry.node.launcher.child.syscall_scripts import ScriptMemory
+
+# With no agent to read them, tidings of exits are dropped beyond this; the records on disk stay.
+_MOST_UNSENT: Final = 4096
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP: Final = 0x1
+_ABOVE_OUR_ENDS: Final = 10
+# Between two attempts to write the records that a disk refuses; doubles from the first to the longest.
+_FIRST_RETRY_MS: Final = 250
+_LONGEST_RETRY_MS: Final = 4000
+# As `skerry.node.launcher.client` asks for a start, with a folder for a program.
+_REHEARSAL: Final[dict[str, Any]] = {
+    "id": 0,
+    "key": "",
+    "arguments": ["/"],
+    "environment": {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"},  # noqa: S108 - the cell's
+    "folder": "/",
+    "uid": 65534,
+    "gid": 65534,
+    "capabilities": "none",
+    "open_files": 1024,
+    "is_trusted": False,
+    "is_fork": False,
+    "has_logs": False,
+    "has_socket": False,
+    "streams": 0,
+    "clone_into": False,
+    "log_bytes": 65536,
+    "pid_file": "",
+    "owner": 0,
+}
+
+
+def begin(
+    spec: dict[str, Any],
+    launcher: int,
+    ends: tuple[int, int],
+    network: int | None,
+    root: CellRoot | None,
+    procs: list[int],
+    system_calls: syscalls.SeccompFilter,
+    stage: ScriptMemory,
+) -> NoReturn:
+    """What the child of the launcher, of which `launcher` is a pidfd, does for the rest of its life. `ends`
+    are the agent's and its own, `network` is a namespace to be in, and without a `root` it has the host's."""
+    agent_end, own_end = ends
+    step, telling = "enter cgroup", own_end
+    try:
+        if spec["is_spare"]:  # nobody would ever find it again
+            syscalls.end_with(launcher)
+        late = [procs.pop()] if spec["has_cpu"] else []
+        for group in procs:
+            os.write(group, b"0")
+        step = "enter network"
+        if network is not None:
+            syscalls.enter_namespace(network, syscalls.CLONE_NEWNET)
+        step = "set up the cell"
+        if root is not None:
+            root.enter()
+        late = _keep_only(agent_end, own_end, late)
+        telling = messages.OWN_END
+        _set_up(spec)
+        own = socket.socket(fileno=messages.OWN_END)
+        init = InitProcess(own, system_calls, stage, late, is_spare=spec["is_spare"])
+    except BaseException as error:  # noqa: BLE001 - a child must never come back into the launcher's loop
+        failure = {"failed": getattr(error, "step", step), "errno": getattr(error, "errno", errno.EINVAL)}
+        messages.send(socket.socket(fileno=telling), messages.encode(failure))
+        os._exit(1)
+    init.run()
+
+
+def _keep_only(agent_end: int, own_end: int, others: list[int]) -> list[int]:
+    """Close all but the standard descriptors, the two ends, which get the numbers that everybody knows, and
+    `others`, whose new numbers are returned."""
+    kept = [
+        fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _ABOVE_OUR_ENDS) for each in (agent_end, own_end, *others)
+    ]
+    first = max(messages.AGENT_END, messages.OWN_END) + 1
+    numbers = [messages.AGENT_END, messages.OWN_END, *range(first, first + len(others))]
+    for each, number in zip(kept, numbers, strict=True):
+        os.dup2(each, number, inheritable=False)
+    syscalls.close_from(first + len(others))
+    return numbers[2:]
+
+
+def _set_up(spec: dict[str, Any]) -> None:
+    syscalls.set_name(messages.INIT_NAME)
+    syscalls.set_dumpable(False)
+    os.setsid()
+    os.umask(0)
+    if spec["isolates_processes"]:
+        capabilities.bound_to_sets()
+        syscalls.set_host_name(spec["host_name"])
+        cell_mounts.set_up(spec["tmp_mb"])
+    else:
+        syscalls.set_subreaper(True)
+    os.umask(0o077)
+    if spec["isolates_network"] and not spec["network"]:
+        _raise_loopback()
+    nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
+class InitExecutable:
+    """One executable, from its start until its end is on record and its output is all in."""
+
+    __slots__ = ("ending", "folders", "is_over", "key", "pid", "pid_file", "pumps", "request")
+
+    def __init__(
+        self, key: str, request: int, folders: list[int], pumps: list[OutputPump], pid_file: str
+    ) -> None:
+        self.key = key
+        self.request = request
+        self.folders = folders  # of its record, and of its output if that is another
+        self.pumps = pumps
+        self.pid_file = pid_file  # not empty: the process so far is a runtime's, and the executable comes
+        self.pid = 0  # as seen in the cell
+        self.ending: dict[str, Any] = {}  # how it ended
+        self.is_over = False  # it has ended, and that is on record or never will be
+
+
+class InitProcess:
+    """The loop, and what it knows."""
+
+    def __init__(
+        self,
+        own: socket.socket,
+        system_calls: syscalls.SeccompFilter,
+        stage: ScriptMemory,
+        late: list[int],
+        *,
+        is_spare: bool,
+    ) -> None:
+        self._own = own
+        # Groups that it has still to enter: that of the cpu quota, which would slow its first start.
+        self._late = late
+        self._stage = stage
+        self._is_spare = is_spare
+        self._system_calls = system_calls
+        self._loop = poll_loop.PollLoop()
+        self._running: dict[int, InitExecutable] = {}  # by pid, as seen in the cell
+        # Ends of what nobody asked for, kept while a runtime may still say that it is an executable.
+        self._strays: dict[int, int] = {}
+        self._unrecorded: list[InitExecutable] = []  # they have ended, and the disk refused to record how
+        self._retry_ms = _FIRST_RETRY_MS
+        self._unsent: deque[tuple[bytes, list[int], int]] = deque()
+        self._loop.watch(own.fileno(), self._hear)
+        self._loop.watch_children(self._reap)
+
+    def run(self) -> NoReturn:
+        if self._is_spare:
+            self._rehearse()
+        self._tell({"ready": True})
+        while True:
+            if not self._unrecorded:
+                self._loop.turn()
+            else:
+                self._loop.turn(self._retry_ms)
+                self._retry_ms = min(2 * self._retry_ms, _LONGEST_RETRY_MS)
+                self._record_again()
+
+    def _rehearse(self) -> None:
+        """Go through a start, whose program is none. Each page of the interpreter that this process is the
+        first to touch is copied for it: that is done before somebody waits, and at no cell's expense."""
+        agent, own = messages.pair()
+        folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with agent, own:
+            messages.send(agent, messages.encode(_REHEARSAL), [folder])
+            os.close(folder)
+            message = messages.receive(own)
+            assert message is not None
+            try:
+                self._start(message)
+            except syscalls.StepFailed:
+                pass  # as it must: nobody can run a folder
+            finally:
+                message.close()
+
+    # What the agent says
+
+    def _hear(self) -> None:
+        self._flush()
+        try:
+            message = messages.receive(self._own)
+        except (BlockingIOError, messages.MalformedMessage):
+            return
+        if message is None or message.body.get("do") == "quit":
+            os._exit(0)
+        if message.body.get("do") == "enter":
+            self._late = _enter(message)
+            self._is_spare = False
+            return
+        if message.body.get("do") == "repeat":
+            for running in self._unrecorded:
+                self._tell_end(running)
+            return
+        if self._is_spare:  # what it started would be held to no cell's limits
+            self._tell({"id": message.body.get("id"), "failed": "enter cell", "errno": errno.EPERM})
+            message.close()
+            return
+        failure: dict[str, Any] | None = None
+        try:
+            if message.body.get("do") == "mount":
+                self._mount(message)
+            else:
+                self._start(message)
+        except OSError as error:
+            failure = {"failed": getattr(error, "step", "start"), "errno": error.errno or errno.EIO}
+        except (LookupError, TypeError, ValueError) as error:
+            failure = {"failed": repr(error), "errno": errno.EINVAL}
+        finally:
+            message.close()
+        if failure is not None:
+            self._tell({"id": message.body.get("id"), **failure})
+
+    def _mount(self, message: messages.LauncherMessage) -> None:
+        syscalls.move_mount(message.descriptors[0], message.body["place"])
+        self._tell({"id": message.body["id"]})
+
+    def _start(self, message: messages.LauncherMessage) -> None:
+        body = message.body
+        # The last ones, and unknown to earlier versions: a child of theirs walks through all of an entrance.
+        rest, barrier = _split_last(message.descriptors, 1 if body.get("has_barrier") else 0)
+        rest, way_out = _split_last(rest, 2 if body.get("has_outside") else 0)
+        late, self._late = self._late, []
+        inside = late or way_out[1:]
+        try:
+            if way_out and not late:
+                os.write(way_out[0], b"0")
+            # What is started is in the quota's group from its first step on, and we are when it is answered.
+            self._begin(body, [*rest, *inside], *barrier)
+        finally:
+            for group in inside:
+                os.write(group, b"0")
+            _close(*late)
+
+    def _begin(self, body: dict[str, Any], descriptors: list[int], barrier: int | None = None) -> None:
+        # Closed with the message; an executable keeps its folders for longer.
+        folders, rest = _split(descriptors, 2 if body["has_logs"] else 1)
+        streams, rest = _split(rest, body["streams"])
+        kept, entrance = _split(rest, int(body["has_socket"]))
+        folders = [fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, 0) for folder in folders]
+        reading: list[int] = []
+        writing: list[int] = []
+        try:
+            program = _program(body)
+            clone_into = entrance.pop(0) if body["clone_into"] else None
+            for _ in () if streams else range(2):
+                ends = os.pipe2(os.O_CLOEXEC)
+                reading.append(ends[0])
+                writing.append(ends[1])
+                os.set_blocking(ends[0], False)
+                if body["owner"]:
+                    os.fchown(ends[0], body["owner"], body["owner"])  # of both ends, which are one file
+            # Before the start, since nothing may fail after it.
+            pumps = [
+                OutputPump(pipe, folders[-1], stream, body["log_bytes"])
+                for pipe, stream in zip(reading, ("stdout", "stderr"), strict=False)
+            ]
+            running = InitExecutable(body["key"], body["id"], folders, pumps, body["pid_file"])
+            made = functools.partial(
+                exec_setup.script,
+                program,
+                self._system_calls,
+                tuple(streams or writing),
+                entrance,
+                barrier=barrier,
+            )
+            if body["is_fork"]:
+                running.pid, pidfd = zygotes.fork(made, kept, program.environment, clone_into)
+            else:
+                running.pid, pidfd = made(kept).spawn(self._stage, clone_into)
+        except BaseException:
+            _close(*folders, *reading)
+            raise
+        finally:
+            _close(*writing)
+        self._running[running.pid] = running
+        if running.pid_file:
+            os.close(pidfd)  # the executable is still to come
+        else:
+            self._tell({"id": running.request}, [pidfd], running.pid)
+        for pump in running.pumps:
+            self._loop.watch(pump.pipe, functools.partial(self._move, running, pump))
+
+    def _move(self, running: InitExecutable, pump: OutputPump) -> None:
+        pump.move()
+        self._tidy(running)
+
+    def _tidy(self, running: InitExecutable) -> None:
+        """Let go of what is over."""
+        for pump in [pump for pump in running.pumps if pump.has_ended]:
+            self._loop.forget(pump.pipe)
+            os.close(pump.pipe)
+            running.pumps.remove(pump)
+        if running.is_over and not running.pumps:
+            _close(*running.folders)
+
+    # What ends
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # Left unreaped at first: until then the kernel can tell the agent which process it was.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            running = self._running.get(ended.si_pid)
+            if running is None:
+                _, status = os.waitpid(ended.si_pid, 0)  # an orphan
+                if any(each.pid_file for each in self._running.values()):
+                    self._strays[ended.si_pid] = status
+                continue
+            _, status = os.waitpid(ended.si_pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if running.pid_file:
+                self._take_over(running, code)
+            else:
+                self._end(running, code)
+
+    def _take_over(self, running: InitExecutable, code: int) -> None:
+        """A runtime has ended: what it started is our child now, and the executable. Or it failed."""
+        del self._running[running.pid]
+        pid = _read_pid(running.pid_file) if code == 0 else 0
+        running.pid_file = ""
+        status = self._strays.pop(pid, None)
+        if not any(each.pid_file for each in self._running.values()):
+            self._strays.clear()
+        if not pid or (status is None and not _is_child(pid)):
+            for pump in running.pumps:
+                pump.drain()
+            self._close(running)
+            self._tell({"id": running.request, "failed": "runtime", "errno": 0, "code": code})
+            return
+        running.pid = pid
+        self._running[pid] = running
+        pidfd = [os.pidfd_open(pid)] if status is None else []
+        self._tell({"id": running.request, "pid": pid}, pidfd)
+        if status is not None:
+            self._end(running, os.waitstatus_to_exitcode(status))
+
+    def _end(self, running: InitExecutable, code: int) -> None:
+        del self._running[running.pid]
+        for pump in running.pumps:
+            pump.drain()  # what it printed is kept before its end is
+        record = {"code": None, "signal": -code} if code < 0 else {"code": code, "signal": None}
+        running.ending = {**record, "at": time.time()}
+        if not self._record(running):
+            self._unrecorded.append(running)
+            self._retry_ms = _FIRST_RETRY_MS
+            self._tell_end(running)
+
+    def _record(self, running: InitExecutable) -> bool:
+        """Write down how it ended, and tell; False if the disk refuses for now."""
+        try:
+            _write_record(running.folders[0], running.ending)
+        except OSError:
+            return False
+        self._close(running)
+        self._tell_end(running)
+        return True
+
+    def _record_again(self) -> None:
+        """Try those again that the disk refused, but for those that the agent has recorded or removed."""
+        for running in self._unrecorded[:]:
+            if _is_settled(running.folders[0]):
+                self._close(running)
+            elif not self._record(running):
+                continue
+            self._unrecorded.remove(running)
+
+    def _close(self, running: InitExecutable) -> None:
+        running.is_over = True
+        self._tidy(running)
+
+    def _tell_end(self, running: InitExecutable) -> None:
+        self._tell({"exited": running.key, **running.ending})
+
+    # What the agent is told
+
+    def _tell(self, body: dict[str, Any], descriptors: list[int] | None = None, process: int = 0) -> None:
+        """Send, now or when there is room; `descriptors` are closed then."""
+        if len(self._unsent) >= _MOST_UNSENT and "exited" in body:
+            return
+        self._unsent.append((messages.encode(body), descriptors or [], process))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            packet, descriptors, process = self._unsent[0]
+            try:
+                try:
+                    messages.send(self._own, packet, descriptors, process)
+                except ProcessLookupError:
+                    messages.send(self._own, packet, descriptors)  # reaped before there was room
+            except BlockingIOError:
+                break
+            except OSError:
+                pass  # cannot be sent ever; do not hold up the next
+            self._unsent.popleft()
+            _close(*descriptors)
+        events = poll_loop.READABLE | (poll_loop.WRITABLE if self._unsent else 0)
+        self._loop.watch(self._own.fileno(), self._hear, events)
+
+
+def _enter(message: messages.LauncherMessage) -> list[int]:
+    """From a spare to the init of a cell: into its groups, before anything else is asked, but for those that
+    are returned. Or it ends."""
+    try:
+        late = [message.descriptors.pop()] if message.body["has_cpu"] else []
+        for group in message.descriptors:
+            os.write(group, b"0")
+        if message.body["host_name"]:
+            syscalls.set_host_name(message.body["host_name"])
+        syscalls.set_parent_death_signal(0)
+    except (OSError, LookupError):
+        os._exit(1)
+    message.close()
+    return late
+
+
+def _program(body: dict[str, Any]) -> ProgramSpec:
+    return ProgramSpec(
+        arguments=[_bytes(argument) for argument in body["arguments"]],
+        environment={_bytes(key): _bytes(value) for key, value in body["environment"].items()},
+        folder=_bytes(body["folder"]),
+        uid=body["uid"],
+        gid=body["gid"],
+        capabilities=body["capabilities"],
+        open_files=body["open_files"],
+        is_trusted=body["is_trusted"],
+    )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _read_pid(path: str) -> int:
+    """The number that a runtime has left there; 0 if there is none."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return int(file.read(32))
+    except (OSError, ValueError):
+        return 0
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _write_record(folder: int, record: dict[str, Any]) -> None:
+    """Write `exit.json`, whole or not at all."""
+    data = json.dumps(record).encode()
+    file = os.open(
+        "exit.json.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
+    try:
+        written = os.write(file, data)
+    finally:
+        os.close(file)
+    if written != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.rename("exit.json.new", "exit.json", src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _is_settled(folder: int) -> bool:
+    """True if the end of an executable is on record, or its folder was removed."""
+    return os.access("exit.json", os.F_OK, dir_fd=folder) or not os.fstat(folder).st_nlink
+
+
+def _split(descriptors: list[int], count: int) -> tuple[list[int], list[int]]:
+    return descriptors[:count], descriptors[count:]
+
+
+def _split_last(descriptors: list[int], count: int) -> tuple[list[int], list[int]]:
+    return _split(descriptors, len(descriptors) - count)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""The launcher: a small process of one thread that forks the inits of cells, and nothing else.
+
+The agent starts it, speaks to it over an inherited socket, and may start another one at any time: no cell
+depends on it. It ends when the agent does. Forking here and not in the agent keeps the agent's threads,
+sockets and secrets out of every cell, and costs no start of an interpreter per cell. One that is a zygote has
+imported what the workers of functions begin with, which are forks of it as the inits are.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import resource
+import socket
+import sys
+from typing import NoReturn
+
+from skerry.node.kernel import syscalls
+from skerry.node.launcher.child import capabilities, init, messages, poll_loop, seccomp, zygotes
+from skerry.node.launcher.child.cell_root import CellRoot, HostView
+from skerry.node.launcher.child.syscall_scripts import ScriptMemory
+
+# And a mount namespace, which is a copy of the root's.
+_OWN = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+
+
+def main(descriptor: str, view: str, entry: str = "", *preload: str) -> NoReturn:
+    """Serve the agent at the other end of the socket that was inherited as `descriptor`, with cells that see
+    what `view` says, in JSON; with an `entry`, as a zygote."""
+    gc.disable()
+    if entry:
+        zygotes.prepare(entry, preload)
+    poll_loop.take_default_signals()
+    poll_loop.block_signals()
+    poll_loop.listen_to_children()
+    syscalls.set_name(b"skerry-launcher")
+    syscalls.set_subreaper(True)  # what a cell without namespaces leaves behind when its init is gone
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    capabilities.begin()
+    os.setgroups(())
+    root = CellRoot(HostView(**json.loads(view)))
+    launcher = LauncherProcess(
+        socket.socket(fileno=int(descriptor)), root, syscalls.SeccompFilter(seccomp.default_filter())
+    )
+    gc.freeze()  # no collection ever touches, and so copies, a page that the inits share
+    launcher.run()
+
+
+class LauncherProcess:
+    """The loop. One request is handled at a time, and takes about a millisecond."""
+
+    def __init__(self, agent: socket.socket, root: CellRoot, system_calls: syscalls.SeccompFilter) -> None:
+        self._agent = agent
+        self._root = root
+        self._system_calls = system_calls
+        self._stage = ScriptMemory()
+        self._self = os.pidfd_open(os.getpid())
+        self._loop = poll_loop.PollLoop()
+        self._loop.watch(agent.fileno(), self._hear)
+        self._loop.watch_children(_reap)
+
+    def run(self) -> NoReturn:
+        self._agent.setblocking(True)  # answers are small and the agent reads them; requests are waited for
+        self._answer({"ready": True})
+        while True:
+            self._loop.turn()
+
+    def _hear(self) -> None:
+        try:
+            message = messages.receive(self._agent)
+        except messages.MalformedMessage:
+            return
+        except OSError:
+            message = None
+        if message is None:
+            _reap()  # what is dead by now would be left to whoever adopts our children
+            sys.exit(0)
+        try:
+            self._make_init(message)
+        except OSError as error:
+            step = getattr(error, "step", "make an init")
+            self._answer({"id": message.body.get("id"), "failed": step, "errno": error.errno or errno.EIO})
+        except (LookupError, TypeError, ValueError) as error:
+            self._answer({"id": message.body.get("id"), "failed": repr(error), "errno": errno.EINVAL})
+        finally:
+            message.close()
+
+    def _make_init(self, message: messages.LauncherMessage) -> None:
+        body = message.body
+        agent_end, own_end, *entrance = message.descriptors
+        network = entrance.pop(0) if body["network"] else None
+        clone_into = entrance.pop(0) if body["clone_into"] else None
+        flags, root = 0, None
+        if body["isolates_processes"]:
+            flags, root = _OWN, self._root
+            root.refresh()
+        if body["isolates_network"] and network is None:
+            flags |= syscalls.CLONE_NEWNET
+        pid, pidfd = syscalls.clone(flags, clone_into)
+        if pid == 0:
+            ends = agent_end, own_end
+            init.begin(body, self._self, ends, network, root, entrance, self._system_calls, self._stage)
+        try:
+            self._answer({"id": body["id"], "pid": pid}, [pidfd])
+        finally:
+            os.close(pidfd)
+
+    def _answer(self, body: messages.MessageBody, descriptors: list[int] | None = None) -> None:
+        messages.send(self._agent, messages.encode(body), descriptors)
+
+
+def _reap() -> None:
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return

@@ -1,0 +1,122 @@
+"""Workers that need no exec: forks of an init, which is a fork of a launcher that has imported all they need.
+
+The launcher calls `prepare` before anything else; an init calls `fork`. The child goes through the same
+script as an executable does, so it has no more than one, and then runs the entry that was named. What it
+runs sees the standard library and what it brings itself: neither our modules nor the path to them are left
+for it to import.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Final, NoReturn
+
+from skerry.node.kernel import syscalls
+from skerry.node.launcher.child import exec_setup
+from skerry.node.launcher.child.syscall_scripts import SyscallScript
+
+_SOCKET: Final = exec_setup.FIRST_KEPT
+_STATUS: Final = _SOCKET + 1
+_NAME: Final = b"skerry-worker"
+_OURS: Final = __name__.partition(".")[0]
+# An interpreter ignores these, so that what they tell of is raised as an error.
+_IGNORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+
+# What every worker runs, given the number of its socket.
+_entry: list[Callable[[int], object]] = []
+_hidden: list[ModuleType] = []
+
+
+def prepare(entry: str, preload: Iterable[str]) -> None:
+    """In the launcher: import what is shared. What of `preload` cannot be had is told and passed over."""
+    module, _, name = entry.partition(":")
+    _entry[:] = [getattr(importlib.import_module(module), name)]
+    for each in preload:
+        try:
+            importlib.import_module(each)
+        except Exception as error:  # noqa: BLE001 - a module may do anything when it is imported
+            print(f"functions.preload: {each} is not imported: {error}", file=sys.stderr)  # noqa: T201
+    sys.path.remove(sys.argv[1])
+    sys.argv[:] = [""]
+    sys.dont_write_bytecode = True
+    # Here and not in each worker: they go on for us, who have what we need of them, and are nobody else's.
+    _hidden[:] = [sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == _OURS]
+
+
+def fork(
+    made: Callable[[list[int]], SyscallScript],
+    kept: list[int],
+    environment: dict[bytes, bytes],
+    clone_into: int | None,
+) -> tuple[int, int]:
+    """A child that has gone through the script that is `made` with descriptors to keep, the first of which is
+    its socket, and runs the entry. Its pid and a pidfd. Raises StepFailed, and then there is no process."""
+    if not _entry:
+        raise syscalls.StepFailed(errno.ENOEXEC, "fork a worker")
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        script = made([*kept, writing])
+        pid, pidfd = syscalls.clone(0, clone_into)
+        if pid == 0:
+            _become(script, environment, writing)
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    with open(reading, "rb", buffering=0) as status:
+        report = status.read(1024)  # nothing, as soon as the child is confined, or killed on the way
+    if not report:
+        return pid, pidfd
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    number, _, step = report.partition(b" ")
+    raise syscalls.StepFailed(int(number), step.decode())
+
+
+def _become(script: SyscallScript, environment: dict[bytes, bytes], status: int) -> NoReturn:
+    try:
+        _take_signals()
+        syscalls.set_name(_NAME)
+        script.perform()
+        os.closerange(_STATUS, _STATUS + 2)  # and what the script opened for itself
+    except BaseException as error:  # noqa: BLE001 - a child must never come back into the init's loop
+        _report(error, status)
+        os._exit(127)
+    code = 1
+    try:
+        os.environb.clear()
+        os.environb.update(environment)
+        gc.enable()
+        _entry[0](_SOCKET)
+        code = 0
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else 1
+    except BaseException:  # noqa: BLE001 - likewise
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _take_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _report(error: BaseException, status: int) -> None:
+    number, step = getattr(error, "errno", None) or errno.EINVAL, getattr(error, "step", "fork a worker")
+    report = b"%d %s" % (number, step.encode())
+    try:
+        os.write(status, report)
+    except OSError:
+        os.write(_STATUS, report)  # where it is from the middle of the script on

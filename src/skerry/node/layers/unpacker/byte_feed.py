@@ -1,0 +1,86 @@
+"""The uncompressed layer as the tar reader wants it: so many bytes, a run of pieces, or nothing more.
+
+Counts what goes through, so that a layer is stopped at its limit while it streams, however well it was
+compressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from skerry.node.layers.unpacker import errors
+from skerry.node.layers.unpacker.errors import UnpackError
+
+_NOTHING: Final = memoryview(b"")
+
+
+class ByteFeed:
+    """Chunks of any size on one side; whole blocks and zero-copy pieces on the other."""
+
+    def __init__(self, chunks: Iterator[bytes], most_bytes: int) -> None:
+        self._chunks = chunks
+        self._most_bytes = most_bytes
+        self._chunk = _NOTHING
+        self._at = 0
+        self.bytes = 0  # that have come in, read or not
+
+    def take(self, length: int) -> bytes:
+        """Exactly `length` bytes; b"" if there is nothing more at all. Raises UnpackError if there is
+        less."""
+        at = self._at
+        if at + length <= len(self._chunk):
+            self._at = at + length
+            return bytes(self._chunk[at : self._at])
+        taken = b"".join(self.pieces(length, may_be_short=True))
+        if taken and len(taken) < length:
+            raise _truncated()
+        return taken
+
+    def pieces(self, length: int, *, may_be_short: bool = False) -> Iterator[memoryview]:
+        """`length` bytes in pieces as they are at hand; each is good for as long as somebody holds it."""
+        while length:
+            left = len(self._chunk) - self._at
+            if not left:
+                if not self._turn():
+                    if may_be_short:
+                        return
+                    raise _truncated()
+                continue
+            step = min(left, length)
+            piece = self._chunk[self._at : self._at + step]
+            self._at += step
+            length -= step
+            yield piece
+
+    def skip(self, length: int) -> None:
+        if self._at + length <= len(self._chunk):
+            self._at += length
+            return
+        for _ in self.pieces(length):
+            pass
+
+    def rest(self) -> Iterator[memoryview]:
+        """Everything that is left."""
+        while True:
+            if self._at < len(self._chunk):
+                piece, self._at = self._chunk[self._at :], len(self._chunk)
+                yield piece
+            if not self._turn():
+                return
+
+    def _turn(self) -> bool:
+        chunk = next(self._chunks, b"")
+        self._chunk, self._at = memoryview(chunk), 0
+        self.bytes += len(chunk)
+        if self.bytes > self._most_bytes:
+            raise UnpackError(
+                errors.TOO_LARGE,
+                f"the layer is larger than {self._most_bytes:,} bytes when unpacked; "
+                "raise images.max_layer_bytes if it is to be trusted",
+            )
+        return bool(chunk)
+
+
+def _truncated() -> UnpackError:
+    return UnpackError(errors.MALFORMED, "the layer ends in the middle of an entry: it was cut off")

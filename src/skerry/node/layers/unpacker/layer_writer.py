@@ -1,0 +1,364 @@
+"""Entries of a layer become files, in the shape that overlayfs stacks.
+
+A removal (`.wh.NAME`) becomes a character device 0:0, an opaque folder an attribute, so no entry of the layer
+may itself be such a device or bring such an attribute. Nothing is written through what is there already: it
+is removed, and made anew. What folders are (owner, mode, time) is set at the very end, since every file that
+is made in one changes its time.
+
+Runs with the layer's folder as its root and with nothing else in reach; it relies on that for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from skerry.node.kernel import tree_removal
+from skerry.node.layers.unpacker import errors, tar_reader
+from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.node.layers.unpacker.folder_tree import LayerFolder, LayerFolderTree
+from skerry.node.layers.unpacker.tar_reader import TarEntry
+
+_WHITEOUT: Final = b".wh."
+_OPAQUE: Final = b".wh..wh..opq"
+_AUFS: Final = b".wh..wh."  # bookkeeping of a file system that Docker once used, at the root of old layers
+OPAQUE_XATTR: Final = "trusted.overlay.opaque"
+_USER_XATTR: Final = b"user."
+_CAPABILITY_XATTR: Final = b"security.capability"
+_DROPPED_XATTR: Final = b"user.overlay."  # what a mount of overlayfs without privileges goes by
+
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MODE: Final = 0o7777
+_PLAIN_MODE: Final = 0o777
+_IMPLIED_MODE: Final = 0o755
+_MOST_ID: Final = 2**32 - 2  # the one above means "leave it" to the kernel
+_MOST_TIME_NS: Final = 2**63 - 1
+_MOST_NAME: Final = 4096
+_MOST_MAJOR: Final = 2**12 - 1  # the kernel cuts off what is above, which would make 0 of 4096
+_MOST_MINOR: Final = 2**20 - 1
+_MOST_KNOWN: Final = 4096
+_SPECIAL: Final = {
+    tar_reader.CHARACTER_DEVICE: stat.S_IFCHR,
+    tar_reader.BLOCK_DEVICE: stat.S_IFBLK,
+    tar_reader.FIFO: stat.S_IFIFO,
+}
+
+
+class LayerWriter:
+    """A layer in the making, in the folder that is open as `root`."""
+
+    def __init__(self, root: int, most_files: int) -> None:
+        self._folders = LayerFolderTree(root)
+        self._most_files = most_files
+        self._known: dict[bytes, LayerFolder] = {}  # names of folders, as layers spell them
+        self.files = 0
+
+    def apply(self, entry: TarEntry, content: Callable[[], Iterator[memoryview]]) -> None:
+        """Make one entry. Raises UnpackError."""
+        _check(entry)
+        self._count()
+        head, _, name = entry.name.rstrip(b"/").rpartition(b"/")
+        if name in (b"", b".", b".."):
+            parts = split(entry.name)
+            if not parts:
+                self._apply_to_root(entry)
+                return
+            head, name = b"/".join(parts[:-1]), parts[-1]
+        try:
+            if _WHITEOUT in entry.name and self._handle_whiteout(head, name, entry.name):
+                return
+            folder = self._known.get(head)
+            if folder is None:
+                folder = self._find(head)
+            self._make(entry, folder, name, content)
+        except OSError as error:
+            raise errors.of_system(error, entry.name) from error
+
+    def finish(self) -> Iterator[None]:
+        """Give every folder its owner, mode and time; yields after each, for whoever counts."""
+        waiting = [self._folders.root]
+        while waiting:
+            folder = waiting.pop()
+            waiting += folder.folders.values()
+            try:
+                self._settle(folder)
+            except OSError as error:
+                raise errors.of_system(error, folder.name or b"/") from error
+            yield
+
+    def close(self) -> None:
+        """Close every folder but the root, which is the caller's."""
+        self._folders.forget(self._folders.root)
+
+    def _apply_to_root(self, entry: TarEntry) -> None:
+        if entry.kind != tar_reader.FOLDER:
+            raise UnpackError(errors.REFUSED, "the root of the layer is not a folder")
+        self._folders.root.entry = entry
+
+    def _make(
+        self, entry: TarEntry, folder: LayerFolder, name: bytes, content: Callable[[], Iterator[memoryview]]
+    ) -> None:
+        if entry.kind == tar_reader.FILE:
+            self._make_file(entry, folder, name, content())
+        elif entry.kind == tar_reader.FOLDER:
+            child = folder.folders.get(name) or self._make_folder(folder, name, entry.mode & _PLAIN_MODE)
+            child.entry = entry
+        elif entry.kind == tar_reader.SYMLINK:
+            self._make_symlink(entry, folder, name)
+        elif entry.kind == tar_reader.HARD_LINK:
+            self._make_hard_link(entry, folder, name)
+        else:
+            self._make_special(entry, folder, name)
+
+    def _make_file(
+        self, entry: TarEntry, folder: LayerFolder, name: bytes, content: Iterator[memoryview]
+    ) -> None:
+        parent = self._folders.descriptor(folder)
+        try:
+            file = os.open(name, _CREATE, entry.mode & _PLAIN_MODE, dir_fd=parent)
+        except FileExistsError:
+            self._clear(folder, name)
+            parent = self._folders.descriptor(folder)
+            file = os.open(name, _CREATE, entry.mode & _PLAIN_MODE, dir_fd=parent)
+        try:
+            for piece in content:
+                written = os.write(file, piece)
+                while written < len(piece):
+                    piece = piece[written:]
+                    written = os.write(file, piece)
+            # In this order: a change of owner drops special bits and capabilities, any change sets the time.
+            if entry.uid or entry.gid:
+                os.fchown(file, entry.uid, entry.gid)
+            if entry.mode & _MODE & ~_PLAIN_MODE:
+                os.fchmod(file, entry.mode & _MODE)
+            if entry.xattrs:
+                _set_xattrs(file, entry)
+            os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
+        finally:
+            os.close(file)
+
+    def _make_folder(self, folder: LayerFolder, name: bytes, mode: int) -> LayerFolder:
+        child = LayerFolder(name, folder, mode)
+        try:
+            os.mkdir(name, mode, dir_fd=self._folders.descriptor(folder))
+        except FileExistsError:
+            self._clear(folder, name)
+            os.mkdir(name, mode, dir_fd=self._folders.descriptor(folder))
+            # What was here hid what the layers below have by that name; it must not shine through again.
+            child.is_opaque = True
+        folder.folders[name] = child
+        return child
+
+    def _make_symlink(self, entry: TarEntry, folder: LayerFolder, name: bytes) -> None:
+        if not entry.link:
+            raise UnpackError(errors.REFUSED, f"{errors.spell(entry.name)} is a link to nothing")
+        try:
+            os.symlink(entry.link, name, dir_fd=self._folders.descriptor(folder))
+        except FileExistsError:
+            self._clear(folder, name)
+            os.symlink(entry.link, name, dir_fd=self._folders.descriptor(folder))
+        folder.links[name] = entry.link
+        parent = self._folders.descriptor(folder)
+        if entry.uid or entry.gid:
+            os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
+
+    def _make_hard_link(self, entry: TarEntry, folder: LayerFolder, name: bytes) -> None:
+        *parts, target = split(entry.link) or [b""]
+        source, missing = self._folders.resolve(parts)
+        if not target or missing or target in source.folders:
+            raise _not_linkable(entry)
+        # Both stay open: descriptors of two folders that were used last are not closed.
+        there, here = self._folders.descriptor(source), self._folders.descriptor(folder)
+        try:
+            found = os.lstat(target, dir_fd=there)
+        except FileNotFoundError:
+            raise _not_linkable(entry) from None
+        if _is_whiteout(found):
+            raise _not_linkable(entry)
+        try:
+            os.link(target, name, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+        except FileExistsError:
+            if name not in folder.folders and os.path.samestat(found, os.lstat(name, dir_fd=here)):
+                return
+            self._clear(folder, name)
+            if self._folders.resolve(parts) != (source, []):
+                raise _not_linkable(entry) from None
+            there, here = self._folders.descriptor(source), self._folders.descriptor(folder)
+            os.link(target, name, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+        if target in source.links:
+            folder.links[name] = source.links[target]
+
+    def _make_special(self, entry: TarEntry, folder: LayerFolder, name: bytes) -> None:
+        if entry.kind == tar_reader.CHARACTER_DEVICE and entry.major == entry.minor == 0:
+            raise UnpackError(
+                errors.REFUSED,
+                f"{errors.spell(entry.name)} is a device 0:0, which would remove things of other layers",
+            )
+        mode = _SPECIAL[entry.kind] | entry.mode & _PLAIN_MODE
+        device = os.makedev(entry.major, entry.minor)
+        try:
+            os.mknod(name, mode, device, dir_fd=self._folders.descriptor(folder))
+        except FileExistsError:
+            self._clear(folder, name)
+            os.mknod(name, mode, device, dir_fd=self._folders.descriptor(folder))
+        parent = self._folders.descriptor(folder)
+        if entry.uid or entry.gid:
+            os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        if entry.mode & _MODE & ~_PLAIN_MODE:
+            os.chmod(name, entry.mode & _MODE, dir_fd=parent)
+        os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
+
+    def _handle_whiteout(self, head: bytes, name: bytes, spelled: bytes) -> bool:
+        """Whether the entry is about what it removes from layers below, and not a thing by itself."""
+        parts = [*split(head), name]
+        if parts[0].startswith(_AUFS) and parts != [_OPAQUE]:
+            return True
+        if any(part.startswith(_WHITEOUT) for part in parts[:-1]):
+            raise UnpackError(
+                errors.REFUSED, f"{errors.spell(spelled)} lies in what is not a folder but a removal"
+            )
+        if not name.startswith(_WHITEOUT):
+            return False
+        folder = self._find(head)
+        if name == _OPAQUE:
+            folder.is_opaque = True
+            return True
+        removed = name[len(_WHITEOUT) :]
+        if removed in (b"", b".", b"..") or removed.startswith(_WHITEOUT):
+            raise UnpackError(errors.REFUSED, f"{errors.spell(spelled)} removes nothing that can be removed")
+        # A removal is about the layers below only: what this layer has by that name stays.
+        if removed in folder.folders:
+            folder.folders[removed].is_opaque = True
+            return True
+        try:
+            os.mknod(removed, stat.S_IFCHR, os.makedev(0, 0), dir_fd=self._folders.descriptor(folder))
+        except FileExistsError:
+            pass
+        return True
+
+    def _find(self, head: bytes) -> LayerFolder:
+        """The folder called `head`, which is made if it is not there."""
+        folder, missing = self._folders.resolve(split(head))
+        for part in missing:
+            if _WHITEOUT in part and part.startswith(_WHITEOUT):
+                raise UnpackError(errors.REFUSED, f"{errors.spell(head)} leads into a removal")
+            self._count()
+            self._check_is_free(folder, part, head)
+            folder = self._make_folder(folder, part, _IMPLIED_MODE)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[head] = folder
+        return folder
+
+    def _check_is_free(self, folder: LayerFolder, name: bytes, head: bytes) -> None:
+        """A folder that is only implied takes the place of a removal, but not of a file."""
+        try:
+            found = os.lstat(name, dir_fd=self._folders.descriptor(folder))
+        except FileNotFoundError:
+            return
+        if not _is_whiteout(found):
+            raise UnpackError(errors.REFUSED, f"{errors.spell(head)} is used as a folder and is none")
+
+    def _clear(self, folder: LayerFolder, name: bytes) -> None:
+        """Make room for another thing of that name."""
+        parent = self._folders.descriptor(folder)
+        child = folder.folders.pop(name, None)
+        if child is not None:
+            self._folders.forget(child)
+            tree_removal.remove(name, parent)
+        else:
+            folder.links.pop(name, None)
+            os.unlink(name, dir_fd=parent)
+        self._known.clear()  # some names may lead elsewhere now
+
+    def _settle(self, folder: LayerFolder) -> None:
+        entry = folder.entry or TarEntry(folder.name, tar_reader.FOLDER, mode=_IMPLIED_MODE)
+        opened = self._folders.descriptor(folder)
+        if entry.uid or entry.gid:
+            os.fchown(opened, entry.uid, entry.gid)
+        if entry.mode & _MODE != folder.mode:
+            os.fchmod(opened, entry.mode & _MODE)
+        if entry.xattrs:
+            _set_xattrs(opened, entry)
+        if folder.is_opaque:
+            os.setxattr(opened, OPAQUE_XATTR, b"y")
+        os.utime(opened, ns=(entry.mtime_ns, entry.mtime_ns))
+
+    def _count(self) -> None:
+        self.files += 1
+        if self.files > self._most_files:
+            raise UnpackError(
+                errors.TOO_LARGE,
+                f"the layer has more than {self._most_files:,} entries; "
+                "raise images.max_layer_files if it is to be trusted",
+            )
+
+
+def split(name: bytes) -> list[bytes]:
+    """The parts of a name below the root, which a name of a layer may not leave."""
+    parts = [part for part in name.split(b"/") if part and part != b"."]
+    if b".." in parts:
+        raise UnpackError(errors.REFUSED, f"{errors.spell(name)} leads out of the layer with '..'")
+    return parts
+
+
+def kept_xattrs(entry: TarEntry) -> dict[bytes, bytes]:
+    """The attributes that a layer may give: those of users, and the capabilities of programs.
+
+    Others are instructions to overlayfs, to access lists or to security modules of the machine.
+    """
+    return {
+        key: value
+        for key, value in entry.xattrs.items()
+        if key == _CAPABILITY_XATTR or (key.startswith(_USER_XATTR) and not key.startswith(_DROPPED_XATTR))
+    }
+
+
+def _check(entry: TarEntry) -> None:
+    """Numbers and names that the kernel would take for something else, or not at all."""
+    name = entry.name
+    if not name:
+        raise UnpackError(errors.REFUSED, "an entry has no name")
+    if len(name) > _MOST_NAME or len(entry.link) > _MOST_NAME:
+        raise UnpackError(
+            errors.REFUSED, f"{errors.spell(name)} has a name or a link of more than {_MOST_NAME} bytes"
+        )
+    if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID):
+        raise UnpackError(
+            errors.REFUSED, f"{errors.spell(name)} belongs to {entry.uid}:{entry.gid}, which is nobody"
+        )
+    if not -_MOST_TIME_NS <= entry.mtime_ns <= _MOST_TIME_NS:
+        raise UnpackError(errors.REFUSED, f"{errors.spell(name)} has a time that cannot be kept")
+    if not (0 <= entry.major <= _MOST_MAJOR and 0 <= entry.minor <= _MOST_MINOR):
+        raise UnpackError(
+            errors.REFUSED, f"{errors.spell(name)} is a device {entry.major}:{entry.minor}, which none is"
+        )
+
+
+def _set_xattrs(opened: int, entry: TarEntry) -> None:
+    for key, value in kept_xattrs(entry).items():
+        try:
+            os.setxattr(opened, key, value)
+        except OSError as error:
+            # Whatever the number: "no space" is said of a full disk and of an attribute that is too long.
+            reason = (error.strerror or "it failed").lower()
+            raise UnpackError(
+                errors.REFUSED,
+                f"{errors.spell(entry.name)} has the attribute {errors.spell(key)}, "
+                f"which cannot be kept on this node's file system: {reason}",
+            ) from error
+
+
+def _is_whiteout(found: os.stat_result) -> bool:
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+
+def _not_linkable(entry: TarEntry) -> UnpackError:
+    return UnpackError(
+        errors.REFUSED,
+        f"{errors.spell(entry.name)} is a hard link to {errors.spell(entry.link)}, "
+        "which is no file of an earlier entry of this layer",
+    )

@@ -1,0 +1,70 @@
+"""The filter on the system calls of the process that unpacks: a list of what is allowed, and nothing else.
+
+Much less than the filter of cells allows, since here it is known what will run. What Python needs to think
+and to have a thread, and what `skerry.node.layers.unpacker.layer_writer` does to files, always below a
+descriptor that is open already: no call that takes a descriptor's place from outside, no socket, no program,
+no other process.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from skerry.node.kernel import syscall_numbers
+from skerry.node.kernel import syscalls as kernel_syscalls
+from skerry.node.launcher.child import seccomp
+
+_ALLOW: Final = 0x7FFF0000
+_ERRNO: Final = 0x00050000
+_KILL_PROCESS: Final = 0x80000000
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_JUMP_EQUAL: Final = 0x15
+_JUMP_SET: Final = 0x45
+_RETURN: Final = 0x06
+_NUMBER_AT: Final = 0
+_MACHINE_AT: Final = 4
+_FIRST_ARGUMENT_AT: Final = 16
+_CLONE_THREAD: Final = 0x10000
+
+# Named as in the list of cells, which has their numbers.
+ALLOWED: Final = (
+    # descriptors
+    *("read", "write", "close", "fcntl", "lseek"),
+    # files
+    *("openat", "mkdirat", "mknodat", "symlinkat", "linkat", "unlinkat", "renameat", "renameat2", "fstat"),
+    *("newfstatat", "getdents64", "fchown", "fchownat", "fchmod", "fchmodat", "utimensat", "fsetxattr"),
+    # memory
+    *("mmap", "mprotect", "munmap", "brk", "mremap", "madvise"),
+    # threads, time and the end
+    *("futex", "set_robust_list", "rseq", "gettid", "getpid", "sched_yield", "clock_gettime"),
+    *("clock_nanosleep", "getrandom", "restart_syscall", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn"),
+    *("exit", "exit_group"),
+)
+
+
+def unpacking_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
+    """The program for `machine`. Raises LookupError for a processor whose numbers are not known here."""
+    audit = seccomp.audit_of(machine)
+    numbers = syscall_numbers.allowed(machine)
+    return seccomp.assemble(
+        [
+            (_LOAD, _MACHINE_AT, "", ""),
+            (_JUMP_EQUAL, audit, "ours", ""),
+            (_RETURN, _KILL_PROCESS, "", ""),
+            "ours",
+            (_LOAD, _NUMBER_AT, "", ""),
+            *((_JUMP_EQUAL, numbers[name], "allowed", "") for name in ALLOWED),
+            (_JUMP_EQUAL, syscall_numbers.checked(machine)["clone"], "clone", ""),
+            (_JUMP_EQUAL, syscall_numbers.CLONE3, "absent", "refused"),
+            "clone",
+            (_LOAD, _FIRST_ARGUMENT_AT, "", ""),
+            (_JUMP_SET, _CLONE_THREAD, "allowed", "refused"),
+            "allowed",
+            (_RETURN, _ALLOW, "", ""),
+            "absent",  # the C library makes threads by clone then, whose flags can be seen
+            (_RETURN, _ERRNO | errno.ENOSYS, "", ""),
+            "refused",
+            (_RETURN, _ERRNO | errno.EPERM, "", ""),
+        ]
+    )

@@ -1,0 +1,40 @@
+"""Ranges of addresses that containers and functions do not reach, by default or by their policy. Pure.
+
+`METADATA` is closed to all of them: whoever asks there is told the credentials of the machine. `PRIVATE` is
+what is around the machine and not the internet. Only IPv4: no container has IPv6 beyond its loopback, so the
+IPv6 addresses of these services (such as fd00:ec2::254, fd20:ce::254 and all of fe80::/10) are closed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from typing import Final
+
+from skerry.node.network.subnets import parse_network
+
+METADATA: Final = (
+    # Link-local. 169.254.169.254 is the metadata service of AWS, Azure, Google (metadata.google.internal),
+    # DigitalOcean, Hetzner, OpenStack, Oracle, Vultr and others; 169.254.170.2 and .23 hand out credentials
+    # on AWS, 169.254.0.23 is Tencent's, 169.254.42.42 Scaleway's.
+    "169.254.0.0/16",
+    "100.100.100.200/32",  # Alibaba
+    "168.63.129.16/32",  # Azure: the wire server, which hands out certificates and settings of extensions
+    "192.0.0.192/32",  # Oracle, the older service
+)
+
+PRIVATE: Final = (
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+)
+
+
+def parse_allowed(texts: Iterable[str]) -> tuple[IPv4Network, ...]:
+    """The setting `network.allow`. Raises Invalid."""
+    return tuple(parse_network(text, field="network.allow") for text in texts)

@@ -1,0 +1,77 @@
+"""The programs that do the work: `ip` of iproute2 and `nft` of nftables.
+
+Each run takes many commands on its standard input. A failure is `Unavailable` with what the program said;
+what it means is for the caller to know. Everything here blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from skerry.model import errors
+
+_WITHIN_S = 30.0
+_SYSTEM = "/usr/sbin:/sbin:/usr/bin:/bin"
+_PACKAGES = {"ip": "iproute2", "nft": "nftables"}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCommands:
+    """Where they are."""
+
+    ip_path: str
+    nft_path: str
+
+    def ip(self, commands: list[str], *, keep_going: bool = False) -> None:
+        """Change links, addresses and routes of the calling thread's network namespace, in order."""
+        flags = ["-force"] if keep_going else []
+        _run([self.ip_path, *flags, "-batch", "-"], "\n".join([*commands, ""]), check=not keep_going)
+
+    def nft(self, text: str) -> None:
+        """Change rules, all or none of it."""
+        _run([self.nft_path, "-f", "-"], text)
+
+    def nft_list(self, *what: str) -> str:
+        """What nft says of `what`, as JSON."""
+        return _run([self.nft_path, "-j", "-t", "list", *what], "")
+
+
+def find(path: str | None = None) -> NetworkCommands:
+    """Look along `path`, else along our own and where systems keep them. Raises Unavailable, saying what to
+    install, unless both are here and we may use them."""
+    found = {
+        name: shutil.which(name, path=path) or shutil.which(name, path=path or _SYSTEM) for name in _PACKAGES
+    }
+    missing = [name for name, place in found.items() if place is None]
+    if missing:
+        raise errors.Unavailable(
+            f"containers cannot have a network: {' and '.join(missing)} not found; install "
+            + " and ".join(_PACKAGES[name] for name in missing)
+        )
+    if os.geteuid() != 0:
+        raise errors.Unavailable(
+            "containers cannot have a network: only root may make one; run Skerry as root"
+        )
+    return NetworkCommands(str(found["ip"]), str(found["nft"]))
+
+
+def _run(arguments: list[str], text: str, *, check: bool = True) -> str:
+    name = os.path.basename(arguments[0])
+    try:
+        done = subprocess.run(
+            arguments, input=text, capture_output=True, text=True, timeout=_WITHIN_S, env={"LC_ALL": "C"}
+        )
+    except subprocess.TimeoutExpired as error:
+        raise errors.Unavailable(f"{name} did not end within {_WITHIN_S:.0f} s", detail=text) from error
+    except OSError as error:
+        raise errors.Unavailable(f"{name} cannot be run: {error.strerror}") from error
+    if check and done.returncode != 0:
+        said = next((line.strip() for line in done.stderr.splitlines() if line.strip()), "no reason given")
+        raise errors.Unavailable(
+            f"the network of containers could not be changed; {name} says: {said}",
+            detail=f"{done.stderr}\n{text}",
+        )
+    return done.stdout

@@ -1,0 +1,64 @@
+"""Whether a subnet is free: no other network that this machine has a route to may overlap it.
+
+`parse` reads the kernel's table of IPv4 routes; `check_free` decides. Routes to half of the world or to all
+of it are ways out, not networks, and do not count.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import NamedTuple
+
+from skerry.model import errors
+from skerry.node.network.subnets import WIDEST, NodeSubnet
+
+# The calling thread's, which need not be in the namespace of the process.
+_TABLE = Path("/proc/thread-self/net/route")
+
+
+class HostRoute(NamedTuple):
+    """Packets to `network` leave by `interface`; `*` for those that go nowhere."""
+
+    interface: str
+    network: IPv4Network
+
+
+def parse(text: str) -> list[HostRoute]:
+    """The routes in /proc/net/route: numbers in the byte order of the machine, a header on top."""
+    found = []
+    for line in text.splitlines()[1:]:
+        interface, destination, _, _, _, _, _, mask, *_ = line.split()
+        address, bits = (struct.pack("=I", int(number, 16)) for number in (destination, mask))
+        found.append(
+            HostRoute(interface, ipaddress.IPv4Network((address, int.from_bytes(bits, "big").bit_count())))
+        )
+    return found
+
+
+def read() -> list[HostRoute]:
+    return parse(_TABLE.read_text())
+
+
+def taken(routes: Iterable[HostRoute], bridge: str) -> list[IPv4Network]:
+    """The networks that `routes` lead to otherwise than by our own `bridge`."""
+    return [
+        route.network for route in routes if route.interface != bridge and route.network.prefixlen >= WIDEST
+    ]
+
+
+def check_free(subnet: NodeSubnet, routes: Iterable[HostRoute], bridge: str) -> None:
+    """Raise FailedPrecondition if `routes` lead into `subnet` otherwise than by our own `bridge`."""
+    for route in routes:
+        if (
+            route.interface != bridge
+            and route.network.prefixlen >= WIDEST
+            and route.network.overlaps(subnet.network)
+        ):
+            raise errors.FailedPrecondition(
+                f"the subnet {subnet} of containers overlaps {route.network}, which this machine reaches by "
+                f"{route.interface}; choose another with the setting network.subnet"
+            )

@@ -1,0 +1,90 @@
+"""The namespaces that wait for containers, in one pool for each network policy, all of one subnet.
+
+`skerry.node.network.network` takes from here, and makes another of these when the node's subnet is another.
+What one pool is, is `skerry.node.network.namespace_pool`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import IPv4Address
+
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors
+from skerry.model.network import OPEN_POLICY, NetworkPolicy
+from skerry.node.network.addresses import AddressAllocator
+from skerry.node.network.bridge import Bridge
+from skerry.node.network.namespace_pool import NamespacePool
+from skerry.node.network.subnets import NodeSubnet
+
+
+class NamespacePools:
+    """Namespaces with addresses of `subnet`, but for those that are `taken`."""
+
+    def __init__(
+        self,
+        subnet: NodeSubnet,
+        taken: Iterable[IPv4Address],
+        links: Bridge,
+        count: int,
+        restrict: Callable[[IPv4Address, NetworkPolicy], Awaitable[None]],
+    ) -> None:
+        self._links = links
+        self._count = count
+        self._restrict = restrict
+        self._addresses = AddressAllocator(subnet)
+        for address in taken:
+            self._addresses.claim(address)
+        self._pools: dict[NetworkPolicy, NamespacePool] = {}  # of each policy that was ever asked for
+        self._loops: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pool_of(OPEN_POLICY)
+
+    async def take(self, policy: NetworkPolicy) -> IPv4Address:
+        """Where no address is left, what waits for another policy is taken. Raises ResourcesExhausted,
+        Unavailable."""
+        try:
+            return await self._pool_of(policy).take()
+        except errors.ResourcesExhausted:
+            for pool in list(self._pools.values()):
+                with contextlib.suppress(errors.ResourcesExhausted):
+                    return await pool.take()
+            raise
+
+    def put_back(self, address: IPv4Address, policy: NetworkPolicy) -> None:
+        """For one that was taken and not used."""
+        self._pool_of(policy).put_back(address)
+
+    async def remove(self, address: IPv4Address) -> None:
+        """Take away one that was used, also one of a former subnet. Its address is kept from others until it
+        is given back."""
+        await self._pool_of(OPEN_POLICY).remove(address)
+
+    def give_back(self, address: IPv4Address) -> None:
+        """The namespace of `address` is gone; another may have the address."""
+        self._pool_of(OPEN_POLICY).give_back(address)
+
+    def begin(self, loops: asyncio.TaskGroup) -> None:
+        """Keep namespaces ready, in tasks of `loops`."""
+        self._loops = loops
+        self._tasks = [loops.create_task(pool.run()) for pool in self._pools.values()]
+
+    async def close(self) -> None:
+        """Remove what waits, and what is being made."""
+        self._loops = None
+        await cancel_and_wait(self._tasks)
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    def _pool_of(self, policy: NetworkPolicy) -> NamespacePool:
+        """Namespaces that are held to `policy` already: the first one is waited for, the next are not."""
+        if (pool := self._pools.get(policy)) is None:
+
+            async def prepare(address: IPv4Address) -> None:
+                await self._restrict(address, policy)
+
+            pool = self._pools[policy] = NamespacePool(self._links, self._addresses, self._count, prepare)
+            if self._loops is not None:
+                self._tasks.append(self._loops.create_task(pool.run()))
+        return pool

@@ -1,0 +1,185 @@
+"""A Python function's handler: how it is found, how it is called, and how what it gives back is told.
+
+Standard library only. Nothing here knows of calls or sockets: `python_worker` does.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+from skerry.node.workers import worker_frames
+
+Handler = Callable[[Any, dict[str, Any]], Any]
+
+_MOST_NAMES: Final = 20
+_SUMMARY_CHARACTERS: Final = 2000
+_START_UP: Final = ("frozen", "built-in")  # what an interpreter has before it looks at any path
+
+
+class NotLoadable(Exception):
+    """The handler cannot be had; the text says why and what to do."""
+
+
+class JsonText(str):
+    """A result that is JSON already, and stays as it is."""
+
+
+class Unrepresentable(Exception):
+    """JSON cannot hold it; the text says why and what to do."""
+
+
+def load(name: str, folder: str) -> Handler:
+    """The handler called `name`, `module.function`, in the code at `folder`. Raises NotLoadable, and whatever
+    the module raises when it is imported."""
+    module_name, _, attribute = name.rpartition(".")
+    if not module_name or not attribute:
+        raise NotLoadable(
+            f"handler {name!r} must read `module.function`: "
+            "`hello.greet` is the function `greet` in the file hello.py"
+        )
+    _put_first(folder)
+    try:
+        __import__(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            raise  # something that the module itself imports
+        raise NotLoadable(
+            f"there is no module {missing!r} in the code, which handler {name!r} needs; "
+            f"at its top there is {_listing(sorted(os.listdir(folder)))}"
+        ) from None
+    module = sys.modules[module_name]
+    try:
+        handler = getattr(module, attribute)
+    except AttributeError:
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise NotLoadable(
+            f"module {module_name!r} has no {attribute!r}, which handler {name!r} needs; "
+            f"it has {_listing(known)}"
+        ) from None
+    if not callable(handler):
+        raise NotLoadable(f"{name!r} is no function but {_article(type(handler).__name__)}")
+    return _adapted(handler, name)
+
+
+def _put_first(folder: str) -> None:
+    """Let the code's own modules win over everything that was imported or could be, except what an
+    interpreter itself cannot do without. Of this program nothing is on the path."""
+    home = os.path.abspath(__file__)
+    for _ in __name__.split("."):
+        home = os.path.dirname(home)
+    sys.path[:] = [folder, *(path for path in sys.path if path not in (folder, home))]
+    own = {entry.partition(".")[0] for entry in os.listdir(folder)}
+    replaced = {name for name in own & sys.modules.keys() if _can_be_replaced(name)}
+    if replaced:
+        for name in [name for name in sys.modules if name.partition(".")[0] in replaced]:
+            del sys.modules[name]
+    sys.path_importer_cache.pop(folder, None)
+
+
+def _can_be_replaced(name: str) -> bool:
+    spec = getattr(sys.modules[name], "__spec__", None)
+    return spec is not None and spec.origin not in _START_UP and name != "encodings"
+
+
+def _listing(names: list[str]) -> str:
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiouAEIOU" else f"a {word}"
+
+
+def _adapted(handler: Callable[..., Any], name: str) -> Handler:
+    """`handler`, called with as much of (params, context) as it takes."""
+    code = handler.__code__ if isinstance(handler, types.FunctionType) else None
+    if code is not None and code.co_argcount == 2 and not code.co_kwonlyargcount:
+        return handler  # as nearly all are; to find out a signature takes longer than all the rest
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return handler  # written in C: it may take anything
+    if _takes(signature, None, None):
+        return handler
+    if _takes(signature, None, context=None):
+        return lambda params, context: handler(params, context=context)
+    if _takes(signature, None):
+        return lambda params, context: handler(params)
+    raise NotLoadable(f"{name}{signature} must be callable with (params, context) or with (params)")
+
+
+def _takes(signature: inspect.Signature, *arguments: None, **named: None) -> bool:
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError:
+        return False
+    return True
+
+
+def _represent(value: Any) -> Any:
+    """What JSON has no word for, in its words: bytes are text if they are UTF-8, else {"base64": ...}."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(data).decode()}
+    raise TypeError(f"{_article(type(value).__name__)} is no JSON")
+
+
+# Spaces after ',' and ':', as users of the contract know its results.
+_encode = json.JSONEncoder(allow_nan=False, default=_represent).encode
+
+
+def to_json(value: Any) -> bytes:
+    """`value` as strict JSON, with every number as it is. Raises Unrepresentable."""
+    if type(value) is JsonText:
+        return value.encode()
+    try:
+        return _encode(value).encode()
+    except BaseException as error:  # noqa: BLE001 - subclasses of dict and the like run the function's own code
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else summary(error)
+    raise Unrepresentable(
+        f"the handler returned what JSON cannot hold: {why}; "
+        "return dicts, lists, text, bytes, finite numbers, True, False or None"
+    )
+
+
+def summary(error: BaseException) -> str:
+    """One line, or little more, about `error`."""
+    if isinstance(error, (NotLoadable, Unrepresentable)):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({error.code!r}); return a value or raise an error instead"
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text if len(text) <= _SUMMARY_CHARACTERS else text[:_SUMMARY_CHARACTERS] + "..."
+
+
+def explain(error: BaseException) -> bytes:
+    """What the author of a function needs to know of `error`: what it is, then where it comes from."""
+    if isinstance(error, NotLoadable):
+        return str(error).encode("utf-8", "backslashreplace")
+    try:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+            trace = trace.tb_next  # ours
+        text = f"{summary(error)}\n\n{''.join(traceback.format_exception(type(error), error, trace))}"
+        data = text.encode("utf-8", "backslashreplace")
+    except BaseException:  # noqa: BLE001 - no memory, or an error that cannot even be told
+        data = f"{type(error).__name__}, which cannot be told".encode("utf-8", "backslashreplace")
+    most = worker_frames.MAX_ERROR_BYTES
+    if len(data) <= most:
+        return data
+    note = b"\n... cut ...\n"
+    return data[: most // 2 - len(note)] + note + data[-(most // 2) :]

@@ -1,0 +1,155 @@
+"""What a Python function prints: kept for the call that printed it, and written on for the logs.
+
+Every call has an `CallOutput`, found by context: a thread or a task that a call has started prints into the
+same one, and into none once the call is over, so that nothing of a call shows up in the next. What is written
+straight to the descriptors, by other programs or by C, is in the logs only. Standard library only;
+`python_worker` installs this in the process of a worker.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any, Final
+
+_MOST_UNWRITTEN: Final = 64  # pieces of a line that is not yet ended
+_LARGE: Final = 4096
+_CUT: Final = b"\n... output cut after %d bytes; the rest is in the logs of the function\n"
+
+
+class CallOutput:
+    """What one call prints; safe to use from any thread of it, without a lock that a fork could catch."""
+
+    __slots__ = ("_is_open", "_kept", "_most", "_size", "_unwritten")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._kept: list[bytes] = []
+        self._unwritten: deque[tuple[int, bytes]] = deque()
+        self._is_open = True
+
+    def add(self, descriptor: int, data: bytes) -> None:
+        """Keep `data` as far as there is room, and write it to `descriptor` by whole lines."""
+        if self._is_open and self._size <= self._most:
+            self._kept.append(data[: self._most + 1 - self._size])
+            self._size += len(data)
+        self._unwritten.append((descriptor, data))
+        if b"\n" in data or len(data) > _LARGE or len(self._unwritten) > _MOST_UNWRITTEN:
+            self.flush()
+
+    def flush(self) -> None:
+        lines: dict[int, list[bytes]] = {}
+        while self._unwritten:
+            try:
+                descriptor, data = self._unwritten.popleft()
+            except IndexError:
+                break  # another thread was quicker
+            lines.setdefault(descriptor, []).append(data)
+        for descriptor, parts in lines.items():
+            _write(descriptor, b"".join(parts))
+
+    def end(self) -> bytes:
+        """All that was kept, as UTF-8. What comes now is written on and not kept."""
+        self._is_open = False
+        self.flush()
+        if not self._kept:
+            return b""
+        kept = b"".join(self._kept)
+        self._kept = []
+        if len(kept) <= self._most:
+            return kept
+        return kept[: self._most].decode("utf-8", "ignore").encode() + _CUT % self._most
+
+
+_outside: Final = CallOutput(0)  # what no call prints
+current: ContextVar[CallOutput] = ContextVar("output", default=_outside)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        pass  # the function has closed it: there is nowhere to complain, and the call goes on
+
+
+class CapturedStream(io.TextIOBase):
+    """Stands for `sys.stdout` or `sys.stderr`. Cannot be closed: the next call prints to it as well."""
+
+    encoding: str = "utf-8"
+    errors: str = "backslashreplace"
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.buffer = _Bytes(descriptor)
+        self.mode = "w"
+
+    @property
+    def name(self) -> str:
+        return ("<stdin>", "<stdout>", "<stderr>")[self._descriptor]
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if text:
+            current.get().add(self._descriptor, text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def flush(self) -> None:
+        current.get().flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def reconfigure(self, **_: Any) -> None:
+        """Taken and ignored, since it is always lines of UTF-8."""
+
+
+class _Bytes(io.BufferedIOBase):
+    """The `buffer` of a `CapturedStream`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: Any, /) -> int:
+        piece = bytes(memoryview(data))
+        current.get().add(self._descriptor, piece)
+        return len(piece)
+
+    def writelines(self, lines: Iterable[Any], /) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        current.get().flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+
+def install() -> None:
+    """From now on whatever this process prints goes by way of the call that it belongs to."""
+    for number, name in enumerate(("stdout", "stderr"), start=1):
+        stream = CapturedStream(number)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    # Half a line that is not yet written would be written twice.
+    os.register_at_fork(before=lambda: current.get().flush())

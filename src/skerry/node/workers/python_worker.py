@@ -1,0 +1,344 @@
+"""The program in a Python worker: loads a function and answers its calls until the socket closes.
+
+It is imported into a zygote and forked, or run in an interpreter of its own, with the standard library only;
+importing it does nothing. `main` never returns. What the handler does to its own process is its own business,
+but between calls nothing passes through this program: each has its own context, parameters and output, and
+what it starts and leaves is killed (`python_leftovers`).
+
+One call at a time runs in the main thread, as it would in a script. With more at once each has a thread; what
+is async runs in one event loop, which stays for the life of the worker, so that connections can be kept.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import inspect
+import json
+import os
+import queue
+import site
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from skerry.node.workers import python_executables, python_handlers, python_output, worker_frames
+from skerry.node.workers.python_leftovers import LeftoverProcesses
+
+if TYPE_CHECKING:
+    import asyncio
+    import concurrent.futures
+
+_AT_ONCE: Final = 64 * 1024
+_PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
+_Frame = tuple[int, int, bytes]  # kind, call, payload
+_decode = json.JSONDecoder().decode
+
+
+def main(socket_fd: int) -> NoReturn:
+    """Answer the agent at the other end of `socket_fd`, which is this program's from now on."""
+    status = 1
+    try:
+        end = socket.socket(fileno=socket_fd)
+        end.set_inheritable(False)
+        end.setblocking(True)
+        said = _frames(end)
+        first = next(said, None)
+        if first is not None and first[0] == worker_frames.LOAD:
+            _serve(end, said, json.loads(first[2]))
+        status = 0
+    except OSError:
+        pass  # the agent is gone, or the function has closed the socket; there is nobody to tell
+    finally:
+        os._exit(status)
+
+
+def _serve(end: socket.socket, said: Iterator[_Frame], load: dict[str, Any]) -> None:
+    output = python_output.CallOutput(load["max_output_bytes"])
+    _settle_in(load)
+    try:
+        context = contextvars.copy_context()
+        context.run(python_output.current.set, output)
+        if load["is_program"]:
+            handler = context.run(python_executables.load, load["folder"])
+        else:
+            handler = context.run(python_handlers.load, load["handler"], load["folder"])
+    except BaseException as error:  # noqa: BLE001 - whatever the function's module does when it is imported
+        why = python_handlers.explain(error).decode()
+        failed = {"error": why, "output": output.end().decode("utf-8", "replace")}
+        end.sendall(worker_frames.pack(worker_frames.FAILED, 0, json.dumps(failed).encode()))
+        return
+    output.end()
+    calls = HandlerCalls(end, handler, load)
+    gc.freeze()  # what is here now stays, and is not looked at again
+    runs = "a program of its own" if load["is_program"] else f"Python {sys.version.partition(' ')[0]}"
+    loaded = {"runtime": runs}
+    end.sendall(worker_frames.pack(worker_frames.LOADED, 0, json.dumps(loaded).encode()))
+    if load["max_concurrency"] == 1:
+        calls.serve_in_turn(said)
+    else:
+        calls.serve_at_once(said, load["max_concurrency"])
+
+
+def _settle_in(load: dict[str, Any]) -> None:
+    """Make of a fork of something else an interpreter that is the function's own."""
+    environment = load["environment"]
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    os.chdir(load["folder"])
+    sys.argv = [load["handler"]]
+    sys.dont_write_bytecode = True  # the code is read-only
+    sys.set_int_max_str_digits(0)  # numbers of any size; it is the function's own time that they take
+    site.setquit()  # a bare interpreter lacks `exit` and `quit`
+    if "random" in sys.modules:
+        sys.modules["random"].seed()  # else every fork would draw the same
+    python_output.install()
+
+
+def _frames(end: socket.socket) -> Iterator[_Frame]:
+    """What the agent says, until it says no more."""
+    receive, header, unpack = end.recv, worker_frames.HEADER.size, worker_frames.HEADER.unpack_from
+    data = b""
+    while True:
+        while len(data) < header:
+            more = receive(_AT_ONCE)
+            if not more:
+                return
+            data += more
+        length, kind, number = unpack(data)
+        whole = header + length
+        if len(data) < whole:
+            parts = bytearray(data)
+            while len(parts) < whole:
+                more = receive(min(whole - len(parts), _AT_ONCE))
+                if not more:
+                    return
+                parts += more
+            data = bytes(parts)
+        yield kind, number, data[header:whole]
+        data = data[whole:]
+
+
+class HandlerCalls:
+    """Runs the handler for the agent's calls."""
+
+    def __init__(self, end: socket.socket, handler: python_handlers.Handler, load: dict[str, Any]) -> None:
+        self._end = end
+        self._handler = handler
+        self._context: dict[str, Any] = load["context"]
+        self._most_result: int = load["max_result_bytes"]
+        self._most_output: int = load["max_output_bytes"]
+        self._base = contextvars.copy_context()
+        self._is_fork = False  # of a worker, made by the function: nobody that the agent speaks to
+        self._sending = threading.Lock()
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_shared = False  # the loop, by calls in several threads
+        self._awaited: dict[int, concurrent.futures.Future[Any]] = {}
+        self._cancelled: set[int] = set()
+        self._leftovers = LeftoverProcesses()
+        self._running = 0  # calls that were asked and have not ended, where there may be several
+        self._counting = threading.Lock()
+        os.register_at_fork(after_in_child=self._become_fork)
+
+    def serve_in_turn(self, said: Iterator[_Frame]) -> None:
+        _start_threads_in_context()
+        send, run, kill_leftovers = self._end.sendall, self._run, self._leftovers.kill
+        for kind, number, payload in said:
+            if kind == worker_frames.CALL:
+                kill_leftovers()  # a thread may have started some since
+                send(run(number, payload))
+                kill_leftovers()
+
+    def serve_at_once(self, said: Iterator[_Frame], most: int) -> None:
+        self._is_shared = True
+        asked: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        idle = threading.Semaphore(0)
+
+        def work() -> None:
+            while True:
+                number, payload = asked.get()
+                answer = b"" if number in self._cancelled else self._run(number, payload)
+                self._end_call()  # first: whoever is answered may ask again at once
+                if answer:
+                    self._tell(number, answer)
+                self._cancelled.discard(number)
+                idle.release()
+
+        threads = 0
+        for kind, number, payload in said:
+            if kind == worker_frames.CANCEL:
+                self._cancel(number)
+            elif kind == worker_frames.CALL:
+                self._begin_call()
+                asked.put((number, payload))
+                if threads < most and not idle.acquire(blocking=False):
+                    threading.Thread(target=work, name=f"call-{threads}", daemon=True).start()
+                    threads += 1
+
+    def _begin_call(self) -> None:
+        """One of several. The first kills what threads have started since the last one ended."""
+        with self._counting:
+            if not self._running:
+                self._leftovers.kill()
+            self._running += 1
+
+    def _end_call(self) -> None:
+        """One of several. The last kills what they have left, and no other begins meanwhile."""
+        with self._counting:
+            self._running -= 1
+            if not self._running:
+                self._leftovers.kill()
+
+    def _tell(self, number: int, frame: bytes) -> None:
+        try:
+            with self._sending:
+                if number not in self._cancelled:
+                    self._end.sendall(frame)
+        except OSError:
+            os._exit(1)  # as the main thread does, which waits for the agent
+
+    def _cancel(self, number: int) -> None:
+        self._cancelled.add(number)
+        awaited = self._awaited.get(number)
+        if awaited is not None:
+            awaited.cancel()
+
+    def _become_fork(self) -> None:
+        self._is_fork = True
+        self._end.close()  # else the agent would not see the worker end
+
+    def _run(self, number: int, payload: bytes) -> bytes:
+        """The answer to a call, as a frame."""
+        output = python_output.CallOutput(self._most_output)
+        outcome, duration, body = self._base.copy().run(self._handle, number, payload, output)
+        printed = output.end()
+        if outcome == worker_frames.OK and not payload[0] & worker_frames.WANTS_OUTPUT:
+            printed = b""
+        length = worker_frames.OUTCOME.size + len(printed) + len(body)
+        head = worker_frames.HEADER.pack(length, worker_frames.RESULT, number)
+        return head + worker_frames.OUTCOME.pack(outcome, duration, len(printed)) + printed + body
+
+    def _handle(
+        self, number: int, payload: bytes, output: python_output.CallOutput
+    ) -> tuple[int, float, bytes]:
+        python_output.current.set(output)
+        begun = time.perf_counter()
+        try:
+            params = _decode(payload[1:].decode())
+            begun = time.perf_counter()
+            value = self._handler(params, self._context.copy())
+            if type(value) not in _PLAIN:
+                value = self._settled(number, value)
+        except BaseException as error:  # noqa: BLE001 - whatever the function does; the worker goes on
+            if self._is_fork:
+                _leave(output, error)
+            return worker_frames.RAISED, time.perf_counter() - begun, python_handlers.explain(error)
+        if self._is_fork:
+            _leave(output, None)
+        duration = time.perf_counter() - begun
+        try:
+            result = python_handlers.to_json(value)
+        except python_handlers.Unrepresentable as error:
+            return worker_frames.UNREPRESENTABLE, duration, python_handlers.explain(error)
+        if len(result) > self._most_result:
+            text = (
+                f"the handler returned {len(result)} bytes of JSON, and {self._most_result} are allowed; "
+                "return less, or store it elsewhere and return where"
+            )
+            return worker_frames.TOO_LARGE, duration, text.encode()
+        return worker_frames.OK, duration, result
+
+    def _settled(self, number: int, value: Any) -> Any:
+        """What comes of `value` in the end: awaited if it is to be awaited, a list if it yields."""
+        if inspect.isawaitable(value):
+            value = self._await(number, value)
+        if hasattr(value, "__anext__"):
+            value = self._await(number, _collected(value))
+        return list(value) if isinstance(value, Iterator) else value
+
+    def _await(self, number: int, value: Any) -> Any:
+        import asyncio
+
+        loop = self._loop or self._make_loop()
+        if not self._is_shared:
+            result, error = loop.run_until_complete(_outcome(value))
+        else:
+            awaited = asyncio.run_coroutine_threadsafe(_outcome(value), loop)
+            self._awaited[number] = awaited
+            try:
+                result, error = awaited.result()
+            finally:
+                del self._awaited[number]
+        if error is not None:
+            raise error
+        return result
+
+    def _make_loop(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
+        with self._starting:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                if self._is_shared:
+                    threading.Thread(target=_run_for_ever, args=(loop,), name="loop", daemon=True).start()
+                else:
+                    asyncio.set_event_loop(loop)
+                self._loop = loop
+            return self._loop
+
+
+async def _outcome(value: Any) -> tuple[Any, BaseException | None]:
+    """What awaiting `value` gives. Told, not raised: an exit would take the loop down."""
+    try:
+        return await value, None
+    except BaseException as error:  # noqa: BLE001 - raised again where it was awaited
+        return None, error
+
+
+async def _collected(value: Any) -> list[Any]:
+    return [each async for each in value]
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - a task that the function left behind wants to exit
+            sys.stderr.write(python_handlers.explain(error).decode() + "\n")
+
+
+def _start_threads_in_context() -> None:
+    """Have a thread print into the output of the call that starts it.
+
+    Only where calls run in turn: with several at once, a thread that calls share would mix what they print.
+    """
+    start = threading.Thread.start
+
+    def start_in_context(thread: threading.Thread) -> None:
+        run, context = thread.run, contextvars.copy_context()
+
+        def run_in_context() -> None:
+            del thread.run  # no cycle that keeps the thread
+            context.run(run)
+
+        thread.run = run_in_context  # type: ignore[method-assign]  # of this one only
+        start(thread)
+
+    threading.Thread.start = start_in_context  # type: ignore[assignment,method-assign]  # what the words say
+
+
+def _leave(output: python_output.CallOutput, error: BaseException | None) -> NoReturn:
+    """End a process that the function has forked and that came back out of the handler, as a script would."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        output.add(2, python_handlers.explain(error) + b"\n")
+        code = 1
+    output.end()
+    os._exit(code & 0xFF)

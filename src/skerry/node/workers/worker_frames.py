@@ -1,0 +1,48 @@
+"""The words between an agent and the program in a worker: frames on a stream socket.
+
+A frame is a header, which names the length of the payload, the kind and the call, and then the payload. The
+agent's end is `worker_channel`; the programs are `python_worker` and `worker.js`, which repeats these
+numbers. Standard library only, and little of it: the Python program is forked with this in it.
+
+    to the worker    LOAD      JSON: what to load, from where, and the bounds; the first frame, once
+                     CALL      a byte of flags, then the parameters: JSON
+                     CANCEL    nobody waits for this call any more
+    from the worker  LOADED    JSON: `runtime`, what really runs
+                     FAILED    JSON: `error` and `output`; the code cannot be loaded, and the worker ends
+                     RESULT    an outcome, the seconds in the handler, the length of the output; then the
+                               output, UTF-8; then the result, JSON, or the error, text
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+HEADER: Final = struct.Struct("<IBxxxQ")  # length of the payload, kind, call
+OUTCOME: Final = struct.Struct("<BdI")  # outcome, duration in seconds, length of the output
+
+LOAD: Final = 1
+CALL: Final = 2
+CANCEL: Final = 3
+LOADED: Final = 10
+FAILED: Final = 11
+RESULT: Final = 12
+
+WANTS_OUTPUT: Final = 1  # flag of a call: its output is asked for also if it succeeds
+
+OK: Final = 0
+RAISED: Final = 1  # the handler raised
+UNREPRESENTABLE: Final = 2  # it returned what JSON cannot hold
+TOO_LARGE: Final = 3  # it returned too much
+
+MAX_ERROR_BYTES: Final = 64 * 1024  # of the text that tells an error, with its traceback
+_NOTES_BYTES: Final = 4 * 1024  # the fixed parts of a frame, and the note that output was cut
+
+
+def bound(max_result_bytes: int, max_output_bytes: int) -> int:
+    """The largest payload that a worker held to these may send."""
+    return max(max_result_bytes, MAX_ERROR_BYTES) + max_output_bytes + _NOTES_BYTES
+
+
+def pack(kind: int, call: int, payload: bytes) -> bytes:
+    return HEADER.pack(len(payload), kind, call) + payload

@@ -1,0 +1,2 @@
+"""A simulated cluster: real control plane and decisions, pretended nodes, injected faults, checked
+invariants."""

@@ -1,0 +1,298 @@
+"""The nodes' connections to the servers, and the one loop that minds all nodes.
+
+A connection behaves as one over a network does: it delays, it breaks before or after a message arrived, and
+the server may learn of that much later. A node whose connection broke dials again, any server that is there,
+and tells all that was not acknowledged. At rest a node costs nothing but the task that waits for its orders:
+heartbeats, and whatever is to happen next, are minded for all nodes together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from skerry.control.sessions.node_session import NodeSession
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors
+from skerry.model.ids import NodeId
+from skerry.model.node_messages import OrderUpdate, ReportAck, ReportBatch, ServerMessage, SessionClose
+from skerry.model.orders import InstanceReport
+from skerry.node.agent.agent import BACKOFF
+from skerry.sim.cluster.fault_schedule import FaultSchedule
+from skerry.sim.cluster.node import SimulatedNode
+from skerry.sim.cluster.server import SimulatedServer
+
+_MOST_REPORTS = 500  # in one batch
+_LINGERS_S = 40.0  # how long at most a server holds on to a connection that is no more
+_LATE_S = 10.0  # how much later than its connection a batch may arrive
+
+
+class _ConnectionBroken(Exception):
+    """The connection is no more."""
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedConnection:
+    """One connection, until it breaks."""
+
+    server: SimulatedServer
+    session: NodeSession
+    task: asyncio.Task[None]
+    sequence: int = 0  # of the last batch
+    sent: int = 0  # the number of the last report in it
+    unacknowledged: deque[tuple[int, int]] = field(default_factory=deque)  # batches, the last report in each
+    is_sending: bool = False
+    is_broken: bool = False
+    lingers: bool = False  # the server has not noticed
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedAgent:
+    """A node and its way to the servers."""
+
+    machine: SimulatedNode
+    connection: SimulatedConnection | None = None
+    is_dialling: bool = False
+    is_cut: bool = False  # by somebody's word, until it is mended
+    failures: int = 0
+
+
+class AgentDriver:
+    """All nodes. `servers` are those that can be dialled now."""
+
+    def __init__(
+        self, clock: Clock, weather: FaultSchedule, servers: Callable[[], Sequence[SimulatedServer]]
+    ) -> None:
+        self._clock = clock
+        self._weather = weather
+        self._servers = servers
+        self._links: dict[NodeId, SimulatedAgent] = {}
+        self._agenda: list[tuple[float, NodeId]] = []  # a heap: whose machine has something to do when
+        self._dials: list[tuple[float, NodeId]] = []  # a heap: who dials when
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Iterator[SimulatedAgent]:
+        return iter(self._links.values())
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def __getitem__(self, node: NodeId) -> SimulatedAgent:
+        return self._links[node]
+
+    def get(self, node: NodeId) -> SimulatedAgent | None:
+        return self._links.get(node)
+
+    def add(self, machine: SimulatedNode) -> None:
+        """Another node, which dials at once."""
+        link = self._links[machine.id] = SimulatedAgent(machine)
+        self._dial(link, self._clock.now())
+
+    def cut(self, node: NodeId, *, in_silence: bool) -> None:
+        """The node cannot be reached until it is mended; in silence, the server is not told."""
+        link = self._links[node]
+        link.is_cut = True
+        self._break(link, in_silence=in_silence)
+
+    def mend(self, node: NodeId) -> None:
+        link = self._links[node]
+        if link.is_cut:
+            link.is_cut = False
+            self._dial(link, self._clock.now())
+
+    def leave(self, server: SimulatedServer) -> None:
+        """The server is gone; its nodes find out."""
+        for link in self._links.values():
+            if link.connection is not None and link.connection.server is server:
+                self._break(link, in_silence=False)
+
+    def minded(self, link: SimulatedAgent) -> None:
+        """Something was done to its machine: see what it has to do and to tell."""
+        if (at := link.machine.wakes_at) is not None:
+            heapq.heappush(self._agenda, (at, link.machine.id))
+            self._wake.set()
+        connection = link.connection
+        if connection is not None and not connection.is_sending and link.machine.news(connection.sent, 1):
+            connection.is_sending = True
+            self._spawn(self._send(link, connection))
+
+    async def run(self) -> None:
+        """Mind all nodes, for ever."""
+        beats = asyncio.ensure_future(self._beat())
+        try:
+            while True:
+                self._wake.clear()
+                self._act(self._clock.now())
+                times = [heap[0][0] for heap in (self._agenda, self._dials) if heap]
+                wait_s = max(0.0, min(times) - self._clock.now()) if times else None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
+        finally:
+            await cancel_and_wait([beats, *self._tasks])
+
+    def _act(self, now: float) -> None:
+        while self._dials and self._dials[0][0] <= now:
+            link = self._links[heapq.heappop(self._dials)[1]]
+            if link.connection is None and not link.is_dialling and not link.is_cut:
+                link.is_dialling = True
+                self._spawn(self._attend(link))
+        while self._agenda and self._agenda[0][0] <= now:
+            at, node = heapq.heappop(self._agenda)
+            link = self._links[node]
+            if at == link.machine.wakes_at:
+                link.machine.act(now)
+                self.minded(link)
+
+    async def _beat(self) -> None:
+        while True:
+            connections = [link.connection for link in self._links.values() if link.connection is not None]
+            for connection in connections:
+                connection.server.sessions.heard(connection.session)
+            report_s = min((one.session.welcome.report_s for one in connections), default=0.5)
+            await asyncio.sleep(report_s)
+
+    def _dial(self, link: SimulatedAgent, at: float) -> None:
+        heapq.heappush(self._dials, (at, link.machine.id))
+        self._wake.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _break(self, link: SimulatedAgent, *, in_silence: bool) -> None:
+        """The connection that the link has is no more; the node dials again when it may."""
+        connection, link.connection = link.connection, None
+        if connection is not None:
+            connection.is_broken, connection.lingers = True, in_silence
+            connection.task.cancel()
+            self._redial(link)
+
+    def _redial(self, link: SimulatedAgent) -> None:
+        if not link.is_cut:
+            self._dial(link, self._clock.now() + BACKOFF.delay(link.failures, self._weather.chance.random))
+            link.failures += 1
+
+    async def _attend(self, link: SimulatedAgent) -> None:
+        """One connection, from the dialling to the end."""
+        servers = self._servers()
+        if not servers:
+            link.is_dialling = False
+            self._redial(link)
+            return
+        server, machine = self._weather.chance.choice(servers), link.machine
+        async with AsyncExitStack() as stack:
+            try:
+                await self._travel()
+                entering = stack.enter_async_context(server.sessions.connect(machine.id, machine.hello))
+                session = await server.serve(entering)
+            except errors.SkerryError:
+                self._redial(link)
+                return
+            finally:
+                link.is_dialling = False
+            task = asyncio.current_task()
+            assert task is not None, "this runs in a task"
+            connection = link.connection = SimulatedConnection(server, session, task)
+            if link.is_cut:  # while it dialled
+                self._break(link, in_silence=True)
+            link.failures, machine.terms = 0, session.welcome
+            connection.is_sending = True
+            self._spawn(self._send(link, connection, is_first=True))
+            await self._listen(link, connection)
+
+    async def _listen(self, link: SimulatedAgent, connection: SimulatedConnection) -> None:
+        """Take what comes down, until the connection breaks; the server may keep it for a while after."""
+        try:
+            messages = cast("AsyncGenerator[ServerMessage]", connection.session.messages())
+            async with aclosing(messages):
+                async for message in messages:
+                    await self._travel()
+                    self._take(link, connection, message)
+        except _ConnectionBroken:
+            self._drop(link, connection)
+        except asyncio.CancelledError:
+            if not connection.is_broken:
+                raise  # the simulation ends
+            connection.task.uncancel()
+        if connection.lingers:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._weather.delay(_LINGERS_S)):
+                    await connection.session.ended()
+
+    def _take(self, link: SimulatedAgent, connection: SimulatedConnection, message: ServerMessage) -> None:
+        if connection.is_broken or self._weather.happens(self._weather.breaks / 2):
+            raise _ConnectionBroken
+        now, machine = self._clock.now(), link.machine
+        match message:
+            case OrderUpdate():
+                machine.take(message.orders, now, is_whole=message.is_whole, gone=message.gone)
+            case ReportAck():
+                while connection.unacknowledged and connection.unacknowledged[0][0] <= message.sequence:
+                    machine.acknowledge(connection.unacknowledged.popleft()[1], now)
+            case SessionClose():
+                raise _ConnectionBroken
+            case _:
+                pass  # nobody is at the other end of a tunnel
+        self.minded(link)
+        if self._weather.happens(self._weather.breaks / 2):
+            raise _ConnectionBroken
+
+    def _drop(self, link: SimulatedAgent, connection: SimulatedConnection) -> None:
+        """It broke by itself."""
+        if link.connection is connection:
+            link.connection = None
+            connection.is_broken = True
+            connection.lingers = self._weather.happens(0.5)
+            self._redial(link)
+
+    async def _send(
+        self, link: SimulatedAgent, connection: SimulatedConnection, *, is_first: bool = False
+    ) -> None:
+        """Tell all that there is to tell: what was not acknowledged first, then how everything is."""
+        machine = link.machine
+        try:
+            while news := machine.news(connection.sent, _MOST_REPORTS):
+                connection.sent = news[-1].number
+                await self._report(connection, [told.report for told in news])
+            if is_first:
+                await self._report(connection, machine.inventory())
+        except (_ConnectionBroken, errors.SkerryError):
+            if link.connection is connection:
+                self._break(link, in_silence=self._weather.happens(0.5))
+        finally:
+            connection.is_sending = False
+        self.minded(link)
+
+    async def _report(self, connection: SimulatedConnection, reports: Sequence[InstanceReport]) -> None:
+        connection.sequence += 1
+        connection.unacknowledged.append((connection.sequence, connection.sent))
+        batch = ReportBatch(connection.sequence, tuple(reports))
+        await self._travel()
+        if connection.is_broken or self._weather.happens(self._weather.breaks / 2):
+            if self._weather.happens(self._weather.late):
+                self._spawn(self._arrive_late(connection, batch))
+            raise _ConnectionBroken
+        await connection.server.serve(connection.server.sessions.reported(connection.session, batch))
+        connection.server.sessions.heard(connection.session)
+        if self._weather.happens(self._weather.breaks / 2):
+            raise _ConnectionBroken
+
+    async def _arrive_late(self, connection: SimulatedConnection, batch: ReportBatch) -> None:
+        """What was on its way when the connection broke comes out at the other end, if that is still open."""
+        await asyncio.sleep(self._weather.delay(_LATE_S))
+        if not connection.session.is_over:
+            with suppress(errors.SkerryError):
+                await connection.server.serve(connection.server.sessions.reported(connection.session, batch))
+
+    async def _travel(self) -> None:
+        if delay_s := self._weather.delay(self._weather.message_delay_s):
+            await asyncio.sleep(delay_s)

@@ -1,0 +1,63 @@
+"""What becomes of the runs of an instance: how long a start takes, and how and when a run ends.
+
+Fault plans are drawn by a seed from who runs, so they are the same however often a simulation is repeated and
+whatever happens around them. `skerry.sim.cluster.node` lives by them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from skerry.model.ids import InstanceId
+
+
+class FaultPlan(msgspec.Struct, frozen=True):
+    """One run, or the try at one."""
+
+    start_s: float = 0.5  # fetching the image and making the container
+    refusal: str = ""  # why it cannot be started, if it cannot
+    runs_s: float | None = None  # until it ends by itself; None: it does not
+    exit_code: int = 0
+    stop_s: float = 0.2  # from the wish to stop to the end
+
+
+class RunKey(msgspec.Struct, frozen=True):
+    """Whose fault plan is asked for; `number` counts the tries of one copy."""
+
+    instance: InstanceId
+    generation: int
+    number: int
+
+
+FaultPlanner = Callable[[RunKey], FaultPlan]
+
+
+def healthy_runs(start_s: float = 0.5) -> FaultPlanner:
+    """Everything starts after `start_s` and runs for ever."""
+    fate = FaultPlan(start_s=start_s)
+    return lambda run: fate
+
+
+class RandomFaultPlanner(msgspec.Struct):
+    """Most run well, some end or crash, and some cannot be started; with `is_calm` none of that any more."""
+
+    seed: int
+    start_s: float = 0.5
+    refused: float = 0.02  # shares of all runs
+    crashed: float = 0.08
+    ended: float = 0.03
+    is_calm: bool = False
+
+    def __call__(self, run: RunKey) -> FaultPlan:
+        chance = random.Random(f"{self.seed}/{run.instance}/{run.generation}/{run.number}")  # noqa: S311 - a simulation
+        start_s = self.start_s * chance.uniform(0.5, 2.0)
+        which = chance.random()
+        if self.is_calm or which > self.refused + self.crashed + self.ended:
+            return FaultPlan(start_s)
+        if which < self.refused:
+            return FaultPlan(start_s, refusal="the image cannot be pulled")
+        exit_code = chance.choice([1, 137]) if which < self.refused + self.crashed else 0
+        return FaultPlan(start_s, runs_s=chance.expovariate(1 / 20.0), exit_code=exit_code)

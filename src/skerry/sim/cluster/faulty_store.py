@@ -1,0 +1,131 @@
+"""One server's way to the store, which all servers share: it may be slow, fail, or be cut.
+
+A `Store` in front of another. A transaction that fails may have happened all the same, and one that was on
+its way when its server was killed may arrive long after: both are what a real network does, and what fences
+and expectations are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+
+from skerry.model import errors
+from skerry.sim.cluster.fault_schedule import FaultSchedule
+from skerry.store.protocol import Batch, Entry, Expect, LeaseId, Op, RangePage, Store
+
+
+class FaultyStore:
+    """`cut` is the death of the server at this end."""
+
+    def __init__(self, store: Store, weather: FaultSchedule) -> None:
+        self._store = store
+        self.weather = weather
+        self._is_cut = False
+        self._stragglers: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        """From now on nothing comes through but what was on its way."""
+        self._is_cut = True
+
+    async def get(self, key: str) -> Entry | None:
+        await self._travel()
+        return await self._store.get(key)
+
+    async def range(self, prefix: str, *, limit: int = 0, cursor: str | None = None) -> RangePage:
+        await self._travel()
+        return await self._store.range(prefix, limit=limit, cursor=cursor)
+
+    async def commit(self, ops: Sequence[Op], expect: Sequence[Expect] = ()) -> int:
+        ops, expect = tuple(ops), tuple(expect)
+        try:
+            await self._travel()
+        except asyncio.CancelledError:
+            self._straggle(ops, expect)
+            raise
+        revision = await self._store.commit(ops, expect)
+        await self._return()
+        return revision
+
+    @asynccontextmanager
+    async def _watch(self, prefix: str, since: int) -> AsyncIterator[AsyncIterator[Batch]]:
+        await self._travel()
+        async with (
+            self._store.watch(prefix, since=since) as batches,
+            aclosing(self._follow(batches)) as followed,
+        ):
+            yield followed
+
+    def watch(self, prefix: str, *, since: int) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
+        return self._watch(prefix, since)
+
+    async def _follow(self, batches: AsyncIterator[Batch]) -> AsyncGenerator[Batch]:
+        async for batch in batches:
+            await self._travel()
+            yield batch
+
+    async def grant(self, ttl_s: int) -> LeaseId:
+        await self._travel()
+        return await self._store.grant(ttl_s)
+
+    async def keep(self, lease: LeaseId) -> None:
+        await self._travel()
+        await self._store.keep(lease)
+
+    async def drop(self, lease: LeaseId) -> None:
+        await self._travel()
+        await self._store.drop(lease)
+
+    async def compact(self, before: int) -> None:
+        await self._travel()
+        await self._store.compact(before)
+
+    async def revision(self) -> int:
+        await self._travel()
+        return await self._store.revision()
+
+    async def check_writes(self) -> None:
+        await self._travel()
+        await self._store.check_writes()
+
+    async def arrived(self) -> None:
+        """Wait for what is still on its way, though nobody waits for it any more."""
+        await asyncio.gather(*self._stragglers)
+
+    async def close(self) -> None:
+        """Let go of the store, which is others' too."""
+        self._is_cut = True
+        await self.arrived()
+
+    async def _travel(self) -> None:
+        self._require_life()
+        if delay_s := self.weather.delay(self.weather.store_delay_s):
+            await asyncio.sleep(delay_s)
+            self._require_life()
+        if self.weather.happens(self.weather.store_errors / 2):
+            raise errors.Unavailable("the store cannot be reached; nothing was changed")
+
+    def _require_life(self) -> None:
+        if self._is_cut:
+            raise errors.Unavailable("this server is dead")
+
+    async def _return(self) -> None:
+        if delay_s := self.weather.delay(self.weather.store_delay_s):
+            await asyncio.sleep(delay_s)
+        if self.weather.happens(self.weather.store_errors / 2):
+            raise errors.Unavailable("the store cannot be reached; the transaction may have happened")
+
+    def _straggle(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
+        """Whoever sent this does not wait for it any more; it may arrive all the same, and late."""
+        if not self.weather.happens(0.5):
+            return
+
+        async def arrive() -> None:
+            await asyncio.sleep(self.weather.delay(20.0))
+            with suppress(errors.SkerryError):
+                await self._store.commit(ops, expect)
+
+        task = asyncio.ensure_future(arrive())
+        self._stragglers.add(task)
+        task.add_done_callback(self._stragglers.discard)

@@ -1,0 +1,295 @@
+"""A simulated node: the decisions of the real one, on containers that are only numbers.
+
+What to do with an instance is asked of `skerry.node.agent.instances.steps`, and what orders mean of
+`skerry.node.agent.instances.state`, so a machine obeys, restarts, refuses and reports exactly as a node does.
+Only what takes time or can fail is made up, by `skerry.sim.cluster.fault_plan`. Pure: it is told what time it
+is, and says when it next has something to do. How it is in touch with a control plane is
+`skerry.sim.cluster.agents`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from skerry.model import errors
+from skerry.model.cells import ExitStatus
+from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.images import ImageId
+from skerry.model.node_messages import NodeHello, SessionConfig
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.statuses import InstanceStatus
+from skerry.node.agent.instances import state, steps
+from skerry.node.agent.instances.container_specs import container_spec
+from skerry.node.agent.instances.state import LocalInstance, PendingReport
+from skerry.node.agent.instances.steps import (
+    InstanceAction,
+    InstanceSituation,
+    ReportStatus,
+    RunAction,
+    WaitUntil,
+)
+from skerry.sim.cluster.fault_plan import FaultPlan, FaultPlanner, RunKey
+
+_WELL = FaultPlan()
+_IMAGE = ImageId("sha256:" + "0" * 64)
+
+
+@dataclass(slots=True)
+class SimulatedInstance:
+    """An instance on a machine."""
+
+    copy: LocalInstance
+    wanted: ContainerSpec  # what its container should be like
+    view: ContainerView | None = None
+    fate: FaultPlan = _WELL
+    tries: int = 0
+    doing: InstanceAction | None = None  # what is under way, done at `due`
+    due: float | None = None  # when to look at it again
+    ends_at: float | None = None  # of the run there is
+
+    @property
+    def runs(self) -> bool:
+        return self.view is not None and self.view.state is ContainerState.RUNNING
+
+
+class NodeObserver(Protocol):
+    """Who wants to know what happens on machines."""
+
+    def began(self, machine: SimulatedNode, order: InstanceOrder) -> None:
+        """A run began."""
+
+    def disowned(self, machine: SimulatedNode, order: InstanceOrder) -> None:
+        """A copy is to go, as the control plane counts it no longer as this node's."""
+
+
+class SimulatedNode:
+    """One node."""
+
+    def __init__(
+        self,
+        id: NodeId,
+        hello: NodeHello,
+        fates: FaultPlanner,
+        terms: SessionConfig,
+        *,
+        chance: Callable[[], float],
+        observer: NodeObserver | None = None,
+    ) -> None:
+        self.id = id
+        self.hello = hello
+        self.terms = terms
+        self.residents: dict[InstanceId, SimulatedInstance] = {}
+        self._fates = fates
+        self._chance = chance
+        self._observer = observer
+        self._numbers = count(1)
+        self._telling: dict[InstanceId, None] = {}
+        self._agenda: list[tuple[float, InstanceId]] = []  # a heap; what is over is dropped on the way
+
+    # What it is told
+
+    def take(
+        self,
+        orders: Sequence[InstanceOrder],
+        now: float,
+        *,
+        is_whole: bool,
+        gone: Collection[InstanceId] = (),
+    ) -> None:
+        """Orders, as `skerry.model.node_messages.OrderUpdate` has them."""
+        ordered = {order.instance for order in orders}
+        lost = [id for id in self.residents if is_whole and id not in ordered]
+        for order in orders:
+            self._obey(order, now)
+        for id in (*lost, *gone):
+            resident = self.residents.get(id)
+            if resident is None or resident.copy.is_stale:
+                continue
+            if self._observer is not None:
+                self._observer.disowned(self, resident.copy.order)
+            self._reorder(resident, state.disown(resident.copy), now)
+
+    def acknowledge(self, number: int, now: float) -> None:
+        """The control plane has what was told up to `number`."""
+        for id in list(self._telling):
+            resident = self.residents[id]
+            resident.copy = resident.copy.acknowledge(number)
+            if not resident.copy.pending:
+                del self._telling[id]
+                self._look_at(resident, now)
+
+    # What it says
+
+    def news(self, after: int, most: int) -> list[PendingReport]:
+        """What is to be told and has a number above `after`; the first `most` of it."""
+        pending = (told for id in self._telling for told in self.residents[id].copy.pending)
+        return sorted((told for told in pending if told.number > after), key=lambda told: told.number)[:most]
+
+    def inventory(self) -> list[InstanceReport]:
+        """What everything is now."""
+        copies = (resident.copy for resident in self.residents.values())
+        return [
+            copy.report()
+            for copy in copies
+            if not copy.is_stale and copy.history.status is not InstanceStatus.SCHEDULED
+        ]
+
+    def running(self) -> Iterator[InstanceOrder]:
+        """The orders of all that runs, whether or not it should."""
+        return (resident.copy.order for resident in self.residents.values() if resident.runs)
+
+    # What happens by itself
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When there is something to do, if nothing comes before; it may turn out to be nothing."""
+        return self._agenda[0][0] if self._agenda else None
+
+    def act(self, now: float) -> None:
+        """Do all that is due."""
+        while self._agenda and self._agenda[0][0] <= now:
+            due, id = heapq.heappop(self._agenda)
+            resident = self.residents.get(id)
+            if resident is None:
+                continue
+            if resident.ends_at is not None and resident.ends_at <= now:
+                self._end(resident, resident.ends_at, resident.fate.exit_code)
+            if resident.due == due or resident.doing is None:
+                self._finish(resident, now)
+                self._drive(resident, now)
+
+    def reboot(self, now: float) -> None:
+        """The machine goes down and comes up: nothing runs, and everything is remembered."""
+        for resident in list(self.residents.values()):
+            resident.doing = None
+            if resident.runs:
+                self._end(resident, now, 137)
+            self._look_at(resident, now)
+
+    def wipe(self) -> None:
+        """The machine is set up anew: it remembers nothing."""
+        self.residents.clear()
+        self._telling.clear()
+        self._agenda.clear()
+
+    # Inside
+
+    def _obey(self, order: InstanceOrder, now: float) -> None:
+        resident = self.residents.get(order.instance)
+        after = state.apply(resident.copy if resident else None, order)
+        if after is None:
+            return  # older than what is here
+        if resident is None:
+            resident = SimulatedInstance(after, container_spec(order.instance, order.spec))
+            self.residents[order.instance] = resident
+            self._look_at(resident, now)
+        elif after != resident.copy:
+            self._reorder(resident, after, now)
+
+    def _reorder(self, resident: SimulatedInstance, copy: LocalInstance, now: float) -> None:
+        if copy.order.generation != resident.copy.order.generation:
+            resident.tries = 0
+        if copy.order.spec != resident.copy.order.spec:
+            resident.wanted = container_spec(copy.instance, copy.order.spec)
+        resident.copy = copy
+        if not copy.pending:
+            self._telling.pop(copy.instance, None)
+        if resident.doing in (InstanceAction.CREATE, InstanceAction.START):
+            resident.doing = None  # a start is given up when something else is ordered
+        self._look_at(resident, now)
+
+    def _look_at(self, resident: SimulatedInstance, now: float) -> None:
+        """Think about it again, unless it is busy."""
+        if resident.doing is None:
+            self._schedule(resident, now)
+
+    def _schedule(self, resident: SimulatedInstance, at: float | None) -> None:
+        resident.due = at
+        if at is not None:
+            heapq.heappush(self._agenda, (at, resident.copy.instance))
+
+    def _drive(self, resident: SimulatedInstance, now: float) -> None:
+        """Go on until it takes time."""
+        while resident.doing is None:
+            match steps.next_step(self._situation(resident, now)):
+                case ReportStatus(history):
+                    self._tell(resident, history)
+                case RunAction(InstanceAction.FORGET):
+                    del self.residents[resident.copy.instance]
+                    return
+                case RunAction(act):
+                    self._begin(resident, act, now)
+                case WaitUntil(until):
+                    self._schedule(resident, until)
+                    return
+
+    def _situation(self, resident: SimulatedInstance, now: float) -> InstanceSituation:
+        return InstanceSituation(
+            copy=resident.copy,
+            view=resident.view,
+            is_outdated=resident.view is not None and resident.view.spec != resident.wanted,
+            now=now,
+            terms=self.terms,
+            chance=self._chance(),
+        )
+
+    def _tell(self, resident: SimulatedInstance, history: state.LocalStatus) -> None:
+        resident.copy = resident.copy.tell(history, next(self._numbers))
+        if resident.copy.pending:
+            self._telling[resident.copy.instance] = None
+
+    def _begin(self, resident: SimulatedInstance, act: InstanceAction, now: float) -> None:
+        resident.doing = act
+        is_restart = (
+            act is InstanceAction.START and resident.view is not None and resident.view.exit is not None
+        )
+        if act is InstanceAction.CREATE or is_restart:
+            order = resident.copy.order
+            resident.tries += 1
+            resident.fate = self._fates(RunKey(order.instance, order.generation, resident.tries))
+        takes_s = {
+            InstanceAction.CREATE: resident.fate.start_s,
+            InstanceAction.STOP: resident.fate.stop_s,
+        }.get(act, 0.0)
+        self._schedule(resident, now + takes_s)
+
+    def _finish(self, resident: SimulatedInstance, now: float) -> None:
+        """What was under way is done."""
+        act, resident.doing = resident.doing, None
+        match act:
+            case InstanceAction.CREATE | InstanceAction.START if resident.fate.refusal:
+                error = errors.Unavailable(resident.fate.refusal)
+                self._tell(resident, steps.not_started(self._situation(resident, now), error))
+            case InstanceAction.CREATE:
+                resident.view = ContainerView(resident.wanted, _IMAGE, ContainerState.CREATED, now)
+            case InstanceAction.START:
+                self._run(resident, now)
+            case InstanceAction.STOP if resident.runs:
+                self._end(resident, now, 143)
+            case InstanceAction.REMOVE:
+                resident.view = resident.ends_at = None
+
+    def _run(self, resident: SimulatedInstance, now: float) -> None:
+        assert resident.view is not None, "what is started was made"
+        resident.view = replace(
+            resident.view, state=ContainerState.RUNNING, started_at=now, exit=None, address="10.64.0.2"
+        )
+        if resident.fate.runs_s is not None:
+            resident.ends_at = now + resident.fate.runs_s
+            heapq.heappush(self._agenda, (resident.ends_at, resident.copy.instance))
+        if self._observer is not None:
+            self._observer.began(self, resident.copy.order)
+
+    def _end(self, resident: SimulatedInstance, at: float, code: int) -> None:
+        assert resident.view is not None, "what ends was made"
+        resident.ends_at = None
+        resident.view = replace(
+            resident.view, state=ContainerState.EXITED, exit=ExitStatus(at=at, code=code), address=""
+        )

@@ -1,0 +1,114 @@
+"""One server of a simulated cloud: all of the control plane, on a store that others may share.
+
+Everything here is what a real server runs, put together as `skerry.daemon` does it, but without wires:
+callers and nodes speak to `instances`, `nodes` and `sessions` themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from skerry.control.events.log import EventLog
+from skerry.control.instance_index import InstanceCache
+from skerry.control.instances.registry import InstanceRegistry
+from skerry.control.leadership.election import LeaderElection
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.control.placement.reconciler import Reconciler
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.workloads.registry import WorkloadRegistry
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import TaskSupervisor, cancel_and_wait
+from skerry.model import errors
+from skerry.model.settings import EventSettings, FleetSettings
+from skerry.store.protocol import Store
+
+T = TypeVar("T")
+
+_FINGERPRINT = "0" * 64  # of a CA that nobody asks for
+
+
+class SimulatedServer:
+    """`start` and `stop` it; one that is stopped is not started again.
+
+    What is asked of one that may be stopped meanwhile is asked by `serve`.
+    """
+
+    def __init__(
+        self, name: str, store: Store, clock: Clock, settings: FleetSettings, events: EventSettings
+    ) -> None:
+        self.name = name
+        self.events = EventLog(store, clock, events)
+        self.mirror = InstanceCache(store)
+        self.workloads = WorkloadRegistry(store, self.events, clock, self.mirror)
+        self.nodes = NodeRegistry(
+            store, self.events, self.mirror, clock, settings, fingerprint=_FINGERPRINT, server=name
+        )
+        self.reconciler = Reconciler(
+            store,
+            self.events,
+            clock,
+            settings,
+            mirror=self.mirror,
+            workloads=self.workloads,
+            standings=self.nodes,
+        )
+        self.instances = InstanceRegistry(
+            store,
+            self.events,
+            clock,
+            mirror=self.mirror,
+            workloads=self.workloads,
+            standings=self.nodes,
+            explain=self.reconciler.explain,
+        )
+        self.sessions = NodeSessions(self.nodes, self.instances, settings)
+        self.leader = LeaderElection(store, self.events, clock, name=name, lease_s=settings.leader_lease_s)
+        self._keeper = TaskSupervisor(f"server {name}", clock=clock)
+        self._calls: set[asyncio.Task[Any]] = set()
+        self.is_open = False
+
+    async def start(self, *, leads: bool = True) -> None:
+        """Run; returns when it knows what is in the store. One that does not lead decides nothing."""
+        await self._keeper.__aenter__()
+        self._keeper.forever("instances", self.mirror.run)
+        self._keeper.forever("workloads", self.workloads.run)
+        self._keeper.forever("nodes", self.nodes.run)
+        self._keeper.forever("events", self.events.run)
+        await self.mirror.ready()
+        await self.workloads.ready()
+        await self.nodes.ready()
+        if leads:
+            self.lead()
+        self.is_open = True
+
+    def lead(self) -> None:
+        """Lead as soon as nobody else does."""
+        self._keeper.forever("leader", self.leader.run)
+        self._keeper.forever("reconciler", lambda: self.reconciler.run(self.leader))
+
+    async def serve(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what somebody asks for; `Unavailable` if this server stops over it."""
+        task = asyncio.ensure_future(work)
+        self._calls.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.is_open or not task.cancelled() or _is_cancelled():
+                raise
+            raise errors.Unavailable("the server stopped before it answered") from None
+        finally:
+            self._calls.discard(task)
+
+    async def stop(self) -> None:
+        """End at once. Whether others are told is up to the store's line: a dead server tells nobody."""
+        self.is_open = False
+        await cancel_and_wait(list(self._calls))
+        await self._keeper.stop()
+
+
+def _is_cancelled() -> bool:
+    """True if it is the present task itself that is to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,1 @@
+"""Simulated sites and calls: where the policies of the continuum would run functions."""

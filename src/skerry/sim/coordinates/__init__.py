@@ -1,0 +1,1 @@
+"""Network coordinates over simulated latencies."""

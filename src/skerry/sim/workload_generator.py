@@ -1,0 +1,45 @@
+"""What simulated callers want, and what simulated nodes have: drawn by a seed, in the sizes of everyday."""
+
+from __future__ import annotations
+
+import random
+
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.workloads import InstanceSpec, RestartPolicy
+
+# Milli-cores and MB of an instance, and how common that is.
+_ASKS = {
+    (100, 128): 25,
+    (250, 256): 20,
+    (250, 512): 20,
+    (500, 512): 15,
+    (500, 2048): 8,
+    (1000, 1024): 8,
+    (2000, 4096): 4,
+}
+_NODES = (4, 8, 16)  # cores; with 2 GB of memory each
+
+
+def draw_specs(count: int, chance: random.Random) -> list[InstanceSpec]:
+    """So many specs."""
+    specs = [_spec(*ask) for ask in _ASKS]
+    return chance.choices(specs, list(_ASKS.values()), k=count)
+
+
+def draw_node_resources(count: int, chance: random.Random) -> list[Resources]:
+    """The room of so many nodes."""
+    return [node_of(chance.choice(_NODES)) for _ in range(count)]
+
+
+def node_of(cores: float) -> Resources:
+    """All that a machine with so many cores has."""
+    return Resources(Millicores(round(cores * 1000)), Megabytes(round(cores * 2048)), Gigabytes(1000))
+
+
+def _spec(cpu: int, memory: int) -> InstanceSpec:
+    return InstanceSpec(
+        name="simulated",
+        uri="example.org/simulated:1",
+        room=Resources(Millicores(cpu), Megabytes(memory), Gigabytes(1)),
+        restart=RestartPolicy(budget=3),
+    )

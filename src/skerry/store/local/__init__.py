@@ -1,0 +1,1 @@
+"""The key space in memory that the memory and SQLite stores share."""

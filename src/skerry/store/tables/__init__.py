@@ -1,0 +1,1 @@
+"""What is built on a store: cached prefixes, leased keys, sorted maps."""

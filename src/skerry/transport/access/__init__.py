@@ -1,0 +1,1 @@
+"""Who may use what: roles, the gate, hosts and peers."""

@@ -1,0 +1,499 @@
+"""One HTTP connection: uvicorn's httptools protocol, with the bounds that a server on a network needs.
+
+Added to uvicorn's: a limit on the request head (431) and on its time (408), a limit on connections (503), a
+timer in every state in which a client could keep a connection open for nothing, answers that reach a client
+which is still sending, clients that close their sending half and wait, and the `ConnectionPeer` behind the
+connection. What it refuses never becomes a request; it answers in the shape of `responses.Problem`.
+Everything that needs a whole request is the matter of `dispatcher`. A request may take the connection over
+for another protocol (`skerry.transport.http.websocket`); what is read then is no longer HTTP.
+
+    silent ──first byte──▶ head ──complete──▶ body ──complete──▶ waiting for the answer ──▶ silent
+    keep-alive timer      head timer         front's timer       front's timer
+
+At any time at most one timer of `_alarm` is armed; `connection_lost` takes it away. The keep-alive timer is
+apart: it is not touched by each request, but looks when it rings how long the connection has been silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import functools
+import http
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import httptools
+import structlog
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from skerry.kit import json_codec
+from skerry.model.settings import HttpSettings
+from skerry.transport.access import peers
+from skerry.transport.admission import ConnectionSlot
+from skerry.transport.http.responses import Problem
+from skerry.transport.pacing import PacedInput
+
+log = structlog.get_logger(__name__)
+
+# How long a connection that is to close still takes in what the client is sending. Closing at once would
+# make the kernel reset it, and the client would lose the answer that tells it why.
+LINGER_S = 2.0
+# Requests that a client may send ahead on one connection before the first is answered.
+MAX_PIPELINED = 64
+# Bytes of a request with its headers and a small body.
+_USUAL_REQUEST = 1024
+
+
+class _Reading(enum.Enum):
+    """What the next bytes of the client belong to."""
+
+    NOTHING = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+
+
+class _Refusal(Exception):
+    """Raised inside the parser's callbacks to end the parsing."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class UpgradedProtocol(Protocol):
+    """Who reads a connection that no longer speaks HTTP."""
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def ended(self) -> None:
+        """Nothing more will come. May be told more than once."""
+        ...
+
+
+class _Exit:
+    """What a running request sees of the transport: it closes gently, and never while input is unread.
+
+    The head of an answer is held until the first part of its body, which mostly comes at once, or until the
+    loop turns: an answer in one piece is one system call instead of two.
+    """
+
+    __slots__ = ("_close", "_held", "_holds", "_loop", "_transport", "is_closing")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        close: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        holds: bool,
+    ) -> None:
+        self._transport = transport
+        self._close = close
+        self._loop = loop
+        self._holds = holds  # nothing has been written yet, and something will follow the head
+        self._held = b""
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._holds:
+            self._holds = False
+            self._held = data
+            self._loop.call_soon(self.flush)
+        elif self._held:
+            head, self._held = self._held, b""
+            self._transport.writelines((head, data))
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Write what is held, if anything is."""
+        if self._held:
+            head, self._held = self._held, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self.flush()
+        self._close()
+
+
+class HttpConnection(HttpToolsProtocol):
+    """`scope["state"]["connection"]` of every request that came over it."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        settings: HttpSettings,
+        loop: asyncio.AbstractEventLoop,
+        place: ConnectionSlot | None,
+        when_lost: Callable[[], None],
+    ) -> None:
+        """Without a `place` its client is told that there is none."""
+        super().__init__(config, server_state, app_state, loop)
+        self._settings = settings
+        self._when_lost = when_lost
+        self._place = place
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._reading = _Reading.NOTHING
+        self._head_bytes = 0  # of the head so far; too few if it began behind something else in a chunk
+        self._chunk_bytes = 0
+        self._alarm_handle: asyncio.TimerHandle | None = None
+        self._silent_since = math.inf  # a request is under way
+        self._silence_timer: asyncio.TimerHandle | None = None
+        self._is_deaf = False  # input is thrown away
+        self._is_leaving = False  # nothing more is written
+        self._is_refused = place is None
+        self._leaves_at_eof = False
+        self._running: RequestResponseCycle | None = None
+        self._peer: peers.ConnectionPeer | None = None
+        self._is_upgrade = False  # the last request asked for another protocol: no other can follow
+        self._ahead = b""  # what came behind it
+        self._receiver: UpgradedProtocol | None = None
+
+    # For the application.
+
+    def peer(self) -> peers.ConnectionPeer:
+        """Who is at the other end."""
+        if self._peer is None:
+            assert self._place is not None, "who has no place makes no requests"
+            self._peer = peers.with_certificate(self._place.peer, self.transport)
+        return self._peer
+
+    def has_whole_request(self) -> bool:
+        """True if the running request has come to its end, so that nobody has to wait for its body."""
+        return self._running is not None and not self._running.more_body
+
+    def leave_at_eof(self) -> None:
+        """The running request takes long: if its client sends no more, it has left and wants no answer."""
+        self._leaves_at_eof = True
+
+    def prepare_switch(self) -> None:
+        """The running request is about to be answered with 101: a head that has neither body nor end."""
+        assert self._running is not None, "only a request can switch"
+        self._running.keep_alive = True
+        self._running.chunked_encoding = False
+
+    def switch(self, receiver: UpgradedProtocol) -> None:
+        """That answer is given; from now on what is read is `receiver`'s."""
+        assert self._running is not None, "only a request can switch"
+        self._running.response_complete = True
+        cast(_Exit, self._running.transport).flush()
+        self._receiver = receiver
+        if self.transport.is_closing():
+            receiver.ended()
+        elif self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            self._input.put_back(ahead)
+
+    def recognize(self) -> None:
+        """Whoever is at the other end has shown who they are."""
+        if self._place is not None:
+            self._place.recognize()
+
+    def distrust(self) -> None:
+        """What comes in here is passed on for others."""
+        if self._place is not None:
+            self._place.distrust()
+
+    def blame(self, *, at_once: bool = False) -> None:
+        """The client broke the protocol it switched to; with `at_once` it floods, and is not read from."""
+        if self._place is not None:
+            self._place.blame(at_once=at_once)
+        if at_once:
+            self._input.stop()
+
+    def abort(self) -> None:
+        """The same as `drop`, at any time."""
+        if not self.closed.done() and self.transport is not None:
+            self.drop()
+
+    def drop(self) -> None:
+        """End the connection now, without sending what is still waiting to be sent."""
+        self._tell_cycles_it_is_over()
+        self.transport.abort()
+
+    # From the transport.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._input = PacedInput(transport, self._handle, self.loop, at_once=_USUAL_REQUEST)
+        self.flow = FlowControl(cast(asyncio.Transport, self._input))
+        if self._is_refused:
+            self._alarm(LINGER_S, self.drop)
+        else:
+            self._begin_silence()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_alarm()
+        self._input.stop()
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+        self.pipeline.clear()
+        self._tell_cycles_it_is_over()
+        super().connection_lost(exc)
+        if self._receiver is not None:
+            self._receiver.ended()
+        self._when_lost()
+        self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._input.feed(data)
+
+    def _handle(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.data_received(data)
+            return
+        if self._is_deaf:
+            return
+        if self._is_upgrade:
+            self._keep_ahead(data)
+            return
+        if self._is_refused:
+            self._refuse(503, "overloaded", "too many connections are open here; try again in a moment")
+            return
+        self._chunk_bytes = len(data)
+        self._head_bytes = 0 if self._reading is _Reading.BODY else self._head_bytes + len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Whoever answers may accept; if nobody does, this is the last request all the same, as the
+            # client may already speak the other protocol.
+            self._is_upgrade = True
+            self.cycle.keep_alive = False
+            self._keep_ahead(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            refusal = error.__context__
+            if isinstance(refusal, _Refusal):
+                self._refuse(refusal.status, refusal.code, str(refusal))
+            elif isinstance(error, httptools.HttpParserCallbackError):
+                self._refuse(400, "bad-http", "the request line names no path that can be read")
+            else:
+                self._refuse(400, "bad-http", f"this is not HTTP/1.1: {error}")
+            return
+        if self._reading is _Reading.HEAD:
+            if self._head_bytes > self._settings.max_header_bytes:
+                self._refuse(*self._head_too_large())
+            elif self._alarm_handle is None:
+                self._alarm(self._settings.header_timeout_s, self._head_took_too_long)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn's never keeps a connection open
+        """The client will send no more. If it waits for an answer it still gets one."""
+        if self._receiver is not None:
+            self._receiver.ended()
+            return None
+        if self._is_deaf or self._is_refused or self.scheme == "https":
+            return None
+        if self._reading is not _Reading.NOTHING:
+            part = "head" if self._reading is _Reading.HEAD else "body"
+            self._refuse(400, "bad-http", f"the request ended within its {part}; send all of it")
+        running = self._running
+        if running is None or running.response_complete or running.disconnected:
+            return None
+        if running.response_started or self._leaves_at_eof:
+            return None  # nobody can tell a listener who waits from one who left
+        self._is_deaf = True
+        self._reading = _Reading.NOTHING
+        self.cycle.keep_alive = False
+        return True
+
+    # From the parser.
+
+    def on_message_begin(self) -> None:
+        self._cancel_alarm()
+        self._silent_since = math.inf
+        self._reading = _Reading.HEAD
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self
+
+    def on_headers_complete(self) -> None:
+        # A chunk may hold more than this head, so this is only a first, cheap look.
+        if self._head_bytes + self._chunk_bytes > self._settings.max_header_bytes:
+            exact = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if exact > self._settings.max_header_bytes:
+                raise _Refusal(*self._head_too_large())
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise _Refusal(400, "bad-http", "too many requests were sent ahead; wait for answers")
+        self._cancel_alarm()
+        super().on_headers_complete()
+        self._reading = _Reading.BODY
+        holds = self.scope["method"] != "HEAD"
+        way_out = _Exit(self.transport, self._close_gently, self.loop, holds=holds)
+        self.cycle.transport = cast(asyncio.Transport, way_out)
+
+    def on_message_complete(self) -> None:
+        self._reading = _Reading.NOTHING
+        self._head_bytes = 0
+        super().on_message_complete()
+        if self.cycle.response_complete and not self.pipeline:
+            # The rest of a body whose answer was given early has been thrown away; the next may come.
+            self._begin_silence()
+
+    # From the running request.
+
+    def answer(
+        self, status: int, headers: tuple[tuple[bytes, bytes], ...], request_id: bytes, body: bytes
+    ) -> bool:
+        """Answer the running request with all that there is to say, by one write; False if it takes more than
+        that. Names and values are written as they are, so none of them may come from outside unchecked.
+        `headers` are those that many answers have; what each has of its own is added."""
+        cycle = self._running
+        if (
+            cycle is None
+            or cycle.response_started
+            or cycle.disconnected
+            or not cycle.keep_alive
+            or self.flow.write_paused
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        own = b"content-length: %d\r\nx-request-id: %b\r\n\r\n" % (len(body), request_id)
+        shared = _header_lines(tuple(cycle.default_headers)), _header_lines(headers)
+        self.transport.write(b"".join((STATUS_LINE[status], *shared, own, body)))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        if self._place is not None:
+            self._place.occupy()
+        self._leaves_at_eof = False
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        if self._is_leaving:
+            self.pipeline.clear()
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        if self._place is not None:
+            self._place.rest()
+        if self._reading is _Reading.BODY:
+            self._alarm(LINGER_S, self._close_gently)
+        elif self._reading is _Reading.NOTHING:
+            self._begin_silence()
+
+    def shutdown(self) -> None:
+        """The server stops: close what is silent, let what runs finish."""
+        if self._receiver is not None:
+            return  # its request knows, and says goodbye in its own protocol
+        running = self._running
+        if running is None or running.response_complete:
+            self._is_deaf = True
+            self.transport.close()
+        else:
+            running.keep_alive = False
+
+    def _keep_ahead(self, data: bytes) -> None:
+        """What comes before it is known who is to read it."""
+        self._ahead += data
+        if len(self._ahead) > self._settings.max_header_bytes:
+            self.drop()
+
+    # Ending.
+
+    def _close_gently(self) -> None:
+        """Close so that what was written arrives: first our half, then, at most a moment later, the rest."""
+        if self._is_leaving or self.transport.is_closing():
+            return
+        self._is_deaf = self._is_leaving = True
+        if self._reading is _Reading.NOTHING:
+            self.transport.close()
+        else:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.flow.resume_reading()
+        self._alarm(LINGER_S, self.transport.abort)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer what is no request, and close; a request that is still being answered goes first."""
+        newest = self.cycle
+        if self._reading is _Reading.BODY and newest.response_complete:
+            self._close_gently()  # it had its answer before its body broke
+            return
+        if self._running is not None and not newest.response_complete:
+            if self._reading is not _Reading.BODY:
+                # Earlier requests are good and on their way; the connection closes behind the last of them.
+                newest.keep_alive = False
+                self._is_deaf = True
+                return
+            if newest.response_started or newest is not self._running:
+                self.drop()
+                return
+            self._tell_cycles_it_is_over()
+        request_id = os.urandom(8).hex()
+        log.info("request.refused", status=status, code=code, request_id=request_id, client=self.client)
+        self.transport.write(_refusal(status, Problem(message, code, request_id)))
+        self._close_gently()
+
+    def _head_too_large(self) -> tuple[int, str, str]:
+        limit = self._settings.max_header_bytes
+        return 431, "too-large", f"the request line and headers may have at most {limit} bytes; send less"
+
+    def _head_took_too_long(self) -> None:
+        limit = self._settings.header_timeout_s
+        self._refuse(408, "slow-client", f"the headers took longer than {limit:g} s; send them at once")
+
+    def _tell_cycles_it_is_over(self) -> None:
+        """Wake whoever waits for a body, for a disconnect, or for room to write."""
+        for cycle in (self._running, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.flow.resume_writing()
+
+    def _alarm(self, seconds: float, then: Callable[[], None]) -> None:
+        self._cancel_alarm()
+        self._alarm_handle = self.loop.call_later(seconds, then)
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm_handle is not None:
+            self._alarm_handle.cancel()
+            self._alarm_handle = None
+
+    def _begin_silence(self) -> None:
+        """Nothing is asked any more; what lasts too long ends the connection."""
+        self._silent_since = self.loop.time()
+        if self._silence_timer is None:
+            self._silence_timer = self.loop.call_later(self._settings.keep_alive_s, self._end_silence)
+
+    def _end_silence(self) -> None:
+        self._silence_timer = None
+        left_s = self._silent_since + self._settings.keep_alive_s - self.loop.time()
+        if left_s <= 0.0:
+            self._close_gently()
+        elif left_s < math.inf:
+            self._silence_timer = self.loop.call_later(left_s, self._end_silence)
+
+
+@functools.lru_cache(maxsize=64)
+def _header_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % line for line in headers)
+
+
+def _refusal(status: int, problem: Problem) -> bytes:
+    body = json_codec.encode(problem)
+    retry = "retry-after: 1\r\n" if status == 503 else ""
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        f"x-request-id: {problem.request_id}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode() + body

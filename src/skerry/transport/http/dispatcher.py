@@ -1,0 +1,373 @@
+"""What every HTTP request passes: the bare ASGI app before all routes.
+
+In this order: request id, Host and Origin, the route (404, 405), who is calling and whether it may
+(`skerry.transport.access.gate`, `skerry.transport.access.rules`), space on the disk for what is to be added,
+bounds on body and time, the route itself, and afterwards the metrics and one line in the log. Errors of the
+model become answers here and nowhere else.
+
+Routes come in two kinds. **Bare** ones are found by one look into a dict, by their whole path or by their
+first segment, and are called as they are: for what must be fast. All others are found by their whole path; if
+their template has names in braces, each of which stands for one segment, by first segment and then matching.
+A path is the same with and without a slash at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from skerry.kit import disk_reserve
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.callers import ANONYMOUS, Caller
+from skerry.model.settings import HttpSettings
+from skerry.transport.access import gate, rules
+from skerry.transport.http import request_bodies, responses
+from skerry.transport.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from skerry.transport.http.connection import HttpConnection
+from skerry.transport.http.metrics import HTTP_METRICS
+from skerry.transport.http.responses import ClientDisconnected, HttpError, RouteNotFound, WrongVerb
+
+log = structlog.get_logger(__name__)
+
+# For the log and the metrics only, as nginx has it: the client went away before its answer.
+CLIENT_CLOSED_REQUEST = 499
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,64}\Z")
+_ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length"})
+_MAX_KNOWN_HOSTS = 256
+_PROOF = b"skerry-proof "
+
+ErrorResponse = tuple[int, responses.HttpHeaders, bytes]  # status, headers and body
+ErrorShape = Callable[[errors.SkerryError | HttpError, str], ErrorResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRoute:
+    """One verb of one path: what answers, who may ask, and what bounds it."""
+
+    method: str
+    template: str
+    app: ASGIApp
+    row: rules.AccessRule
+    max_body_bytes: int
+    timeout_s: float | None  # None for what streams, or bounds itself
+    is_quiet: bool = False  # logged at debug only
+    told: ErrorShape = responses.error_response  # errors, in its own shape
+    problems: Mapping[str, Callable[[responses.Problem], Any]] = field(
+        default_factory=dict
+    )  # by what is accepted
+
+    @property
+    def adds(self) -> bool:
+        """True if it may need space on the disk, and makes none."""
+        return self.method in ("PUT", "POST") and f"{self.method} {self.template}" not in rules.ON_FULL_DISK
+
+
+class _Exchange:
+    """One request on its way: what was answered so far, and the `send` that notes it."""
+
+    __slots__ = ("_send", "caller", "id_header", "more", "request_id", "status", "target")
+
+    def __init__(self, send: Send, id_header: bytes) -> None:
+        self._send = send
+        self.id_header = id_header
+        self.request_id = id_header.decode()
+        self.status = 0
+        self.more: tuple[tuple[bytes, bytes], ...] = ()  # headers of the answer, whatever that will be
+        self.caller: Caller = ANONYMOUS
+        self.target: HttpRoute | None = None
+
+    async def send(self, message: Message) -> None:
+        if not self.status:
+            self.status = message["status"]
+            message["headers"] += [*self.more, (b"x-request-id", self.id_header)]
+        await self._send(message)
+
+    def answer(
+        self, connection: HttpConnection, status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> bool:
+        """The whole answer at once, if `connection` can do that; the length need not be in `headers`."""
+        if self.more:
+            headers = (*headers, *self.more)
+        if self.status or not connection.answer(status, headers, self.id_header, body):
+            return False
+        self.status = status
+        return True
+
+    async def tell(self, status: int, headers: responses.HttpHeaders, body: bytes) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+class HttpDispatcher:
+    """The ASGI app that the server calls."""
+
+    def __init__(
+        self,
+        *,
+        bare: Mapping[str, Iterable[HttpRoute]],
+        behind: Iterable[HttpRoute],
+        guard: gate.Guard,
+        hosts: frozenset[str],
+        settings: HttpSettings,
+        clock: Clock,
+        own_names: Callable[[], frozenset[str]] = frozenset,
+        new_request_id: Callable[[], bytes] | None = None,
+        shapes: Mapping[str, ErrorShape] = MappingProxyType({}),
+    ) -> None:
+        """`bare` is keyed by a whole path (`/healthz`) or a first segment and its slash (`/invoke/`).
+        `own_names` are hosts besides `hosts`, which may change while this runs. `shapes` are those of errors
+        below first segments (`/workflow`) that have no route."""
+        self._bare = {path: {target.method: target for target in targets} for path, targets in bare.items()}
+        self._behind: dict[str, list[tuple[re.Pattern[str], HttpRoute]]] = {}
+        self._plain: dict[tuple[str, str], HttpRoute] = {}  # of those, what has no names in its path
+        for target in behind:
+            path = target.template.rstrip("/") or "/"
+            pattern = _path_pattern(path)
+            self._behind.setdefault(_first_segment(path), []).append((pattern, target))
+            if not pattern.groups:
+                self._plain.setdefault((target.method, path), target)
+        # Of a path that nothing is at, errors have the shape of what is beside it: by the first segment.
+        self._beside = {_first_segment(target.template): target for target in self.targets()}
+        self._shapes = shapes
+        self._gate = guard
+        self._hosts = hosts
+        self._own_names = own_names
+        self._known_hosts: set[bytes] = set()  # Host headers that were found good, as they were sent
+        self._settings = settings
+        self._clock = clock
+        self._new_request_id = new_request_id or numbered_ids(os.urandom(4))
+        # Asked once: what is not logged should cost nothing.
+        self._log = log.bind()
+        self._is_debugging = self._log.is_enabled_for(logging.DEBUG)
+
+    def targets(self) -> list[HttpRoute]:
+        """Everything that is served, for tests and tables."""
+        bare = [target for verbs in self._bare.values() for target in verbs.values()]
+        return bare + [target for routes in self._behind.values() for _, target in routes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "the server speaks HTTP only"
+        started = self._clock.monotonic()
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id")
+        exchange = _Exchange(
+            send, given if given is not None and _REQUEST_ID.match(given) else self._new_request_id()
+        )
+        # The task is this request's own, so what is bound here needs no unbinding.
+        structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        HTTP_METRICS.in_flight += 1
+        try:
+            await self._serve(exchange, scope, headers, receive)
+        except (errors.SkerryError, HttpError) as error:
+            await self._tell(exchange, scope, error)
+        except ClientDisconnected:
+            exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
+            _drop(scope)
+        except asyncio.CancelledError:
+            # Only the server's stop cancels requests. The task ends here, so nothing is swallowed.
+            await self._tell(exchange, scope, errors.Unavailable("the server is stopping; try again"))
+        except Exception as error:
+            log.error("request.failed", path=_shown_path(scope), exc_info=error)
+            message = f"a fault of this server; its log tells more under request id {exchange.request_id}"
+            await self._tell(exchange, scope, errors.Internal(message))
+        finally:
+            HTTP_METRICS.in_flight -= 1
+            self._note(exchange, scope, self._clock.monotonic() - started)
+            # It knows the request, which knows it: parted, both go now and not when the collector looks.
+            scope["state"].pop("exchange", None)
+
+    async def _serve(
+        self, exchange: _Exchange, scope: Scope, headers: dict[bytes, bytes], receive: Receive
+    ) -> None:
+        self._check_names(scope, headers)
+        target = exchange.target = self._find(scope)
+        state = scope["state"]
+        if is_forwarded := gate.is_forwarding(headers):
+            state["connection"].distrust()
+        shown = headers.get(b"authorization")
+        # A request that a buyer signed is checked by its route, which has the body that was signed.
+        is_signed = target.row.buyers and shown is not None and shown[: len(_PROOF)].lower() == _PROOF
+        if not target.row.anybody and not is_signed:
+            exchange.caller = self._gate.caller(
+                state["connection"].peer(),
+                None if shown is None else shown.decode("latin-1"),
+                is_forwarded=is_forwarded,
+            )
+            rules.authorize(target.row, exchange.caller)
+            if exchange.caller.role is not None:
+                state["connection"].recognize()
+        if (shortage := disk_reserve.shortage()) and target.adds:
+            raise errors.Unavailable(f"this server takes nothing new: {shortage}")
+        state["caller"] = exchange.caller
+        state["request_id"] = exchange.request_id
+        state["exchange"] = exchange
+        state["headers"] = headers
+        length = headers.get(b"content-length")
+        if length is not None or b"transfer-encoding" in headers:
+            if length is not None and int(length) > target.max_body_bytes:
+                raise request_bodies.too_large(target.max_body_bytes)
+            # A body whose length is told, and which is here, has no bound left to pass.
+            if length is None or not state["connection"].has_whole_request():
+                receive = request_bodies.BoundedBody(
+                    receive, target.max_body_bytes, self._settings.body_timeout_s
+                )
+        if target.timeout_s is None:
+            await target.app(scope, receive, exchange.send)
+            return
+        limit = asyncio.timeout(target.timeout_s)
+        try:
+            async with limit:
+                await target.app(scope, receive, exchange.send)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise errors.TimedOut(
+                f"this took longer than {target.timeout_s:g} s and was given up; part of it may be done"
+            ) from None
+
+    def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        if len(headers) != len(scope["headers"]):
+            _refuse_repeated(scope["headers"])
+        host = headers.get(b"host")
+        if host is None or host not in self._known_hosts:
+            gate.check_host(None if host is None else host.decode("latin-1"), self._hosts | self._own_names())
+            if host is not None and len(self._known_hosts) < _MAX_KNOWN_HOSTS:
+                self._known_hosts.add(host)
+        origin = headers.get(b"origin")
+        if origin is not None:
+            gate.check_origin(
+                origin.decode("latin-1"),
+                self._hosts | self._own_names(),
+                host_header=host.decode("latin-1") if host else None,
+            )
+
+    def _find(self, scope: Scope) -> HttpRoute:
+        """The target of this request; 404 for an unknown path, 405 for a verb that the path does not have."""
+        method = scope["method"]
+        sought = "GET" if method == "HEAD" else method
+        path = scope["path"]
+        if len(path) > 1 and path.endswith("/"):
+            path = scope["path"] = path[:-1]
+        first = _first_segment(path)
+        verbs = self._bare.get(path)
+        if verbs is None and len(first) < len(path):
+            verbs = self._bare.get(path[: len(first) + 1])
+        if verbs is not None:
+            if (target := verbs.get(sought)) is not None:
+                return target
+            raise _wrong_verb(method, verbs)
+        plain = self._plain.get((sought, path))
+        if plain is not None:
+            scope["path_params"] = {}
+            return plain
+        allowed = set()
+        for pattern, target in self._behind.get(first, ()):
+            if (match := pattern.fullmatch(path)) is None:
+                continue
+            if target.method == sought:
+                scope["path_params"] = match.groupdict()
+                return target
+            allowed.add(target.method)
+        if allowed:
+            raise _wrong_verb(method, allowed)
+        raise RouteNotFound("there is nothing at this path; /openapi.json lists what there is")
+
+    async def _tell(self, exchange: _Exchange, scope: Scope, error: errors.SkerryError | HttpError) -> None:
+        if isinstance(error, errors.SkerryError) and error.detail:
+            log.info("request.detail", code=error.slug, detail=error.detail)
+        if exchange.status:
+            # The answer has begun and cannot be taken back; only breaking off shows that it is no good.
+            log.warning("request.broken", path=_shown_path(scope), error=error.message)
+            _drop(scope)
+        else:
+            segment = _first_segment(scope["path"])
+            target = exchange.target or self._beside.get(segment)
+            if target is None:
+                told = self._shapes.get(segment, responses.error_response)(error, exchange.request_id)
+            else:
+                told = _told(target, dict(scope["headers"]), error, exchange.request_id)
+            await exchange.tell(*told)
+
+    def _note(self, exchange: _Exchange, scope: Scope, seconds: float) -> None:
+        target = exchange.target
+        method = scope["method"]
+        HTTP_METRICS.note(None if target is None else target.template, method, exchange.status, seconds)
+        is_quiet = target is not None and target.is_quiet
+        if is_quiet and not self._is_debugging:
+            return
+        write = self._log.debug if is_quiet else self._log.info
+        write(
+            "request.answered",
+            method=method,
+            path=_shown_path(scope),
+            status=exchange.status,
+            ms=round(seconds * 1000, 2),
+            caller=exchange.caller.name,
+        )
+
+
+def numbered_ids(chance: bytes) -> Callable[[], bytes]:
+    """Ids that no other process makes: its own chance, then numbers."""
+    prefix = chance.hex()
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers):08x}".encode()
+
+
+def _told(
+    target: HttpRoute,
+    headers: Mapping[bytes, bytes],
+    error: errors.SkerryError | HttpError,
+    request_id: str,
+) -> ErrorResponse:
+    """`error` as `target`, or what is beside it, tells it to a caller with these headers."""
+    for media, shape in target.problems.items():
+        if responses.accepts(headers, media):
+            return responses.in_shape(error, request_id, media, shape)
+    return target.told(error, request_id)
+
+
+def _path_pattern(template: str) -> re.Pattern[str]:
+    """What paths of this template look like; each name in braces is a group that takes one segment."""
+    texts = re.split(r"\{(\w+)\}", template)
+    return re.compile(
+        "".join(f"(?P<{text}>[^/]+)" if index % 2 else re.escape(text) for index, text in enumerate(texts))
+    )
+
+
+def _first_segment(path: str) -> str:
+    end = path.find("/", 1)
+    return path if end < 0 else path[:end]
+
+
+def _wrong_verb(method: str, allowed: Iterable[str]) -> WrongVerb:
+    verbs = set(allowed)
+    return WrongVerb(method, verbs | {"HEAD"} if "GET" in verbs else verbs)
+
+
+def _refuse_repeated(headers: list[tuple[bytes, bytes]]) -> None:
+    """Two programs on the way could each believe another one of them."""
+    seen = set()
+    for name, _ in headers:
+        if name in _ONCE and name in seen:
+            raise errors.Invalid(f"the header {name.decode()} may be sent only once", field=name.decode())
+        seen.add(name)
+
+
+def _drop(scope: Scope) -> None:
+    scope["state"]["connection"].drop()
+
+
+def _shown_path(scope: Scope) -> str:
+    """Percent-encoded as it came, so that nobody can write lines of their own into the log."""
+    return str(scope["raw_path"].decode("ascii", "replace"))

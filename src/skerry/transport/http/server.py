@@ -1,0 +1,211 @@
+"""The HTTP listeners, TCP and unix: uvicorn's parser and protocol in our event loop, under our own stop.
+
+`uvicorn.Server` is not used: it takes the process's signals, polls ten times a second, and when its grace
+period is over it leaves connections and tasks behind. This starts on a socket that is already bound and
+stops within a bound, with nothing left. What is served is the ASGI app that `skerry.daemon.http` builds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from email.utils import formatdate
+from pathlib import Path
+
+import structlog
+import uvicorn
+from uvicorn.server import ServerState
+
+from skerry.kit import metrics
+from skerry.kit.networks import Network
+from skerry.model.settings import HttpSettings
+from skerry.transport import unix_sockets
+from skerry.transport.access import peers
+from skerry.transport.admission import AdmissionLimits, ConnectionSlot
+from skerry.transport.http.asgi import ASGIApp
+from skerry.transport.http.connection import HttpConnection
+from skerry.transport.listeners import Listener, ListenerMetrics
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 1024
+_MEASURES = ListenerMetrics(
+    metrics.gauge("skerry_http_connections", "HTTP connections held", ["listener"]),
+    metrics.counter(
+        "skerry_http_connections_refused_total", "HTTP connections turned away", ["listener", "reason"]
+    ),
+)
+# A client whose machine is gone says nothing, and a stream that has nothing to say would never find out.
+# What is accepted has these from the listener.
+_PROBES = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+# Of the time to stop, what is kept for ending by force whoever did not end by itself.
+_FORCE_SHARE = 0.2
+
+
+class HttpServer:
+    """`await start(...)`, `listen_unix(...)` if there is to be a socket, `failed()` beside the rest of the
+    process, then `await stop(...)`."""
+
+    def __init__(
+        self, app: ASGIApp, settings: HttpSettings, *, trusted_uids: frozenset[int] | None = None
+    ) -> None:
+        """`trusted_uids` are the local users who always find a place; root and our own if not told."""
+        self._settings = settings
+        self._trusted_uids = peers.trusted_uids(os.geteuid()) if trusted_uids is None else trusted_uids
+        self._config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever forwards is not to be believed about who is behind it
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # handed to call_later as it is
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._listeners: list[Listener[HttpConnection]] = []
+        self._paths: list[Path] = []
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._address = ("", 0)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        return self._address
+
+    async def start(
+        self,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+        *,
+        listener: str = "http",
+        networks: Sequence[Network] | None = None,
+    ) -> None:
+        """Serve on `sock`, which this owns from now on; with `networks`, those who call from them alone."""
+        for level, option, value in _PROBES:
+            sock.setsockopt(level, option, value)
+        name = sock.getsockname()
+        self._address = (name[0], name[1])
+        sock.listen(_BACKLOG)
+        self._listen(listener, sock, tls, networks)
+        self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="http.tick")
+        log.info("http.listening", listener=listener, host=name[0], port=name[1], tls=tls is not None)
+
+    def listen_unix(self, path: Path, permissions: unix_sockets.SocketPermissions) -> None:
+        """Serve the same on a new unix socket at `path`. No TLS: the kernel tells who is at the other end."""
+        self._listen("http-unix", unix_sockets.bind(path, permissions, option="http.socket"), None)
+        self._paths.append(path)
+        log.info("http.listening", socket=str(path))
+
+    def _listen(
+        self,
+        name: str,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+        networks: Sequence[Network] | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        app_state = {"stopping": self._stopping}
+
+        def connect(place: ConnectionSlot | None = None) -> HttpConnection:
+            return HttpConnection(
+                self._config,
+                self._state,
+                app_state,
+                settings=self._settings,
+                loop=loop,
+                place=place,
+                when_lost=self._note_lost,
+            )
+
+        listener = Listener(
+            name,
+            sock,
+            connect,
+            tls=tls,
+            plaintext=tls is None,
+            places=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
+            handshake_timeout_s=self._settings.header_timeout_s,
+            trusted_uids=self._trusted_uids,
+            peeks=False,
+            refusal=connect,
+            measures=_MEASURES,
+            networks=networks,
+        )
+        self._listeners.append(listener)
+
+    async def failed(self) -> None:
+        """Wait until the server has died by itself, and raise; returns once it was stopped."""
+        assert self._ticker is not None, "the server is not started"
+        await asyncio.wait({self._ticker})
+        if not self._stopping.is_set():
+            raise RuntimeError("the HTTP server ended by itself")
+
+    async def stop(self, within_s: float) -> None:
+        """Take no more, end streams, let requests finish; by the end of the time nothing is left."""
+        if not self._listeners or self._ticker is None:
+            return
+        listeners, self._listeners = self._listeners, []
+        self._stopping.set()
+        for listener in listeners:
+            listener.close()
+        for path in self._paths:
+            unix_sockets.remove_stale(path)
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        self._ticker.cancel()
+        await asyncio.gather(self._ticker, return_exceptions=True)
+        if not await self._emptied(within_s * (1 - _FORCE_SHARE)):
+            log.warning("http.forced", connections=len(self._state.connections), tasks=len(self._state.tasks))
+            for task in list(self._state.tasks):
+                task.cancel()
+            # The cancelled say so to their clients if they can; only then their connections go.
+            await asyncio.wait([*self._state.tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=0.1)
+            for connection in list(self._state.connections):
+                if isinstance(connection, HttpConnection):
+                    connection.drop()
+            await self._emptied(within_s * _FORCE_SHARE)
+        for listener in listeners:
+            await listener.drained()
+        log.info("http.stopped")
+
+    async def _emptied(self, within_s: float) -> bool:
+        """True as soon as no connection and no task is left, False if that takes too long."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self._state.connections:
+                    self._empty.clear()
+                    await self._empty.wait()
+                if self._state.tasks:
+                    await asyncio.wait(list(self._state.tasks))
+        except TimeoutError:
+            return False
+        return True
+
+    def _note_lost(self) -> None:
+        if not self._state.connections:
+            self._empty.set()
+
+    async def _tick(self) -> None:
+        """Keep the Date header true for as long as anybody can connect."""
+        while any(listener.is_accepting for listener in self._listeners):
+            self._state.default_headers = _date()
+            await asyncio.sleep(1.0)
+
+
+def _date() -> list[tuple[bytes, bytes]]:
+    return [(b"date", formatdate(usegmt=True).encode())]

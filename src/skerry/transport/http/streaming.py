@@ -1,0 +1,110 @@
+"""Answers that come bit by bit, or late: a writer, and a wait, that end when anybody wants them to.
+
+The source is an async iterator of parts; the writer stops at the client's leaving, at the server's stop, and
+at a reader that does not read. It takes the next part only when the one before is with the kernel, so a slow
+reader holds up its own source and no memory. What is streamed is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors
+from skerry.transport.http.asgi import Receive, Scope, Send
+from skerry.transport.http.connection import HttpConnection
+from skerry.transport.http.responses import ClientDisconnected
+
+T = TypeVar("T")
+
+# A reader that takes nothing for this long is let go.
+STALL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFormat:
+    """How a stream is written besides its parts."""
+
+    media: str
+    heartbeat: bytes = b""  # keeps a silent stream open, where the medium has something that means nothing
+    goodbye: bytes = b""  # ends it when the server stops; without one it is broken off, as it is not whole
+
+
+async def write(
+    parts: AsyncGenerator[bytes, None],
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    manner: StreamFormat,
+    heartbeat_s: float | None = None,
+    stall_s: float = STALL_S,
+) -> None:
+    """Send `parts` until they end, and close them in any case. Raises `ClientDisconnected` if nobody
+    reads."""
+    stopping: asyncio.Event | None = scope["state"].get("stopping")
+    leaving = asyncio.ensure_future(_until_gone(receive))
+    stop = asyncio.ensure_future((stopping or asyncio.Event()).wait())
+    upcoming: asyncio.Future[bytes] = asyncio.ensure_future(anext(parts))
+    try:
+        await send({"type": "http.response.start", "status": 200, "headers": _headers(manner)})
+        is_last = scope["method"] == "HEAD"
+        if is_last:
+            await send({"type": "http.response.body", "body": b""})
+        while not is_last:
+            news: set[asyncio.Future[Any]] = {upcoming, leaving, stop}
+            await asyncio.wait(news, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                raise ClientDisconnected
+            part = manner.heartbeat
+            if stop.done():
+                if not manner.goodbye:
+                    raise errors.Unavailable("the server is stopping; try again")
+                part, is_last = manner.goodbye, True
+            elif upcoming.done():
+                try:
+                    part = upcoming.result()
+                    upcoming = asyncio.ensure_future(anext(parts))
+                except StopAsyncIteration:
+                    part, is_last = b"", True
+            try:
+                async with asyncio.timeout(stall_s):
+                    await send({"type": "http.response.body", "body": part, "more_body": not is_last})
+            except TimeoutError:
+                raise ClientDisconnected from None
+    finally:
+        await cancel_and_wait((upcoming, leaving, stop))
+        await parts.aclose()
+
+
+async def run_until_disconnect(
+    work: Coroutine[Any, Any, T], connection: HttpConnection, receive: Receive
+) -> T:
+    """What comes of `work`, which may take long; it is given up if the client leaves:
+    `ClientDisconnected`."""
+    connection.leave_at_eof()
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
+    try:
+        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientDisconnected
+        return doing.result()
+    finally:
+        await cancel_and_wait((doing, leaving))
+
+
+def _headers(manner: StreamFormat) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", manner.media.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),  # proxies that would hold parts back
+        (b"x-content-type-options", b"nosniff"),  # it may be output of anybody's program
+    ]
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

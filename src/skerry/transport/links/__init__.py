@@ -1,0 +1,1 @@
+"""Links of this cloud's own processes: nodes with servers, members with members."""

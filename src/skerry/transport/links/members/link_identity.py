@@ -1,0 +1,70 @@
+"""Who is at the other end of a link: what its certificate says, which TLS has verified.
+
+Links are between nodes and servers of one cloud. A node is the one that its certificate names, whatever it
+says itself. A server's certificate names no node, but its holder has the cloud's CA and could be any: so it
+is believed. Certificates of people open nothing here, nor do those that were revoked, and whoever is no
+member of the continuum any more is refused too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from skerry.model import errors
+from skerry.model.callers import SERVER, Role
+from skerry.model.ids import NodeId
+
+
+class LinkAccess(Protocol):
+    """Who may have a link, as far as this process can know. Both ends of every link ask, when it is made and
+    whenever the answer may be another."""
+
+    def is_revoked(self, serial: str) -> bool: ...
+
+    def is_member(self, node: NodeId) -> bool: ...
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever somebody who was let in may not be any more."""
+        ...
+
+
+class LinkIdentity(msgspec.Struct, frozen=True):
+    """A node or a server of this cloud."""
+
+    role: str
+    name: str
+    serial: str  # as `skerry.model.callers.Certificate` has it
+
+    def may_be(self, node: NodeId) -> bool:
+        """Whether it may speak as `node`."""
+        return self.role == SERVER or self.name == node
+
+
+def identity_from_certificate(transport: asyncio.BaseTransport) -> LinkIdentity:
+    """Who showed its certificate; `Unauthenticated` says why it is nobody to us."""
+    tls = transport.get_extra_info("ssl_object")
+    shown: dict[str, Any] = (tls.getpeercert() if tls is not None else None) or {}
+    subject = {key: value for part in shown.get("subject", ()) for key, value in part}
+    found = LinkIdentity(
+        role=subject.get("organizationName", ""),
+        name=subject.get("commonName", ""),
+        serial=str(shown.get("serialNumber", "")).lower().rjust(32, "0"),
+    )
+    if found.role not in (Role.NODE, SERVER):
+        raise errors.Unauthenticated(
+            f"a certificate of the role {found.role[:40]!r} opens no link; nodes and servers have theirs"
+        )
+    return found
+
+
+def check_access(identity: LinkIdentity, node: NodeId | None, access: LinkAccess) -> None:
+    """Refuse who was revoked, and a node that speaks as a `node` that is no member; None: it has not said yet
+    as which. Servers are part of the cloud by their certificate, and may call before they were heard of."""
+    if access.is_revoked(identity.serial):
+        raise errors.Unauthenticated("the certificate was revoked; a node joins again with a new token")
+    if node is not None and identity.role != SERVER and not access.is_member(node):
+        raise errors.Forbidden(f"node {node} is no member of this cloud any more, or not known as one yet")

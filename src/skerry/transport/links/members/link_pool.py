@@ -1,0 +1,256 @@
+"""The links of one process to its neighbours: dialled when they are needed, kept, and dialled again.
+
+Keeps `skerry.functions.continuum.member_api.MemberClient` and `ReplicationClient`. One link for each member:
+whoever needs it while it is being dialled waits for the same attempt. After a failure calls fail at once
+until the back-off is over; pings, and who looks for code, try always, so that a member that is back is found
+by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from skerry.functions.asynchronous.results import AsyncCallResult
+from skerry.functions.continuum.member_api import (
+    BeforeStart,
+    CallNotStarted,
+    CallOutcomeUnknown,
+    CodeList,
+    ContinuumMember,
+    ForwardedCall,
+    MemberLoad,
+    ResultCopy,
+)
+from skerry.kit import metrics, tasks, tls
+from skerry.kit.backoff import Backoff
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.callers import NODE_TLS_NAME
+from skerry.model.calls import CallReport
+from skerry.model.ids import Digest, NodeId
+from skerry.model.settings import FunctionSettings
+from skerry.transport.links.members import framing
+from skerry.transport.links.members.client_link import ClientLink, ClientLinkDeps
+from skerry.transport.links.members.link_identity import LinkAccess
+
+log = structlog.get_logger(__name__)
+
+_BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
+_SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
+
+_CALLS = metrics.counter("skerry_far_calls_total", "Calls handed to neighbours", ["outcome"])
+_DONE, _NOT_STARTED, _MAY_HAVE_RUN = map(_CALLS.labels, ("done", "not_started", "may_have_run"))
+
+
+class _Way:
+    """How a member is reached."""
+
+    __slots__ = ("dialling", "failures", "link", "member", "reason", "retry_at")
+
+    def __init__(self, member: ContinuumMember) -> None:
+        self.member = member
+        self.link: ClientLink | None = None
+        self.dialling: asyncio.Task[None] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.reason = ""
+
+
+class LinkPool:
+    """`context` shows this member's certificate and trusts the cloud's CA. `close` it last.
+
+    Links end as soon as `access` says that their members were revoked.
+    """
+
+    def __init__(
+        self,
+        here: NodeId,
+        context: ssl.SSLContext,
+        clock: Clock,
+        settings: FunctionSettings,
+        *,
+        timeout_s: float,
+        access: LinkAccess,
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
+        self._context = context
+        self._clock = clock
+        self._backoff = backoff
+        self._timeout_s = timeout_s
+        self._manners = ClientLinkDeps(
+            here, clock, access, timeout_s, framing.max_frame_bytes(settings), settings.max_code_bytes
+        )
+        self._ways: dict[NodeId, _Way] = {}
+        self._links: set[ClientLink] = set()  # also those that are being dialled, and those that end
+        self._is_closed = False
+        access.listen(self._check_access)
+
+    async def invoke(
+        self,
+        member: ContinuumMember,
+        call: ForwardedCall,
+        *,
+        at_once: bool,
+        begins: BeforeStart | None = None,
+    ) -> CallReport:
+        try:
+            try:
+                link = self._open_link(member) or await self._reach(member)
+            except errors.Unavailable as error:
+                raise CallNotStarted(error.message) from None
+            report = await link.invoke(call, at_once=at_once, begins=begins)
+        except CallNotStarted:
+            _NOT_STARTED.inc()
+            raise
+        except CallOutcomeUnknown:
+            _MAY_HAVE_RUN.inc()
+            raise
+        _DONE.inc()
+        return report
+
+    async def ping(self, member: ContinuumMember, mine: MemberLoad) -> tuple[MemberLoad, float]:
+        link = self._open_link(member) or await self._reach(member, despite_backoff=True)
+        return await link.ping(mine)
+
+    async def fetch(self, member: ContinuumMember, digest: Digest) -> bytes:
+        link = self._open_link(member) or await self._reach(member)
+        return await link.fetch(digest)
+
+    async def poll(self, member: ContinuumMember, id: str) -> AsyncCallResult | None:
+        link = self._open_link(member) or await self._reach(member)
+        return await link.poll(id)
+
+    async def store_code(self, member: ContinuumMember, digest: Digest, source: NodeId) -> None:
+        link = self._open_link(member) or await self._reach(member, despite_backoff=True)
+        await link.store_code(digest, source)
+
+    async def list_code(self, member: ContinuumMember, known: str) -> CodeList:
+        link = self._open_link(member) or await self._reach(member, despite_backoff=True)
+        return await link.list_code(known)
+
+    async def store_result(self, member: ContinuumMember, copy: ResultCopy) -> None:
+        link = self._open_link(member) or await self._reach(member)
+        await link.store_result(copy)
+
+    def keep(self, members: Iterable[ContinuumMember]) -> None:
+        """These are all the members now. Links to others end, as soon as what was asked there is answered."""
+        addresses = {member.node: member.address for member in members}
+        for way in list(self._ways.values()):
+            if addresses.get(way.member.node) != way.member.address:
+                self._forget(way)
+
+    def unreachable(self) -> dict[NodeId, str]:
+        """Why members cannot be reached that were dialled in vain."""
+        return {node: way.reason for node, way in self._ways.items() if way.failures}
+
+    async def close(self) -> None:
+        """End all links at once, with whatever is under way."""
+        self._is_closed = True
+        await tasks.cancel_and_wait([way.dialling for way in self._ways.values() if way.dialling is not None])
+        links = list(self._links)
+        for link in links:
+            link.abort()
+        for link in links:
+            await link.closed
+
+    def _check_access(self) -> None:
+        for link in list(self._links):
+            link.check_access()
+
+    def _open_link(self, member: ContinuumMember) -> ClientLink | None:
+        way = self._ways.get(member.node)
+        if way is None or way.link is None or not way.link.takes_more:
+            return None
+        return way.link if way.member.address == member.address else None
+
+    async def _reach(self, member: ContinuumMember, *, despite_backoff: bool = False) -> ClientLink:
+        """A link to `member`; `Unavailable` says why there is none."""
+        if self._is_closed:
+            raise errors.Unavailable("this node is stopping")
+        way = self._ways.get(member.node)
+        if way is not None and way.member.address != member.address:
+            self._forget(way)
+            way = None
+        if way is None:
+            way = self._ways[member.node] = _Way(member)
+        if way.dialling is None:
+            if self._clock.monotonic() < way.retry_at and not despite_backoff:
+                raise errors.Unavailable(way.reason)
+            way.dialling = asyncio.create_task(self._dial(way))
+        await asyncio.wait([way.dialling])
+        if way.link is None or not way.link.takes_more:
+            raise errors.Unavailable(way.reason or f"the link to {member.name} has ended")
+        return way.link
+
+    def _forget(self, way: _Way) -> None:
+        del self._ways[way.member.node]
+        if way.dialling is not None:
+            way.dialling.cancel()
+        if way.link is not None:
+            way.link.retire()
+
+    async def _dial(self, way: _Way) -> None:
+        """Have a link in `way`, or the reason why there is none."""
+        link = ClientLink(way.member, self._manners, self._links.discard)
+        self._links.add(link)
+        reason = "the node is stopping, or the member has left"  # if this is cancelled
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._connect(link)
+                await link.welcomed
+        except TimeoutError:
+            reason = f"nothing came back within {self._timeout_s:g} s"
+        except errors.SkerryError as error:
+            reason = error.message
+        except ssl.SSLError as error:
+            reason = tls.explain(error)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            way.link, way.failures, way.reason, reason = link, 0, "", ""
+            log.info("neighbour.linked", node=way.member.node, address=way.member.address)
+        finally:
+            way.dialling = None
+            if reason:
+                self._failed(way, link, reason)
+
+    async def _connect(self, link: ClientLink) -> None:
+        host, port = _split(link.member.address)
+        # Members are told apart by their node ids; the name in all of their certificates is the same.
+        await asyncio.get_running_loop().create_connection(
+            lambda: link,
+            host,
+            port,
+            ssl=self._context,
+            server_hostname=NODE_TLS_NAME,
+            ssl_handshake_timeout=self._timeout_s,
+            ssl_shutdown_timeout=_SHUTDOWN_S,
+        )
+
+    def _failed(self, way: _Way, link: ClientLink, reason: str) -> None:
+        link.abort()
+        if not link.welcomed.cancel() and not link.welcomed.cancelled():
+            link.welcomed.exception()  # it is told here, and nobody waits for it any more
+        if not link.is_connected:
+            self._links.discard(link)  # the loop has nothing to tell of it any more
+        way.link = None
+        way.reason = f"{link.peer} cannot be reached: {reason}"
+        way.retry_at = self._clock.monotonic() + self._backoff.delay(way.failures)
+        way.failures += 1
+        if way.failures == 1:  # not each time while it is away
+            log.warning(
+                "neighbour.unreachable", node=way.member.node, address=way.member.address, reason=reason
+            )
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise errors.Invalid(f"{address!r} is no HOST:PORT to be dialled", field="address")
+    return host, int(port)

@@ -1,0 +1,88 @@
+"""A borrowed node's session over a contract's tunnel: the conversation of any node, filtered.
+
+`skerry.market.buyer.borrowed_node_session` opens the tunnel and says what the node is here. What the node
+says of itself is replaced by that; it is not told where our servers are, and tunnels are not its to dial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer.borrowed_node_session import (
+    BorrowedNodeHooks,
+    BorrowedNodeIdentity,
+    ContractTunnelStream,
+)
+from skerry.transport.links.nodes import tunnel_codec, tunnel_connection
+from skerry.transport.links.nodes.session_handler import handle_session
+from skerry.transport.proto import nodes_pb2 as pb
+
+
+class BorrowedNodeConversations:
+    """Has the sessions of borrowed nodes, for the market."""
+
+    def __init__(self, sessions: NodeSessions, clock: Clock) -> None:
+        self._sessions = sessions
+        self._clock = clock
+
+    async def __call__(
+        self, frames: ContractTunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
+    ) -> None:
+        line = _FilteredNodeStream(
+            tunnel_connection.TunnelMessageStream(frames, pb.FromNode), identity, hooks
+        )
+        try:
+            hello = tunnel_connection.decode_first_hello(await line.recv_message())
+            async with self._sessions.connect(identity.node, hello) as session:
+                hooks.set_heard(True)
+                await handle_session(line, self._sessions, session, self._clock, check=_always)
+        finally:
+            hooks.set_heard(False)
+            await cancel_and_wait(line.joined)
+
+
+class _FilteredNodeStream:
+    """The conversation with a borrowed node, without what is not for it to say or to hear."""
+
+    def __init__(
+        self,
+        link: tunnel_connection.TunnelMessageStream[pb.ToNode, pb.FromNode],
+        identity: BorrowedNodeIdentity,
+        hooks: BorrowedNodeHooks,
+    ) -> None:
+        self._link = link
+        self._identity = identity
+        self._hooks = hooks
+        self.joined: set[asyncio.Future[None]] = set()
+
+    async def recv_message(self) -> pb.FromNode | None:
+        message = await self._link.recv_message()
+        if message is not None:
+            self._hooks.hear_frame()
+            if message.HasField("hello"):
+                message.hello.CopyFrom(self._presented(message.hello))
+        return message
+
+    async def send_message(self, message: pb.ToNode) -> None:
+        match message.WhichOneof("message"):
+            case "open_tunnel":
+                asked = tunnel_codec.decode_tunnel(message.open_tunnel)
+                joined = asyncio.ensure_future(self._hooks.join(asked))
+                self.joined.add(joined)
+                joined.add_done_callback(self.joined.discard)
+            case "servers":
+                pass
+            case _:
+                await self._link.send_message(message)
+
+    def _presented(self, hello: pb.Hello) -> pb.Hello:
+        own = self._identity
+        room = pb.Room(cpu_milli=own.room.cpu, memory_mb=own.room.memory, disk_gb=own.room.disk)
+        return pb.Hello(name=own.name, facts=hello.facts, room=room, labels=own.labels)
+
+
+def _always() -> None:
+    """A borrowed node is heard for as long as its door is kept open."""

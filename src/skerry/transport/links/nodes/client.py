@@ -1,0 +1,196 @@
+"""The node's half of `skerry.nodes.v1`: dials a server and speaks for `skerry.node.agent.agent`.
+
+Keeps the protocols of `skerry.node.agent.ports` over gRPC. It decides nothing and does not retry; errors
+leave it as `SkerryError`. A server that asks another for a tunnel does it from here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+from grpclib.client import Channel, ServiceMethod, Stream
+from grpclib.exceptions import StreamTerminatedError
+
+from skerry.model import errors
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.node_messages import (
+    ClaimBatch,
+    NodeHello,
+    ReportBatch,
+    ServerMessage,
+    SessionConfig,
+    TunnelRequest,
+)
+from skerry.model.streams import StreamRequest
+from skerry.transport.grpc.channels import dial, map_errors
+from skerry.transport.links.nodes import messages, tunnel_codec
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.proto.nodes_grpc import NodeServiceStub, ServerServiceStub
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+_REACH_S = 20.0  # longer than the other server waits for its node
+_AIM = "talk to the control plane"
+_HEARTBEAT = pb.FromNode(heartbeat=pb.Heartbeat())
+
+
+class GrpcControlDialer:
+    """Dials the server at `target` (HOST:PORT), with the node's certificate in `tls`."""
+
+    def __init__(self, target: str, tls: ssl.SSLContext) -> None:
+        self._target = target
+        self._tls = tls
+
+    @asynccontextmanager
+    async def dial(self) -> AsyncIterator[GrpcControlConnection]:
+        """A new connection; closed with its tunnels when the context is left."""
+        channel = dial(self._target, self._tls)
+        try:
+            async with _opened(NodeServiceStub(channel).Session) as stream:
+                yield GrpcControlConnection(channel, stream)
+        finally:
+            channel.close()
+
+
+@asynccontextmanager
+async def open_remote_tunnel(
+    target: str, tls: ssl.SSLContext, node: NodeId, instance: InstanceId, ask: StreamRequest
+) -> AsyncIterator[GrpcTunnel]:
+    """A tunnel to an instance on a node that is connected to the server at `target`, asked for by another."""
+    wanted = pb.Reach(node=node, tunnel=tunnel_codec.encode_tunnel(TunnelRequest("", instance, ask)))
+    channel = dial(target, tls)
+    try:
+        async with _opened(ServerServiceStub(channel).Reach) as stream:
+            with _told(stream, f"reach node {node} by way of the server that it is connected to"):
+                async with asyncio.timeout(_REACH_S):
+                    await stream.send_message(pb.Frame(reach=wanted))
+                    await stream.recv_initial_metadata()
+            yield GrpcTunnel(stream)
+    finally:
+        channel.close()
+
+
+class GrpcControlConnection:
+    """One session with a server."""
+
+    def __init__(self, channel: Channel, stream: Stream[pb.FromNode, pb.ToNode]) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._sending = asyncio.Lock()  # a message goes out whole
+
+    async def hello(self, hello: NodeHello) -> SessionConfig:
+        await self._send(pb.FromNode(hello=messages.encode_hello(hello)))
+        with _told(self._stream, _AIM):
+            first = await self._stream.recv_message()
+            if first is None:
+                await self._stream.recv_trailing_metadata()  # raises what the server has against us
+        if first is None or first.WhichOneof("message") != "welcome":
+            raise errors.Unavailable("the server did not say welcome; is it a Skerry of another version?")
+        return messages.decode_welcome(first.welcome)
+
+    async def changed(self, hello: NodeHello) -> None:
+        await self._send(pb.FromNode(hello=messages.encode_hello(hello)))
+
+    async def messages(self) -> AsyncIterator[ServerMessage]:
+        reader = messages.MessageReader()
+        while True:
+            with _told(self._stream, _AIM):
+                message = await self._stream.recv_message()
+                if message is None:
+                    await self._stream.recv_trailing_metadata()
+                    return
+            if (down := reader.read(message)) is not None:
+                yield down
+
+    async def report(self, batch: ReportBatch) -> None:
+        await self._send(pb.FromNode(reports=messages.encode_reports(batch)))
+
+    async def claim(self, claims: ClaimBatch) -> None:
+        await self._send(pb.FromNode(claims=messages.encode_claims(claims)))
+
+    async def heartbeat(self) -> None:
+        await self._send(_HEARTBEAT)
+
+    @asynccontextmanager
+    async def tunnel(self, id: str) -> AsyncIterator[GrpcTunnel]:
+        async with _opened(NodeServiceStub(self._channel).Tunnel) as stream:
+            with _told(stream, "open the tunnel"):
+                await stream.send_message(pb.Frame(open=id))
+                await stream.recv_initial_metadata()
+            yield GrpcTunnel(stream)
+
+    async def _send(self, message: pb.FromNode) -> None:
+        with _told(self._stream, _AIM):
+            async with self._sending:
+                await self._stream.send_message(message)
+
+
+class GrpcTunnel:
+    """The node's end of a tunnel."""
+
+    def __init__(self, stream: Stream[pb.Frame, pb.Frame]) -> None:
+        self._stream = stream
+        self._sending = asyncio.Lock()
+        self._is_ended = False
+
+    async def receive(self) -> bytes | None:
+        if self._is_ended:
+            return None
+        with _told(self._stream, "read from the tunnel"):
+            frame = await self._stream.recv_message()
+            if frame is None:
+                await self._stream.recv_trailing_metadata()
+                raise errors.Unavailable("the tunnel was closed at its other end")
+        match frame.WhichOneof("frame"):
+            case "data":
+                return frame.data
+            case "failure":
+                raise tunnel_codec.decode_failure(frame.failure)
+            case "end":
+                self._is_ended = True
+                return None
+            case _:
+                raise errors.Invalid("the server sent a frame of a kind that is not known here")
+
+    async def send(self, frame: bytes) -> None:
+        await self._send(tunnel_codec.encode_data(frame))
+
+    async def end(self) -> None:
+        await self._send(tunnel_codec.END)
+
+    async def fail(self, error: errors.SkerryError) -> None:
+        await self._send(tunnel_codec.encode_failure(error))
+
+    async def _send(self, frame: pb.Frame) -> None:
+        with _told(self._stream, "write to the tunnel"):
+            async with self._sending:
+                await self._stream.send_message(frame)
+
+
+@contextmanager
+def _told(stream: Stream[S, R], aim: str) -> Iterator[None]:
+    """What goes wrong inside leaves as the server's word on it, if it had one."""
+    with map_errors(aim):
+        try:
+            yield
+        except StreamTerminatedError:
+            stream._maybe_raise()  # a server that ends a call early says why before it cuts it off
+            raise
+
+
+@asynccontextmanager
+async def _opened(method: ServiceMethod[S, R]) -> AsyncIterator[Stream[S, R]]:
+    """A call that is given up when the context is left."""
+    stream = method.open()
+    await stream.__aenter__()
+    try:
+        yield stream
+    finally:
+        # grpclib waits for the server to end the call if it is told that all is well.
+        given_up = asyncio.CancelledError()
+        await stream.__aexit__(asyncio.CancelledError, given_up, None)

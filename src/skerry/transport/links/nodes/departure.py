@@ -1,0 +1,105 @@
+"""DepartureService: a node drains itself, and leaves its cloud for good.
+
+The server's half, and the node's, which `skerry.daemon.node_leave` uses. A node is known by the certificate
+of its connection and speaks for itself alone; what draining and unregistering mean is
+`skerry.control.nodes.registry`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+import structlog
+from grpclib.client import Channel
+from grpclib.server import Stream
+
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.callers import Caller
+from skerry.model.statuses import NodeStatus
+from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.channels import map_errors
+from skerry.transport.links.nodes.service import calling_node
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.proto.nodes_grpc import DepartureServiceBase, DepartureServiceStub
+
+log = structlog.get_logger(__name__)
+
+_LOOK_S: Final = 0.2
+_LEAVE_S: Final = 30.0
+
+
+class CertificateRevoker(Protocol):
+    """The part of `skerry.control.identity.authenticator.Authenticator` that is needed here."""
+
+    async def revoke_certificate(self, serial: str, *, actor: str) -> None: ...
+
+
+class DepartureService(DepartureServiceBase):
+    """Serves `skerry.nodes.v1.DepartureService`."""
+
+    def __init__(self, nodes: NodeRegistry, identity: CertificateRevoker, clock: Clock) -> None:
+        self._nodes = nodes
+        self._identity = identity
+        self._clock = clock
+        self._revoking: set[asyncio.Task[None]] = set()
+
+    async def Drain(self, stream: Stream[pb.DrainRequest, pb.DrainProgress]) -> None:  # noqa: N802 - gRPC's name
+        caller = caller_of(stream)
+        node = calling_node(caller)
+        request = await stream.recv_message()
+        within_s = request.within_s if request is not None else 0.0
+        by = self._clock.now() + within_s if within_s else None
+        await self._nodes.drain(node, actor=caller.name, by=by)
+        told = None
+        while (left := self._nodes.count(node)) or told is None:
+            if left != told:
+                await stream.send_message(pb.DrainProgress(instances=left))
+            told = left
+            if self._nodes.get(node).status is NodeStatus.DRAINED:
+                return
+            await asyncio.sleep(_LOOK_S)
+        if told:
+            await stream.send_message(pb.DrainProgress(instances=0))
+
+    async def Leave(self, stream: Stream[pb.LeaveRequest, pb.LeaveReply]) -> None:  # noqa: N802 - gRPC's name
+        caller = caller_of(stream)
+        node = calling_node(caller)
+        await stream.recv_message()
+        instances = self._nodes.count(node)
+        try:
+            await self._nodes.unregister(node, actor=caller.name, force=True)
+        except errors.NotFound:
+            log.info("node.left-unregistered", node=node)  # before, or it never connected
+        # Revoking ends this very connection, so the answer goes first; and who has it may hang up.
+        await stream.send_message(pb.LeaveReply(instances=instances))
+        await stream.send_trailing_metadata()
+        revoking = asyncio.create_task(self._revoke(caller))
+        self._revoking.add(revoking)
+        revoking.add_done_callback(self._revoking.discard)
+        await asyncio.shield(revoking)
+
+    async def _revoke(self, caller: Caller) -> None:
+        try:
+            await self._identity.revoke_certificate(caller.serial, actor=caller.name)
+        except errors.SkerryError as error:
+            log.warning("node.left-not-revoked", node=caller.node, error=error.message)
+
+
+async def drain(channel: Channel, within_s: float) -> AsyncIterator[int]:
+    """Drain the node whose certificate the channel shows; how many instances it has, until it has none."""
+    with map_errors("drain this node"):
+        async with DepartureServiceStub(channel).Drain.open() as stream:
+            await stream.send_message(pb.DrainRequest(within_s=within_s), end=True)
+            async for progress in stream:
+                yield progress.instances
+
+
+async def leave(channel: Channel) -> int:
+    """Unregister the node whose certificate the channel shows; how many instances are placed elsewhere."""
+    with map_errors("unregister this node"):
+        reply = await DepartureServiceStub(channel).Leave(pb.LeaveRequest(), timeout=_LEAVE_S)
+    return reply.instances

@@ -1,0 +1,122 @@
+"""Members and functions, between the words of `skerry.model` and the messages of `skerry.nodes.v1`.
+
+The part of `skerry.transport.links.nodes.messages` that only members of the continuum hear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from skerry.model import errors
+from skerry.model.containers import NetworkMode
+from skerry.model.functions import Function
+from skerry.model.ids import Digest, FunctionName, NodeId
+from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import FunctionUpdate, MemberList
+from skerry.model.resources import Megabytes, Millicores
+from skerry.transport.links.nodes.enum_values import decode_enum, decode_image_access
+from skerry.transport.links.nodes.message_parts import split_into_parts
+from skerry.transport.proto import nodes_pb2 as pb
+
+
+def encode_member(member: ContinuumMember) -> pb.Member:
+    return pb.Member(
+        node=member.node,
+        name=member.name,
+        area=member.area,
+        remote_area=member.remote_area,
+        address=member.address,
+        memory_mb=member.memory,
+        cpus=member.cpus,
+        server=member.is_server,
+    )
+
+
+def decode_member(message: pb.Member) -> ContinuumMember:
+    return ContinuumMember(
+        node=NodeId(message.node),
+        name=message.name,
+        area=message.area,
+        remote_area=message.remote_area,
+        address=message.address,
+        memory=message.memory_mb,
+        cpus=message.cpus,
+        is_server=message.server,
+    )
+
+
+def encode_members(members: MemberList) -> Iterator[pb.Members]:
+    for part, is_more in split_into_parts(members.members, encode_member):
+        yield pb.Members(more=is_more, members=part)
+
+
+def decode_members(parts: Sequence[pb.Members]) -> MemberList:
+    return MemberList(tuple(decode_member(member) for part in parts for member in part.members))
+
+
+def encode_functions(told: FunctionUpdate) -> Iterator[pb.Functions]:
+    gone = told.gone
+    for part, is_more in split_into_parts(told.functions, encode_function, beside=sum(map(len, gone))):
+        yield pb.Functions(whole=told.is_whole, more=is_more, functions=part, gone=gone)
+        gone = ()
+
+
+def decode_functions(parts: Sequence[pb.Functions]) -> FunctionUpdate:
+    last = parts[-1]
+    if any(part.whole != last.whole for part in parts):
+        raise errors.Invalid("the server sent parts of different sets of functions as one", field="whole")
+    return FunctionUpdate(
+        is_whole=last.whole,
+        functions=tuple(decode_function(function) for part in parts for function in part.functions),
+        gone=tuple(FunctionName(name) for part in parts for name in part.gone),
+    )
+
+
+def encode_function(function: Function) -> pb.Function:
+    return pb.Function(
+        name=function.name,
+        runtime=function.runtime,
+        memory_mb=function.memory,
+        cpu_milli=function.cpu or 0,
+        max_concurrency=function.max_concurrency,
+        handler=function.handler,
+        code=function.code or "",
+        image=function.image,
+        environment=function.environment,
+        network=function.network,
+        timeout_s=function.timeout_s or 0.0,
+        created_at=function.created_at,
+        updated_at=function.updated_at,
+        version=function.version,
+        idempotent=function.is_idempotent,
+        policy=function.policy,
+        image_access=function.image_access,
+        signature=function.signature,
+    )
+
+
+def decode_function(message: pb.Function) -> Function:
+    for field in ("created_at", "updated_at"):
+        if not math.isfinite(getattr(message, field)):
+            raise errors.Invalid(f"{field} must be a number of seconds", field=field)
+    return Function(
+        name=FunctionName(message.name),
+        runtime=message.runtime,
+        memory=Megabytes(message.memory_mb),
+        created_at=message.created_at,
+        cpu=Millicores(message.cpu_milli) if message.cpu_milli else None,
+        max_concurrency=message.max_concurrency,
+        handler=message.handler,
+        code=Digest(message.code) if message.code else None,
+        image=message.image,
+        environment=tuple(message.environment),
+        network=decode_enum(NetworkMode, message.network, "network"),
+        timeout_s=message.timeout_s or None,
+        updated_at=message.updated_at,
+        version=message.version,
+        is_idempotent=message.idempotent,
+        policy=message.policy,
+        image_access=decode_image_access(message.image_access),
+        signature=message.signature,
+    )

@@ -1,0 +1,424 @@
+"""Between the words of `skerry.model` and the messages of `skerry.nodes.v1`, in both directions.
+
+Total: whatever a message holds becomes a noun or an `Invalid` that names the place. What people only read is
+cut to size instead: a report must not be refused for its wording, because the node would send it again for
+ever. Tunnels are `skerry.transport.links.nodes.tunnel_codec`, members and functions
+`skerry.transport.links.nodes.member_messages`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from skerry.model import errors, ids, ports
+from skerry.model.callers import RevokedCertificate
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.images import ImageAccess, is_path
+from skerry.model.network import Egress
+from skerry.model.node_messages import (
+    MAX_CLAIMS,
+    MAX_OCCUPIED,
+    ClaimBatch,
+    FunctionUpdate,
+    InstanceClaim,
+    MemberList,
+    NodeHello,
+    OrderUpdate,
+    ReportAck,
+    ReportBatch,
+    RevocationUpdate,
+    ServerList,
+    ServerMessage,
+    SessionClose,
+    SessionConfig,
+    SessionHeartbeat,
+    TunnelRequest,
+)
+from skerry.model.nodes import NodeFacts
+from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.statuses import DesiredStatus, InstanceStatus
+from skerry.model.workloads import (
+    MAX_RESTART_BUDGET,
+    InstanceSpec,
+    RestartMode,
+    RestartPolicy,
+    UserNamespaceMode,
+    WorkloadKind,
+)
+from skerry.transport.links.nodes import member_messages, protocol, tunnel_codec
+from skerry.transport.links.nodes.enum_values import decode_enum, decode_image_access
+from skerry.transport.links.nodes.message_parts import PartAssembler, split_into_parts
+from skerry.transport.proto import nodes_pb2 as pb
+
+T = TypeVar("T")
+N = TypeVar("N")
+
+_MAX_REASON = 1000
+_MAX_ADDRESS = 64
+
+# By name, so that a status without a number is an error when this is loaded.
+_STATUS: dict[InstanceStatus, pb.Status] = {
+    status: getattr(pb, f"STATUS_{status.name}") for status in InstanceStatus
+}
+_STATUS_OF = {number: status for status, number in _STATUS.items()}
+_DESIRED: dict[DesiredStatus, pb.Desired] = {
+    desired: getattr(pb, f"DESIRED_{desired.name}") for desired in DesiredStatus
+}
+_DESIRED_OF = {number: desired for desired, number in _DESIRED.items()}
+
+
+HEARTBEAT = pb.ToNode(heartbeat=pb.Heartbeat())
+
+
+# What a node says
+
+
+def encode_hello(hello: NodeHello) -> pb.Hello:
+    facts = hello.facts
+    return pb.Hello(
+        name=hello.name,
+        facts=pb.Facts(
+            architecture=facts.architecture,
+            system=facts.system,
+            kernel=facts.kernel,
+            version=facts.version,
+            runtime=facts.runtime,
+            userns=facts.userns,
+            warnings=facts.warnings,
+            disk_pressure=facts.disk_pressure,
+        ),
+        room=_told_room(hello.room),
+        labels=hello.labels,
+        subnet=hello.subnet,
+        member=None if hello.member is None else member_messages.encode_member(hello.member),
+        takes_revocations=hello.takes_revocations,
+        occupied=hello.occupied,
+        former=hello.former,
+        makes_claims=hello.makes_claims,
+        protocol=protocol.CURRENT,
+    )
+
+
+def decode_hello(message: pb.Hello) -> NodeHello:
+    facts = message.facts
+    for name in ("architecture", "system", "kernel", "version", "runtime"):
+        ids.check_display_text(getattr(facts, name), f"facts.{name}")
+    protocol.check_node(message.protocol, facts.version)
+    return NodeHello(
+        name=ids.check_display_text(message.name, "name"),
+        facts=NodeFacts(
+            facts.architecture,
+            facts.system,
+            facts.kernel,
+            facts.version,
+            facts.runtime,
+            facts.userns,
+            tuple(facts.warnings),
+            facts.disk_pressure,
+        ),
+        room=_room_of(message.room),
+        labels=dict(message.labels),
+        subnet=ids.check_display_text(message.subnet, "subnet"),
+        member=member_messages.decode_member(message.member) if message.HasField("member") else None,
+        takes_revocations=message.takes_revocations,
+        occupied=_networks_of(message.occupied, "occupied"),
+        former=_networks_of(message.former, "former"),
+        makes_claims=message.makes_claims,
+    )
+
+
+def _networks_of(texts: Sequence[str], field: str) -> tuple[str, ...]:
+    if len(texts) > MAX_OCCUPIED:
+        raise errors.Invalid(f"a node names at most {MAX_OCCUPIED} networks", field=field)
+    return tuple(ids.check_display_text(network, field) for network in texts)
+
+
+def encode_reports(batch: ReportBatch) -> pb.Reports:
+    return pb.Reports(sequence=batch.sequence, reports=[_told_report(report) for report in batch.reports])
+
+
+def decode_reports(message: pb.Reports) -> ReportBatch:
+    return ReportBatch(message.sequence, tuple(_report_of(report) for report in message.reports))
+
+
+def encode_claims(claims: ClaimBatch) -> pb.Claims:
+    return pb.Claims(
+        claims=[
+            pb.Claim(receipt=claim.receipt, report=_told_report(claim.report)) for claim in claims.claims
+        ],
+        revoked=map(_told_revoked, claims.revoked),
+    )
+
+
+def decode_claims(message: pb.Claims) -> ClaimBatch:
+    if len(message.claims) > MAX_CLAIMS or len(message.revoked) > MAX_CLAIMS:
+        raise errors.TooLarge(f"more than {MAX_CLAIMS} claims in one message; send more messages")
+    return ClaimBatch(
+        tuple(InstanceClaim(claim.receipt, _report_of(claim.report)) for claim in message.claims),
+        tuple(map(_revoked_of, message.revoked)),
+    )
+
+
+def _told_report(report: InstanceReport) -> pb.Report:
+    return pb.Report(
+        instance=report.instance,
+        generation=report.generation,
+        status=_STATUS[report.status],
+        at=report.at,
+        reason=_readable(report.reason),
+        exit_code=report.exit_code,
+        restarts=report.restarts,
+        ip=report.ip,
+        usage=_told_room(report.usage),
+        retry_at=report.retry_at,
+    )
+
+
+def _report_of(message: pb.Report) -> InstanceReport:
+    if not math.isfinite(message.at) or not math.isfinite(message.retry_at):
+        raise errors.Invalid("the times of a report must be numbers of seconds", field="at")
+    if len(message.ip) > _MAX_ADDRESS:
+        raise errors.Invalid("ip must be an address", field="ip")
+    return InstanceReport(
+        instance=InstanceId(ids.check_id(message.instance, "instance")),
+        generation=message.generation,
+        status=_known(_STATUS_OF, message.status, "status"),
+        at=message.at,
+        reason=_readable(message.reason),
+        exit_code=message.exit_code if message.HasField("exit_code") else None,
+        restarts=message.restarts,
+        ip=ids.check_display_text(message.ip, "ip"),
+        usage=_room_of(message.usage),
+        retry_at=message.retry_at if message.HasField("retry_at") else None,
+    )
+
+
+# What a node is told
+
+
+def encode_welcome(welcome: SessionConfig) -> pb.ToNode:
+    return pb.ToNode(
+        welcome=pb.Welcome(
+            node=welcome.node,
+            subnet=welcome.subnet,
+            report_s=welcome.report_s,
+            restart_base_s=welcome.restart_base_s,
+            restart_cap_s=welcome.restart_cap_s,
+            restart_reset_s=welcome.restart_reset_s,
+            silence_s=welcome.silence_s,
+            takes_claims=welcome.takes_claims,
+            wants_claims=welcome.wants_claims,
+            protocol=protocol.CURRENT,
+        )
+    )
+
+
+def decode_welcome(message: pb.Welcome) -> SessionConfig:
+    protocol.check_server(message.protocol)
+    return SessionConfig(
+        node=NodeId(message.node),
+        subnet=message.subnet,
+        report_s=message.report_s,
+        restart_base_s=message.restart_base_s,
+        restart_cap_s=message.restart_cap_s,
+        restart_reset_s=message.restart_reset_s,
+        silence_s=message.silence_s,
+        takes_claims=message.takes_claims,
+        wants_claims=message.wants_claims,
+    )
+
+
+def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
+    """`message` in as many parts as it takes."""
+    match message:
+        case OrderUpdate():
+            for part in _told_orders(message):
+                yield pb.ToNode(orders=part)
+        case ReportAck():
+            yield pb.ToNode(acknowledged=pb.Acknowledged(sequence=message.sequence))
+        case TunnelRequest():
+            yield pb.ToNode(open_tunnel=tunnel_codec.encode_tunnel(message))
+        case ServerList():
+            yield pb.ToNode(servers=pb.Servers(addresses=message.addresses))
+        case MemberList():
+            for some in member_messages.encode_members(message):
+                yield pb.ToNode(members=some)
+        case FunctionUpdate():
+            for few in member_messages.encode_functions(message):
+                yield pb.ToNode(functions=few)
+        case RevocationUpdate():
+            for revoked, is_more in split_into_parts(message.revoked, _told_revoked):
+                yield pb.ToNode(revocations=pb.Revocations(more=is_more, revoked=revoked))
+        case SessionHeartbeat():
+            yield HEARTBEAT
+        case SessionClose():
+            yield pb.ToNode(goodbye=pb.Goodbye(reason=message.reason))
+
+
+class MessageReader:
+    """Puts the parts of sets together; everything else passes as it comes.
+
+    All parts of a set have at most `most_bytes`, and `most_orders` of orders, of ids that are gone and of
+    parts: a stranger's are looked at no closer if there are more.
+    """
+
+    def __init__(self, most_bytes: float = math.inf, most_orders: float = math.inf) -> None:
+        self._orders: PartAssembler[pb.Orders] = PartAssembler(most_bytes, most_orders)
+        self._members: PartAssembler[pb.Members] = PartAssembler(most_bytes, most_orders)
+        self._functions: PartAssembler[pb.Functions] = PartAssembler(most_bytes, most_orders)
+        self._revocations: PartAssembler[pb.Revocations] = PartAssembler(most_bytes, most_orders)
+
+    def read(self, message: pb.ToNode) -> ServerMessage | None:
+        """What `message` says; None if more of it is to come."""
+        match message.WhichOneof("message"):
+            case "orders":
+                ordered = message.orders
+                parts = self._orders.add(ordered, len(ordered.orders) + len(ordered.gone))
+                return None if parts is None else _orders_of(parts)
+            case "members":
+                some = self._members.add(message.members, len(message.members.members))
+                return None if some is None else member_messages.decode_members(some)
+            case "functions":
+                told = message.functions
+                few = self._functions.add(told, len(told.functions) + len(told.gone))
+                return None if few is None else member_messages.decode_functions(few)
+            case "revocations":
+                revoked = self._revocations.add(message.revocations, len(message.revocations.revoked))
+                return None if revoked is None else _revocations_of(revoked)
+            case "acknowledged":
+                return ReportAck(message.acknowledged.sequence)
+            case "open_tunnel":
+                return tunnel_codec.decode_tunnel(message.open_tunnel)
+            case "servers":
+                return ServerList(
+                    tuple(ids.check_display_text(text, "addresses") for text in message.servers.addresses)
+                )
+            case "heartbeat":
+                return SessionHeartbeat()
+            case "goodbye":
+                return SessionClose(message.goodbye.reason)
+            case _:
+                raise errors.Invalid("the server sent a message of a kind that is not known here")
+
+
+def _told_orders(orders: OrderUpdate) -> Iterator[pb.Orders]:
+    gone = orders.gone
+    for part, is_more in split_into_parts(orders.orders, _told_order, beside=sum(map(len, gone))):
+        yield pb.Orders(sequence=orders.sequence, whole=orders.is_whole, more=is_more, orders=part, gone=gone)
+        gone = ()
+
+
+def _orders_of(parts: Sequence[pb.Orders]) -> OrderUpdate:
+    last = parts[-1]
+    if any(part.sequence != last.sequence or part.whole != last.whole for part in parts):
+        raise errors.Invalid("the server sent parts of different orders as one", field="sequence")
+    return OrderUpdate(
+        sequence=last.sequence,
+        is_whole=last.whole,
+        orders=tuple(_order_of(order) for part in parts for order in part.orders),
+        gone=tuple(InstanceId(instance) for part in parts for instance in part.gone),
+    )
+
+
+def _told_revoked(revoked: RevokedCertificate) -> pb.RevokedCertificate:
+    return pb.RevokedCertificate(serial=revoked.serial, not_after=revoked.not_after, proof=revoked.proof)
+
+
+def _revoked_of(message: pb.RevokedCertificate) -> RevokedCertificate:
+    return RevokedCertificate(
+        ids.check_display_text(message.serial, "serial"), message.not_after, message.proof
+    )
+
+
+def _revocations_of(parts: Sequence[pb.Revocations]) -> RevocationUpdate:
+    return RevocationUpdate(
+        revoked=tuple(_revoked_of(one) for part in parts for one in part.revoked),
+    )
+
+
+def _told_order(order: InstanceOrder) -> pb.Order:
+    spec = order.spec
+    return pb.Order(
+        instance=order.instance,
+        generation=order.generation,
+        desired=_DESIRED[order.desired],
+        egress=order.egress,
+        receipt=order.receipt,
+        spec=pb.Spec(
+            name=spec.name,
+            uri=spec.uri,
+            kind=spec.kind,
+            environment=spec.environment,
+            room=_told_room(spec.room),
+            ports=[str(mapping) for mapping in spec.ports],
+            restart=spec.restart.when,
+            # Nodes of before `restart_unlimited` restart as often as they can be told to.
+            restart_budget=MAX_RESTART_BUDGET if spec.restart.budget is None else spec.restart.budget,
+            restart_unlimited=spec.restart.budget is None,
+            arguments=spec.arguments,
+            architecture=spec.architecture,
+            constraints=spec.constraints,
+            userns=spec.userns,
+            image_access=spec.image_access,
+        ),
+    )
+
+
+def _order_of(message: pb.Order) -> InstanceOrder:
+    spec = message.spec
+    return InstanceOrder(
+        instance=InstanceId(ids.check_id(message.instance, "instance")),
+        generation=message.generation,
+        desired=_known(_DESIRED_OF, message.desired, "desired"),
+        egress=decode_enum(Egress, message.egress or Egress.ALL, "egress"),
+        receipt=message.receipt,
+        spec=InstanceSpec(
+            name=spec.name,
+            uri=spec.uri,
+            kind=decode_enum(WorkloadKind, spec.kind, "kind"),
+            environment=tuple(spec.environment),
+            room=_room_of(spec.room),
+            ports=tuple(ports.parse(text) for text in spec.ports),
+            restart=RestartPolicy(
+                decode_enum(RestartMode, spec.restart, "restart"),
+                None if spec.restart_unlimited else spec.restart_budget,
+            ),
+            arguments=tuple(spec.arguments),
+            architecture=spec.architecture,
+            constraints=tuple(spec.constraints),
+            userns=decode_enum(UserNamespaceMode, spec.userns or UserNamespaceMode.PRIVATE, "userns"),
+            granted_access=_granted(spec),
+        ),
+    )
+
+
+def _granted(spec: pb.Spec) -> ImageAccess | None:
+    """As `InstanceSpec` has it: a path for which the server does not answer is granted nothing."""
+    access = decode_image_access(spec.image_access)
+    return access if access is ImageAccess.ALL or is_path(spec.uri) else None
+
+
+# Parts of both
+
+
+def _told_room(room: Resources) -> pb.Room:
+    return pb.Room(cpu_milli=room.cpu, memory_mb=room.memory, disk_gb=room.disk)
+
+
+def _room_of(message: pb.Room) -> Resources:
+    return Resources(Millicores(message.cpu_milli), Megabytes(message.memory_mb), Gigabytes(message.disk_gb))
+
+
+def _known(table: Mapping[N, T], number: N, field: str) -> T:
+    try:
+        return table[number]
+    except KeyError:
+        raise errors.Invalid(f"{number} is no {field} that is known here", field=field) from None
+
+
+def _readable(text: str) -> str:
+    """`text` as one line of a bearable length."""
+    return "".join(char if char.isprintable() else " " for char in text[:_MAX_REASON])

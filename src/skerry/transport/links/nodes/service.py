@@ -1,0 +1,150 @@
+"""The server's half of `skerry.nodes.v1`: calls of nodes become sessions and ends of tunnels.
+
+A node is known by the certificate of its connection, and by nothing that it says: nobody can speak for
+another. What a session means is `skerry.control.sessions.node_session`, and how it goes on
+`skerry.transport.links.nodes.session_handler`; here the first message must come soon, and a node whose
+certificate is revoked is let go at its next word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import structlog
+from grpclib.server import Stream
+
+from skerry.control.sessions import node_session
+from skerry.control.sessions.tunnels import TunnelEndpoint
+from skerry.kit.clock import Clock
+from skerry.kit.tasks import cancel_and_wait
+from skerry.model import errors, ids
+from skerry.model.callers import AuthMethod, Caller
+from skerry.model.ids import InstanceId, NodeId
+from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.links.nodes import messages, tunnel_codec
+from skerry.transport.links.nodes.session_handler import CLOSE_GRACE_S, handle_session
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.proto.nodes_grpc import NodeServiceBase, ServerServiceBase
+
+log = structlog.get_logger(__name__)
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+_FIRST_WORD_S: Final = 10.0
+
+
+class NodeSessionService(NodeServiceBase):
+    """Serves `skerry.nodes.v1.NodeService`. `is_revoked` says whether the certificate of a serial is."""
+
+    def __init__(
+        self, nodes: node_session.NodeSessions, clock: Clock, *, is_revoked: Callable[[str], bool]
+    ) -> None:
+        self._sessions = nodes
+        self._clock = clock
+        self._is_revoked = is_revoked
+
+    async def Session(self, stream: Stream[pb.FromNode, pb.ToNode]) -> None:  # noqa: N802 - gRPC's name
+        caller = caller_of(stream)
+        node = calling_node(caller)
+        first = await _first_of(stream)
+        if first.WhichOneof("message") != "hello":
+            raise errors.Invalid("the first message of a session must be a hello", field="hello")
+        async with self._sessions.connect(node, messages.decode_hello(first.hello)) as session:
+            await handle_session(
+                stream, self._sessions, session, self._clock, check=lambda: self._check(caller)
+            )
+
+    async def Tunnel(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
+        node = calling_node(caller_of(stream))
+        first = await _first_of(stream)
+        if first.WhichOneof("frame") != "open":
+            raise errors.Invalid("the first frame of a tunnel must hold its id", field="open")
+        async with self._sessions.tunnels.dialled(node, first.open) as end:
+            await stream.send_initial_metadata()  # so that the node knows it was let in
+            await _pass_on(stream, end)
+
+    def _check(self, caller: Caller) -> None:
+        if self._is_revoked(caller.serial):
+            raise errors.Unauthenticated(
+                "the certificate of this session no longer counts; connect again with a new one"
+            )
+
+
+class ServerTunnelService(ServerServiceBase):
+    """Serves `skerry.nodes.v1.ServerService`: what another server asks for, of the nodes that are here."""
+
+    def __init__(self, nodes: node_session.NodeSessions) -> None:
+        self._sessions = nodes
+
+    async def Reach(self, stream: Stream[pb.Frame, pb.Frame]) -> None:  # noqa: N802 - gRPC's name
+        first = await _first_of(stream)
+        if first.WhichOneof("frame") != "reach":
+            raise errors.Invalid("the first frame must say what is to be reached", field="reach")
+        node = NodeId(ids.check_id(first.reach.node, "node"))
+        asked = tunnel_codec.decode_tunnel(first.reach.tunnel)
+        instance = InstanceId(ids.check_id(asked.instance, "instance"))
+        # Of the nodes that are connected here only, so no tunnel ever goes from server to server to server.
+        async with self._sessions.open_tunnel(node, instance, asked.ask) as end:
+            await stream.send_initial_metadata()
+            await _pass_on(stream, end)
+
+
+async def _pass_on(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
+    """What comes from either side goes to the other, until both have no more or one is gone."""
+    ways = [asyncio.ensure_future(_from_far(stream, end)), asyncio.ensure_future(_to_far(stream, end))]
+    try:
+        await asyncio.gather(*ways)
+        await asyncio.wait_for(stream.recv_message(), CLOSE_GRACE_S)  # until it hangs up
+    except TimeoutError:
+        pass
+    finally:
+        await cancel_and_wait(ways)
+
+
+async def _from_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
+    """Pass on what comes from who has called, until it has no more."""
+    while (frame := await stream.recv_message()) is not None:
+        match frame.WhichOneof("frame"):
+            case "data":
+                await end.send(frame.data)
+            case "end":
+                break
+            case "failure":
+                await end.fail(tunnel_codec.decode_failure(frame.failure))
+                return
+            case _:
+                raise errors.Invalid("a frame must hold data, an end or a failure")
+    await end.end()
+
+
+async def _to_far(stream: Stream[pb.Frame, pb.Frame], end: TunnelEndpoint) -> None:
+    """Pass on what is for who has called, until there is no more; after a failure it is for it to hang up."""
+    try:
+        while (frame := await end.receive()) is not None:
+            await stream.send_message(tunnel_codec.encode_data(frame))
+    except errors.SkerryError as error:
+        await stream.send_message(tunnel_codec.encode_failure(error))
+        await asyncio.sleep(CLOSE_GRACE_S)
+        raise
+    await stream.send_message(tunnel_codec.END)
+
+
+async def _first_of(stream: Stream[M, R]) -> M:
+    try:
+        async with asyncio.timeout(_FIRST_WORD_S):
+            first = await stream.recv_message()
+    except TimeoutError:
+        raise errors.TimedOut(f"nothing was said within {_FIRST_WORD_S:g} s") from None
+    if first is None:
+        raise errors.Invalid("the call ended before it began; send a message first")
+    return first
+
+
+def calling_node(caller: Caller) -> NodeId:
+    """Whose certificate made the connection; who has a join token is no node yet."""
+    if caller.origin is not AuthMethod.CERTIFICATE or not caller.node:
+        raise errors.FailedPrecondition("join first: a node shows the certificate that it gets for its token")
+    return NodeId(caller.node)

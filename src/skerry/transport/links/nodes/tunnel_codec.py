@@ -1,0 +1,132 @@
+"""Tunnels on the wire: how a node is asked for one, and the frames in it, which are the same at both ends.
+
+What goes wrong at one end is told to the other by the error's slug and text, and is raised there as the same
+kind of error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skerry.model import errors, ids
+from skerry.model.cells import OutputChannel
+from skerry.model.ids import InstanceId
+from skerry.model.node_messages import TunnelRequest
+from skerry.model.streams import (
+    ExecStreamRequest,
+    GuestSessionRequest,
+    GuestStreamRequest,
+    LogStreamRequest,
+    StreamRequest,
+)
+from skerry.transport.links.nodes.enum_values import decode_enum
+from skerry.transport.proto import nodes_pb2 as pb
+
+_MAX_MESSAGE = 1000
+
+
+def _kinds(root: type[errors.SkerryError]) -> dict[str, type[errors.SkerryError]]:
+    found: dict[str, type[errors.SkerryError]] = {}
+    for kind in root.__subclasses__():
+        found |= {kind.slug: kind, **_kinds(kind)}
+    return found
+
+
+_KIND_OF: Final = _kinds(errors.SkerryError)
+END: Final = pb.Frame(end=pb.End())
+
+
+def encode_tunnel(tunnel: TunnelRequest) -> pb.OpenTunnel:
+    message = pb.OpenTunnel(id=tunnel.id, instance=tunnel.instance)
+    match tunnel.ask:
+        case LogStreamRequest() as ask:
+            message.logs.CopyFrom(_told_logs(ask))
+        case ExecStreamRequest() as ask:
+            message.exec.CopyFrom(_told_exec(ask))
+        case GuestSessionRequest():
+            message.session.SetInParent()
+        case GuestStreamRequest(instance, LogStreamRequest() as ask):
+            message.guest.CopyFrom(pb.GuestAsk(instance=instance, logs=_told_logs(ask)))
+        case GuestStreamRequest(instance, ExecStreamRequest() as ask):
+            message.guest.CopyFrom(pb.GuestAsk(instance=instance, exec=_told_exec(ask)))
+    return message
+
+
+def decode_tunnel(message: pb.OpenTunnel) -> TunnelRequest:
+    ask: StreamRequest
+    match message.WhichOneof("ask"):
+        case "logs":
+            ask = _logs_of(message.logs)
+        case "exec":
+            ask = _exec_of(message.exec)
+        case "session":
+            ask = GuestSessionRequest()
+        case "guest":
+            ask = decode_guest(message.guest)
+        case _:
+            raise errors.Invalid("the server asked for a tunnel of a kind that is not known here")
+    return TunnelRequest(message.id, InstanceId(message.instance), ask)
+
+
+def decode_guest(message: pb.GuestAsk) -> GuestStreamRequest:
+    instance = InstanceId(ids.check_id(message.instance, "instance"))
+    match message.WhichOneof("ask"):
+        case "logs":
+            return GuestStreamRequest(instance, _logs_of(message.logs))
+        case "exec":
+            return GuestStreamRequest(instance, _exec_of(message.exec))
+        case _:
+            raise errors.Invalid("of an instance in a lent cell there are only logs and programs to ask for")
+
+
+def _told_logs(ask: LogStreamRequest) -> pb.LogsAsk:
+    return pb.LogsAsk(follow=ask.follow, tail=ask.tail, stream=ask.stream or "")
+
+
+def _told_exec(ask: ExecStreamRequest) -> pb.ExecAsk:
+    return pb.ExecAsk(
+        arguments=ask.arguments,
+        environment=ask.environment,
+        user=ask.user,
+        folder=ask.folder,
+        terminal=ask.terminal,
+        takes_input=ask.takes_input,
+        rows=ask.rows,
+        columns=ask.columns,
+    )
+
+
+def _logs_of(logs: pb.LogsAsk) -> LogStreamRequest:
+    return LogStreamRequest(
+        follow=logs.follow,
+        tail=logs.tail if logs.HasField("tail") else None,
+        stream=decode_enum(OutputChannel, logs.stream, "stream") if logs.stream else None,
+    )
+
+
+def _exec_of(exec_: pb.ExecAsk) -> ExecStreamRequest:
+    return ExecStreamRequest(
+        arguments=tuple(exec_.arguments),
+        environment=tuple(exec_.environment),
+        user=exec_.user,
+        folder=exec_.folder,
+        terminal=exec_.terminal,
+        takes_input=exec_.takes_input,
+        rows=exec_.rows,
+        columns=exec_.columns,
+    )
+
+
+def encode_data(frame: bytes) -> pb.Frame:
+    return pb.Frame(data=frame)
+
+
+def encode_failure(error: errors.SkerryError) -> pb.Frame:
+    """What the other end may know of `error`: never its detail."""
+    return pb.Frame(failure=pb.Failure(code=error.slug, message=error.message))
+
+
+def decode_failure(message: pb.Failure) -> errors.SkerryError:
+    """The error that the other end had; one of a kind that is not known here is its fault."""
+    kind = _KIND_OF.get(message.code, errors.Internal)
+    return kind(message.message[:_MAX_MESSAGE])

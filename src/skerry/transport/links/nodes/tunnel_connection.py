@@ -1,0 +1,123 @@
+"""A node's conversation over bare frames: what a tunnel to a lent cell carries, and the door that it ends at.
+
+Where a node of one's own calls by gRPC, a lent cell is reached through its provider, as frames of bytes. A
+message is cut into frames, of which the first byte says whether it is the last. `TunnelMessageStream` is
+either end; the node's is a `TunnelConnection` on top, with no tunnels of its own: who borrows asks the
+provider for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Generic, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from skerry.model import errors
+from skerry.model.node_messages import ClaimBatch, NodeHello, ReportBatch, ServerMessage, SessionConfig
+from skerry.model.streams import MAX_FRAME
+from skerry.node.agent.ports import TunnelStream
+from skerry.transport.links.nodes import messages
+from skerry.transport.proto import nodes_pb2 as pb
+
+MAX_MESSAGE: Final = 4 * 1024 * 1024
+MAX_ORDERS_BYTES: Final = 16 * MAX_MESSAGE  # a set of them may come in parts
+MAX_ORDERS: Final = 10_000
+_MORE, _LAST = b"\0", b"\1"
+_HEARTBEAT: Final = pb.FromNode(heartbeat=pb.Heartbeat())
+
+Outgoing = TypeVar("Outgoing", bound=Message)
+Incoming = TypeVar("Incoming", bound=Message)
+
+
+class FrameTransport(Protocol):
+    """Frames of bytes both ways, as any end of a tunnel has them."""
+
+    async def receive(self) -> bytes | None: ...
+
+    async def send(self, frame: bytes) -> None: ...
+
+
+class TunnelMessageStream(Generic[Outgoing, Incoming]):
+    """Whole messages over frames."""
+
+    def __init__(self, frames: FrameTransport, heard: type[Incoming]) -> None:
+        self._frames = frames
+        self._heard = heard
+        self._sending = asyncio.Lock()
+
+    async def send_message(self, message: Outgoing) -> None:
+        data, most = message.SerializeToString(), MAX_FRAME - 1
+        async with self._sending:  # the frames of two messages must not mix
+            for at in range(0, max(len(data), 1), most):
+                flag = _LAST if at + most >= len(data) else _MORE
+                await self._frames.send(flag + data[at : at + most])
+
+    async def recv_message(self) -> Incoming | None:
+        """The next message; None if there is no more. Raises `Invalid`, `TooLarge`, `Unavailable`."""
+        parts: list[bytes] = []
+        size = 0
+        while (frame := await self._frames.receive()) is not None:
+            parts.append(frame[1:])
+            size += len(frame)
+            if size > MAX_MESSAGE:
+                raise errors.TooLarge(f"a message of a node's session has at most {MAX_MESSAGE} bytes")
+            if frame[:1] == _LAST:
+                return self._decoded(b"".join(parts))
+            if frame[:1] != _MORE:
+                break
+        if frame is None and not parts:
+            return None
+        raise errors.Invalid("a message of a node's session came in parts that do not fit")
+
+    def _decoded(self, data: bytes) -> Incoming:
+        message = self._heard()
+        try:
+            message.ParseFromString(data)
+        except DecodeError:
+            raise errors.Invalid("a message of a node's session cannot be read") from None
+        return message
+
+
+class TunnelConnection:
+    """The node's end of a session, over a tunnel: `skerry.node.agent.ports.ControlConnection`."""
+
+    def __init__(self, tunnel: TunnelStream) -> None:
+        self._link: TunnelMessageStream[pb.FromNode, pb.ToNode] = TunnelMessageStream(tunnel, pb.ToNode)
+
+    async def hello(self, hello: NodeHello) -> SessionConfig:
+        await self._link.send_message(pb.FromNode(hello=messages.encode_hello(hello)))
+        first = await self._link.recv_message()
+        if first is None or first.WhichOneof("message") != "welcome":
+            raise errors.Unavailable("who bought this cell did not say welcome")
+        return messages.decode_welcome(first.welcome)
+
+    async def changed(self, hello: NodeHello) -> None:
+        await self._link.send_message(pb.FromNode(hello=messages.encode_hello(hello)))
+
+    async def messages(self) -> AsyncIterator[ServerMessage]:
+        reader = messages.MessageReader(MAX_ORDERS_BYTES, MAX_ORDERS)
+        while (message := await self._link.recv_message()) is not None:
+            if (down := reader.read(message)) is not None:
+                yield down
+
+    async def report(self, batch: ReportBatch) -> None:
+        await self._link.send_message(pb.FromNode(reports=messages.encode_reports(batch)))
+
+    async def claim(self, claims: ClaimBatch) -> None:
+        await self._link.send_message(pb.FromNode(claims=messages.encode_claims(claims)))
+
+    async def heartbeat(self) -> None:
+        await self._link.send_message(_HEARTBEAT)
+
+    def tunnel(self, id: str) -> AbstractAsyncContextManager[TunnelStream]:
+        raise errors.FailedPrecondition("tunnels into a lent cell are opened by its provider")
+
+
+def decode_first_hello(message: pb.FromNode | None) -> NodeHello:
+    """The first word of a node, which must be this."""
+    if message is None or message.WhichOneof("message") != "hello":
+        raise errors.Invalid("the first message of a session must be a hello", field="hello")
+    return messages.decode_hello(message.hello)

@@ -1,0 +1,361 @@
+"""Accepting connections on one bound socket: whose, TLS or not, and why one was turned away.
+
+`skerry.transport.http.server`, `skerry.transport.grpc.server` and `skerry.transport.links.members.server` own
+listeners; a connection that passed is its own matter. Who gets a place is decided by
+`skerry.transport.admission`, before anything that the client sends is looked at. Each accepted socket has one
+task from its first byte to its last: the sockets held are the tasks that run. Nothing a client does ends the
+loop: what goes wrong with one of them is logged and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from skerry.kit import metrics
+from skerry.kit.backoff import Backoff
+from skerry.kit.networks import Network
+from skerry.kit.tls import on_refusal
+from skerry.transport.access import peers
+from skerry.transport.admission import (
+    FLOODED,
+    UNNAMED,
+    AdmissionLimits,
+    AdmissionRefused,
+    ConnectionAdmission,
+    ConnectionSlot,
+)
+from skerry.transport.handshake_errors import ConnectionRejected, rejection_of
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerMetrics:
+    """What is counted of listeners."""
+
+    held: Gauge  # by listener
+    refused: Counter  # by listener and reason
+
+
+GRPC_LISTENER_METRICS: Final = ListenerMetrics(
+    metrics.gauge("skerry_grpc_connections", "gRPC connections held", ["listener"]),
+    metrics.counter(
+        "skerry_grpc_connections_refused_total", "gRPC connections turned away", ["listener", "reason"]
+    ),
+)
+
+_TLS_RECORD: Final = 0x16  # the first byte of a TLS handshake; no HTTP/2 connection begins so
+# Between two connections of those who are kept out: so they cannot keep the loop busy by dialling.
+_AFTER_FLOODER_S: Final = 0.001
+_ACCEPTS_PER_WAKE: Final = 1  # then the loop gets to the others; what follows an accept is the dear part
+_BACKOFF: Final = Backoff(first_s=0.1, cap_s=5.0)
+_SHUTDOWN_S: Final = 1.0  # for the peer's half of a TLS goodbye
+# Connections without a place that are being told so, where there is a way to; more are closed without a word.
+MAX_REFUSED: Final = 64
+_OUT_OF_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class AcceptedConnection(Protocol):
+    """A connection: a protocol of asyncio, whose `closed` is done once there is nothing left of it."""
+
+    @property
+    def closed(self) -> asyncio.Future[None]: ...
+
+    def abort(self) -> None: ...
+
+
+C = TypeVar("C", bound=AcceptedConnection)
+
+
+class _ConnectionHandle:
+    """What is there of one connection so far, to drop it by.
+
+    Before there is a connection its socket is shut down, so that whatever it waits for fails at once. Its
+    task is not cancelled: one that has not begun would close no socket, and uvloop does not tell a connection
+    of its end if it is interrupted while it makes the transport.
+    """
+
+    __slots__ = ("connection", "is_dropped", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.connection: AcceptedConnection | None = None
+        self.is_dropped = False
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        if self.connection is not None:
+            self.connection.abort()
+        else:
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+    async def last(self, connection: AcceptedConnection) -> None:
+        """Wait until the connection, which was made, has ended; end it if it was dropped meanwhile."""
+        self.connection = connection
+        if self.is_dropped:
+            connection.abort()
+        try:
+            await connection.closed
+        finally:
+            connection.abort()
+
+
+class Listener(Generic[C]):
+    """One listening socket. Without `tls` all is plaintext; without `plaintext` all is TLS.
+
+    `connection` makes one that has a place. `refusal` makes one that tells its client why it has none;
+    without it such a client is cut off. Without `peeks` the first byte is not looked at: what a client does
+    that begins wrong, or not at all, is a matter of TLS and of the connection. Local users in `trusted_uids`
+    always find a place. With `networks`, who calls from elsewhere is cut off.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sock: socket.socket,
+        connection: Callable[[ConnectionSlot], C],
+        *,
+        tls: ssl.SSLContext | None,
+        plaintext: bool,
+        places: AdmissionLimits,
+        handshake_timeout_s: float,
+        trusted_uids: frozenset[int],
+        peeks: bool = True,
+        refusal: Callable[[], C] | None = None,
+        backoff: Backoff = _BACKOFF,
+        measures: ListenerMetrics = GRPC_LISTENER_METRICS,
+        networks: Sequence[Network] | None = None,
+    ) -> None:
+        if tls is None and not plaintext:
+            raise ValueError("a listener needs TLS or leave for plaintext")
+        self._name = name
+        self._sock = sock
+        self._make_connection = connection
+        self._tls = tls
+        self._plaintext = plaintext
+        self._peeks = peeks
+        self._make_refusal = refusal
+        self._refused = 0
+        self._handshake_timeout_s = handshake_timeout_s
+        self._backoff = backoff
+        self._measures = measures
+        self._failures = 0
+        self._refusals_told: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+        self._admission = ConnectionAdmission(places, trusted_uids, self._loop.time, networks)
+        self._resume: asyncio.TimerHandle | None = None
+        self._attending: set[asyncio.Task[None]] = set()
+        self._welcoming: set[_ConnectionHandle] = set()
+        self.connections: set[C] = set()
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._accept)
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._sock.fileno() >= 0
+
+    def close(self) -> None:
+        """Accept nothing more and drop those who are still shaking hands."""
+        if self._sock.fileno() < 0:
+            return
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._sock)
+        with contextlib.suppress(OSError):
+            # A child that was forked and has not reached its program yet holds the socket too, and while
+            # anybody does it would go on taking connections.
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        for handle in self._welcoming:
+            handle.drop()
+
+    async def drained(self) -> None:
+        """Wait until no connection is left."""
+        while self._attending:
+            await asyncio.wait(self._attending)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_PER_WAKE):
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_ROOM:
+                    self._pause(error)
+                    return
+                continue  # such as ECONNABORTED: the client left the queue before its turn
+            self._failures = 0
+            sock.setblocking(False)
+            if not self._admit(sock, _address_text(address)):
+                self._rest(_AFTER_FLOODER_S)
+                return
+
+    def _admit(self, sock: socket.socket, address: str) -> bool:
+        """False if it is of a source that floods or is not served, and is not worth a word."""
+        handle = _ConnectionHandle(sock)
+        try:
+            place = self._admission.admit(peers.peer_of(sock), handle.drop)
+        except AdmissionRefused as reason:
+            self._note_refused(reason, address)
+            if reason.slug in (FLOODED, UNNAMED):
+                sock.close()
+                return False
+            if self._make_refusal is None or self._tls is not None or self._refused >= MAX_REFUSED:
+                sock.close()
+            else:
+                self._refused += 1
+                task = self._attend(handle, self._serve_refusal(handle, self._make_refusal()))
+                task.add_done_callback(self._refusal_left)
+            return True
+        self._refusals_told.clear()
+        task = self._attend(handle, self._serve(handle, address, place))
+        task.add_done_callback(lambda _: self._admission.leave(place))
+        return True
+
+    def _pause(self, error: OSError) -> None:
+        """Out of descriptors or memory: the waiting connections stay in the kernel's queue for a while."""
+        delay = self._backoff.delay(self._failures)
+        self._failures += 1
+        log.error("listener.paused", listener=self._name, error=error.strerror, for_s=round(delay, 2))
+        self._rest(delay)
+
+    def _rest(self, delay: float) -> None:
+        """Who comes meanwhile waits in the kernel's queue."""
+        self._loop.remove_reader(self._sock)
+        self._resume = self._loop.call_later(delay, self._loop.add_reader, self._sock, self._accept)
+
+    def _note_refused(self, reason: AdmissionRefused, address: str) -> None:
+        self._measures.refused.labels(self._name, reason.slug).inc()
+        if reason.slug not in self._refusals_told:  # once until there are places again, not once per client
+            self._refusals_told.add(reason.slug)
+            event = "listener.unnamed" if reason.slug == UNNAMED else "listener.full"
+            log.warning(event, listener=self._name, peer=address, why=str(reason))
+
+    def _attend(self, handle: _ConnectionHandle, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(serving)
+        self._attending.add(task)
+        self._welcoming.add(handle)
+        self._measures.held.labels(self._name).inc()
+        task.add_done_callback(partial(self._left, handle))
+        return task
+
+    def _refusal_left(self, _: asyncio.Task[None]) -> None:
+        self._refused -= 1
+
+    async def _serve_refusal(self, handle: _ConnectionHandle, connection: C) -> None:
+        with contextlib.suppress(OSError):  # it left before it was told
+            await self._loop.connect_accepted_socket(lambda: cast(asyncio.Protocol, connection), handle.sock)
+            await handle.last(connection)
+
+    def _left(self, handle: _ConnectionHandle, task: asyncio.Task[None]) -> None:
+        self._attending.discard(task)
+        self._welcoming.discard(handle)
+        self._measures.held.labels(self._name).dec()
+
+    async def _serve(self, handle: _ConnectionHandle, address: str, place: ConnectionSlot) -> None:
+        try:
+            connection = await self._connect(handle.sock, await self._greet(handle.sock), place)
+        except ConnectionRejected as reason:
+            self._measures.refused.labels(self._name, reason.slug).inc()
+            tell = log.debug if reason.is_ordinary else log.warning
+            tell("connection.refused", listener=self._name, peer=address, reason=reason.slug, why=str(reason))
+            return
+        except Exception as error:
+            self._measures.refused.labels(self._name, "fault").inc()
+            log.error("connection.failed", listener=self._name, peer=address, exc_info=error)
+            return
+        self._welcoming.discard(handle)
+        self.connections.add(connection)
+        try:
+            await handle.last(connection)
+        finally:
+            self.connections.discard(connection)
+
+    async def _greet(self, sock: socket.socket) -> ssl.SSLContext | None:
+        """How to go on with the client, by its first byte; closes the socket of one that is turned away."""
+        if not self._peeks:
+            return self._tls
+        try:
+            async with asyncio.timeout(self._handshake_timeout_s):
+                return self._choose(await _first_byte(sock))
+        except TimeoutError:
+            sock.close()
+            raise ConnectionRejected("silent", "it sent nothing in time") from None
+        except OSError as error:
+            sock.close()
+            raise ConnectionRejected("left", f"it left: {error.strerror}", is_ordinary=True) from None
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _connect(self, sock: socket.socket, tls: ssl.SSLContext | None, place: ConnectionSlot) -> C:
+        """Give the socket to a transport, which closes it whatever happens."""
+        # Made here, not taken from the loop's answer: uvloop returns its own TLS protocol in place of ours.
+        connection = self._make_connection(place)
+        # The loop may see only that the client left; the TLS object knows why it had been refused.
+        refusals: list[ssl.SSLError] = []
+        on_refusal.set(refusals.append)  # for this task, which makes no other connection
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: cast(asyncio.Protocol, connection),
+                sock,
+                ssl=tls,
+                ssl_handshake_timeout=self._handshake_timeout_s if tls else None,
+                ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
+            )
+        except OSError as error:
+            raise rejection_of(refusals[0] if refusals else error) from None
+        return connection
+
+    def _choose(self, first: bytes) -> ssl.SSLContext | None:
+        """The TLS context for a client that began with `first`, None for plaintext."""
+        if not first:
+            raise ConnectionRejected("left", "it closed without a word", is_ordinary=True)
+        if first[0] == _TLS_RECORD:
+            if self._tls is None:
+                raise ConnectionRejected("tls", "it spoke TLS, and this listener has no certificate to show")
+            return self._tls
+        if not self._plaintext:
+            raise ConnectionRejected("plaintext", "it spoke without TLS, and this listener takes only TLS")
+        return None
+
+
+async def _first_byte(sock: socket.socket) -> bytes:
+    """The first byte, left where it is; empty if the client closed."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            pass
+        readable = loop.create_future()
+        loop.add_reader(sock, _wake, readable)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(sock)
+
+
+def _wake(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+def _address_text(address: object) -> str:
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "unix"

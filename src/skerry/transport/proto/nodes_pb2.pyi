@@ -1,0 +1,525 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Desired(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DESIRED_UNSPECIFIED: _ClassVar[Desired]
+    DESIRED_RUNNING: _ClassVar[Desired]
+    DESIRED_STOPPED: _ClassVar[Desired]
+    DESIRED_DESTROYED: _ClassVar[Desired]
+
+class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATUS_UNSPECIFIED: _ClassVar[Status]
+    STATUS_SCHEDULING: _ClassVar[Status]
+    STATUS_SCHEDULED: _ClassVar[Status]
+    STATUS_STARTING: _ClassVar[Status]
+    STATUS_RUNNING: _ClassVar[Status]
+    STATUS_STOPPING: _ClassVar[Status]
+    STATUS_STOPPED: _ClassVar[Status]
+    STATUS_CRASHED: _ClassVar[Status]
+    STATUS_DESTROYING: _ClassVar[Status]
+    STATUS_TERMINATED: _ClassVar[Status]
+    STATUS_FAILED: _ClassVar[Status]
+DESIRED_UNSPECIFIED: Desired
+DESIRED_RUNNING: Desired
+DESIRED_STOPPED: Desired
+DESIRED_DESTROYED: Desired
+STATUS_UNSPECIFIED: Status
+STATUS_SCHEDULING: Status
+STATUS_SCHEDULED: Status
+STATUS_STARTING: Status
+STATUS_RUNNING: Status
+STATUS_STOPPING: Status
+STATUS_STOPPED: Status
+STATUS_CRASHED: Status
+STATUS_DESTROYING: Status
+STATUS_TERMINATED: Status
+STATUS_FAILED: Status
+
+class FromNode(_message.Message):
+    __slots__ = ("hello", "reports", "heartbeat", "claims")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    reports: Reports
+    heartbeat: Heartbeat
+    claims: Claims
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., reports: _Optional[_Union[Reports, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., claims: _Optional[_Union[Claims, _Mapping]] = ...) -> None: ...
+
+class ToNode(_message.Message):
+    __slots__ = ("welcome", "orders", "acknowledged", "open_tunnel", "goodbye", "servers", "heartbeat", "members", "functions", "revocations")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TUNNEL_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    orders: Orders
+    acknowledged: Acknowledged
+    open_tunnel: OpenTunnel
+    goodbye: Goodbye
+    servers: Servers
+    heartbeat: Heartbeat
+    members: Members
+    functions: Functions
+    revocations: Revocations
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., functions: _Optional[_Union[Functions, _Mapping]] = ..., revocations: _Optional[_Union[Revocations, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("name", "facts", "room", "labels", "subnet", "member", "takes_revocations", "occupied", "makes_claims", "former", "protocol")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TAKES_REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    OCCUPIED_FIELD_NUMBER: _ClassVar[int]
+    MAKES_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    facts: Facts
+    room: Room
+    labels: _containers.ScalarMap[str, str]
+    subnet: str
+    member: Member
+    takes_revocations: bool
+    occupied: _containers.RepeatedScalarFieldContainer[str]
+    makes_claims: bool
+    former: _containers.RepeatedScalarFieldContainer[str]
+    protocol: int
+    def __init__(self, name: _Optional[str] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., subnet: _Optional[str] = ..., member: _Optional[_Union[Member, _Mapping]] = ..., takes_revocations: _Optional[bool] = ..., occupied: _Optional[_Iterable[str]] = ..., makes_claims: _Optional[bool] = ..., former: _Optional[_Iterable[str]] = ..., protocol: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("node", "name", "area", "remote_area", "address", "memory_mb", "cpus", "server")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AREA_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_AREA_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    name: str
+    area: str
+    remote_area: str
+    address: str
+    memory_mb: int
+    cpus: float
+    server: bool
+    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., area: _Optional[str] = ..., remote_area: _Optional[str] = ..., address: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpus: _Optional[float] = ..., server: _Optional[bool] = ...) -> None: ...
+
+class Facts(_message.Message):
+    __slots__ = ("architecture", "system", "kernel", "version", "runtime", "userns", "warnings", "disk_pressure")
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    USERNS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    DISK_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    architecture: str
+    system: str
+    kernel: str
+    version: str
+    runtime: str
+    userns: bool
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    disk_pressure: str
+    def __init__(self, architecture: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., version: _Optional[str] = ..., runtime: _Optional[str] = ..., userns: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_pressure: _Optional[str] = ...) -> None: ...
+
+class Room(_message.Message):
+    __slots__ = ("cpu_milli", "memory_mb", "disk_gb")
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    DISK_GB_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_mb: int
+    disk_gb: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., disk_gb: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("node", "subnet", "report_s", "restart_base_s", "restart_cap_s", "restart_reset_s", "silence_s", "takes_claims", "wants_claims", "protocol")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_FIELD_NUMBER: _ClassVar[int]
+    REPORT_S_FIELD_NUMBER: _ClassVar[int]
+    RESTART_BASE_S_FIELD_NUMBER: _ClassVar[int]
+    RESTART_CAP_S_FIELD_NUMBER: _ClassVar[int]
+    RESTART_RESET_S_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_S_FIELD_NUMBER: _ClassVar[int]
+    TAKES_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    WANTS_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    subnet: str
+    report_s: float
+    restart_base_s: float
+    restart_cap_s: float
+    restart_reset_s: float
+    silence_s: float
+    takes_claims: bool
+    wants_claims: bool
+    protocol: int
+    def __init__(self, node: _Optional[str] = ..., subnet: _Optional[str] = ..., report_s: _Optional[float] = ..., restart_base_s: _Optional[float] = ..., restart_cap_s: _Optional[float] = ..., restart_reset_s: _Optional[float] = ..., silence_s: _Optional[float] = ..., takes_claims: _Optional[bool] = ..., wants_claims: _Optional[bool] = ..., protocol: _Optional[int] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("sequence", "whole", "more", "orders", "gone")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    whole: bool
+    more: bool
+    orders: _containers.RepeatedCompositeFieldContainer[Order]
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    generation: int
+    spec: Spec
+    desired: Desired
+    egress: str
+    receipt: bytes
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ...) -> None: ...
+
+class Claims(_message.Message):
+    __slots__ = ("claims", "revoked")
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.RepeatedCompositeFieldContainer[Claim]
+    revoked: _containers.RepeatedCompositeFieldContainer[RevokedCertificate]
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., revoked: _Optional[_Iterable[_Union[RevokedCertificate, _Mapping]]] = ...) -> None: ...
+
+class Claim(_message.Message):
+    __slots__ = ("receipt", "report")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    receipt: bytes
+    report: Report
+    def __init__(self, receipt: _Optional[bytes] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
+
+class Spec(_message.Message):
+    __slots__ = ("name", "uri", "kind", "environment", "room", "ports", "restart", "restart_budget", "arguments", "architecture", "constraints", "userns", "image_access", "restart_unlimited")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    RESTART_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    USERNS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_ACCESS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_UNLIMITED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uri: str
+    kind: str
+    environment: _containers.RepeatedScalarFieldContainer[str]
+    room: Room
+    ports: _containers.RepeatedScalarFieldContainer[str]
+    restart: str
+    restart_budget: int
+    arguments: _containers.RepeatedScalarFieldContainer[str]
+    architecture: str
+    constraints: _containers.RepeatedScalarFieldContainer[str]
+    userns: str
+    image_access: str
+    restart_unlimited: bool
+    def __init__(self, name: _Optional[str] = ..., uri: _Optional[str] = ..., kind: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., room: _Optional[_Union[Room, _Mapping]] = ..., ports: _Optional[_Iterable[str]] = ..., restart: _Optional[str] = ..., restart_budget: _Optional[int] = ..., arguments: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., constraints: _Optional[_Iterable[str]] = ..., userns: _Optional[str] = ..., image_access: _Optional[str] = ..., restart_unlimited: _Optional[bool] = ...) -> None: ...
+
+class Reports(_message.Message):
+    __slots__ = ("sequence", "reports")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    reports: _containers.RepeatedCompositeFieldContainer[Report]
+    def __init__(self, sequence: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("instance", "generation", "status", "at", "reason", "exit_code", "restarts", "ip", "usage", "retry_at")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AT_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    generation: int
+    status: Status
+    at: float
+    reason: str
+    exit_code: int
+    restarts: int
+    ip: str
+    usage: Room
+    retry_at: float
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., at: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., restarts: _Optional[int] = ..., ip: _Optional[str] = ..., usage: _Optional[_Union[Room, _Mapping]] = ..., retry_at: _Optional[float] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Acknowledged(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class OpenTunnel(_message.Message):
+    __slots__ = ("id", "instance", "logs", "exec", "session", "guest")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    EXEC_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GUEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    instance: str
+    logs: LogsAsk
+    exec: ExecAsk
+    session: SessionAsk
+    guest: GuestAsk
+    def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ..., session: _Optional[_Union[SessionAsk, _Mapping]] = ..., guest: _Optional[_Union[GuestAsk, _Mapping]] = ...) -> None: ...
+
+class SessionAsk(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GuestAsk(_message.Message):
+    __slots__ = ("instance", "logs", "exec")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    EXEC_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    logs: LogsAsk
+    exec: ExecAsk
+    def __init__(self, instance: _Optional[str] = ..., logs: _Optional[_Union[LogsAsk, _Mapping]] = ..., exec: _Optional[_Union[ExecAsk, _Mapping]] = ...) -> None: ...
+
+class LogsAsk(_message.Message):
+    __slots__ = ("follow", "tail", "stream")
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    follow: bool
+    tail: int
+    stream: str
+    def __init__(self, follow: _Optional[bool] = ..., tail: _Optional[int] = ..., stream: _Optional[str] = ...) -> None: ...
+
+class ExecAsk(_message.Message):
+    __slots__ = ("arguments", "environment", "user", "folder", "terminal", "takes_input", "rows", "columns")
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    TAKES_INPUT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    arguments: _containers.RepeatedScalarFieldContainer[str]
+    environment: _containers.RepeatedScalarFieldContainer[str]
+    user: str
+    folder: str
+    terminal: bool
+    takes_input: bool
+    rows: int
+    columns: int
+    def __init__(self, arguments: _Optional[_Iterable[str]] = ..., environment: _Optional[_Iterable[str]] = ..., user: _Optional[str] = ..., folder: _Optional[str] = ..., terminal: _Optional[bool] = ..., takes_input: _Optional[bool] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class Servers(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Members(_message.Message):
+    __slots__ = ("more", "members")
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, more: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Functions(_message.Message):
+    __slots__ = ("whole", "more", "functions", "gone")
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    whole: bool
+    more: bool
+    functions: _containers.RepeatedCompositeFieldContainer[Function]
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, whole: _Optional[bool] = ..., more: _Optional[bool] = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Revocations(_message.Message):
+    __slots__ = ("more", "revoked")
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    revoked: _containers.RepeatedCompositeFieldContainer[RevokedCertificate]
+    def __init__(self, more: _Optional[bool] = ..., revoked: _Optional[_Iterable[_Union[RevokedCertificate, _Mapping]]] = ...) -> None: ...
+
+class RevokedCertificate(_message.Message):
+    __slots__ = ("serial", "not_after", "proof")
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    NOT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    serial: str
+    not_after: float
+    proof: bytes
+    def __init__(self, serial: _Optional[str] = ..., not_after: _Optional[float] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Function(_message.Message):
+    __slots__ = ("name", "runtime", "memory_mb", "cpu_milli", "max_concurrency", "handler", "code", "image", "environment", "network", "timeout_s", "created_at", "updated_at", "version", "idempotent", "policy", "image_access", "signature")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    HANDLER_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_ACCESS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    runtime: str
+    memory_mb: int
+    cpu_milli: int
+    max_concurrency: int
+    handler: str
+    code: str
+    image: str
+    environment: _containers.RepeatedScalarFieldContainer[str]
+    network: str
+    timeout_s: float
+    created_at: float
+    updated_at: float
+    version: int
+    idempotent: bool
+    policy: str
+    image_access: str
+    signature: str
+    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., memory_mb: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., max_concurrency: _Optional[int] = ..., handler: _Optional[str] = ..., code: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., timeout_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., version: _Optional[int] = ..., idempotent: _Optional[bool] = ..., policy: _Optional[str] = ..., image_access: _Optional[str] = ..., signature: _Optional[str] = ...) -> None: ...
+
+class CodeAsk(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class CodePart(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Frame(_message.Message):
+    __slots__ = ("open", "data", "end", "failure", "reach")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
+    open: str
+    data: bytes
+    end: End
+    failure: Failure
+    reach: Reach
+    def __init__(self, open: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[End, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., reach: _Optional[_Union[Reach, _Mapping]] = ...) -> None: ...
+
+class Reach(_message.Message):
+    __slots__ = ("node", "tunnel")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TUNNEL_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    tunnel: OpenTunnel
+    def __init__(self, node: _Optional[str] = ..., tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...) -> None: ...
+
+class End(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("within_s",)
+    WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    within_s: float
+    def __init__(self, within_s: _Optional[float] = ...) -> None: ...
+
+class DrainProgress(_message.Message):
+    __slots__ = ("instances",)
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    instances: int
+    def __init__(self, instances: _Optional[int] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ("instances",)
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    instances: int
+    def __init__(self, instances: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Tunnels to instances: logs, programs and sessions of guests."""

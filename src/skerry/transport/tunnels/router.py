@@ -1,0 +1,42 @@
+"""The way to an instance, wherever its node is connected: here, or at another server, which passes it on.
+
+Keeps the protocol `skerry.wire.kudo.ports.InstanceTunnels` in front of the sessions of this server. A server
+asks another with the certificate of its own local admin, and only after it has let its own caller in: nobody
+gets further by it than an admin does, and servers need no secrets beyond the CA that they share anyway.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from skerry.control.cluster.servers import ServerDirectory
+from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.sessions.tunnels import TunnelEndpoint
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.streams import StreamRequest
+from skerry.transport.links.nodes.client import GrpcTunnel, open_remote_tunnel
+
+
+class TunnelRouter:
+    """`tls` shows other servers who we are."""
+
+    def __init__(self, sessions: NodeSessions, servers: ServerDirectory, tls: ssl.SSLContext) -> None:
+        self._sessions = sessions
+        self._servers = servers
+        self._tls = tls
+
+    @asynccontextmanager
+    async def open_tunnel(
+        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+    ) -> AsyncIterator[TunnelEndpoint | GrpcTunnel]:
+        """Our end of a tunnel to an instance on the node; `Unavailable` if that is connected to nobody."""
+        server = self._sessions.elsewhere(node)
+        address = None if server is None else self._servers.address_of(server)
+        if address is None:
+            async with self._sessions.open_tunnel(node, instance, ask) as end:
+                yield end
+        else:
+            async with open_remote_tunnel(address, self._tls, node, instance, ask) as tunnel:
+                yield tunnel

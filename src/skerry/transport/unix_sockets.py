@@ -1,0 +1,101 @@
+"""Unix sockets in the file system: binding one, taking the place of a dead one, removing our own.
+
+Used by `skerry.transport.grpc.server` and `skerry.transport.http.server`. A socket that somebody answers on,
+or a file that is no socket, is never removed. Who may connect at all is the file's mode; who gets in is
+decided by TLS with a client certificate (gRPC), or by the user at the other end and by tokens (HTTP).
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from skerry.kit import unix_addresses
+from skerry.model import errors
+from skerry.model.settings import GrpcSettings
+
+_BACKLOG: Final = 1024
+_GROUP_CONNECTS: Final = 0o060
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPermissions:
+    """Who may connect to a socket."""
+
+    mode: int
+    group: int = -1  # as it is
+
+
+_OWNER_ONLY: Final = SocketPermissions(0o600)
+
+
+def permissions_of(settings: GrpcSettings) -> SocketPermissions:
+    """As the settings say; raises `Invalid` for a group that is not there."""
+    mode, name = int(settings.socket_mode, 8), settings.socket_group
+    if not name:
+        return SocketPermissions(mode)
+    try:
+        group = int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise errors.Invalid(
+            f"there is no group {name!r} on this machine; add it, or set grpc.socket_group to another",
+            field="grpc.socket_group",
+        ) from None
+    return SocketPermissions(mode | _GROUP_CONNECTS, group)
+
+
+def bind(
+    path: Path, permissions: SocketPermissions = _OWNER_ONLY, *, option: str = "--socket"
+) -> socket.socket:
+    """A listening socket at `path`, whose folder is made if need be; `FailedPrecondition` says why there is
+    none, and with which `option` to choose another path."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not remove_stale(path):
+            raise errors.FailedPrecondition(
+                f"{path} is taken: another process serves on it, or it is no socket; "
+                f"stop that process, or choose another path with {option}"
+            )
+        with unix_addresses.address_of(path) as address:
+            sock.bind(address)
+        # Nobody can connect before it listens, so nobody gets in before it has its permissions.
+        path.chmod(0o600)
+        os.chown(path, -1, permissions.group)
+        path.chmod(permissions.mode)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise errors.FailedPrecondition(
+            f"cannot listen on {path}: {error.strerror or error}; choose another path with {option}"
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def remove_stale(path: Path) -> bool:
+    """Remove the socket at `path` if nobody serves on it; False if it has to stay.
+
+    So goes what a killed process left behind, and our own once it is closed, unless another has taken over.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return False
+    except FileNotFoundError:
+        return True
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe,
+        unix_addresses.address_of(path) as address,
+    ):
+        answer = probe.connect_ex(address)
+    if answer == errno.ECONNREFUSED:
+        path.unlink(missing_ok=True)
+    return answer in (errno.ECONNREFUSED, errno.ENOENT)

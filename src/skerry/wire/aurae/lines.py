@@ -1,0 +1,73 @@
+"""Lines of the daemon's log and of executables' output, as every version of Aurae's `observe` streams them.
+
+What is kept comes first, then what is new. A reader that was too slow is told: between two lines stands one
+on the channel `GAP` that says how many are missing; nothing ends silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, NamedTuple, Protocol
+
+from skerry.kit.log_buffer import LogEntry
+from skerry.kit.sequence_gap import SequenceGap
+from skerry.model.cells import OutputChannel
+from skerry.node.cells.ports import CellRuntime
+from skerry.node.logs.lines import LogLine, follow_lines
+
+DAEMON: Final = "skerry"
+GAP: Final = "gap"
+_SECOND: Final = 1_000_000_000
+
+
+class DaemonLogSource(Protocol):
+    """The part of `skerry.kit.log_buffer.LogBuffer` that is needed here."""
+
+    def follow(self) -> AsyncGenerator[LogEntry | SequenceGap, None]: ...
+
+
+class ObservedLine(NamedTuple):
+    """The fields of a `LogItem`."""
+
+    channel: str
+    line: str
+    timestamp: int = 0  # whole seconds since 1970
+
+
+async def daemon_lines(log: DaemonLogSource) -> AsyncGenerator[ObservedLine, None]:
+    async with aclosing(log.follow()) as entries:
+        async for entry in entries:
+            for line in _log_lines(entry):
+                yield line
+
+
+def output_lines(keeper: CellRuntime, pid: int, channel: OutputChannel) -> AsyncGenerator[ObservedLine, None]:
+    """What the executable with the process `pid` writes. Raises NotFound at once if there is none."""
+    state = keeper.by_pid(pid)
+    return _output_lines(channel, follow_lines(keeper.logs(state.cell, state.name, channel).follow()))
+
+
+async def _output_lines(
+    channel: OutputChannel, followed: AsyncGenerator[LogLine | SequenceGap, None]
+) -> AsyncGenerator[ObservedLine, None]:
+    async with aclosing(followed) as lines:
+        async for line in lines:
+            if isinstance(line, SequenceGap):
+                yield _gap(line, "pieces of output")
+            else:
+                yield ObservedLine(channel, line.text, line.time_ns // _SECOND)
+
+
+def _log_lines(entry: LogEntry | SequenceGap) -> list[ObservedLine]:
+    if isinstance(entry, SequenceGap):
+        return [_gap(entry, "lines of the log")]
+    # A traceback is one entry of many lines.
+    return [
+        ObservedLine(DAEMON, f"{entry.level.upper()} {line}", entry.time_ns // _SECOND)
+        for line in entry.line.splitlines() or [""]
+    ]
+
+
+def _gap(gap: SequenceGap, what: str) -> ObservedLine:
+    return ObservedLine(GAP, f"{gap.last - gap.first + 1} {what} are lost here")

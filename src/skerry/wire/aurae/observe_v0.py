@@ -1,0 +1,109 @@
+"""`aurae.observe.v0.ObserveService`: the daemon's log, output of executables, and signals.
+
+Translation only; the lines are `skerry.wire.aurae.lines`'s, the signals `skerry.node.signals`'s. Each stream
+sends its headers when it has begun to listen, so that a client that has them misses nothing from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from contextlib import AbstractContextManager, aclosing
+from typing import Final, Protocol
+
+from grpclib.server import Stream
+
+from skerry.kit import logs
+from skerry.model import cells, errors
+from skerry.model.cells import parse_name
+from skerry.model.ids import CellName
+from skerry.node.cells.ports import CellRuntime
+from skerry.node.signals.following import SignalSent
+from skerry.transport.proto.aurae_observe_grpc import ObserveServiceBase
+from skerry.transport.proto.aurae_observe_pb2 import (
+    LOG_CHANNEL_TYPE_STDERR,
+    LOG_CHANNEL_TYPE_STDOUT,
+    WORKLOAD_TYPE_CELL,
+    WORKLOAD_TYPE_UNSPECIFIED,
+    GetAuraeDaemonLogStreamRequest,
+    GetAuraeDaemonLogStreamResponse,
+    GetPosixSignalsStreamRequest,
+    GetPosixSignalsStreamResponse,
+    GetSubProcessStreamRequest,
+    GetSubProcessStreamResponse,
+    LogItem,
+    Signal,
+    Workload,
+)
+from skerry.wire.aurae.lines import DaemonLogSource, daemon_lines, output_lines
+from skerry.wire.aurae.requests import aurae_words
+
+_STREAM: Final = {
+    LOG_CHANNEL_TYPE_STDOUT: cells.OutputChannel.STDOUT,
+    LOG_CHANNEL_TYPE_STDERR: cells.OutputChannel.STDERR,
+}
+
+
+class Signals(Protocol):
+    """What is needed of `skerry.node.signals.following.SignalSource`."""
+
+    def follow(self, cell: CellName | None = None) -> AbstractContextManager[AsyncIterable[SignalSent]]: ...
+
+
+class ObserveServiceV0(ObserveServiceBase):
+    """Serves `aurae.observe.v0.ObserveService`."""
+
+    def __init__(self, keeper: CellRuntime, signals: Signals, log: DaemonLogSource = logs.recent) -> None:
+        self._keeper = keeper
+        self._signals = signals
+        self._log = log
+
+    async def GetAuraeDaemonLogStream(  # noqa: N802 - gRPC's name
+        self, stream: Stream[GetAuraeDaemonLogStreamRequest, GetAuraeDaemonLogStreamResponse]
+    ) -> None:
+        await stream.recv_message()
+        await stream.send_initial_metadata()
+        async with aclosing(daemon_lines(self._log)) as lines:
+            async for line in lines:
+                await stream.send_message(GetAuraeDaemonLogStreamResponse(item=LogItem(**line._asdict())))
+
+    async def GetSubProcessStream(  # noqa: N802 - gRPC's name
+        self, stream: Stream[GetSubProcessStreamRequest, GetSubProcessStreamResponse]
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        channel = _STREAM.get(request.channel_type)
+        if channel is None:
+            raise errors.Invalid(
+                f"channel_type must be 1 (stdout) or 2 (stderr), not {request.channel_type}",
+                field="channel_type",
+            )
+        async with aclosing(output_lines(self._keeper, request.process_id, channel)) as lines:
+            await stream.send_initial_metadata()
+            async for line in lines:
+                await stream.send_message(GetSubProcessStreamResponse(item=LogItem(**line._asdict())))
+
+    async def GetPosixSignalsStream(  # noqa: N802 - gRPC's name
+        self, stream: Stream[GetPosixSignalsStreamRequest, GetPosixSignalsStreamResponse]
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        with self._signals.follow(_cell_of(request.workload)) as signals:
+            await stream.send_initial_metadata()
+            async for sent in signals:
+                await stream.send_message(
+                    GetPosixSignalsStreamResponse(signal=Signal(signal=sent.number, process_id=sent.pid))
+                )
+
+
+def _cell_of(workload: Workload) -> CellName | None:
+    """The cell that is meant; None for the whole machine. Raises Invalid, FailedPrecondition."""
+    if workload.workload_type == WORKLOAD_TYPE_CELL:
+        with aurae_words("workload", cell_name="id"):
+            return parse_name(workload.id)
+    if workload.workload_type == WORKLOAD_TYPE_UNSPECIFIED and not workload.id:
+        return None
+    raise errors.Invalid(
+        "workload_type must be 1 (cell), or no workload given for the whole machine; Skerry has no pod "
+        "sandboxes and no virtual machines",
+        field="workload.workload_type",
+    )

@@ -1,0 +1,83 @@
+"""Between the messages of the newer document, the scheduler's, and what they say or ask for.
+
+The document has no CRASHED. It is told as FAILED with a description that begins `CRASHED:`, and for those who
+know our fields `reason` has the word alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skerry.model import ids
+from skerry.model.images import ImageAccess
+from skerry.model.ports import PortMapping
+from skerry.model.resources import Resources
+from skerry.model.statuses import of_node
+from skerry.model.workloads import Instance, InstanceSpec
+from skerry.transport.proto import kudo_scheduler_pb2 as pb
+from skerry.wire.field_names import contract_fields
+from skerry.wire.kudo.documents import grant_image_access, made_name
+from skerry.wire.kudo.grpc_reported import (
+    ReportedNode,
+    check_type,
+    decode_inventory,
+    decode_resources,
+    reported,
+    single_line,
+)
+from skerry.wire.kudo.grpc_status_numbers import SCHEDULER
+
+_FIELDS: Final = {
+    "environment": "environnement",
+    "cpu": "resource.limit.cpu",
+    "memory": "resource.limit.memory",
+    "disk": "resource.limit.disk",
+}
+
+
+def decode_spec(told: pb.Instance, giver: ImageAccess, seed: str = "") -> InstanceSpec:
+    """What an instance is to run, for a caller with the access `giver`; its status, its address and what it
+    uses are not for a client to say. Without a name it gets one, by its id or, without that, by `seed`."""
+    check_type(told.type)
+    with contract_fields(_FIELDS):
+        return InstanceSpec(
+            name=told.name or made_name(told.uri, told.id or seed),
+            uri=told.uri,
+            environment=tuple(told.environnement),
+            room=decode_resources(told.resource.limit),
+            ports=tuple(PortMapping(port.source, port.destination) for port in told.ports),
+            granted_access=grant_image_access(told.uri, giver),
+        )
+
+
+def reported_node(told: pb.NodeStatus) -> ReportedNode:
+    has = told.resource.HasField
+    return ReportedNode(
+        id=ids.check_id(told.id),
+        status=of_node(SCHEDULER.read(told.status)),
+        description=single_line(told.statusDescription),
+        room=decode_resources(told.resource.limit) if has("limit") else None,
+        usage=decode_resources(told.resource.usage) if has("usage") else None,
+        instances=decode_inventory(
+            reported(one, SCHEDULER.read(one.status), decode_resources(one.resource.limit))
+            for one in told.instances
+        ),
+    )
+
+
+def encode_status(instance: Instance, usage: Resources) -> pb.InstanceStatus:
+    """An instance as it is now."""
+    seen = instance.observed
+    reason = SCHEDULER.reason(seen.status)
+    return pb.InstanceStatus(
+        id=instance.id,
+        status=SCHEDULER.told(seen.status).value,
+        statusDescription=f"{reason}: {seen.reason}" if reason else seen.reason,
+        resource=pb.Resource(limit=_told_room(instance.spec.room), usage=_told_room(usage)),
+        reason=reason,
+        exit_code=seen.exit_code,
+    )
+
+
+def _told_room(room: Resources) -> pb.ResourceSummary:
+    return pb.ResourceSummary(cpu=room.cpu, memory=room.memory, disk=room.disk)

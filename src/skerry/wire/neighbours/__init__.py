@@ -1,4 +1,0 @@
-"""Links between members of the continuum: kept TLS connections on which calls of functions are passed on.
-
-Carries `skerry.functions.continuum.neighbours` from one process to another. See docs/continuum.md.
-"""

@@ -1,0 +1,130 @@
+"""Between the nouns of `skerry.model.cells` and the messages of `skerry.cells.v1`, both ways.
+
+Pure and total: a message gives a noun or `Invalid` with the field's name in the contract.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from skerry.model import cells, errors
+from skerry.model.ids import CellName, ExecutableName
+from skerry.model.resources import Megabytes, Millicores
+from skerry.node.cells.ports import CellDescription
+from skerry.node.host import HostInfo, HostUsage
+from skerry.transport.proto import cells_pb2
+from skerry.wire.field_names import contract_fields
+
+# Fields that the contract calls otherwise than the model.
+FIELDS: Final = {"cell_name": "cell", "name": "executable", "cpu_quota": "cpu_milli", "memory": "memory_mb"}
+
+
+def decode_cell(request: cells_pb2.AllocateRequest) -> cells.Cell:
+    """What `Allocate` asks for."""
+    with contract_fields(FIELDS):
+        return cells.Cell(
+            name=CellName(request.cell),
+            limits=decode_limits(request.limits),
+            isolates_network=request.own_network,
+        )
+
+
+def decode_limits(told: cells_pb2.Limits) -> cells.CellLimits:
+    has = told.HasField
+    return cells.CellLimits(
+        cpu_weight=told.cpu_weight if has("cpu_weight") else None,
+        cpu_shares=told.cpu_shares if has("cpu_shares") else None,
+        cpu_quota=Millicores(told.cpu_milli) if has("cpu_milli") else None,
+        cpus=told.cpus,
+        mems=told.mems,
+        memory=Megabytes(told.memory_mb) if has("memory_mb") else None,
+        pids=told.pids if has("pids") else None,
+    )
+
+
+def decode_executable(request: cells_pb2.StartRequest) -> cells.Executable:
+    """What `Start` asks for; a program given by its arguments is also shown as a command."""
+    if request.command and request.arguments:
+        raise errors.Invalid("give either a command for the shell or arguments, not both", field="command")
+    with contract_fields(FIELDS):
+        return cells.Executable(
+            name=ExecutableName(request.executable),
+            cell=cells.parse_name(request.cell),
+            command=request.command or shlex.join(request.arguments),
+            description=request.description,
+        )
+
+
+def decode_sandbox(request: cells_pb2.StartRequest) -> cells.Sandbox:
+    told = request.sandbox
+    default = cells.Sandbox()
+    with contract_fields(FIELDS):
+        return cells.Sandbox(
+            uid=told.uid if told.HasField("uid") else None,
+            gid=told.gid if told.HasField("gid") else None,
+            root_capabilities=told.root_capabilities,
+            environment=tuple(told.environment),
+            folder=told.folder or default.folder,
+            open_files=told.open_files if told.HasField("open_files") else default.open_files,
+            arguments=tuple(request.arguments),
+        )
+
+
+def encode_status(view: CellDescription, usage: cells.CellUsage | None) -> cells_pb2.CellStatus:
+    """A cell as `List` tells it."""
+    return cells_pb2.CellStatus(
+        cell=view.cell.name,
+        limits=_told_limits(view.cell.limits),
+        own_network=view.cell.isolates_network,
+        executables=[_told_executable(each) for each in view.executables],
+        usage=None if usage is None else encode_usage(usage),
+    )
+
+
+def encode_exit(how: cells.ExitStatus) -> cells_pb2.Exit:
+    return cells_pb2.Exit(at=how.at, code=how.code, signal=how.signal, oom=how.oom)
+
+
+def encode_usage(usage: cells.CellUsage) -> cells_pb2.Usage:
+    return cells_pb2.Usage(**{name: getattr(usage, name) for name in usage.__struct_fields__})
+
+
+def encode_node(host: HostInfo, usage: HostUsage) -> cells_pb2.NodeReply:
+    return cells_pb2.NodeReply(
+        architecture=host.architecture,
+        system=host.system,
+        kernel=host.kernel,
+        cgroups=host.cgroups,
+        runtime=host.runtime,
+        cpus=host.cpus,
+        memory_bytes=host.memory_bytes,
+        disk_bytes=host.disk_bytes,
+        cpu_busy_s=usage.cpu_busy_s,
+        load=usage.load,
+        memory_available_bytes=usage.memory_available_bytes,
+        disk_free_bytes=usage.disk_free_bytes,
+    )
+
+
+def _told_limits(limits: cells.CellLimits) -> cells_pb2.Limits:
+    return cells_pb2.Limits(
+        cpu_weight=limits.cpu_weight,
+        cpu_shares=limits.cpu_shares,
+        cpu_milli=limits.cpu_quota,
+        cpus=limits.cpus,
+        mems=limits.mems,
+        memory_mb=limits.memory,
+        pids=limits.pids,
+    )
+
+
+def _told_executable(state: cells.ExecutableState) -> cells_pb2.ExecutableStatus:
+    return cells_pb2.ExecutableStatus(
+        name=state.name,
+        command=state.command,
+        description=state.description,
+        pid=state.pid,
+        started_at=state.started_at,
+        exit=None if state.exit is None else encode_exit(state.exit),
+    )

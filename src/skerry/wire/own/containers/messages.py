@@ -1,0 +1,149 @@
+"""Between the nouns of `skerry.model.images` and `.containers` and the messages of `skerry.containers.v1`.
+
+Pure and total: a message gives a noun or `Invalid` with the field's name in the contract. Exits and usage
+are the messages of cells, see `skerry.wire.own.cells.messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skerry.model import errors, ports
+from skerry.model.containers import ContainerSpec, ContainerState, ContainerStats, ContainerView, NetworkMode
+from skerry.model.images import Image, ImageConfig, PullProgress
+from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.workloads import UserNamespaceMode
+from skerry.transport.proto import containers_pb2 as pb
+from skerry.wire.field_names import contract_fields
+from skerry.wire.own.cells.messages import encode_exit, encode_usage
+
+_FIELDS: Final = {"cpu": "cpu_milli", "memory": "memory_mb", "disk": "disk_gb"}
+_NETWORK: Final = {pb.NETWORK_BRIDGE: NetworkMode.BRIDGE, pb.NETWORK_NONE: NetworkMode.NONE}
+_TOLD_NETWORK: Final = {mode: told for told, mode in _NETWORK.items()}
+_USERNS: Final = {
+    pb.USER_NAMESPACE_PRIVATE: UserNamespaceMode.PRIVATE,
+    pb.USER_NAMESPACE_HOST: UserNamespaceMode.HOST,
+}
+_TOLD_USERNS: Final = {mode: told for told, mode in _USERNS.items()}
+_TOLD_STATE: Final = {
+    ContainerState.CREATED: pb.STATE_CREATED,
+    ContainerState.RUNNING: pb.STATE_RUNNING,
+    ContainerState.EXITED: pb.STATE_EXITED,
+    ContainerState.REMOVING: pb.STATE_REMOVING,
+}
+
+
+def decode_spec(told: pb.ContainerSpec) -> ContainerSpec:
+    """What a container is to be."""
+    if told.network not in _NETWORK:
+        raise errors.Invalid(f"network {told.network} is neither bridge nor none", field="network")
+    if told.userns not in _USERNS:
+        raise errors.Invalid(f"userns {told.userns} is neither private nor host", field="userns")
+    with contract_fields(_FIELDS):
+        return ContainerSpec(
+            name=told.name,
+            image=told.image,
+            entrypoint=tuple(told.entrypoint),
+            arguments=tuple(told.arguments),
+            environment=tuple(told.environment),
+            user=told.user,
+            folder=told.folder,
+            host_name=told.host_name,
+            stop_signal=told.stop_signal,
+            stop_grace_s=told.stop_grace_s if told.HasField("stop_grace_s") else None,
+            room=Resources(
+                cpu=Millicores(told.cpu_milli),
+                memory=Megabytes(told.memory_mb),
+                disk=Gigabytes(told.disk_gb),
+            ),
+            pids=told.pids,
+            network=_NETWORK[told.network],
+            ports=tuple(map(ports.parse, told.ports)),
+            read_only=told.read_only,
+            userns=_USERNS[told.userns],
+        )
+
+
+def encode_spec(spec: ContainerSpec) -> pb.ContainerSpec:
+    return pb.ContainerSpec(
+        name=spec.name,
+        image=spec.image,
+        entrypoint=spec.entrypoint,
+        arguments=spec.arguments,
+        environment=spec.environment,
+        user=spec.user,
+        folder=spec.folder,
+        host_name=spec.host_name,
+        stop_signal=spec.stop_signal,
+        stop_grace_s=spec.stop_grace_s,
+        cpu_milli=spec.room.cpu,
+        memory_mb=spec.room.memory,
+        disk_gb=spec.room.disk,
+        pids=spec.pids,
+        network=_TOLD_NETWORK[spec.network],
+        ports=map(str, spec.ports),
+        read_only=spec.read_only,
+        userns=_TOLD_USERNS[spec.userns],
+    )
+
+
+def encode_container(view: ContainerView) -> pb.Container:
+    return pb.Container(
+        spec=encode_spec(view.spec),
+        image=view.image,
+        state=_TOLD_STATE[view.state],
+        created_at=view.created_at,
+        address=view.address,
+        pid=view.pid,
+        started_at=view.started_at,
+        exit=None if view.exit is None else encode_exit(view.exit),
+        reason=view.reason,
+    )
+
+
+def encode_stats(stats: ContainerStats) -> pb.StatsReply:
+    return pb.StatsReply(
+        usage=encode_usage(stats.usage),
+        disk_bytes=stats.disk_bytes,
+        disk_limit_bytes=stats.disk_limit_bytes,
+        disk_limit_kind=stats.disk_limit_kind,
+    )
+
+
+def encode_image(image: Image) -> pb.Image:
+    return pb.Image(
+        id=image.id,
+        names=image.names,
+        platform=str(image.platform),
+        config=_told_config(image.config),
+        layers=image.layers,
+        bytes=image.bytes,
+        pulled_at=image.pulled_at,
+        manifest=image.manifest or "",
+        folder=image.folder,
+    )
+
+
+def encode_progress(progress: PullProgress) -> pb.Progress:
+    return pb.Progress(
+        reference=progress.reference,
+        message=progress.message,
+        layers=[
+            pb.LayerProgress(digest=layer.digest, state=layer.state, bytes=layer.bytes, total=layer.total)
+            for layer in progress.layers
+        ],
+    )
+
+
+def _told_config(config: ImageConfig) -> pb.ImageConfig:
+    return pb.ImageConfig(
+        entrypoint=config.entrypoint,
+        command=config.command,
+        environment=config.environment,
+        user=config.user,
+        folder=config.folder,
+        stop_signal=config.stop_signal,
+        ports=config.ports,
+        volumes=config.volumes,
+        labels=config.labels,
+    )

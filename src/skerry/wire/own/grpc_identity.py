@@ -1,0 +1,35 @@
+"""IdentityService: a node asks for a fresh certificate before its old one ends.
+
+Translation only; `skerry.control.identity.authenticator` decides, by the certificate that made the
+connection.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from grpclib.server import Stream
+
+from skerry.model.callers import Caller
+from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.proto.identity_grpc import IdentityServiceBase
+from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
+
+
+class CertificateRenewer(Protocol):
+    """The part of `skerry.control.identity.authenticator.Authenticator` that is needed here."""
+
+    async def renew(self, caller: Caller, csr_pem: bytes) -> bytes: ...
+
+
+class IdentityService(IdentityServiceBase):
+    """Serves `skerry.identity.v1.IdentityService`."""
+
+    def __init__(self, identity: CertificateRenewer) -> None:
+        self._identity = identity
+
+    async def Renew(self, stream: Stream[RenewRequest, RenewReply]) -> None:  # noqa: N802 - gRPC's name
+        request = await stream.recv_message()
+        assert request is not None
+        certificate = await self._identity.renew(caller_of(stream), request.csr)
+        await stream.send_message(RenewReply(certificate=certificate))

@@ -1,0 +1,129 @@
+"""`/market/borrowed`: contracts that this cloud bought, each with the node that it is here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
+from skerry.model import errors
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.market import pagination
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.market.documents import MarketIdPath, PriceInfo, ResourcesInfo
+from skerry.wire.own.market.pagination import PageQuery
+
+_CHANGING = (
+    errors.Invalid,
+    errors.NotFound,
+    errors.Conflict,
+    errors.FailedPrecondition,
+    errors.Expired,
+    errors.Unprocessable,
+    errors.Unavailable,
+    errors.TimedOut,
+)
+
+
+class BorrowedContractInfo(msgspec.Struct, frozen=True):
+    """A contract that this cloud bought, and the node that it is here."""
+
+    id: str
+    peer: str
+    seller: str
+    node: str
+    flavor: str
+    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
+    total: Annotated[str, Meta(description="Of all of it, from start to end")]
+    starts_at: float
+    ends_at: float
+    state: BorrowedContractState
+    reclaim_at: Annotated[float | None, Meta(description="The provider takes it back then")]
+    reason: str
+    ended_at: float | None
+    actor: Annotated[str, Meta(description="Who bought it")]
+
+    @classmethod
+    def of(cls, borrowed: BorrowedContract) -> BorrowedContractInfo:
+        return cls(
+            id=borrowed.id,
+            peer=borrowed.peer,
+            seller=borrowed.cloud,
+            node=borrowed.node,
+            flavor=borrowed.flavor,
+            room=ResourcesInfo.of(borrowed.room),
+            count=borrowed.count,
+            price=PriceInfo.of(borrowed.price),
+            total=f"{borrowed.total:f}",
+            starts_at=borrowed.starts_at,
+            ends_at=borrowed.ends_at,
+            state=borrowed.state,
+            reclaim_at=borrowed.reclaim_at,
+            reason=borrowed.reason,
+            ended_at=borrowed.ended_at,
+            actor=borrowed.actor,
+        )
+
+
+class BorrowedContractDetail(msgspec.Struct, frozen=True):
+    """A contract that this cloud bought, with what was signed."""
+
+    contract: BorrowedContractInfo
+    document: Annotated[str, Meta(description="A compact JWS: `skerry contract verify` reads it")]
+
+
+class BorrowedContractList(msgspec.Struct, frozen=True):
+    """What is not over first, and then what was bought last; `count` is of all."""
+
+    count: int
+    borrowed: list[BorrowedContractInfo]
+    cursor: str | None
+
+
+class RenewContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much longer it is to last."""
+
+    duration_s: Annotated[float, Meta(ge=1, le=1e10, description="Seconds beyond its end")]
+
+
+@endpoint("GET", "/market/borrowed", summary="What was bought", raises=(errors.Invalid, errors.Unavailable))
+async def list_borrowed(desk: MarketContext, call: RequestContext, query: PageQuery) -> BorrowedContractList:
+    """Contracts that this cloud bought, also those that ended not long ago."""
+    page = pagination.paginate(desk.trader.borrowed(), _place, query)
+    return BorrowedContractList(page.total, [BorrowedContractInfo.of(one) for one in page.items], page.cursor)
+
+
+@endpoint(
+    "GET",
+    "/market/borrowed/{id}",
+    summary="One contract that was bought",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def show(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractDetail:
+    """With the document that was signed."""
+    found = desk.trader.get(path.id)
+    return BorrowedContractDetail(BorrowedContractInfo.of(found), found.document)
+
+
+@endpoint("POST", "/market/borrowed/{id}/release", summary="Give back what was bought", raises=_CHANGING)
+async def release(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractInfo:
+    """Its work moves away first; it is over when its `state` is `ended`."""
+    return BorrowedContractInfo.of(await desk.trader.release(path.id, actor=call.caller.name))
+
+
+@endpoint("POST", "/market/borrowed/{id}/renew", summary="Let what was bought last longer", raises=_CHANGING)
+async def renew(
+    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: RenewContractRequest
+) -> BorrowedContractInfo:
+    """At the provider's price of now for the time that is added; refused if that is higher than before."""
+    return BorrowedContractInfo.of(await desk.trader.renew(path.id, body.duration_s, actor=call.caller.name))
+
+
+def _place(one: BorrowedContract) -> str:
+    return pagination.newest_first_key(
+        is_over=one.state is BorrowedContractState.ENDED, at=one.starts_at, id=one.id
+    )

@@ -1,0 +1,68 @@
+"""`/market/buyers`: who may buy of this cloud without the limits of unknown keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.provider.allowlist import AllowedBuyer
+from skerry.model import errors
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.market.documents import Label, MarketIdPath
+
+
+class AllowBuyerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something about a buyer."""
+
+    note: Annotated[Label, Meta(description="For people, such as the buyer's name")] = ""
+
+
+class BuyerInfo(msgspec.Struct, frozen=True):
+    """A buyer on the allowlist."""
+
+    id: Annotated[str, Meta(description="Its name on the market: `key....`, or an account's")]
+    note: str
+    added_at: Annotated[float | None, Meta(description="Null if the setting `market.buyers` names it")]
+
+    @classmethod
+    def of(cls, buyer: AllowedBuyer) -> BuyerInfo:
+        return cls(id=buyer.id, note=buyer.note, added_at=buyer.added_at)
+
+
+class BuyerList(msgspec.Struct, frozen=True):
+    buyers: list[BuyerInfo]
+
+
+@endpoint("GET", "/market/buyers", summary="Who may buy", raises=(errors.Unavailable,))
+async def list_buyers(desk: MarketContext, call: RequestContext) -> BuyerList:
+    """The allowlist: those of the setting `market.buyers`, and those that were added here."""
+    return BuyerList([BuyerInfo.of(buyer) for buyer in desk.allowlist.all()])
+
+
+@endpoint(
+    "PUT",
+    "/market/buyers/{id}",
+    summary="Let a buyer in",
+    raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
+)
+async def allow(
+    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: AllowBuyerRequest | None
+) -> BuyerInfo:
+    """It may see offers and buy from now on, at every server of this cloud."""
+    note = "" if body is None else body.note
+    return BuyerInfo.of(await desk.allowlist.add(path.id, note=note, actor=call.caller.name))
+
+
+@endpoint(
+    "DELETE",
+    "/market/buyers/{id}",
+    summary="Let a buyer in no longer",
+    status=204,
+    raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
+)
+async def remove(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> None:
+    """What it holds and has bought stays its own: to end that, reclaim its contracts."""
+    await desk.allowlist.remove(path.id, actor=call.caller.name)

@@ -1,0 +1,115 @@
+"""Amounts, prices and flavors as this room writes them: cores, MB and GB, and money as decimal text.
+
+Pure translation to and from the nouns of the market; nothing here is spelt as REAR spells it. Times are
+seconds since the epoch, as on all of Skerry's own routes.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from skerry.model import errors, ids
+from skerry.model.market import Offer, Price
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+
+Cores = Annotated[int, Meta(ge=0, le=MAX_AMOUNT // 1000, description="Cores")]
+MB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="MB")]
+GB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="GB")]
+Count = Annotated[int, Meta(ge=1, le=MAX_AMOUNT)]
+Label = Annotated[str, Meta(max_length=256)]
+
+_CORE: Final = 1000
+_MONEY = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
+
+
+class MarketIdPath(msgspec.Struct, frozen=True):
+    id: Annotated[str, Meta(min_length=1, max_length=ids.MAX_ID)]
+
+
+class ResourcesInfo(msgspec.Struct, frozen=True):
+    """Room."""
+
+    cpu: Annotated[float, Meta(description="Cores")]
+    memory: Annotated[int, Meta(description="MB")]
+    disk: Annotated[int, Meta(description="GB")]
+
+    @classmethod
+    def of(cls, room: Resources) -> ResourcesInfo:
+        cores, rest = divmod(room.cpu, _CORE)
+        return cls(room.cpu / _CORE if rest else cores, room.memory, room.disk)
+
+
+class PriceInfo(msgspec.Struct, frozen=True):
+    """So much money for each period."""
+
+    amount: Annotated[str, Meta(description="A decimal number: `0.10`")]
+    currency: Annotated[str, Meta(description="ISO 4217: `EUR`")]
+    period: Annotated[str, Meta(description="ISO 8601: `PT1H`")]
+
+    @classmethod
+    def of(cls, price: Price) -> PriceInfo:
+        return cls(f"{price.amount:f}", price.currency, price.period)
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """In which parts it is sold: at least the minimum, and from there in whole steps; a step of 0 is any."""
+
+    min: ResourcesInfo
+    step: ResourcesInfo
+
+
+class OfferInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a flavor is, whatever is free of it. Without `parts` it is sold whole."""
+
+    id: str
+    provider: str
+    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    stock: Annotated[int, Meta(description="How many of it there are")]
+    price: PriceInfo
+    parts: PartitionInfo | None
+    max_count: Annotated[int, Meta(description="How many may be taken together")]
+    location: str
+    architecture: str
+    node: Annotated[str, Meta(description="The node that it follows, if it follows one")]
+    expires_at: float | None
+    version: int
+
+
+def offer_facts(flavor: Offer) -> dict[str, Any]:
+    """What `OfferInfo` tells, and whatever tells more besides."""
+    parts = flavor.partition
+    return {
+        "id": flavor.id,
+        "provider": flavor.provider,
+        "room": ResourcesInfo.of(flavor.room),
+        "stock": flavor.stock,
+        "price": PriceInfo.of(flavor.price),
+        "parts": None
+        if parts is None
+        else PartitionInfo(ResourcesInfo.of(parts.least), ResourcesInfo.of(parts.step)),
+        "max_count": 1 if flavor.aggregation is None else flavor.aggregation.most,
+        "location": flavor.location,
+        "architecture": flavor.architecture,
+        "node": flavor.worker,
+        "expires_at": flavor.expires_at,
+        "version": flavor.version,
+    }
+
+
+def parse_resources(cores: int, megabytes: int, gigabytes: int = 0) -> Resources:
+    return Resources(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
+
+
+def parse_money(text: str, field: str) -> Decimal:
+    """An amount as people write it; `1e9` is none."""
+    if not _MONEY.fullmatch(text):
+        raise errors.Invalid(
+            f"{field} is a decimal number such as `0.10`, with at most 18 digits on either side of the point",
+            field=field,
+        )
+    return Decimal(text)

@@ -1,0 +1,228 @@
+"""`/market/flavors` and `/market/ledger`: putting capacity up for sale, and where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.provider.ledger.records import OfferRecord
+from skerry.market.provider.node_offers import KIND
+from skerry.model import errors, ids
+from skerry.model.ids import CloudId, OfferId
+from skerry.model.market import Aggregation, Offer, Partition, Price
+from skerry.model.resources import NO_RESOURCES
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.market import pagination
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.market.documents import (
+    GB,
+    MB,
+    Cores,
+    Count,
+    Label,
+    MarketIdPath,
+    OfferInfo,
+    ResourcesInfo,
+    offer_facts,
+    parse_money,
+    parse_resources,
+)
+from skerry.wire.own.market.pagination import PageQuery
+
+_AUDITED_AT_ONCE: Final = 1000
+
+
+class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A flavor to sell: whole, unless a minimum or a step says in which parts."""
+
+    price: Annotated[str, Meta(max_length=40, description="Of one whole, for each period: `0.10`")]
+    currency: Annotated[str, Meta(max_length=3, pattern="^[A-Z]{3}$", description="ISO 4217: `EUR`")]
+    period: Annotated[str, Meta(max_length=40, description="ISO 8601: `PT1H`")] = "PT1H"
+    id: Annotated[str, Meta(max_length=ids.MAX_ID, description="Without it one is made up")] = ""
+    cpu: Cores = 0
+    memory: MB = 0
+    disk: GB = 0
+    cpu_min: Cores = 0
+    cpu_step: Cores = 0
+    memory_min: MB = 0
+    memory_step: MB = 0
+    max_count: Annotated[Count, Meta(description="How many may be taken together")] = 1
+    stock: Annotated[Count, Meta(description="How many of it there are")] = 1
+    location: Label = ""
+    architecture: Label = ""
+
+    def flavor(self, new_id: OfferId, provider: CloudId, now: float) -> Offer:
+        if not (self.cpu or self.memory or self.disk):
+            raise errors.Invalid("an offer has some room; name cpu and memory", field="cpu")
+        for field, minimum, all_ in (
+            ("cpu_min", self.cpu_min, self.cpu),
+            ("memory_min", self.memory_min, self.memory),
+        ):
+            if minimum > all_:
+                raise errors.Invalid(f"{field} is {minimum}, and all of it is {all_}; lower it", field=field)
+        least, step = (
+            parse_resources(self.cpu_min, self.memory_min),
+            parse_resources(self.cpu_step, self.memory_step),
+        )
+        return Offer(
+            id=OfferId(self.id) if self.id else new_id,
+            provider=provider,
+            kind=KIND,
+            room=parse_resources(self.cpu, self.memory, self.disk),
+            price=Price(parse_money(self.price, "price"), self.currency, self.period),
+            created_at=now,
+            architecture=self.architecture,
+            partition=None if least == step == NO_RESOURCES else Partition(least, step),
+            aggregation=Aggregation(1, self.max_count) if self.max_count > 1 else None,
+            stock=self.stock,
+            location=self.location,
+        )
+
+
+class RepriceOfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What it costs from now on; what is left out stays."""
+
+    price: Annotated[str, Meta(max_length=40, description="Of one whole, for each period: `0.10`")]
+    currency: Annotated[str, Meta(max_length=3, pattern="^([A-Z]{3})?$", description="ISO 4217: `EUR`")] = ""
+    period: Annotated[str, Meta(max_length=40, description="ISO 8601: `PT1H`")] = ""
+
+    def after(self, before: Price) -> Price:
+        amount = parse_money(self.price, "price")
+        return Price(amount, self.currency or before.currency, self.period or before.period)
+
+
+class WithdrawOfferQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to withdraw it."""
+
+    reason: Annotated[str, Meta(max_length=256, description="Subscribers and buyers are told")] = ""
+    reclaim: Annotated[bool, Meta(description="Take its contracts back, each after its notice")] = False
+
+
+class WithdrawalInfo(msgspec.Struct, frozen=True):
+    """It is no longer offered."""
+
+    at: float
+    reason: str
+    reclaims: Annotated[bool, Meta(description="Its contracts are taken back, each after its notice")]
+
+
+class OfferAccountInfo(OfferInfo, frozen=True, kw_only=True):
+    """A flavor of this cloud, and where its capacity is: `free` + `held` + `sold` = `capacity`."""
+
+    capacity: ResourcesInfo
+    free: ResourcesInfo
+    held: ResourcesInfo
+    sold: ResourcesInfo
+    withdrawn: WithdrawalInfo | None
+
+    @classmethod
+    def of(cls, account: OfferRecord) -> OfferAccountInfo:
+        return cls(**_account_facts(account))
+
+
+class PublishedOfferInfo(OfferAccountInfo, frozen=True, kw_only=True):
+    """A flavor that was put up for sale."""
+
+    warning: Annotated[str, Meta(description="Why the nodes cannot deliver it; empty if they can")]
+
+    @classmethod
+    def warned(cls, account: OfferRecord, warning: str) -> PublishedOfferInfo:
+        return cls(**_account_facts(account), warning=warning)
+
+
+def _account_facts(account: OfferRecord) -> dict[str, Any]:
+    gone = account.withdrawn
+    return {
+        **offer_facts(account.flavor),
+        "capacity": ResourcesInfo.of(account.capacity),
+        "free": ResourcesInfo.of(account.free),
+        "held": ResourcesInfo.of(account.held),
+        "sold": ResourcesInfo.of(account.sold),
+        "withdrawn": None if gone is None else WithdrawalInfo(gone.at, gone.reason, gone.reclaims),
+    }
+
+
+class LedgerInfo(msgspec.Struct, frozen=True):
+    """Flavors in the order of their ids, and what does not add up: nothing, unless there is a fault."""
+
+    count: int
+    flavors: list[OfferAccountInfo]
+    cursor: str | None
+    is_balanced: bool
+    wrong: Annotated[dict[str, list[str]], Meta(description="By flavor, of all pages")]
+
+
+@endpoint(
+    "POST",
+    "/market/flavors",
+    summary="Put capacity up for sale",
+    status=201,
+    raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
+)
+async def sell(desk: MarketContext, call: RequestContext, body: OfferRequest) -> PublishedOfferInfo:
+    """Offer a flavor. The same again, with its `id`, is no change; one that was withdrawn is offered anew."""
+    flavor = body.flavor(OfferId(desk.new_id()), desk.provider, desk.ledger.now())
+    account = await desk.ledger.publish(flavor, actor=call.caller.name)
+    return PublishedOfferInfo.warned(account, desk.shortage(account.flavor))
+
+
+@endpoint(
+    "PATCH",
+    "/market/flavors/{id}",
+    summary="Ask another price for it",
+    raises=(errors.Invalid, errors.NotFound, errors.Expired, errors.FailedPrecondition, errors.Unavailable),
+)
+async def reprice(
+    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: RepriceOfferRequest
+) -> OfferAccountInfo:
+    """In place: holds and contracts keep their price, and subscribers are told what changed."""
+    id = OfferId(path.id)
+    price = body.after(desk.ledger.flavor(id).flavor.price)
+    return OfferAccountInfo.of(await desk.ledger.reprice(id, price, actor=call.caller.name))
+
+
+@endpoint(
+    "DELETE",
+    "/market/flavors/{id}",
+    summary="Offer it no longer",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def withdraw(
+    desk: MarketContext, call: RequestContext, path: MarketIdPath, query: WithdrawOfferQuery
+) -> OfferAccountInfo:
+    """Nothing more of it can be had. Contracts run to their end, or with `reclaim` through their notice."""
+    account = await desk.ledger.withdraw(
+        OfferId(path.id), actor=call.caller.name, reason=query.reason, reclaim=query.reclaim
+    )
+    return OfferAccountInfo.of(account)
+
+
+@endpoint("GET", "/market/ledger", summary="Where capacity is", raises=(errors.Invalid, errors.Unavailable))
+async def show_ledger(desk: MarketContext, call: RequestContext, query: PageQuery) -> LedgerInfo:
+    """Every flavor of this cloud that is offered, or of which something is held or sold."""
+    page = pagination.paginate(_accounts(desk), lambda account: account.flavor.id, query)
+    wrong: dict[str, list[str]] = {}
+    for number, (id, why) in enumerate(desk.ledger.audits(), 1):
+        if why:
+            wrong[str(id)] = why
+        if number % _AUDITED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # there may be very many, and others buy
+    return LedgerInfo(
+        page.total, [OfferAccountInfo.of(one) for one in page.items], page.cursor, not wrong, wrong
+    )
+
+
+def _accounts(desk: MarketContext) -> list[OfferRecord]:
+    """Also those that were withdrawn while something of them was taken."""
+    found = {account.flavor.id: account for account in desk.ledger.flavors()}
+    now = desk.ledger.now()
+    taken = {hold.flavor.id for hold in desk.ledger.holds() if hold.is_live(now)}
+    taken |= {sale.contract.flavor.id for sale in desk.ledger.contracts() if sale.contract.ended_at is None}
+    for id in taken - found.keys():
+        with suppress(errors.NotFound):  # which the audit tells of
+            found[id] = desk.ledger.flavor(id)
+    return list(found.values())

@@ -1,0 +1,38 @@
+"""`/market`: who this cloud is on the market, and how much goes on there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.buyer.quotes import BorrowedContractState
+from skerry.model import errors
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.market.context import MarketContext
+
+
+class MarketInfo(msgspec.Struct, frozen=True):
+    """Counts are of what is live now."""
+
+    cloud: Annotated[str, Meta(description="Its id, by which buyers trust it: `key....`")]
+    flavors: Annotated[int, Meta(description="Offered by this cloud")]
+    holds: int
+    sold: Annotated[int, Meta(description="Contracts that this cloud sold")]
+    borrowed: Annotated[int, Meta(description="Contracts that this cloud bought")]
+    peers: Annotated[int, Meta(description="Clouds that this one may buy from")]
+
+
+@endpoint("GET", "/market", summary="This cloud on the market", raises=(errors.Unavailable,))
+async def about(desk: MarketContext, call: RequestContext) -> MarketInfo:
+    """Its id, which buyers name when they add it as a peer, and counts."""
+    now = desk.ledger.now()
+    return MarketInfo(
+        cloud=desk.provider,
+        flavors=len(desk.ledger.flavors()),
+        holds=sum(hold.is_live(now) for hold in desk.ledger.holds()),
+        sold=sum(sale.contract.is_live(now) for sale in desk.ledger.contracts()),
+        borrowed=sum(one.state is not BorrowedContractState.ENDED for one in desk.trader.borrowed()),
+        peers=len(desk.trader.peers()),
+    )

@@ -1,0 +1,113 @@
+"""`/market/peers`: the clouds that this one may buy from, and how each was last found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.buyer.peers import MAX_CA, MAX_URL
+from skerry.market.buyer.quotes import MarketPeer, PeerStatus
+from skerry.model import errors, ids
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.market.context import MarketContext
+
+
+class PeerPath(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=ids.MAX_ID)]
+
+
+class SetPeerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cloud to buy from."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=MAX_URL, description="Where its server answers")]
+    cloud: Annotated[
+        str, Meta(min_length=1, max_length=ids.MAX_ID, description="Its id, which it must sign as: `key....`")
+    ]
+    ca: Annotated[str, Meta(max_length=MAX_CA, description="PEM; else the system's CAs are trusted")] = ""
+
+
+class PeerInfo(msgspec.Struct, frozen=True):
+    """A cloud to buy from, and how it was last found."""
+
+    name: str
+    url: str
+    cloud: str
+    ca: str
+    is_reached: Annotated[bool | None, Meta(description="Null before it was asked")]
+    message: str
+    latency_s: float | None
+    at: float | None
+
+    @classmethod
+    def of(cls, state: PeerStatus) -> PeerInfo:
+        peer = state.peer
+        return cls(
+            name=peer.name,
+            url=peer.url,
+            cloud=peer.cloud,
+            ca=peer.ca,
+            is_reached=state.is_reached,
+            message=state.message,
+            latency_s=state.latency_s,
+            at=state.at,
+        )
+
+
+class PeerList(msgspec.Struct, frozen=True):
+    peers: list[PeerInfo]
+
+
+@endpoint("GET", "/market/peers", summary="Clouds to buy from", raises=(errors.Unavailable,))
+async def list_peers(desk: MarketContext, call: RequestContext) -> PeerList:
+    """All, with how each was last found."""
+    return PeerList([PeerInfo.of(state) for state in desk.trader.peers()])
+
+
+@endpoint(
+    "GET",
+    "/market/peers/{name}",
+    summary="A cloud to buy from",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def show(desk: MarketContext, call: RequestContext, path: PeerPath) -> PeerInfo:
+    """By the name that it was given here."""
+    return PeerInfo.of(require_peer(desk, path.name))
+
+
+@endpoint(
+    "PUT",
+    "/market/peers/{name}",
+    summary="Buy from a cloud",
+    raises=(errors.Invalid, errors.FailedPrecondition, errors.Conflict, errors.TooLarge, errors.Unavailable),
+)
+async def set_peer(
+    desk: MarketContext, call: RequestContext, path: PeerPath, body: SetPeerRequest
+) -> PeerInfo:
+    """Name a cloud, or say anew where it is. Refused with the reason if what answers there is not that cloud,
+    or is not trusted; one that does not answer is named all the same.
+    """
+    peer = MarketPeer(name=path.name, url=body.url, cloud=body.cloud, ca=body.ca)
+    await desk.trader.set_peer(peer, actor=call.caller.name)
+    return PeerInfo.of(require_peer(desk, path.name))
+
+
+@endpoint(
+    "DELETE",
+    "/market/peers/{name}",
+    summary="Buy no more from a cloud",
+    status=204,
+    raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
+)
+async def remove(desk: MarketContext, call: RequestContext, path: PeerPath) -> None:
+    """Refused while there are contracts with it; release them first."""
+    await desk.trader.remove_peer(path.name, actor=call.caller.name)
+
+
+def require_peer(desk: MarketContext, name: str) -> PeerStatus:
+    """Raises `NotFound`."""
+    for state in desk.trader.peers():
+        if state.peer.name == name:
+            return state
+    raise errors.NotFound("there is no such peer; list peers to see those there are")

@@ -1,0 +1,186 @@
+"""`/market/offers` and `/market/buy`: what peers offer, and buying the best of it.
+
+A purchase is told step by step, a JSON object on each line. Whoever goes away in between leaves nothing half
+made: closing the steps is what makes the trader undo them, or keep a contract that is signed already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from skerry.kit import json_codec
+from skerry.market.buyer.quotes import BuyProgress, CapacityRequest, OfferQuote, PeerFailure
+from skerry.model import errors, ids
+from skerry.transport.http.endpoints import RequestContext, StreamResponse, endpoint
+from skerry.transport.http.responses import Problem
+from skerry.transport.http.streaming import StreamFormat
+from skerry.wire.own.market.borrowed_contracts import BorrowedContractInfo
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.market.documents import (
+    GB,
+    MB,
+    Cores,
+    Count,
+    OfferInfo,
+    PriceInfo,
+    ResourcesInfo,
+    offer_facts,
+    parse_money,
+    parse_resources,
+)
+
+NDJSON: Final = "application/x-ndjson"
+
+
+class BuyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be bought: `count` times so much. What is empty, or 0, does not matter."""
+
+    cpu: Cores = 0
+    memory: MB = 0
+    disk: GB = 0
+    count: Count = 1
+    duration_s: (
+        Annotated[float, Meta(ge=1, le=1e10, description="Seconds; without it as the provider has it")] | None
+    ) = None
+    max_price: Annotated[
+        str, Meta(max_length=40, description="The most for all of it, for each hour: `0.50`")
+    ] = ""
+    currency: Annotated[str, Meta(max_length=3, pattern="^([A-Z]{3})?$", description="ISO 4217: `EUR`")] = ""
+    where: Annotated[str, Meta(max_length=256, description="The location, as the offer tells it")] = ""
+    architecture: Annotated[str, Meta(max_length=256, description="`amd64`, `arm64`")] = ""
+    peer: Annotated[str, Meta(max_length=ids.MAX_ID, description="The name of one peer; else of all")] = ""
+
+    def wish(self) -> CapacityRequest:
+        return CapacityRequest(
+            room=parse_resources(self.cpu, self.memory, self.disk),
+            count=self.count,
+            duration_s=self.duration_s,
+            max_price=parse_money(self.max_price, "max_price") if self.max_price else None,
+            currency=self.currency,
+            where=self.where,
+            architecture=self.architecture,
+            peer=self.peer,
+        )
+
+
+class QuoteQuery(BuyRequest, frozen=True, forbid_unknown_fields=True):
+    """Offers of which this may be had; without an amount all that there are."""
+
+    own: Annotated[bool, Meta(description="What this cloud sells itself, too")] = False
+
+
+class QuoteInfo(msgspec.Struct, frozen=True):
+    """An offer: what is free of it, and what of it is meant by the question."""
+
+    peer: Annotated[str, Meta(description="Who offers it; empty: this cloud")]
+    flavor: OfferInfo
+    free: ResourcesInfo
+    room: Annotated[ResourcesInfo, Meta(description="What was asked for, or all that is on offer")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of `room` times `count`, for each period")]
+
+    @classmethod
+    def of(cls, found: OfferQuote) -> QuoteInfo:
+        return cls(
+            peer=found.peer,
+            flavor=OfferInfo(**offer_facts(found.flavor)),
+            free=ResourcesInfo.of(found.free),
+            room=ResourcesInfo.of(found.room),
+            count=found.count,
+            price=PriceInfo.of(found.price),
+        )
+
+
+class QuoteList(msgspec.Struct, frozen=True):
+    """Offers, the best first; `failures` are peers that gave no answer in time."""
+
+    offers: list[QuoteInfo]
+    failures: list[PeerFailure]
+
+
+class BuyProgressInfo(msgspec.Struct, frozen=True):
+    """A step of a purchase; `borrowed` is there once it is bought, and is open when the step is `done`."""
+
+    step: str
+    message: str
+    borrowed: BorrowedContractInfo | None
+
+
+@endpoint(
+    "GET",
+    "/market/offers",
+    summary="What peers offer",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def offers(desk: MarketContext, call: RequestContext, query: QuoteQuery) -> QuoteList:
+    """All peers are asked at once, and those that do not answer in time are named.
+
+    With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
+    is free.
+    """
+    listing = await desk.trader.offers(query.wish(), own=query.own)
+    return QuoteList([QuoteInfo.of(found) for found in listing.found], list(listing.failures))
+
+
+@endpoint(
+    "POST",
+    "/market/buy",
+    summary="Buy capacity",
+    media=NDJSON,
+    raises=(errors.Invalid, errors.Overloaded, errors.Unavailable),
+    streams=True,
+)
+async def buy(desk: MarketContext, call: RequestContext, body: BuyRequest) -> StreamResponse:
+    """The best offer is reserved, bought, signed and opened, with a line of JSON for each `step`.
+
+    The last line is of the step `done`, with `borrowed`, the contract; or it has `error` and `code`, and what
+    was begun is undone. If the client goes away it is undone, too, unless the contract is signed already:
+    then it is kept.
+    """
+    wish = body.wish()
+    wish.check_amount()
+    async with AsyncExitStack() as undo:
+        undo.enter_context(desk.purchases.take())
+        steps = desk.trader.buy(wish, actor=call.caller.name)
+        return StreamResponse(_told(steps, call.request_id), _MANNER, undo.pop_all())
+
+
+async def _told(steps: AsyncIterator[BuyProgress], request_id: str) -> AsyncGenerator[bytes, None]:
+    try:
+        async with _closed(steps):
+            async for step in steps:
+                bought = None if step.borrowed is None else BorrowedContractInfo.of(step.borrowed)
+                yield _line(BuyProgressInfo(step.step, step.message, bought))
+    except errors.SkerryError as error:
+        yield _line(Problem(error=error.message, code=error.slug, request_id=request_id))
+
+
+@asynccontextmanager
+async def _closed(steps: AsyncIterator[BuyProgress]) -> AsyncIterator[None]:
+    """End the purchase with us, also if we are left between two steps."""
+    try:
+        yield
+    finally:
+        if isinstance(steps, AsyncGenerator):
+            await steps.aclose()
+
+
+def _line(value: msgspec.Struct) -> bytes:
+    return json_codec.encode(value) + b"\n"
+
+
+_MANNER: Final = StreamFormat(
+    NDJSON,
+    goodbye=_line(
+        Problem(
+            error="the server is stopping and undoes what was begun; try again",
+            code=errors.Unavailable.slug,
+            request_id="",
+        )
+    ),
+)

@@ -1,0 +1,200 @@
+"""`/market/holds` and `/market/contracts`: what buyers hold of this cloud's flavors, and what they bought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.provider.ledger.records import ContractRecord
+from skerry.model import errors
+from skerry.model.ids import ContractId
+from skerry.model.market import Hold
+from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.own.market import pagination
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.market.documents import Label, MarketIdPath, PriceInfo, ResourcesInfo
+from skerry.wire.own.market.pagination import PageQuery
+
+
+class HoldInfo(msgspec.Struct, frozen=True):
+    """A part of a flavor that is kept for a buyer."""
+
+    id: str
+    flavor: str
+    buyer: str
+    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
+    total: Annotated[str, Meta(description="For the whole of the contract that it would be")]
+    created_at: float
+    expires_at: float
+    state: Annotated[str, Meta(description="`held`, `bought`, `cancelled` or `expired`")]
+    contract: str | None
+
+    @classmethod
+    def of(cls, hold: Hold, now: float) -> HoldInfo:
+        return cls(
+            id=hold.id,
+            flavor=hold.flavor.id,
+            buyer=hold.buyer,
+            room=ResourcesInfo.of(hold.room),
+            count=hold.count,
+            price=PriceInfo.of(hold.price),
+            total=f"{hold.total:f}",
+            created_at=hold.created_at,
+            expires_at=hold.expires_at,
+            state=hold.state(now),
+            contract=hold.contract,
+        )
+
+
+class SoldContractInfo(msgspec.Struct, frozen=True):
+    """A contract that this cloud sold."""
+
+    id: str
+    flavor: str
+    buyer: str
+    room: Annotated[ResourcesInfo, Meta(description="Of one")]
+    count: int
+    price: Annotated[PriceInfo, Meta(description="Of all of it, for each period")]
+    total: Annotated[str, Meta(description="Of all of it, from start to end")]
+    starts_at: float
+    ends_at: float
+    reclaim_at: Annotated[float | None, Meta(description="It is taken back then")]
+    reason: str
+    ended_at: float | None
+    state: Annotated[str, Meta(description="`live`, `reclaimed`, `released`, `withdrawn` or `expired`")]
+    is_countersigned: Annotated[bool, Meta(description="Its buyer has signed it too")]
+    opened_at: Annotated[float | None, Meta(description="Its buyer first came to its tunnel then")]
+    is_unknown: Annotated[bool, Meta(description="Its buyer was not on the allowlist when it reserved")]
+
+    @classmethod
+    def of(cls, sale: ContractRecord, now: float) -> SoldContractInfo:
+        contract = sale.contract
+        return cls(
+            id=contract.id,
+            flavor=contract.flavor.id,
+            buyer=contract.buyer,
+            room=ResourcesInfo.of(contract.room),
+            count=contract.count,
+            price=PriceInfo.of(contract.price),
+            total=f"{contract.total:f}",
+            starts_at=contract.starts_at,
+            ends_at=contract.ends_at,
+            reclaim_at=contract.reclaim_at,
+            reason=contract.reason,
+            ended_at=contract.ended_at,
+            state=contract.state(now),
+            is_countersigned=bool(sale.countersigned),
+            opened_at=sale.opened_at,
+            is_unknown=contract.is_unknown,
+        )
+
+
+class SoldContractDetail(msgspec.Struct, frozen=True):
+    """A contract that this cloud sold, with what was signed."""
+
+    contract: SoldContractInfo
+    document: Annotated[str, Meta(description="A compact JWS: `skerry contract verify` reads it")]
+
+
+class HoldList(msgspec.Struct, frozen=True):
+    """Those that are live first, and then the youngest; `count` is of all."""
+
+    count: int
+    holds: list[HoldInfo]
+    cursor: str | None
+
+
+class SoldContractList(msgspec.Struct, frozen=True):
+    """Those that are live first, and then the youngest; `count` is of all."""
+
+    count: int
+    contracts: list[SoldContractInfo]
+    cursor: str | None
+
+
+class ReclaimContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why it is taken back."""
+
+    reason: Annotated[Label, Meta(description="Its buyer is told")] = ""
+
+
+@endpoint(
+    "GET",
+    "/market/holds",
+    summary="What buyers hold",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def list_holds(desk: MarketContext, call: RequestContext, query: PageQuery) -> HoldList:
+    """Holds on flavors of this cloud, also those that ended not long ago."""
+    now = desk.ledger.now()
+
+    def place(hold: Hold) -> str:
+        return pagination.newest_first_key(is_over=not hold.is_live(now), at=hold.created_at, id=hold.id)
+
+    page = pagination.paginate(desk.ledger.holds(), place, query)
+    return HoldList(page.total, [HoldInfo.of(hold, now) for hold in page.items], page.cursor)
+
+
+@endpoint(
+    "GET",
+    "/market/contracts",
+    summary="What was sold",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def list_contracts(desk: MarketContext, call: RequestContext, query: PageQuery) -> SoldContractList:
+    """Contracts that this cloud sold, also those that ended not long ago."""
+    now = desk.ledger.now()
+
+    def place(sale: ContractRecord) -> str:
+        contract = sale.contract
+        return pagination.newest_first_key(
+            is_over=not contract.is_live(now), at=contract.starts_at, id=contract.id
+        )
+
+    page = pagination.paginate(desk.ledger.contracts(), place, query)
+    return SoldContractList(page.total, [SoldContractInfo.of(sale, now) for sale in page.items], page.cursor)
+
+
+@endpoint(
+    "GET",
+    "/market/contracts/{id}",
+    summary="One contract that was sold",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def show(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> SoldContractDetail:
+    """With the document of the terms that hold now: signed by both, once its buyer has signed it."""
+    with _naming(path.id):
+        sale = await desk.ledger.find_contract(ContractId(path.id))
+    document = sale.countersigned or sale.current
+    return SoldContractDetail(SoldContractInfo.of(sale, desk.ledger.now()), document.decode("ascii"))
+
+
+@endpoint(
+    "POST",
+    "/market/contracts/{id}/reclaim",
+    summary="Take back what was sold",
+    raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
+)
+async def reclaim(
+    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: ReclaimContractRequest | None
+) -> SoldContractInfo:
+    """Its buyer is told now, and the contract ends when its notice is over: at `reclaim_at`."""
+    reason = "" if body is None else body.reason
+    with _naming(path.id):
+        sale = await desk.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
+    return SoldContractInfo.of(sale, desk.ledger.now())
+
+
+@contextmanager
+def _naming(id: str) -> Iterator[None]:
+    """The ledger tells a buyer what to do about a contract that there is not; here is who sells."""
+    try:
+        yield
+    except errors.NotFound:
+        raise errors.NotFound(f"no contract {id!r} was sold; list contracts to see those that were") from None

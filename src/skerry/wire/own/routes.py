@@ -1,0 +1,23 @@
+"""Every endpoint of this room."""
+
+from __future__ import annotations
+
+from skerry.transport.http.endpoints import Endpoint
+from skerry.wire.own import about, certificates, events, health, join, tokens
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    health.healthz,
+    health.readyz,
+    about.about,
+    about.show_metrics,
+    about.openapi,
+    events.follow,
+    tokens.list_tokens,
+    tokens.create,
+    tokens.revoke,
+    certificates.list_certificates,
+    certificates.revoke,
+    certificates.show_authority,
+    join.find_address,
+    join.join,
+)

@@ -1,0 +1,245 @@
+"""What a buyer writes to a provider in the document's dialect, and how it reads what comes back.
+
+Total: an answer becomes a noun, or `Invalid` says what of it makes no sense. Only what a buyer needs is read;
+the rest may be anything. Of refusals the kind and the words are kept, so that who asked knows what to do.
+Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import field
+
+from skerry.kit import json_codec
+from skerry.market.buyer.provider_client import RemoteContract, RemoteContractStatus, RemoteHold
+from skerry.market.buyer.quotes import CapacityRequest
+from skerry.market.terms.selectors import MAX_PAGE, OfferSnapshot
+from skerry.model import errors, ids
+from skerry.model.ids import CloudId, HoldId, OfferId
+from skerry.model.market import Aggregation, Offer, Partition
+from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from skerry.transport.links.nodes import tunnel_codec
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.wire.rear.contract_status import ContractStatusMessage
+from skerry.wire.rear.documents import (
+    Characteristics,
+    PartDocument,
+    PolicyBody,
+    PriceDocument,
+    WholeDocument,
+    parse_time,
+)
+
+_CORE: Final = 1000
+_EXACT: Final = 100  # offers of exactly the wish: the cheapest are enough
+_MAX_WORDS: Final = 300
+_MAX_CREDENTIAL: Final = 1024
+# What a provider may refuse us with, and we may pass on as it is; everything else is `FailedPrecondition`.
+_PASSED_ON: Final = frozenset(
+    {"no-room", "not-found", "conflict", "expired", "unprocessable", "overloaded", "unavailable", "timed-out"}
+)
+_BY_STATUS: Final = {404: "not-found", 409: "conflict", 410: "expired", 429: "overloaded", 503: "unavailable"}
+_OVER: Final = frozenset({"expired", "released", "withdrawn"})
+
+
+class FlavorReply(msgspec.Struct, frozen=True):
+    """A flavor in a list."""
+
+    flavor_id: str = field(name="FlavorID")
+    flavor_type: str = field(name="FlavorType")
+    provider_id: str = field(name="ProviderID")
+    characteristics: Characteristics = field(name="Characteristics")
+    price: PriceDocument = field(name="Price")
+    policy: PolicyBody = field(default_factory=PolicyBody, name="Policy")
+    version: int = field(default=1, name="Version")
+    count: int = field(default=1, name="Count")
+    location: str = field(default="", name="Location")
+    whole: WholeDocument | None = field(default=None, name="Whole")
+
+
+class FlavorListReply(msgspec.Struct, frozen=True):
+    items: list[FlavorReply] = field(name="Items")
+
+
+class TransactionReply(msgspec.Struct, frozen=True):
+    """A hold."""
+
+    transaction_id: str = field(name="TransactionID")
+    partition: PartDocument = field(name="Partition")
+    price: PriceDocument = field(name="Price")
+
+
+class CredentialsReply(msgspec.Struct, frozen=True):
+    """What opens the contract's door; that is at the peer, whatever its `endpoint` says."""
+
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return "Credentials()"
+
+
+class ContractReply(msgspec.Struct, frozen=True):
+    """A contract; the document is what is believed."""
+
+    contract_id: str = field(name="ContractID")
+    document: str = field(name="Document")
+    credentials: CredentialsReply | None = field(default=None, name="Credentials")
+
+
+class ContractStateReply(msgspec.Struct, frozen=True):
+    """A contract as it stands."""
+
+    state: str = field(name="State")
+    expiration_time: str = field(name="ExpirationTime")
+    reclaim_time: str | None = field(default=None, name="ReclaimTime")
+    reason: str = field(default="", name="Reason")
+
+
+class EmptyReply(msgspec.Struct, frozen=True):
+    """An answer of which nothing is needed."""
+
+
+class _ErrorReply(msgspec.Struct, frozen=True):
+    error: str = ""
+    code: str = ""
+
+
+# Asking
+
+
+def selectors(wish: CapacityRequest) -> Sequence[Mapping[str, Any]]:
+    """What to list: all of it; or what can be had exactly as wished, and what is larger."""
+    room = wish.room
+    same = {"Architecture": wish.architecture, "Location": wish.where, "Sort": "price"}
+    if room == NO_RESOURCES:
+        return [{**same, "Limit": MAX_PAGE}]
+    part = {
+        "Cpu": -(-room.cpu // _CORE),
+        "Memory": room.memory,
+        "EphemeralStorage": room.disk,
+        "Count": wish.count,
+    }
+    larger = {"MoreThanCpu": room.cpu // _CORE, "MoreThanMemory": room.memory, "MoreThanEph": room.disk}
+    return [{**same, "Partition": part, "Limit": _EXACT}, {**same, **larger, "Limit": MAX_PAGE}]
+
+
+def reservation(flavor: OfferId, room: Resources, count: int, duration_s: float | None) -> Mapping[str, Any]:
+    body: dict[str, Any] = {"FlavorID": flavor, "Partition": PartDocument.of(room, count)}
+    if duration_s is not None:
+        body["Duration"] = format_duration(duration_s)
+    return body
+
+
+def format_duration(seconds: float) -> str:
+    """ISO 8601, in whole seconds and no less than was asked for."""
+    return f"PT{math.ceil(seconds)}S"
+
+
+# Reading
+
+
+def decode_offer(item: FlavorReply, provider: CloudId) -> OfferSnapshot:
+    """The offer, with its whole and what is free of it."""
+    if item.provider_id != provider:
+        raise errors.Invalid(f"it sells something of {item.provider_id[: ids.MAX_ID]!r}, not of its own")
+    has = item.characteristics
+    shown = whole = _room(has.cpu, has.memory, has.ephemeral_storage)
+    price = item.price
+    parts, together = item.policy.partitionable, item.policy.aggregatable
+    if parts is not None and item.whole is not None:
+        whole = _room(item.whole.cpu, item.whole.memory, item.whole.ephemeral_storage)
+        price = item.whole.price
+    flavor = Offer(
+        id=OfferId(item.flavor_id),
+        provider=provider,
+        kind=item.flavor_type,
+        room=whole,
+        price=price.price(),
+        created_at=0.0,
+        architecture=has.architecture,
+        gpus=has.gpu,
+        persistent=Gigabytes(has.persistent_storage),
+        partition=None
+        if parts is None
+        else Partition(
+            _room(parts.cpu_min, parts.memory_min, 0), _room(parts.cpu_step, parts.memory_step, 0)
+        ),
+        aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
+        version=item.version,
+        stock=1 if parts is not None else max(1, item.count),
+        location=item.location,
+    )
+    return OfferSnapshot(flavor, shown if parts is not None else shown * max(0, item.count))
+
+
+def decode_hold(answer: TransactionReply) -> RemoteHold:
+    part = answer.partition
+    return RemoteHold(
+        HoldId(ids.check_id(answer.transaction_id, "TransactionID")),
+        _room(part.cpu, part.memory, part.ephemeral_storage),
+        part.count or 1,
+        answer.price.price(),
+    )
+
+
+def decode_contract(answer: ContractReply) -> RemoteContract:
+    credential = "" if answer.credentials is None else answer.credentials.token
+    if len(credential) > _MAX_CREDENTIAL or not credential.isascii() or not credential.isprintable():
+        raise errors.Invalid("its credential is no header's value", field="Credentials")
+    return RemoteContract(
+        ids.check_id(answer.contract_id, "ContractID"), answer.document.encode("utf-8"), credential
+    )
+
+
+def decode_contract_state(answer: ContractStateReply) -> RemoteContractStatus:
+    return RemoteContractStatus(
+        ends_at=parse_time(answer.expiration_time, "ExpirationTime"),
+        reclaim_at=None if answer.reclaim_time is None else parse_time(answer.reclaim_time, "ReclaimTime"),
+        reason=to_one_line(answer.reason),
+        ended=answer.state if answer.state in _OVER else "",
+    )
+
+
+def decode_status_message(text: str) -> RemoteContractStatus:
+    """What a text message at the door says."""
+    try:
+        told = json_codec.decode(text, ContractStatusMessage)
+    except json_codec.InvalidJson as error:
+        raise errors.Invalid(f"what was said of the contract cannot be read: {error}") from None
+    return RemoteContractStatus(
+        ends_at=parse_time(told.ends, "ends"),
+        reclaim_at=None if told.reclaim is None else parse_time(told.reclaim, "reclaim"),
+        reason=to_one_line(told.reason),
+        ended=to_one_line(told.ended or ""),
+        cell=to_one_line(told.cell),
+        cell_reason=to_one_line(told.cell_reason),
+    )
+
+
+def decode_error(peer: str, status: int, text: bytes) -> errors.SkerryError:
+    """What a provider refused a request with; who we are to our own callers is no matter of it."""
+    try:
+        said = json_codec.decode(text, _ErrorReply)
+    except json_codec.InvalidJson:
+        said = _ErrorReply()
+    code = said.code or _BY_STATUS.get(status, "unavailable" if status >= 500 else "refused")
+    reason = (
+        to_one_line(said.error)
+        or f"it answers {status} and does not say why; set its URL anew, or ask who runs it"
+    )
+    if code not in _PASSED_ON:
+        code = "unavailable" if status >= 500 else "refused"
+    return tunnel_codec.decode_failure(pb.Failure(code=code, message=f"peer {peer}: {reason}"))
+
+
+def to_one_line(text: str) -> str:
+    """What a stranger says, as one line of a bearable length."""
+    return "".join(char if char.isprintable() else " " for char in text[:_MAX_WORDS])
+
+
+def _room(cores: int, megabytes: int, gigabytes: int) -> Resources:
+    return Resources(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))

@@ -1,0 +1,238 @@
+"""The door of a contract, and tunnels to what its buyer runs there: WebSockets to the contract's cell.
+
+Who bought a cell finds a node behind it, and comes here to be its control plane: frames of the node's session
+go both ways, as on every tunnel (`skerry.transport.links.nodes`). Texts, from us only, tell of the contract
+itself. Nothing is understood here but the frames' hulls; who may come in is
+`skerry.wire.rear.tunnel_server`'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from skerry.kit import json_codec
+from skerry.kit.tasks import cancel_and_wait
+from skerry.market.buyer.borrowed_node_session import ContractTunnelStream
+from skerry.model import errors, ids
+from skerry.model.ids import InstanceId
+from skerry.model.market import Contract
+from skerry.model.streams import (
+    MAX_FRAME,
+    ExecStreamRequest,
+    GuestSessionRequest,
+    GuestStreamRequest,
+    LogStreamRequest,
+)
+from skerry.transport.http.endpoints import Endpoint, RequestContext, WebSocketResponse, endpoint
+from skerry.transport.http.websocket import WebSocket
+from skerry.transport.links.nodes import tunnel_codec
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.wire.rear.context import RearContext
+from skerry.wire.rear.contract_status import PROTOCOL, ContractStatusMessage
+from skerry.wire.rear.reservations import RearIdPath
+from skerry.wire.rear.tunnel_server import ContractTunnelServer
+
+_AUTHORIZATION: Final = b"authorization"
+_HULL: Final = 64  # bytes around the data of a frame, at most
+_FIRST_WORD_S: Final = 10.0
+_RAISES: Final = (
+    errors.Unauthenticated,
+    errors.Expired,
+    errors.FailedPrecondition,
+    errors.Overloaded,
+    errors.Unavailable,
+    errors.TimedOut,
+)
+_HEADERS: Final = {"Authorization": "`Skerry-Contract` and the token of the contract's credentials"}
+
+
+@endpoint(
+    "GET",
+    "/api/contracts/{id}/door",
+    summary="Be the control plane of what was bought",
+    status=101,
+    raises=_RAISES,
+    headers=_HEADERS,
+    streams=True,
+    max_message_bytes=MAX_FRAME + _HULL,
+    subprotocols=(PROTOCOL,),
+)
+async def door(rear: RearContext | None, call: RequestContext, path: RearIdPath) -> WebSocketResponse:
+    """A WebSocket (`skerry.door.v1`). Binary messages are frames of the node's session, `skerry.nodes.v1`.
+
+    Text messages tell how the contract and its cell stand: first, and again on every change. After one with
+    `ended` the connection is closed with 1000. There is one place at a door: who comes anew gets it. While
+    the cell is not there yet this is 503; a contract that is over is 410.
+    """
+    porter = _porter(rear)
+    contract = await porter.admit(path.id, call.headers.get(_AUTHORIZATION))
+    await porter.visits.arrive(contract.id)
+    node, cell = porter.whereabouts(contract.id)
+    async with AsyncExitStack() as undo:
+        tunnel = await undo.enter_async_context(porter.ways.open_tunnel(node, cell, GuestSessionRequest()))
+        displaced = undo.enter_context(porter.at_door(contract.id))
+        await undo.enter_async_context(porter.visits.visit(contract.id))
+        visitor = ContractTunnelSession(porter, contract, tunnel, displaced)
+        return WebSocketResponse(visitor.converse, undo.pop_all())
+
+
+@endpoint(
+    "GET",
+    "/api/contracts/{id}/tunnel",
+    summary="Output of, or a program in, an instance in what was bought",
+    status=101,
+    raises=_RAISES,
+    headers=_HEADERS,
+    streams=True,
+    max_message_bytes=MAX_FRAME + _HULL,
+    subprotocols=(PROTOCOL,),
+)
+async def tunnel(rear: RearContext | None, call: RequestContext, path: RearIdPath) -> WebSocketResponse:
+    """A WebSocket of binary messages. The first is yours: an `OpenTunnel` of `skerry.nodes.v1`, with the
+    instance and `logs` or `exec`. All others are frames, as of any tunnel.
+    """
+    porter = _porter(rear)
+    contract = await porter.admit(path.id, call.headers.get(_AUTHORIZATION))
+    porter.whereabouts(contract.id)
+    async with AsyncExitStack() as undo:
+        undo.enter_context(porter.at_tunnel(contract.id))
+        return WebSocketResponse(lambda socket: _reach(socket, porter, contract), undo.pop_all())
+
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (door, tunnel)
+
+
+def _porter(rear: RearContext | None) -> ContractTunnelServer:
+    if rear is None or rear.porter is None:
+        raise errors.Unavailable("this server lends nothing; ask another server of this cloud")
+    return rear.porter
+
+
+class ContractTunnelSession:
+    """A buyer at the door of its contract."""
+
+    def __init__(
+        self,
+        porter: ContractTunnelServer,
+        contract: Contract,
+        tunnel: ContractTunnelStream,
+        displaced: asyncio.Event,
+    ) -> None:
+        self._porter = porter
+        self._contract = contract
+        self._tunnel = tunnel
+        self._displaced = displaced
+
+    async def converse(self, socket: WebSocket) -> None:
+        """Until the contract is over, the buyer goes or comes anew, or the cell's node has no more to say."""
+        with self._porter.ringing(self._contract) as bell:
+            first = await self._tell(socket, None)
+            telling = asyncio.ensure_future(self._tell_for_ever(socket, first, bell))
+            displaced = asyncio.ensure_future(self._displaced.wait())
+            passing = asyncio.ensure_future(_pass_on(socket, self._tunnel))
+            ways = (telling, displaced, passing)
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                if telling.done():
+                    telling.result()
+                elif displaced.done():
+                    raise errors.Conflict("somebody came to this door anew, with the same credential")
+                elif not passing.result():
+                    raise errors.Unavailable("the node of this cell has ended the session; come again")
+            finally:
+                await cancel_and_wait(ways)
+
+    async def _tell_for_ever(
+        self, socket: WebSocket, told: ContractStatusMessage, bell: asyncio.Event
+    ) -> None:
+        """Tell of every change; returns when the contract is over, which was told then."""
+        while told.ended is None:
+            try:
+                async with asyncio.timeout(self._porter.until_due(self._contract)):
+                    await bell.wait()
+            except TimeoutError:
+                pass
+            bell.clear()
+            told = await self._tell(socket, told)
+
+    async def _tell(self, socket: WebSocket, told: ContractStatusMessage | None) -> ContractStatusMessage:
+        standing = self._porter.standing(self._contract)
+        if standing != told:
+            await socket.tell(json_codec.encode(standing))
+        return standing
+
+
+async def _reach(socket: WebSocket, porter: ContractTunnelServer, contract: Contract) -> None:
+    """Open the tunnel that is asked for first, and pass frames on until both ends have no more."""
+    try:
+        async with asyncio.timeout(_FIRST_WORD_S):
+            message = await socket.receive()
+    except TimeoutError:
+        raise errors.Invalid(f"no OpenTunnel came within {_FIRST_WORD_S:g} s") from None
+    if message is None:
+        return
+    ask = _asked(message)
+    node, cell = porter.whereabouts(contract.id)
+    async with porter.ways.open_tunnel(node, cell, ask) as tunnel:
+        await _pass_on(socket, tunnel)
+
+
+def _asked(message: bytes) -> GuestStreamRequest:
+    asked = pb.OpenTunnel()
+    try:
+        asked.ParseFromString(message)
+    except DecodeError:
+        raise errors.Invalid("the first message must be an OpenTunnel") from None
+    opened = tunnel_codec.decode_tunnel(asked)
+    if not isinstance(opened.ask, LogStreamRequest | ExecStreamRequest):
+        raise errors.Invalid(
+            "of an instance in a contract's cell there are only logs and programs to ask for"
+        )
+    return GuestStreamRequest(InstanceId(ids.check_id(opened.instance, "instance")), opened.ask)
+
+
+async def _pass_on(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
+    """What comes from either side goes to the other; True if it was the client that went."""
+    up = asyncio.ensure_future(_up(socket, tunnel))
+    down = asyncio.ensure_future(_down(socket, tunnel))
+    try:
+        await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        if down.done():
+            down.result()
+            return False
+        up.result()
+        return True
+    finally:
+        await cancel_and_wait((up, down))
+
+
+async def _up(socket: WebSocket, tunnel: ContractTunnelStream) -> None:
+    while (message := await socket.receive()) is not None:
+        frame = pb.Frame()
+        try:
+            frame.ParseFromString(message)
+        except DecodeError:
+            raise errors.Invalid("a message must be a frame of skerry.nodes.v1") from None
+        match frame.WhichOneof("frame"):
+            case "data":
+                await tunnel.send(frame.data)
+            case "end":
+                await tunnel.end()
+            case "failure":
+                await tunnel.fail(tunnel_codec.decode_failure(frame.failure))
+            case _:
+                raise errors.Invalid("a frame must hold data, an end or a failure")
+
+
+async def _down(socket: WebSocket, tunnel: ContractTunnelStream) -> None:
+    try:
+        while (data := await tunnel.receive()) is not None:
+            await socket.send(tunnel_codec.encode_data(data).SerializeToString())
+    except errors.SkerryError as error:
+        await socket.send(tunnel_codec.encode_failure(error).SerializeToString())
+        raise
+    await socket.send(tunnel_codec.END.SerializeToString())

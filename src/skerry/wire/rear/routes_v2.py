@@ -1,0 +1,111 @@
+"""Version 2 of the public program: flavors as a plain list, filters in the query, purchases by path.
+
+Only translation. Where it answers 500 or 408, the statuses are those of the document's routes, which its
+OpenAPI description also has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from skerry.market.terms.selectors import EVERYTHING, MAX_PAGE, OfferSelector, OfferSnapshot
+from skerry.model import errors
+from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire.rear import documents_v2, reservations
+from skerry.wire.rear.context import RearContext
+from skerry.wire.rear.documents_v2 import (
+    K8SLICE,
+    ContractV2,
+    FlavorFilterQueryV2,
+    FlavorV2,
+    PurchaseV2,
+    ReserveV2,
+    TransactionV2,
+)
+from skerry.wire.rear.endpoint_runner import EncodedJson, buyer_of
+from skerry.wire.rear.reservations import RearIdPath
+
+_DIALECT = "v2"
+# Two kinds have plural paths, one in that program and one in its OpenAPI description only.
+_PLURALS: Final = {"k8slices": "k8slice", "sensors": "sensor"}
+
+
+class FlavorKindPath(msgspec.Struct, frozen=True):
+    kind: Annotated[str, Meta(min_length=1, max_length=128, description="`k8slice`, `vm`, ...")]
+
+
+@endpoint(
+    "GET",
+    "/api/v2/flavors",
+    summary="What is for sale (version 2)",
+    also={204: "Nothing is."},
+    raises=(errors.Unavailable,),
+)
+async def list_flavors(rear: RearContext, call: RequestContext) -> list[FlavorV2] | Response:
+    """The first thousand, the cheapest first; nothing is 204, as in that version."""
+    found = rear.shelf.find(EVERYTHING, limit=MAX_PAGE).offers
+    return _listed(rear, found) if found else Response(None, 204)
+
+
+@endpoint(
+    "GET",
+    "/api/v2/flavors/{kind}",
+    summary="Flavors of one kind for sale that match (version 2)",
+    raises=(errors.Invalid, errors.Unavailable),
+)
+async def select(
+    rear: RearContext, call: RequestContext, path: FlavorKindPath, query: FlavorFilterQueryV2 | errors.Invalid
+) -> list[FlavorV2] | Response:
+    """Filters such as `filter[cpu][range][min]=2` or `filter[memory][match]=8Gi`; none is an empty list.
+
+    So is a kind that nobody offers, whatever its filters are: other kinds have others.
+    """
+    kind = _PLURALS.get(path.kind, path.kind)
+    if kind != K8SLICE and not rear.shelf.find(OfferSelector(kind=kind), limit=1).offers:
+        return _listed(rear, [])
+    if isinstance(query, errors.Invalid):
+        raise query
+    selector = query.selector(kind)
+    return _listed(rear, [] if selector is None else rear.shelf.find(selector, limit=MAX_PAGE).offers)
+
+
+def _listed(rear: RearContext, offers: Sequence[OfferSnapshot]) -> Response:
+    def write(offer: OfferSnapshot) -> FlavorV2:
+        return documents_v2.flavor_v2(offer, rear.owner)
+
+    return Response(EncodedJson(b"[%b]" % b",".join(rear.shelf.written(offers, _DIALECT, write))))
+
+
+@endpoint(
+    "POST",
+    "/api/v2/reservations",
+    summary="Hold a flavor, or a part of it (version 2)",
+    raises=reservations.RESERVE_ERRORS,
+    headers={"Idempotency-Key": reservations.IDEMPOTENCY_HEADER_TEXT},
+)
+async def reserve(rear: RearContext, call: RequestContext, body: ReserveV2) -> TransactionV2:
+    """Without a configuration: all that is free."""
+    buyer, name = buyer_of(call), body.buyer_id.id
+    hold = await rear.ledger.reserve(
+        buyer.named(name),
+        reservations.resolve_flavor(rear, body.flavor_id),
+        room=None if body.configuration is None else body.configuration.room(),
+        idempotency_key=reservations.idempotency_key(call),
+        contact=buyer.contact(body.buyer_id.contact(), name),
+    )
+    return documents_v2.transaction_v2(hold)
+
+
+@endpoint(
+    "POST",
+    "/api/v2/transactions/{id}/purchase",
+    summary="Buy what is held (version 2)",
+    raises=reservations.CHANGE_ERRORS,
+)
+async def purchase(rear: RearContext, call: RequestContext, path: RearIdPath, body: PurchaseV2) -> ContractV2:
+    """The contract; sent again it is the same one."""
+    return documents_v2.contract_v2(*await reservations.buy_with_contact(rear, call, path.id))

@@ -1,0 +1,94 @@
+"""Our end of a WebSocket to a provider: frames of a tunnel both ways, and what the provider says in between.
+
+Binary messages are `pb.Frame`, as on every tunnel; text messages come from the provider only, and tell how
+the contract stands; they are taken at a bearable pace. Bounded by the socket's own limit on messages. Made by
+`skerry.wire.rear.client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from skerry.market.buyer.provider_client import RemoteContractStatus
+from skerry.model import errors
+from skerry.model.streams import MAX_FRAME
+from skerry.transport.links.nodes import tunnel_codec
+from skerry.transport.proto import nodes_pb2 as pb
+from skerry.wire.rear import client_documents
+
+if TYPE_CHECKING:
+    import aiohttp
+
+MAX_MESSAGE: Final = MAX_FRAME + 4096
+_DONE: Final = 1000  # closed in good order
+_PACE_S: Final = 0.01  # between two texts; who sends more of them is held up by flow control
+
+
+class WebSocketTunnel:
+    """Of the shape that every end of a tunnel has: `receive`, `send`, `end`, `fail`."""
+
+    def __init__(
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        peer: str,
+        told: Callable[[RemoteContractStatus], None] | None = None,
+    ) -> None:
+        self._socket = socket
+        self._peer = peer
+        self._told = told
+
+    async def receive(self) -> bytes | None:
+        """The next frame; None once there are no more. Raises what went wrong there."""
+        import aiohttp
+
+        while True:
+            message = await self._socket.receive()
+            match message.type:
+                case aiohttp.WSMsgType.BINARY:
+                    frame = self._frame(message.data)
+                    match frame.WhichOneof("frame"):
+                        case "data" if 0 < len(frame.data) <= MAX_FRAME:
+                            return frame.data
+                        case "end":
+                            return None
+                        case "failure":
+                            raise tunnel_codec.decode_failure(frame.failure)
+                        case _:
+                            raise errors.Invalid(f"peer {self._peer} sent a frame that holds nothing")
+                case aiohttp.WSMsgType.TEXT if self._told is not None:
+                    self._told(client_documents.decode_status_message(message.data))
+                    await asyncio.sleep(_PACE_S)
+                case aiohttp.WSMsgType.CLOSE if message.data == _DONE:
+                    return None
+                case _:
+                    raise errors.Unavailable(f"the connection to peer {self._peer} ended")
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame; raises `Unavailable` if nobody is there to read it."""
+        await self.say(tunnel_codec.encode_data(frame))
+
+    async def end(self) -> None:
+        """Send no more."""
+        await self.say(tunnel_codec.END)
+
+    async def fail(self, error: errors.SkerryError) -> None:
+        """Tell the other end what went wrong, and send no more."""
+        await self.say(tunnel_codec.encode_failure(error))
+
+    async def say(self, message: Message) -> None:
+        try:
+            await self._socket.send_bytes(message.SerializeToString())
+        except (ConnectionError, RuntimeError):  # closed, or closing
+            raise errors.Unavailable(f"the connection to peer {self._peer} ended") from None
+
+    def _frame(self, data: bytes) -> pb.Frame:
+        frame = pb.Frame()
+        try:
+            frame.ParseFromString(data)
+        except DecodeError:
+            raise errors.Invalid(f"peer {self._peer} sent what is no frame") from None
+        return frame

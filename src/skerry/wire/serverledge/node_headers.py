@@ -1,0 +1,46 @@
+"""What every answer to a call tells of its node: headers that Serverledge's load balancer reads.
+
+They are measured now and then and not for every call; one of them says when. Free memory is all but that of
+busy workers: idle ones give way to a call, and the load balancer passes over a node that seems full.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skerry.kit.clock import Clock
+from skerry.wire.serverledge.ports import InvocationService
+
+FRESH_S: Final = 0.1
+
+ExtraHeaders = tuple[tuple[bytes, bytes], ...]
+
+
+class NodeHeaders:
+    """The headers of one node."""
+
+    def __init__(self, invoker: InvocationService, clock: Clock, *, node: str, architecture: str) -> None:
+        self._invoker = invoker
+        self._clock = clock
+        self._fixed: ExtraHeaders = (
+            (b"serverledge-node-name", node.encode()),
+            (b"serverledge-node-arch", architecture.encode()),
+        )
+        self._headers: ExtraHeaders = ()
+        self._measured_at = float("-inf")
+
+    def headers(self) -> ExtraHeaders:
+        now = self._clock.monotonic()
+        if now - self._measured_at >= FRESH_S:
+            self._headers = self._measure()
+            self._measured_at = now
+        return self._headers
+
+    def _measure(self) -> ExtraHeaders:
+        pool = self._invoker.status()
+        return (
+            *self._fixed,
+            (b"serverledge-free-mem", str(pool.available_memory_mb).encode()),
+            (b"serverledge-free-cpu", f"{pool.total_cpus - pool.used_cpus:.6f}".encode()),
+            (b"serverledge-timestamp", str(int(self._clock.now())).encode()),
+        )

@@ -1,0 +1,72 @@
+"""Every endpoint of this room, and how each is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from skerry.model.settings import Settings
+from skerry.transport.access import rules
+from skerry.transport.http.dispatcher import ErrorShape, HttpRoute
+from skerry.transport.http.endpoints import Endpoint
+from skerry.wire.serverledge import error_texts, functions, invocations, logs
+from skerry.wire.serverledge.context import ServerledgeContext
+from skerry.wire.serverledge.dialect import ServerledgeEndpointRunner
+
+# Found by the beginning of their path alone, as a name may hold slashes (and is then none of a function).
+PREFIX_ENDPOINTS: dict[str, Endpoint] = {
+    invocations.INVOKE: invocations.invoke,
+    invocations.POLL: invocations.poll,
+}
+ROUTED_ENDPOINTS: tuple[Endpoint, ...] = (
+    functions.create,
+    functions.update,
+    functions.delete,
+    functions.prewarm,
+    functions.status,
+    functions.neighbours,
+    functions.list_functions,
+    functions.list_by_the_document,
+    functions.show,
+    logs.logs,
+)
+ENDPOINTS: tuple[Endpoint, ...] = (*PREFIX_ENDPOINTS.values(), *ROUTED_ENDPOINTS)
+# What the program has and this room does not: 404, in the shape of the contract.
+UNSERVED: dict[str, ErrorShape] = {"/workflow": error_texts.error_response}
+
+# Of a body with code, besides the code in base64: mostly the environment.
+_AROUND_CODE = 2 * 1024 * 1024
+
+
+def build_prefix_routes(room: ServerledgeContext | None, settings: Settings) -> dict[str, list[HttpRoute]]:
+    return {
+        prefix: [_target(declared, room, settings, prefix=prefix)]
+        for prefix, declared in PREFIX_ENDPOINTS.items()
+    }
+
+
+def build_routes(room: ServerledgeContext | None, settings: Settings) -> Iterator[HttpRoute]:
+    for declared in ROUTED_ENDPOINTS:
+        yield _target(declared, room, settings)
+
+
+def _target(
+    declared: Endpoint, room: ServerledgeContext | None, settings: Settings, *, prefix: str = ""
+) -> HttpRoute:
+    return HttpRoute(
+        method=declared.method,
+        template=declared.path,
+        app=ServerledgeEndpointRunner(declared, room, prefix=prefix),
+        row=rules.HTTP_RULES[declared.name],
+        max_body_bytes=_max_body_bytes(declared, settings),
+        timeout_s=None if declared.streams else settings.http.request_timeout_s,
+        is_quiet=declared.is_quiet,
+        told=error_texts.error_response,
+    )
+
+
+def _max_body_bytes(declared: Endpoint, settings: Settings) -> int:
+    if declared is invocations.invoke:
+        return settings.functions.max_params_bytes
+    if declared is functions.create or declared is functions.update:
+        return settings.functions.max_code_bytes * 4 // 3 + _AROUND_CODE
+    return declared.max_body_bytes
