@@ -176,7 +176,7 @@ def test_a_message_that_is_hidden_stays_as_it_was_for_others(role: Role | None) 
 
 REDACT = {
     "transport/access/environment_redaction.py",
-    "transport/http/endpoints.py",
+    "transport/http/runner.py",
     "wire/serverledge/go_json.py",
 }
 EVENTS = {"wire/own/events.py", "wire/own/health.py", "daemon/openapi.py"}
@@ -186,7 +186,6 @@ MARKET = {
     "wire/rear/client.py",
     "wire/rear/contract_tunnels.py",
     "wire/rear/documents_v2.py",
-    "wire/rear/endpoint_runner.py",
     "wire/rear/messages.py",
     "wire/rear/offer_document_cache.py",
 }

@@ -13,11 +13,11 @@ from skerry.control.context import ControlPlane
 from skerry.daemon.openapi import openapi_bytes
 from skerry.kit.clock import Clock
 from skerry.kit.networks import Network
-from skerry.model.settings import HttpSettings, Settings
-from skerry.transport.access import rules
+from skerry.model.settings import Settings
 from skerry.transport.access.gate import AccessGate, AddressGate, allowed_hosts
-from skerry.transport.http.dispatcher import HttpDispatcher, HttpRoute
-from skerry.transport.http.endpoints import Endpoint, EndpointRunner
+from skerry.transport.http.dispatcher import HttpDispatcher
+from skerry.transport.http.endpoints import Endpoint
+from skerry.transport.http.runner import OWN, build_route
 from skerry.wire.kudo import routes as kudo_routes
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own import about, health
@@ -54,7 +54,7 @@ def build_app(
 
     rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_routes.ENDPOINTS, own), (kudo_routes.ENDPOINTS, kudo)]
     behind = [
-        _target(declared, context, settings)
+        build_route(declared, OWN, context, settings)
         for endpoints, context in rooms
         for declared in endpoints
         if declared is not health.healthz
@@ -81,7 +81,7 @@ def build_node_app(
     settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext | None
 ) -> HttpDispatcher:
     """The app of a node, which has functions alone, and tells how it is."""
-    behind = [_target(about.show_metrics, None, settings.http)]
+    behind = [build_route(about.show_metrics, OWN, None, settings.http)]
     behind.extend(serverledge_routes.build_routes(serverledge, settings))
     return HttpDispatcher(
         bare={
@@ -108,23 +108,10 @@ def build_plain_app(
     """The app of the listener for buyers without credentials: what such buyers need of the market alone."""
     return HttpDispatcher(
         bare={},
-        behind=rear_routes.plain(rear, settings),
+        behind=rear_routes.build_plain_routes(rear, settings),
         guard=AddressGate(networks),
         hosts=allowed_hosts(settings.market.plain_listen.rpartition(":")[0], settings.http.names),
         settings=settings.http,
         clock=clock,
         own_names=own_names,
-    )
-
-
-def _target(declared: Endpoint, context: Any, settings: HttpSettings) -> HttpRoute:
-    return HttpRoute(
-        method=declared.method,
-        template=declared.path,
-        app=EndpointRunner(declared, context),
-        row=rules.HTTP_RULES[declared.name],
-        max_body_bytes=min(declared.max_body_bytes, settings.max_body_bytes),
-        timeout_s=None if declared.streams else settings.request_timeout_s,
-        is_quiet=declared.is_quiet,
-        problems=declared.problems_too,
     )

@@ -1,9 +1,8 @@
 """Environment variables in answers: whoever may only read or call gets their names, and not their values.
 
-Values may be secrets. What turns answers into bytes asks here (`skerry.transport.http.endpoints`,
-`skerry.wire.serverledge.dialect`, `skerry.transport.grpc.call_streams`), so no route and no RPC can forget
-it. A variable is known by the name of the field that it is in, at any depth. What a program prints of its own
-environment is output, and passes.
+Values may be secrets. What turns answers into bytes asks here (`skerry.transport.http.runner`,
+`skerry.transport.grpc.call_streams`), so no route and no RPC can forget it. A variable is known by the name
+of the field that it is in, at any depth. What a program prints of its own environment is output, and passes.
 """
 
 from __future__ import annotations

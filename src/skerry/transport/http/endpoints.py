@@ -4,7 +4,7 @@
     async def revoke(own: OwnContext, call: RequestContext, path: TokenPath) -> None: ...
 
 The parameters `path`, `query` and `body` are structs, and their annotations are the declaration: the same
-structs decode the request (`decoding`) and describe it (`openapi`). The first parameter is whatever the
+structs decode the request (`runner`) and describe it (`openapi`). The first parameter is whatever the
 endpoint's room works with, given when the app is built. A body that may be left out is declared as
 `body: JoinRequest | None`, and a query whose errors are for the endpoint to judge as
 `query: Q | errors.Invalid`. Nothing here knows what an endpoint does.
@@ -18,16 +18,13 @@ import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.callers import Caller
-from skerry.transport.access import environment_redaction
-from skerry.transport.http import decoding, request_bodies, responses, streaming, websocket
-from skerry.transport.http.asgi import Receive, Scope, Send
+from skerry.transport.http import responses
 from skerry.transport.http.streaming import StreamFormat
 from skerry.transport.http.websocket import WebSocket
 
@@ -36,14 +33,14 @@ _NAMES = re.compile(r"{(\w+)}")
 MAX_BODY_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """What an endpoint may know of the request besides its parameters."""
 
     caller: Caller
     request_id: str
     address: str  # of the client, for limits
     headers: Mapping[bytes, bytes]
+    subprotocol: str = ""  # that was agreed on, on a WebSocket; empty if the client named none
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +51,20 @@ class RawBody:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedJson:
+    """JSON that is written already."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """A value with more to it than the endpoint's usual answer: statuses and media that it lists, headers."""
 
     value: Any
     status: int | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    media: str = responses.JSON
+    media: str = ""  # empty: the usual one of its dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class WebSocketResponse:
 
     converse: Callable[[WebSocket], Awaitable[None]]
     held: AsyncExitStack
+    speaks_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Endpoint:
     headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
     streams: bool = False
     is_quiet: bool = False
-    is_read: bool = False  # it changes nothing
+    is_read: bool = False  # it changes nothing, as every GET
     max_body_bytes: int = MAX_BODY_BYTES
     max_message_bytes: int = MAX_BODY_BYTES  # of a WebSocket
     subprotocols: tuple[str, ...] = ()  # of a WebSocket, those that its room can choose from
@@ -117,31 +122,31 @@ class Endpoint:
         return f"{self.method} {self.path}"
 
 
-def endpoint(
-    method: str,
-    path: str,
-    *,
-    summary: str,
-    status: int = 200,
-    media: str = responses.JSON,
-    raises: tuple[type[errors.SkerryError], ...] = (),
-    also: dict[int, str] | None = None,
-    texts: dict[int, str] | None = None,
-    alternatives: tuple[Any, ...] = (),
-    problem: type[msgspec.Struct] = responses.Problem,
-    media_too: dict[str, Any] | None = None,
-    headers: dict[str, str] | None = None,
-    streams: bool = False,
-    is_quiet: bool = False,
-    is_read: bool = False,
-    max_body_bytes: int = MAX_BODY_BYTES,
-    max_message_bytes: int = MAX_BODY_BYTES,
-    subprotocols: tuple[str, ...] = (),
-) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
-    """Declare an endpoint; its description is the function's docstring, its types the annotations.
+class EndpointOptions(TypedDict, total=False):
+    """Fields of `Endpoint` that a declaration may set."""
 
-    `is_read` is for what changes nothing though its method is another than GET.
-    """
+    status: int
+    media: str
+    raises: tuple[type[errors.SkerryError], ...]
+    also: dict[int, str]
+    texts: dict[int, str]
+    alternatives: tuple[Any, ...]
+    problem: type[msgspec.Struct]
+    media_too: dict[str, Any]
+    headers: dict[str, str]
+    streams: bool
+    is_quiet: bool
+    is_read: bool
+    max_body_bytes: int
+    max_message_bytes: int
+    subprotocols: tuple[str, ...]
+
+
+def endpoint(
+    method: str, path: str, *, summary: str, **options: Unpack[EndpointOptions]
+) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
+    """Declare an endpoint; its description is the function's docstring, its types the annotations."""
+    options.setdefault("is_read", method == "GET")
 
     def declare(handle: Callable[..., Awaitable[Any]]) -> Endpoint:
         hints = typing.get_type_hints(handle)
@@ -161,23 +166,9 @@ def endpoint(
             handle=handle,
             inputs=inputs,
             reply=_besides(hints["return"], Response),
-            status=status,
-            media=media,
-            raises=raises,
-            also=also or {},
-            texts=texts or {},
-            alternatives=alternatives,
-            problem=problem,
-            media_too=media_too or {},
-            headers=headers or {},
-            streams=streams,
-            is_quiet=is_quiet,
-            is_read=is_read or method == "GET",
-            max_body_bytes=max_body_bytes,
-            max_message_bytes=max_message_bytes,
-            subprotocols=subprotocols,
             may_lack_body="body" in hints and type(None) in typing.get_args(hints["body"]),
             judges_query="query" in hints and errors.Invalid in typing.get_args(hints["query"]),
+            **options,
         )
 
     return declare
@@ -187,68 +178,3 @@ def _besides(annotated: Any, other: type) -> Any:
     """The one struct of an annotation, with or without `other` beside it."""
     kinds = typing.get_args(annotated)
     return next(kind for kind in kinds if kind is not other) if other in kinds else annotated
-
-
-class EndpointRunner:
-    """An endpoint with what it works with."""
-
-    def __init__(self, declared: Endpoint, context: Any) -> None:
-        self.declared = declared
-        self._context = context
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        declared = self.declared
-        state = scope["state"]
-        headers = state["headers"]
-        call = RequestContext(
-            caller=state["caller"],
-            request_id=state["request_id"],
-            address=scope["client"][0] if scope["client"] else "",
-            headers=headers,
-        )
-        handshake = (
-            websocket.accept(scope, declared.subprotocols) if declared.reply is WebSocketResponse else []
-        )
-        inputs = await self._decoded(scope, headers, receive)
-        reply = await declared.handle(self._context, call, **inputs)
-        if isinstance(reply, StreamResponse):
-            async with reply.held:
-                await streaming.write(
-                    reply.parts, scope, receive, send, manner=reply.manner, heartbeat_s=reply.heartbeat_s
-                )
-        elif isinstance(reply, WebSocketResponse):
-            async with reply.held:
-                await websocket.serve(
-                    reply.converse, handshake, scope, send, max_message=declared.max_message_bytes
-                )
-        elif isinstance(reply, RawBody):
-            await responses.send_whole(send, declared.status, reply.content, declared.media)
-        elif isinstance(reply, Response):
-            body = json_codec.encode(environment_redaction.redact_value(call.caller, reply.value))
-            status = reply.status or declared.status
-            await responses.send_whole(send, status, body, reply.media, reply.headers)
-        elif reply is None:
-            await responses.send_nothing(send, declared.status)
-        else:
-            body = json_codec.encode(environment_redaction.redact_value(call.caller, reply))
-            await responses.send_whole(send, declared.status, body)
-
-    async def _decoded(
-        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
-    ) -> dict[str, msgspec.Struct | None]:
-        types = self.declared.inputs
-        inputs: dict[str, msgspec.Struct | None] = {}
-        if "path" in types:
-            inputs["path"] = decoding.path(scope["path_params"], types["path"])
-        if "query" in types:
-            inputs["query"] = decoding.query(scope["query_string"], types["query"])
-        if "body" in types:
-            data = await request_bodies.read_whole(receive)
-            inputs["body"] = (
-                None
-                if self.declared.may_lack_body and not data
-                else decoding.body(
-                    data, headers.get(b"content-type"), headers.get(b"content-encoding"), types["body"]
-                )
-            )
-        return inputs

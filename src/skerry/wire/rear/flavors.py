@@ -16,11 +16,10 @@ from skerry.market.provider.ledger.records import OfferRecord
 from skerry.market.terms.selectors import EVERYTHING, MAX_PAGE, PAGE, OfferPage, OfferSnapshot
 from skerry.model import errors
 from skerry.model.ids import OfferId
-from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.transport.http.endpoints import EncodedJson, RequestContext, Response, endpoint
 from skerry.wire.rear import documents
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.documents import FlavorBody, FlavorDocument, SelectorBody
-from skerry.wire.rear.endpoint_runner import EncodedJson
 
 DIALECT = "document"
 _START = b'{"Items":['

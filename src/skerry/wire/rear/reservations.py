@@ -1,6 +1,6 @@
 """Holds and contracts in the document's dialect: reserve, purchase, and what follows.
 
-Only translation. Who is asking is settled before (`endpoint_runner`); the ledger decides.
+Only translation. Who is asking is settled before (`dialect`); the ledger decides.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from skerry.model.market import Contact, Contract, Hold
 from skerry.transport.http.endpoints import RequestContext, endpoint
 from skerry.wire.rear import documents, kubernetes_names
 from skerry.wire.rear.context import RearContext
+from skerry.wire.rear.dialect import buyer_of, run_until_disconnect
 from skerry.wire.rear.documents import (
     ContractDocument,
     ContractStateDocument,
@@ -27,7 +28,6 @@ from skerry.wire.rear.documents import (
     ReservationBody,
     TransactionDocument,
 )
-from skerry.wire.rear.endpoint_runner import buyer_of, run_until_disconnect
 
 IDEMPOTENCY_HEADER = b"idempotency-key"
 IDEMPOTENCY_HEADER_TEXT = "Chosen by you: a request that is sent again with it, and is the same, is done once"

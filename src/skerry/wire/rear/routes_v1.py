@@ -18,6 +18,7 @@ from skerry.model.market import Contact
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
 from skerry.wire.rear import documents_v1, reservations
 from skerry.wire.rear.context import RearContext
+from skerry.wire.rear.dialect import buyer_of
 from skerry.wire.rear.documents_v1 import (
     FlavourV1,
     PurchaseResultV1,
@@ -27,7 +28,6 @@ from skerry.wire.rear.documents_v1 import (
     SelectorV1,
     TransactionV1,
 )
-from skerry.wire.rear.endpoint_runner import buyer_of
 
 _LARGEST = Search(OfferSelector(sort=OfferSort.CPU, is_descending=True))
 _NOTHING = Response(None, 204)

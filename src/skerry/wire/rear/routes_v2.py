@@ -14,9 +14,10 @@ from msgspec import Meta
 
 from skerry.market.terms.selectors import EVERYTHING, MAX_PAGE, OfferSelector, OfferSnapshot
 from skerry.model import errors
-from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.transport.http.endpoints import EncodedJson, RequestContext, Response, endpoint
 from skerry.wire.rear import documents_v2, reservations
 from skerry.wire.rear.context import RearContext
+from skerry.wire.rear.dialect import buyer_of
 from skerry.wire.rear.documents_v2 import (
     K8SLICE,
     ContractV2,
@@ -26,7 +27,6 @@ from skerry.wire.rear.documents_v2 import (
     ReserveV2,
     TransactionV2,
 )
-from skerry.wire.rear.endpoint_runner import EncodedJson, buyer_of
 from skerry.wire.rear.reservations import RearIdPath
 
 _DIALECT = "v2"

@@ -24,7 +24,7 @@ from skerry.transport.http.endpoints import RawBody, RequestContext, WebSocketRe
 from skerry.transport.http.websocket import WebSocket
 from skerry.wire.rear import change_messages, messages, messages_xml
 from skerry.wire.rear.context import RearContext
-from skerry.wire.rear.endpoint_runner import buyer_of, subprotocol_of
+from skerry.wire.rear.dialect import buyer_of
 from skerry.wire.rear.messages import (
     ErrorMessage,
     HeartbeatMessage,
@@ -65,8 +65,8 @@ async def subscribe(rear: RearContext, call: RequestContext) -> WebSocketRespons
         buyer = buyer_of(call)
         undo.enter_context(rear.subscribers.take(buyer.cloud))
         key = buyer.cloud if buyer.is_key else None
-        subscriber = SubscriptionSession(rear, key, is_xml=subprotocol_of(call) == messages.XML)
-        return WebSocketResponse(subscriber.converse, undo.pop_all())
+        subscriber = SubscriptionSession(rear, key, is_xml=call.subprotocol == messages.XML)
+        return WebSocketResponse(subscriber.converse, undo.pop_all(), speaks_text=True)
 
 
 @endpoint(

@@ -40,8 +40,9 @@ class GoJsonReader(Generic[T]):
         self._empty = cast(T, exact())
         self._names = {name.lower(): name for name in shape.__struct_encode_fields__}
 
-    def read(self, data: bytes) -> T:
-        """What `data` holds; `Invalid`, with what is wrong, if it holds none."""
+    def read(self, data: bytes, request: object = None) -> T:
+        """What `data` holds, whatever else is said in the request; `Invalid`, with what is wrong, if it holds
+        none."""
         if not data:
             return self._empty
         if not data.isascii():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from skerry.model.settings import Settings
-from skerry.transport.access import rules
 from skerry.transport.http.dispatcher import ErrorShape, HttpRoute
 from skerry.transport.http.endpoints import Endpoint
+from skerry.transport.http.runner import build_route
 from skerry.wire.serverledge import error_texts, functions, invocations, logs
 from skerry.wire.serverledge.context import ServerledgeContext
-from skerry.wire.serverledge.dialect import ServerledgeEndpointRunner
+from skerry.wire.serverledge.dialect import DIALECT
 
 # Found by the beginning of their path alone, as a name may hold slashes (and is then none of a function).
 PREFIX_ENDPOINTS: dict[str, Endpoint] = {
@@ -39,29 +39,20 @@ _AROUND_CODE = 2 * 1024 * 1024
 
 def build_prefix_routes(room: ServerledgeContext | None, settings: Settings) -> dict[str, list[HttpRoute]]:
     return {
-        prefix: [_target(declared, room, settings, prefix=prefix)]
-        for prefix, declared in PREFIX_ENDPOINTS.items()
+        prefix: [_route(declared, room, settings, prefix)] for prefix, declared in PREFIX_ENDPOINTS.items()
     }
 
 
 def build_routes(room: ServerledgeContext | None, settings: Settings) -> Iterator[HttpRoute]:
     for declared in ROUTED_ENDPOINTS:
-        yield _target(declared, room, settings)
+        yield _route(declared, room, settings)
 
 
-def _target(
-    declared: Endpoint, room: ServerledgeContext | None, settings: Settings, *, prefix: str = ""
+def _route(
+    declared: Endpoint, room: ServerledgeContext | None, settings: Settings, prefix: str = ""
 ) -> HttpRoute:
-    return HttpRoute(
-        method=declared.method,
-        template=declared.path,
-        app=ServerledgeEndpointRunner(declared, room, prefix=prefix),
-        row=rules.HTTP_RULES[declared.name],
-        max_body_bytes=_max_body_bytes(declared, settings),
-        timeout_s=None if declared.streams else settings.http.request_timeout_s,
-        is_quiet=declared.is_quiet,
-        told=error_texts.error_response,
-    )
+    most = _max_body_bytes(declared, settings)
+    return build_route(declared, DIALECT, room, settings.http, max_body_bytes=most, prefix=prefix)
 
 
 def _max_body_bytes(declared: Endpoint, settings: Settings) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from skerry.model import errors
 from skerry.model.settings import Settings
-from skerry.transport.access import rules
-from skerry.transport.http.asgi import ASGIApp, Receive, Scope, Send
 from skerry.transport.http.dispatcher import HttpRoute
-from skerry.transport.http.endpoints import Endpoint, EndpointRunner
+from skerry.transport.http.endpoints import Endpoint
+from skerry.transport.http.runner import Dialect, build_route
 from skerry.wire.own.market import borrowed_contracts, buyers, offers, overview, peers, quotes, sold_contracts
 from skerry.wire.own.market.context import MarketContext
 
@@ -39,21 +37,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
+_DIALECT = Dialect(
+    unavailable="this server has no market; ask another one, or read what its `/about` says is lacking"
+)
+
+
 def build_routes(desk: MarketContext | None, settings: Settings) -> Iterator[HttpRoute]:
     for declared in ENDPOINTS:
-        app: ASGIApp = _say_there_is_none if desk is None else EndpointRunner(declared, desk)
-        yield HttpRoute(
-            method=declared.method,
-            template=declared.path,
-            app=app,
-            row=rules.HTTP_RULES[declared.name],
-            max_body_bytes=min(declared.max_body_bytes, settings.http.max_body_bytes),
-            timeout_s=None if declared.streams else settings.http.request_timeout_s,
-            is_quiet=declared.is_quiet,
-        )
-
-
-async def _say_there_is_none(scope: Scope, receive: Receive, send: Send) -> None:
-    raise errors.Unavailable(
-        "this server has no market; ask another one, or read what its `/about` says is lacking"
-    )
+        yield build_route(declared, _DIALECT, desk, settings.http)
