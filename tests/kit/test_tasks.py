@@ -8,7 +8,14 @@ import pytest
 
 from skerry.kit import metrics
 from skerry.kit.backoff import Backoff
-from skerry.kit.tasks import CriticalTaskEnded, TaskSupervisor, cancel_and_wait, run_to_completion
+from skerry.kit.tasks import (
+    CriticalTaskEnded,
+    TaskSupervisor,
+    cancel_and_wait,
+    failure_of,
+    race,
+    run_to_completion,
+)
 from tests.support.waiting import PATIENCE_S, eventually
 
 AT_ONCE = Backoff(first_s=0.0)
@@ -152,3 +159,76 @@ async def test_what_is_finished_in_peace_has_its_result_or_its_error() -> None:
     assert await run_to_completion(work(None)) == 7
     with pytest.raises(ValueError, match="no"):
         await run_to_completion(work(ValueError("no")))
+
+
+async def test_a_race_has_the_result_of_the_first_and_the_others_have_ended() -> None:
+    ended: list[str] = []
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("linger")
+
+    async def win() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert await race(linger(), win()) == 7
+    assert ended == ["linger"]
+    with pytest.raises(ValueError, match="no"):
+        await race(linger(), fail(), win())
+    assert ended == ["linger", "linger"]
+
+
+async def test_of_those_that_end_together_the_first_in_order_counts() -> None:
+    loop = asyncio.get_running_loop()
+    one, two = loop.create_future(), loop.create_future()
+    two.set_exception(ValueError("no"))
+    one.set_result(1)
+    assert await race(one, two) == 1
+
+
+async def test_a_race_that_is_cancelled_leaves_nothing_running_but_what_is_shielded() -> None:
+    ended: list[bool] = []
+    shielded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    running = asyncio.ensure_future(race(linger(), asyncio.shield(shielded)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await cancel_and_wait([running])
+    assert running.cancelled()
+    assert ended == [True]
+    assert not shielded.done()
+
+
+async def test_what_goes_on_beside_ends_a_race_only_by_failing() -> None:
+    async def work(error: Exception | None) -> int:
+        if error is not None:
+            raise error
+        return 7
+
+    go_on = asyncio.Event()
+
+    async def main() -> str:
+        await go_on.wait()
+        return "main"
+
+    running = asyncio.ensure_future(race(main(), failure_of(work(None))))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not running.done()
+    go_on.set()
+    assert await running == "main"
+    with pytest.raises(ValueError, match="no"):
+        await race(asyncio.Event().wait(), failure_of(work(ValueError("no"))))

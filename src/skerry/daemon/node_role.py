@@ -17,13 +17,12 @@ from skerry.daemon.role_parts import (
     RoleHandle,
     bind_member_socket,
     describe_member,
-    first_of,
     node_name,
     parse_labels,
     takes_writes,
     watch_disk,
 )
-from skerry.kit.tasks import TaskSupervisor
+from skerry.kit.tasks import TaskSupervisor, race
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.invitations import JoinCredentials
@@ -153,7 +152,7 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         "lacking": node.lacking,
         "warnings": node.warnings,
     }
-    return told, lambda: first_of(*(failed() for failed in failures))
+    return told, lambda: race(*(failed() for failed in failures))
 
 
 async def _renew_at(address: str, membership: NodeIdentity, request: bytes) -> bytes:

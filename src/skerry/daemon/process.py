@@ -24,6 +24,7 @@ from skerry.daemon import roles
 from skerry.kit import disk_monitor, disk_reserve, fd_limit, files, json_codec, logs
 from skerry.kit.clock import SystemClock
 from skerry.kit.disk_reserve import DiskReserve
+from skerry.kit.tasks import race
 from skerry.model import errors
 from skerry.model.invitations import JoinCredentials
 from skerry.model.settings import Settings
@@ -146,41 +147,32 @@ async def _live(
 ) -> int:
     stop = _stop_on_signals(settings.stop_timeout_s)
     told = [folder / "ready.json", *([Path(ready_file)] if ready_file else [])]
-    starting = asyncio.ensure_future(
-        roles.start(role, settings, folder, clock=SystemClock(), admission=admission)
+    running = await race(
+        roles.start(role, settings, folder, clock=SystemClock(), admission=admission), stop.wait()
     )
-    stopping = asyncio.ensure_future(stop.wait())
+    if running is True:
+        return 0  # told to stop while starting: what had begun was undone by the cancellation
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            return 0  # told to stop while starting: what had begun is undone by the cancellation below
-        running = starting.result()
+        ready = ReadyDocument(
+            pid=os.getpid(), role=role, version=__version__, data=str(folder), **running.addresses
+        )
+        for path in told:
+            files.write_atomically(path, json_codec.encode(ready) + b"\n")
+        gc.freeze()  # what there is by now stays, and need not be looked at again for what can go
+        log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
+        announce(ready)
         try:
-            ready = ReadyDocument(
-                pid=os.getpid(), role=role, version=__version__, data=str(folder), **running.addresses
-            )
-            for path in told:
-                files.write_atomically(path, json_codec.encode(ready) + b"\n")
-            gc.freeze()  # what there is by now stays, and need not be looked at again for what can go
-            log.info("process.ready", role=role, version=__version__, data=str(folder), **running.addresses)
-            announce(ready)
-            failing = asyncio.ensure_future(running.failed())
-            await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if failing.done():
-                log.error("process.failed", error=str(failing.exception()))
-                return 1
-            failing.cancel()
-            return 0
-        finally:
-            for path in told:
-                with suppress(FileNotFoundError):
-                    path.unlink()
-            await running.stop()
-            log.info("process.stopped", role=role)
+            await race(running.failed(), stop.wait())
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing can go on without it
+            log.error("process.failed", error=str(error))
+            return 1
+        return 0
     finally:
-        starting.cancel()
-        stopping.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
+        for path in told:
+            with suppress(FileNotFoundError):
+                path.unlink()
+        await running.stop()
+        log.info("process.stopped", role=role)
 
 
 def _stop_on_signals(within_s: float) -> asyncio.Event:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable
@@ -80,19 +79,6 @@ def takes_writes(disk: DiskMonitor) -> Callable[[], Awaitable[None]]:
             raise errors.Unavailable(problem)
 
     return check
-
-
-async def first_of(*waits: Awaitable[None]) -> None:
-    """Wait until one of `waits` ends, with its result; the others are given up."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def node_id(folder: Path, clock: Clock) -> str:

@@ -48,7 +48,6 @@ from skerry.daemon.role_parts import (
     RoleHandle,
     bind_member_socket,
     describe_member,
-    first_of,
     node_id,
     node_name,
     parse_labels,
@@ -59,7 +58,7 @@ from skerry.daemon.server_certificates import ServerCertificates
 from skerry.functions.registry.registry import FunctionRegistry
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.pki import CertificateAuthority
-from skerry.kit.tasks import TaskSupervisor
+from skerry.kit.tasks import TaskSupervisor, race
 from skerry.model.ids import NodeId
 from skerry.model.invitations import MAX_URLS
 from skerry.model.members import ContinuumMember
@@ -174,7 +173,7 @@ async def start(context: RoleContext, *, has_node: bool) -> RoleHandle:
         "server.started", f"server/{socket.gethostname()}", actor="skerry", version=__version__
     )
     failures += [base.loops.failed, taking.served.failed]
-    return told, lambda: first_of(*(failed() for failed in failures))
+    return told, lambda: race(*(failed() for failed in failures))
 
 
 def _bind_sockets(context: RoleContext) -> _Sockets:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 import structlog
 
@@ -21,6 +21,8 @@ from skerry.kit.clock import Clock, SystemClock
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
 
 # A loop that ran this long before it failed is taken as healthy: its back-off starts from the beginning.
 _HEALTHY_AFTER_S = 60.0
@@ -58,22 +60,16 @@ class TaskSupervisor:
         """Run `work` to its end in the background; a failure is logged and counted."""
         self._start(f"{self._name}.{name}", self._finish(f"{self._name}.{name}", work))
 
-    async def failed(self) -> None:
+    async def failed(self) -> NoReturn:
         """Wait until a critical loop has died, and raise `CriticalTaskEnded`."""
         assert self._failure is not None, "the keeper is not entered"
         await asyncio.shield(self._failure)
+        raise AssertionError("only a failure ends it")
 
     async def unless_failed(self, wait: Awaitable[T]) -> T:
         """The result of `wait`; `CriticalTaskEnded` if a critical loop dies before, which it may wait for in
         vain."""
-        waiting, failing = asyncio.ensure_future(wait), asyncio.ensure_future(self.failed())
-        try:
-            await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                failing.result()
-            return waiting.result()
-        finally:
-            await cancel_and_wait([waiting, failing])
+        return await race(wait, self.failed())
 
     async def stop(self) -> None:
         """Cancel every loop and wait for each to end."""
@@ -125,6 +121,34 @@ async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@overload
+async def race(first: Awaitable[A], second: Awaitable[B], /) -> A | B: ...
+
+
+@overload
+async def race(*work: Awaitable[T]) -> T: ...
+
+
+async def race(*work: Awaitable[Any]) -> Any:
+    """What the first of `work` to end comes to. All others are cancelled, and have ended when this returns,
+    also if we are cancelled. Of those that end together the first in order counts; what is not to be
+    cancelled is given in a shield."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        await cancel_and_wait(tasks)
+
+
+async def failure_of(work: Awaitable[object]) -> NoReturn:
+    """Raises what `work` raises, and never ends if that ends well: for what goes on beside the others of a
+    race."""
+    await work
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody ends it")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
@@ -158,17 +158,9 @@ class LeaderElection:
 
     async def _hold(self, lease: LeaseId, term: _Term) -> None:
         """Renew the lease until somebody loses the lead; raises `LeadershipLost`."""
-        renewing = asyncio.ensure_future(self._renew(lease))
-        try:
-            both: list[asyncio.Future[Any]] = [renewing, term.lost]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if renewing.done():
-                renewing.result()
-            raise LeadershipLost(term.lost.result())
-        finally:
-            await tasks.cancel_and_wait([renewing])
+        raise LeadershipLost(await tasks.race(self._renew(lease), asyncio.shield(term.lost)))
 
-    async def _renew(self, lease: LeaseId) -> None:
+    async def _renew(self, lease: LeaseId) -> NoReturn:
         """Keep the lease; raise `LeadershipLost` when it is over, or may be."""
         pause_s = self._lease_s / _RENEWALS
         sure_until = self._clock.monotonic() + self._lease_s

@@ -19,7 +19,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import cancel_and_wait, race
 from skerry.market.buyer import node_decisions
 from skerry.market.buyer.borrowed_node_session import (
     BorrowedContractClient,
@@ -84,11 +84,7 @@ class BorrowedNodeController:
                 moved = self._loans.moved
                 await self.tend(fence)
                 await asyncio.sleep(_PAUSE_S)
-                waits = [asyncio.ensure_future(event.wait()) for event in (self._wake, moved)]
-                try:
-                    await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await cancel_and_wait(waits)
+                await race(self._wake.wait(), moved.wait(), asyncio.sleep(_LOOK_S))
         finally:
             await self.let_go()
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
 from skerry.model.callers import RevokedCertificate
 from skerry.model.node_messages import (
@@ -131,16 +131,10 @@ class AgentSession:
 
     async def last(self, terms: SessionConfig) -> None:
         """Until the connection ends, or the server falls silent; raises why."""
-        both = [
-            asyncio.ensure_future(self._listen(terms)),
-            asyncio.ensure_future(self._talk(terms)),
-        ]
         try:
-            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await race(self._listen(terms), self._talk(terms))
         finally:
-            await cancel_and_wait([*both, *self._open])
+            await cancel_and_wait(self._open)
 
     async def _listen(self, terms: SessionConfig) -> None:
         messages = self._connection.messages()

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from skerry.kit.tasks import cancel_and_wait, run_to_completion
+from skerry.kit.tasks import cancel_and_wait, race, run_to_completion
 from skerry.model.cells import OutputChannel
 from skerry.node.containers.stdio import StdioStreams
 
@@ -77,10 +77,5 @@ async def _next(streams: StdioStreams, stream: OutputChannel, ended: asyncio.Fut
     while (data := streams.take(stream)) is None:
         if ended.done():
             return b""
-        readable = asyncio.ensure_future(streams.readable(stream))
-        try:
-            either: tuple[asyncio.Future[Any], ...] = (readable, ended)
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancel_and_wait([readable])
+        await race(streams.readable(stream), asyncio.shield(ended))
     return data

@@ -24,6 +24,7 @@ import msgspec
 
 import skerry
 from skerry.kit import fd_readiness, json_codec
+from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
 
 _PIPE_BYTES: Final = 1 << 20  # the most that the kernel gives without asking for privileges, by default
@@ -208,9 +209,7 @@ class UnpackerProcess:
                     await complaining
                     return answer
                 finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+                    await cancel_and_wait(tasks)
         except TimeoutError as error:
             if not deadline.expired():
                 raise

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
 from skerry.transport.http.asgi import Receive, Scope, Send
 from skerry.transport.http.connection import HttpConnection
@@ -86,14 +86,12 @@ async def run_until_disconnect(
     """What comes of `work`, which may take long; it is given up if the client leaves:
     `ClientDisconnected`."""
     connection.leave_at_eof()
-    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
-    try:
-        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise ClientDisconnected
-        return doing.result()
-    finally:
-        await cancel_and_wait((doing, leaving))
+
+    async def leave() -> NoReturn:
+        await _until_gone(receive)
+        raise ClientDisconnected
+
+    return await race(work, leave())
 
 
 def _headers(manner: StreamFormat) -> list[tuple[bytes, bytes]]:

@@ -24,7 +24,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import race
 from skerry.model import errors
 from skerry.transport.http.asgi import Scope, Send
 from skerry.transport.http.connection import LINGER_S, HttpConnection
@@ -97,26 +97,16 @@ async def serve(
     await send({"type": "http.response.start", "status": 101, "headers": list(handshake)})
     connection.switch(socket)
     stopping: asyncio.Event = scope["state"]["stopping"]
-    talk = asyncio.ensure_future(converse(socket))
-    stop = asyncio.ensure_future(stopping.wait())
-    mind = asyncio.ensure_future(socket.mind(ping_s))
     code, reason = CloseCode.NORMAL_CLOSURE, ""
     try:
-        await asyncio.wait({talk, stop, mind}, return_when=asyncio.FIRST_COMPLETED)
-        if talk.done():
-            talk.result()
-        elif stop.done():
+        if await race(converse(socket), stopping.wait(), socket.mind(ping_s)):
             code, reason = CloseCode.GOING_AWAY, "the server is stopping; try again"
-        else:
-            mind.result()
     except errors.SkerryError as error:
         is_theirs = isinstance(error, errors.Invalid)
         code = CloseCode.POLICY_VIOLATION if is_theirs else CloseCode.INTERNAL_ERROR
         if is_theirs:
             connection.blame()
         reason = f"{error.slug}: {error.message}"
-    finally:
-        await cancel_and_wait((talk, stop, mind))
     await socket.close(code, reason)
 
 

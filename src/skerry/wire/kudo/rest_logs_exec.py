@@ -15,7 +15,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
 from skerry.model.callers import Caller
 from skerry.model.cells import OutputChannel
@@ -188,15 +188,7 @@ async def _output(first: asyncio.Future[bytes | None], tunnel: InstanceTunnel) -
 
 async def _converse(socket: WebSocket, tunnel: InstanceTunnel) -> None:
     """Carry frames both ways, until the program has ended or the client is gone."""
-    ways = [asyncio.ensure_future(_down(socket, tunnel)), asyncio.ensure_future(_up(socket, tunnel))]
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for way in ways:
-            if way.done():
-                way.result()
-                return  # an exit code that has come is the last word
-    finally:
-        await cancel_and_wait(ways)
+    await race(_down(socket, tunnel), _up(socket, tunnel))  # an exit code that has come is the last word
 
 
 async def _down(socket: WebSocket, tunnel: InstanceTunnel) -> None:

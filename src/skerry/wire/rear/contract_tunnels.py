@@ -15,7 +15,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from skerry.kit import json_codec
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import race
 from skerry.market.buyer.borrowed_node_session import ContractTunnelStream
 from skerry.model import errors, ids
 from skerry.model.ids import InstanceId
@@ -131,20 +131,15 @@ class ContractTunnelSession:
         """Until the contract is over, the buyer goes or comes anew, or the cell's node has no more to say."""
         with self._porter.ringing(self._contract) as bell:
             first = await self._tell(socket, None)
-            telling = asyncio.ensure_future(self._tell_for_ever(socket, first, bell))
-            displaced = asyncio.ensure_future(self._displaced.wait())
-            passing = asyncio.ensure_future(_pass_on(socket, self._tunnel))
-            ways = (telling, displaced, passing)
-            try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                if telling.done():
-                    telling.result()
-                elif displaced.done():
-                    raise errors.Conflict("somebody came to this door anew, with the same credential")
-                elif not passing.result():
-                    raise errors.Unavailable("the node of this cell has ended the session; come again")
-            finally:
-                await cancel_and_wait(ways)
+            await race(self._tell_for_ever(socket, first, bell), self._until_displaced(), self._relay(socket))
+
+    async def _until_displaced(self) -> None:
+        await self._displaced.wait()
+        raise errors.Conflict("somebody came to this door anew, with the same credential")
+
+    async def _relay(self, socket: WebSocket) -> None:
+        if not await _pass_on(socket, self._tunnel):
+            raise errors.Unavailable("the node of this cell has ended the session; come again")
 
     async def _tell_for_ever(
         self, socket: WebSocket, told: ContractStatusMessage, bell: asyncio.Event
@@ -197,20 +192,10 @@ def _asked(message: bytes) -> GuestStreamRequest:
 
 async def _pass_on(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
     """What comes from either side goes to the other; True if it was the client that went."""
-    up = asyncio.ensure_future(_up(socket, tunnel))
-    down = asyncio.ensure_future(_down(socket, tunnel))
-    try:
-        await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-        if down.done():
-            down.result()
-            return False
-        up.result()
-        return True
-    finally:
-        await cancel_and_wait((up, down))
+    return await race(_down(socket, tunnel), _up(socket, tunnel))
 
 
-async def _up(socket: WebSocket, tunnel: ContractTunnelStream) -> None:
+async def _up(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
     while (message := await socket.receive()) is not None:
         frame = pb.Frame()
         try:
@@ -226,9 +211,10 @@ async def _up(socket: WebSocket, tunnel: ContractTunnelStream) -> None:
                 await tunnel.fail(tunnel_codec.decode_failure(frame.failure))
             case _:
                 raise errors.Invalid("a frame must hold data, an end or a failure")
+    return True
 
 
-async def _down(socket: WebSocket, tunnel: ContractTunnelStream) -> None:
+async def _down(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
     try:
         while (data := await tunnel.receive()) is not None:
             await socket.send(tunnel_codec.encode_data(data).SerializeToString())
@@ -236,3 +222,4 @@ async def _down(socket: WebSocket, tunnel: ContractTunnelStream) -> None:
         await socket.send(tunnel_codec.encode_failure(error).SerializeToString())
         raise
     await socket.send(tunnel_codec.END.SerializeToString())
+    return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import race
 from skerry.model import errors
 from skerry.model.containers import ContainerSpec, ContainerState, ContainerView
 from skerry.model.ids import InstanceId
@@ -300,35 +301,25 @@ class InstanceController:
 
     async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` comes to; it is given up if another order comes meanwhile, and that is None then."""
-        order, task = self.copy.order, asyncio.ensure_future(work)
-        try:
-            while not task.done() and self.copy.order is order:
+        order = self.copy.order
+
+        async def another_order() -> None:
+            while self.copy.order is order:
                 self._woken.clear()
-                woken = asyncio.ensure_future(self._woken.wait())
-                try:
-                    await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await cancel_and_wait([woken])
-            return task.result() if task.done() else None
-        finally:
-            await cancel_and_wait([task])
+                await self._woken.wait()
+
+        return await race(work, another_order())
 
     async def _pause(self, until: float | None) -> None:
         """Wait for `until`, for another order, or for the end of the run."""
         self._woken.clear()
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._woken.wait())]
+        waits: list[Awaitable[object]] = [self._woken.wait()]
         if self.runs:
-            waits.append(asyncio.ensure_future(self._end_of_run()))
+            waits.append(self._end_of_run())
         if until is not None:
-            seconds = max(0.0, until - self._means.clock.now())
-            waits.append(asyncio.ensure_future(self._means.sleep(seconds)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancel_and_wait(waits)
+            waits.append(self._means.sleep(max(0.0, until - self._means.clock.now())))
+        await race(*waits)
 
     async def _end_of_run(self) -> None:
-        try:
+        with suppress(errors.SkerryError):  # nobody knows how it ended; that it has is enough
             await self.home().wait(self.name)
-        except (errors.NotFound, errors.FailedPrecondition):
-            pass  # nobody knows how it ended; that it has is enough

@@ -7,7 +7,6 @@ what was done for it. What is asked of a cell that is lent is for whoever borrow
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 from collections.abc import Coroutine
@@ -15,7 +14,7 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from skerry.kit.sequence_gap import SequenceGap
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import failure_of, race
 from skerry.model import errors, workloads
 from skerry.model.cells import OutputChannel
 from skerry.model.containers import MAX_ARGUMENTS, ContainerView
@@ -199,16 +198,7 @@ class _FarEnd:
 
 async def _while_open(tunnel: TunnelStream, work: Coroutine[Any, Any, None]) -> None:
     """Do `work`, and give it up if the tunnel breaks; it is not meant to carry anything this way."""
-
-    doing, listening = asyncio.ensure_future(work), asyncio.ensure_future(_hear_out(tunnel))
-    try:
-        await asyncio.wait({doing, listening}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            listening.result()  # raises if the tunnel is gone; else there is only nothing more to hear
-            await asyncio.wait({doing})
-        doing.result()
-    finally:
-        await cancel_and_wait([doing, listening])
+    await race(work, failure_of(_hear_out(tunnel)))  # that there is nothing more to hear is no failure
 
 
 async def _hear_out(tunnel: TunnelStream) -> None:

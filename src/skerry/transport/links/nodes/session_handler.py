@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from skerry.control.sessions.node_session import NodeSession, NodeSessions
 from skerry.kit.clock import Clock
 from skerry.kit.rate_limit import TokenBucket
-from skerry.kit.tasks import cancel_and_wait
+from skerry.kit.tasks import race
 from skerry.model import errors
 from skerry.transport.links.nodes import messages
 from skerry.transport.proto import nodes_pb2 as pb
@@ -46,18 +46,12 @@ async def handle_session(
     raises, at a word of the node, if it is not to be heard any more."""
     await line.send_message(messages.encode_welcome(session.welcome))
     sending = asyncio.Lock()  # a message goes out whole
-    conversation = [
-        asyncio.ensure_future(_listen(line, sessions, session, clock, check)),
-        asyncio.ensure_future(_tell(line, session, sending)),
-        asyncio.ensure_future(_beat(line, session.welcome.report_s, sending)),
-        asyncio.ensure_future(_let_go(session)),
-    ]
-    try:
-        done, _ = await asyncio.wait(conversation, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()  # what went wrong is for the node to know
-    finally:
-        await cancel_and_wait(conversation)
+    await race(  # what goes wrong is for the node to know
+        _listen(line, sessions, session, clock, check),
+        _tell(line, session, sending),
+        _beat(line, session.welcome.report_s, sending),
+        _let_go(session),
+    )
 
 
 async def _listen(
