@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from skerry.kit import json_codec
+from skerry.kit.callbacks import CallbackList
 from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.nodes import Node
-from skerry.store.protocol import Entry, Store
-from skerry.store.tables.cache import PrefixCache
+from skerry.store.protocol import Store
 from skerry.store.tables.leases import LeasedKey
+from skerry.store.tables.table import Table, json_of
 
 PREFIX: Final = "member/"
 _PAUSE_S: Final = 0.2  # changes within this are told together
@@ -40,17 +41,18 @@ class MemberDirectory:
     def __init__(self, store: Store, nodes: RegisteredNodes, *, pause_s: float = _PAUSE_S) -> None:
         self._store = store
         self._nodes = nodes
-        self._servers = PrefixCache(store, PREFIX, _read, changed=lambda moves: self._changed.set())
+        self._servers = Table(store, PREFIX, json_of(ContinuumMember))
         self._pause_s = pause_s
         self._changed = asyncio.Event()
         self._is_ready = asyncio.Event()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: CallbackList[[]] = CallbackList()
         self.all: tuple[ContinuumMember, ...] = ()  # by id
+        self._servers.subscribe(lambda changes: self._changed.set())
         nodes.listen(lambda node: self._changed.set())
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever `all` is another."""
-        self._listeners.append(changed)
+        self._listeners.add(changed)
 
     async def ready(self) -> None:
         """Wait until all are known who were members before this server was there."""
@@ -76,14 +78,9 @@ class MemberDirectory:
         await LeasedKey(self._store, key, json_codec.encode(own), lease_s=lease_s, leaves=False).run()
 
     def _look(self) -> None:
-        told = {member.node: member for _, member in self._servers.items()}
+        told = {member.node: member for member in self._servers.values()}
         told |= {node.id: node.member for node in self._nodes.list() if node.member is not None}
         everybody = tuple(told[node] for node in sorted(told))
         if everybody != self.all:
             self.all = everybody
-            for changed in self._listeners:
-                changed()
-
-
-def _read(entry: Entry) -> ContinuumMember:
-    return json_codec.decode(entry.value, ContinuumMember)
+            self._listeners.notify()

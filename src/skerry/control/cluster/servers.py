@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from skerry.kit import json_codec
-from skerry.store.protocol import Entry, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.kit.callbacks import CallbackList
+from skerry.store.protocol import Store
 from skerry.store.tables.leases import LeasedKey
+from skerry.store.tables.table import RecordChange, Table, json_of
 
 PREFIX = "server/"
 
@@ -33,38 +34,35 @@ class ServerDirectory:
         self._presence = LeasedKey(
             store, PREFIX + name, json_codec.encode(_ServerRecord(address)), lease_s=lease_s, leaves=True
         )
-        self._view = PrefixCache(store, PREFIX, _read, changed=self._moved)
-        self._listeners: list[Callable[[], None]] = []
+        self._table = Table(store, PREFIX, json_of(_ServerRecord))
+        self._table.subscribe(self._moved)
+        self._listeners: CallbackList[[]] = CallbackList()
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where nodes dial the servers that are there now."""
-        return tuple(dict.fromkeys(address for _, address in self._view.items()))
+        return tuple(dict.fromkeys(server.grpc for server in self._table.values()))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Where people reach the servers that are there now: URLs."""
-        return tuple(key.removeprefix(PREFIX) for key, _ in self._view.items())
+        return tuple(name for name, _ in self._table.items())
 
     def address_of(self, name: str) -> str | None:
         """Where to dial the server of this name; None if it is not there."""
-        return self._view.get(PREFIX + name)
+        server = self._table.value(name)
+        return None if server is None else server.grpc
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever there may be other addresses."""
-        self._listeners.append(changed)
+        self._listeners.add(changed)
 
     async def run(self) -> None:
         """Be among them, and follow who else is. For ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._view.run())
+            group.create_task(self._table.run())
             group.create_task(self._presence.run())
 
-    def _moved(self, moved: Sequence[RecordChange[str]]) -> None:
-        if any(before != after for _, before, after in moved):
-            for changed in self._listeners:
-                changed()
-
-
-def _read(entry: Entry) -> str:
-    return json_codec.decode(entry.value, _ServerRecord).grpc
+    def _moved(self, changes: Sequence[RecordChange[_ServerRecord]]) -> None:
+        if any((before and before.value) != (after and after.value) for _, before, after in changes):
+            self._listeners.notify()

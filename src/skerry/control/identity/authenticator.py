@@ -34,7 +34,8 @@ from skerry.model.callers import (
     Token,
 )
 from skerry.model.settings import IdentitySettings
-from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Put, Store
+from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Expect, Op, Put, Store
+from skerry.store.tables.table import Record
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +56,7 @@ class _EnrolledNode(msgspec.Struct, frozen=True):
     """Which node a machine that joins is to be: a new one, or the one that it was, with that record."""
 
     node: str
-    entry: Entry | None = None  # of the certificate that it had
+    certificate: Record[Certificate] | None = None  # that it had
 
 
 class Authenticator:
@@ -80,8 +81,8 @@ class Authenticator:
     async def run(self) -> None:
         """Follow the store and forget what has expired, for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._tokens.view.run())
-            group.create_task(self._certificates.view.run())
+            group.create_task(self._tokens.table.run())
+            group.create_task(self._certificates.table.run())
             group.create_task(self._certificates.record_shown())
             group.create_task(self._sweep_for_ever())
 
@@ -92,8 +93,8 @@ class Authenticator:
         Needs `run` beside it.
         """
         await self._claim()
-        await self._tokens.view.ready()
-        await self._certificates.view.ready()
+        await self._tokens.table.ready()
+        await self._certificates.table.ready()
 
     def caller_from_token(self, text: str) -> Caller:
         """Who sends this token; `Unauthenticated` says why it is nobody."""
@@ -158,19 +159,19 @@ class Authenticator:
         """
         shown = tokens.parse(token_text)
         while True:
-            entry = await self._store.get(tokens.PREFIX + shown.id)
-            token = tokens.verify_token(tokens.decode(entry) if entry else None, shown, self._clock.now())
+            known = await self._tokens.table.read(shown.id)
+            token = tokens.verify_token(known and known.value, shown, self._clock.now())
             if token.role is not Role.NODE:
                 raise errors.Forbidden(
                     f"this token has the role {token.role} and cannot join a machine; "
                     "an admin makes one that can with `skerry token create --role node`"
                 )
             request, name = _checked(csr_pem), _checked_name(name)
-            assert entry is not None, "judge refuses a token without a record"
+            assert known is not None, "a token without a record is refused"
             try:
                 if token.used_at is None:
                     returning = await self._returning(previous_pem, request)
-                    return await self._join_first(token, entry, request, name, returning)
+                    return await self._join_first(known, request, name, returning)
                 return await self._join_again(token, request)
             except errors.Conflict:
                 continue  # another join or a revocation was quicker; reading again shows which
@@ -181,15 +182,13 @@ class Authenticator:
             raise errors.Forbidden("only a node renews a certificate, and shows the present one to do so")
         request = _checked(csr_pem)
         while True:
-            entry = await self._store.get(certificates.PREFIX + caller.serial)
-            if entry is None and await self._certificates.record(caller.serial):
+            known = await self._certificates.table.read(caller.serial)
+            if known is None and await self._certificates.record(caller.serial):
                 continue
-            record = certificates.verify_certificate(
-                certificates.decode(entry) if entry else None, self._clock.now()
-            )
-            assert entry is not None, "judge refuses a certificate without a record"
+            certificates.verify_certificate(known and known.value, self._clock.now())
+            assert known is not None, "a certificate without a record is refused"
             try:
-                return (await self._follow_up(record, entry, request)).pem
+                return (await self._follow_up(known, request)).pem
             except errors.Conflict:
                 continue  # renewed twice at once, or revoked; reading again shows which
 
@@ -204,7 +203,8 @@ class Authenticator:
             "certificate.issued", f"certificate/{issued.serial}", actor="skerry", role=role, name=name
         )
         record = certificates.record_of(issued, name=name, node="")
-        await self._commit([certificates.put(record), told], [_new(record)])
+        table = self._certificates.table
+        await table.commit([table.put(issued.serial, record), told], [table.expect(issued.serial, None)])
         log.info("certificate.issued", serial=issued.serial, role=role, name=name)
         return issued
 
@@ -251,62 +251,74 @@ class Authenticator:
         is_ours = pki.is_issued_by(previous_pem, self._authority.certificate_pem)
         if not is_ours or previous.role != Role.NODE or previous.key != request.digest:
             return nobody
-        entry = await self._store.get(certificates.PREFIX + previous.serial)
-        is_revoked = entry is not None and certificates.decode(entry).revoked_at is not None
+        known = await self._certificates.table.read(previous.serial)
+        is_revoked = known is not None and known.value.revoked_at is not None
         if is_revoked or self._certificates.is_revoked_node(previous.name):
             raise errors.Unprocessable(
                 "the certificate that this machine had was revoked, and so its key is not taken again: "
                 "join with a new key, as a new node"
             )
         self._check_live(previous.name)
-        return _EnrolledNode(previous.name, entry)
+        return _EnrolledNode(previous.name, known)
 
     async def _join_first(
-        self, token: Token, entry: Entry, request: pki.SigningRequest, name: str, returning: _EnrolledNode
+        self, known: Record[Token], request: pki.SigningRequest, name: str, returning: _EnrolledNode
     ) -> EnrollmentResult:
-        node = returning.node
+        token, node = known.value, returning.node
         issued = self._issue_to(node, request)
         record = certificates.record_of(issued, name=name, node=node)
         used = msgspec.structs.replace(token, used_at=self._clock.now(), used_by=issued.serial)
         told = self._events.put(
             "node.joined", f"node/{node}", actor=f"token:{token.id}", name=name, serial=issued.serial
         )
-        ops = [tokens.put(used), certificates.put(record), told]
-        expect = [Expect(entry.key, entry.revision), _new(record)]
-        if (followed := returning.entry) is not None:  # written, so that a revocation of it notices
-            held = msgspec.structs.replace(certificates.decode(followed), renewed_by=issued.serial)
-            ops.append(certificates.put(held))
-            expect.append(Expect(followed.key, followed.revision))
-        revision = await self._commit(ops, expect)
-        await self._tokens.view.reached(revision)
+        table = self._tokens.table
+        await table.wait_for_change(
+            await self._commit_next(
+                record,
+                returning.certificate,
+                [table.put(token.id, used), told],
+                [table.expect(token.id, known)],
+            )
+        )
         log.info("node.joined", node=node, name=name, token=token.id, serial=issued.serial)
         return EnrollmentResult(node, issued.pem, self._authority.certificate_pem)
 
     async def _join_again(self, token: Token, request: pki.SigningRequest) -> EnrollmentResult:
-        entry = await self._store.get(certificates.PREFIX + token.used_by)
-        if entry is None:
+        known = await self._certificates.table.read(token.used_by)
+        if known is None or not hmac.compare_digest(known.value.key, request.digest):
             raise tokens.used_up(token)
-        record = certificates.decode(entry)
-        if not hmac.compare_digest(record.key, request.digest):
-            raise tokens.used_up(token)
-        certificates.verify_certificate(record, self._clock.now())
-        issued = await self._follow_up(record, entry, request)
-        return EnrollmentResult(record.node, issued.pem, self._authority.certificate_pem)
+        certificates.verify_certificate(known.value, self._clock.now())
+        issued = await self._follow_up(known, request)
+        return EnrollmentResult(known.value.node, issued.pem, self._authority.certificate_pem)
 
     async def _follow_up(
-        self, record: Certificate, entry: Entry, request: pki.SigningRequest
+        self, known: Record[Certificate], request: pki.SigningRequest
     ) -> pki.IssuedCertificate:
-        """The next certificate of the node that holds `record`; writing to that makes revocations notice."""
+        """The next certificate of the node that holds `known`."""
+        record = known.value
         self._check_live(record.node)
         issued = self._issue_to(record.node, request)
-        following = certificates.record_of(issued, name=record.name, node=record.node)
-        followed = msgspec.structs.replace(record, renewed_by=issued.serial)
-        await self._commit(
-            [certificates.put(following), certificates.put(followed)],
-            [Expect(entry.key, entry.revision), _new(following)],
-        )
+        await self._commit_next(certificates.record_of(issued, name=record.name, node=record.node), known)
         log.info("certificate.renewed", node=record.node, serial=issued.serial, followed=record.serial)
         return issued
+
+    async def _commit_next(
+        self,
+        following: Certificate,
+        followed: Record[Certificate] | None,
+        ops: Sequence[Op] = (),
+        expect: Sequence[Expect] = (),
+    ) -> int:
+        """Put a new certificate on record, and that it follows another: writing to that makes revocations
+        notice. Returns when our own reads know it, since it may be shown at once."""
+        table = self._certificates.table
+        ops = [table.put(following.serial, following), *ops]
+        expect = [table.expect(following.serial, None), *expect]
+        if followed is not None:
+            before = followed.value
+            ops.append(table.put(before.serial, msgspec.structs.replace(before, renewed_by=following.serial)))
+            expect.append(table.expect(before.serial, followed))
+        return await table.commit(ops, expect)
 
     def _check_live(self, node: str) -> None:
         if len(self._certificates.live_of(node)) >= certificates.MAX_LIVE_PER_NODE:
@@ -327,16 +339,6 @@ class Authenticator:
             client=True,
             hosts=[NODE_TLS_NAME],
         )
-
-    async def _commit(self, ops: list[Put], expect: list[Expect]) -> int:
-        """Commit a new certificate, and wait until our own reads know it: it may be shown at once."""
-        revision = await self._store.commit(ops, expect)
-        await self._certificates.view.reached(revision)
-        return revision
-
-
-def _new(record: Certificate) -> Expect:
-    return Expect(certificates.PREFIX + record.serial, ABSENT)
 
 
 def _checked(csr_pem: bytes) -> pki.SigningRequest:

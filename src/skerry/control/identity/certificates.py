@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
 import structlog
 
 from skerry.control.events.log import EventLog
-from skerry.kit import json_codec, pki
+from skerry.kit import pki
+from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
 from skerry.model.callers import SERVER, AuthMethod, Caller, Certificate, RevokedCertificate, Role, is_past
-from skerry.store.protocol import ABSENT, Entry, Expect, Put, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.store.protocol import Store
+from skerry.store.tables.table import Record, RecordChange, Table, json_of
 
 log = structlog.get_logger(__name__)
 
@@ -39,11 +40,11 @@ class CertificateRegistry:
     def __init__(
         self, store: Store, events: EventLog, clock: Clock, authority: pki.CertificateAuthority
     ) -> None:
-        self._store = store
         self._events = events
         self._clock = clock
-        self.view = PrefixCache(store, PREFIX, decode, changed=self._moved)
-        self._listeners: list[Callable[[Sequence[RevokedCertificate]], None]] = []
+        self.table = Table(store, PREFIX, json_of(Certificate))
+        self.table.subscribe(self._moved)
+        self._listeners: CallbackList[[Sequence[RevokedCertificate]]] = CallbackList()
         # Checking a signature costs ten times all the rest, and a client shows the same one on every request.
         self._proof_key = authority.derive(b"skerry revocations")
         self._read = lru_cache(maxsize=1024)(authority.read)
@@ -59,7 +60,7 @@ class CertificateRegistry:
         now = self._clock.now()
         if now >= shown.not_after:
             raise _expired(shown.not_after)  # its record may be gone already; this is the better reason
-        record = self.view.get(PREFIX + shown.serial)
+        record = self.table.value(shown.serial)
         if record is None and shown.role == Role.NODE:
             record = record_of(shown, name=shown.name, node=shown.name)
             self._unrecorded.setdefault(shown.serial, shown)
@@ -89,15 +90,15 @@ class CertificateRegistry:
 
     def all(self) -> list[Certificate]:
         now = self._clock.now()
-        return [record for _, record in self.view.items() if not is_past(record.not_after, now)]
+        return [record for record in self.table.values() if not is_past(record.not_after, now)]
 
     def counts(self, serial: str) -> bool:
         """Whether there is a record of it and it is not revoked."""
-        record = self.view.get(PREFIX + serial)
+        record = self.table.value(serial)
         return record is not None and record.revoked_at is None
 
     def is_revoked(self, serial: str) -> bool:
-        record = self.view.get(PREFIX + serial)
+        record = self.table.value(serial)
         return record is not None and record.revoked_at is not None
 
     def is_revoked_node(self, node: str) -> bool:
@@ -113,11 +114,10 @@ class CertificateRegistry:
             "certificate.recorded", f"certificate/{serial}", actor=f"node/{record.node}", node=record.node
         )
         try:
-            revision = await self._store.commit([put(record), told], [Expect(PREFIX + serial, ABSENT)])
+            await self.table.commit([self.table.put(serial, record), told], [self.table.expect(serial, None)])
         except errors.Conflict:
             pass  # another server was quicker, or it was revoked
         else:
-            await self.view.reached(revision)
             log.info("certificate.recorded", serial=serial, node=record.node)
         self._unrecorded.pop(serial, None)
         return True
@@ -147,10 +147,16 @@ class CertificateRegistry:
     def listen(self, revoked: Callable[[Sequence[RevokedCertificate]], None]) -> None:
         """Call `revoked` when certificates no longer count, in the step in which that is known here: with
         those that were revoked, and not with those whose records are gone."""
-        self._listeners.append(revoked)
+        self._listeners.add(revoked)
 
-    def live_of(self, node: str) -> list[Certificate]:
-        return live_of(self.all(), node, self._clock.now())
+    def live_of(self, node: str) -> dict[str, Record[Certificate]]:
+        """Those of a node that have neither expired nor been revoked, by serial."""
+        now = self._clock.now()
+        return {
+            serial: record
+            for serial, record in self.table.items()
+            if record.value.node == node and record.value.not_after > now and record.value.revoked_at is None
+        }
 
     async def revoke(self, serial: str, *, actor: str) -> None:
         """Refuse it from now on. If it is a node's, all of that node's are: a thief may hold an earlier one.
@@ -159,21 +165,17 @@ class CertificateRegistry:
         makes the transaction fail and is found when reading again; none can slip through.
         """
         while True:
-            entries = {entry.key: entry for entry in (await self._store.range(PREFIX)).entries}
-            chosen = entries.get(PREFIX + serial)
+            await self.table.sync()
+            chosen = self.table.get(serial)
             if chosen is None:
                 raise errors.NotFound(
                     f"there is no certificate {serial[:40]!r}; see `skerry certificate list`"
                 )
-            record = decode(chosen)
+            record = chosen.value
             if record.revoked_at is not None:
                 return
             now = self._clock.now()
-            targets = {record.serial: record}
-            if record.node:
-                targets |= {
-                    one.serial: one for one in live_of(map(decode, entries.values()), record.node, now)
-                }
+            targets = {serial: chosen} | (self.live_of(record.node) if record.node else {})
             told = self._events.put(
                 "certificate.revoked",
                 f"certificate/{serial}",
@@ -181,14 +183,14 @@ class CertificateRegistry:
                 name=record.name,
                 node=record.node,
             )
+            revoked = {id: msgspec.structs.replace(one.value, revoked_at=now) for id, one in targets.items()}
             try:
-                revision = await self._store.commit(
-                    [told, *(put(msgspec.structs.replace(one, revoked_at=now)) for one in targets.values())],
-                    [Expect(PREFIX + one, entries[PREFIX + one].revision) for one in targets],
+                await self.table.commit(
+                    [told, *(self.table.put(id, one) for id, one in revoked.items())],
+                    [self.table.expect(id, one) for id, one in targets.items()],
                 )
             except errors.Conflict:
                 continue
-            await self.view.reached(revision)
             log.info("certificate.revoked", serials=sorted(targets), node=record.node, actor=actor)
             return
 
@@ -200,13 +202,13 @@ class CertificateRegistry:
         return msgspec.structs.replace(record, revoked_at=revoked_at)
 
     def _moved(self, moved: Sequence[RecordChange[Certificate]]) -> None:
-        for _, _, after in moved:
-            if after is not None and after.node and after.revoked_at is not None:
-                self._revoked_nodes[after.node] = after.revoked_at
-        ended = [one.after for one in moved if one.after is None or one.after.revoked_at is not None]
-        if ended:
-            for listener in self._listeners:
-                listener([self._told(record) for record in ended if record is not None])
+        records = [change.after.value for change in moved if change.after is not None]
+        revoked = [record for record in records if record.revoked_at is not None]
+        for record in revoked:
+            if record.node and record.revoked_at is not None:
+                self._revoked_nodes[record.node] = record.revoked_at
+        if revoked or len(records) < len(moved):
+            self._listeners.notify([self._told(record) for record in revoked])
 
     async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None:
         """Refuse those of `revoked` that one of our servers has revoked, and that the store forgot."""
@@ -221,9 +223,9 @@ class CertificateRegistry:
 
     async def _learn(self, one: RevokedCertificate, now: float, actor: str) -> None:
         while True:
-            entry = await self._store.get(PREFIX + one.serial)
+            known = await self.table.read(one.serial)
             unknown = Certificate(one.serial, "", "", "", not_before=0.0, not_after=one.not_after)
-            record = unknown if entry is None else decode(entry)
+            record = unknown if known is None else known.value
             if record.revoked_at is not None:
                 return
             reason = "revoked before the store was restored"
@@ -235,14 +237,11 @@ class CertificateRegistry:
                 name=record.name,
                 node=record.node,
             )
-            expect = Expect(PREFIX + one.serial, ABSENT if entry is None else entry.revision)
+            revoked = self.table.put(one.serial, msgspec.structs.replace(record, revoked_at=now))
             try:
-                revision = await self._store.commit(
-                    [put(msgspec.structs.replace(record, revoked_at=now)), told], [expect]
-                )
+                await self.table.commit([revoked, told], [self.table.expect(one.serial, known)])
             except errors.Conflict:
                 continue
-            await self.view.reached(revision)
             log.info("certificate.revoked", serials=[one.serial], node=record.node, actor=actor)
             return
 
@@ -256,15 +255,12 @@ class CertificateRegistry:
     def overdue(self) -> list[str]:
         """Keys of records that are of no more use: the certificate has expired, and is none by which a node
         was revoked."""
-        return overdue(self.view.items(), self._clock.now())
-
-
-def decode(entry: Entry) -> Certificate:
-    return json_codec.decode(entry.value, Certificate)
-
-
-def put(record: Certificate) -> Put:
-    return Put(PREFIX + record.serial, json_codec.encode(record))
+        now = self._clock.now()
+        return [
+            self.table.key(record.serial)
+            for record in self.table.values()
+            if is_past(record.not_after, now) and not (record.node and record.revoked_at is not None)
+        ]
 
 
 def record_of(issued: pki.IssuedCertificate, *, name: str, node: str) -> Certificate:
@@ -306,15 +302,3 @@ def _expired(not_after: float) -> errors.Unauthenticated:
     return errors.Unauthenticated(
         f"this certificate expired at {iso(not_after)}; a node joins again with a new token"
     )
-
-
-def live_of(records: Iterable[Certificate], node: str, now: float) -> list[Certificate]:
-    return [one for one in records if one.node == node and one.not_after > now and one.revoked_at is None]
-
-
-def overdue(items: Iterable[tuple[str, Certificate]], now: float) -> list[str]:
-    return [
-        key
-        for key, record in items
-        if is_past(record.not_after, now) and not (record.node and record.revoked_at is not None)
-    ]

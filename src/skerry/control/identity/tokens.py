@@ -8,19 +8,18 @@ logged.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
 
 import structlog
 
 from skerry.control.events.log import EventLog
-from skerry.kit import json_codec, ulid
+from skerry.kit import ulid
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
 from skerry.model.callers import AuthMethod, Caller, Role, Token
 from skerry.model.settings import IdentitySettings
 from skerry.model.token_text import MalformedToken, TokenText, new_secret, pin_of
-from skerry.store.protocol import ABSENT, Delete, Entry, Expect, Put, Store
-from skerry.store.tables.cache import PrefixCache
+from skerry.store.protocol import Store
+from skerry.store.tables.table import Table, Write, json_of
 
 log = structlog.get_logger(__name__)
 
@@ -40,16 +39,15 @@ class TokenRegistry:
     def __init__(
         self, store: Store, events: EventLog, clock: Clock, settings: IdentitySettings, fingerprint: str
     ) -> None:
-        self._store = store
         self._events = events
         self._clock = clock
         self._settings = settings
         self._pin = pin_of(fingerprint)
-        self.view = PrefixCache(store, PREFIX, decode)
+        self.table = Table(store, PREFIX, json_of(Token))
 
     def caller(self, text: str) -> Caller:
         shown = parse(text)
-        token = verify_token(self.view.get(PREFIX + shown.id), shown, self._clock.now())
+        token = verify_token(self.table.value(shown.id), shown, self._clock.now())
         if token.role is Role.NODE:
             if token.used_at is not None:
                 raise used_up(token)
@@ -64,7 +62,7 @@ class TokenRegistry:
         if role is Role.NODE and ttl_s is None:
             ttl_s = self._settings.join_token_s
         _check_terms(role, ttl_s, note)
-        if len(self.view) >= MAX_TOKENS:
+        if len(self.table) >= MAX_TOKENS:
             raise errors.TooLarge(f"there are {MAX_TOKENS} tokens already; revoke those that nobody uses")
         now = self._clock.now()
         text = TokenText(ulid.new_id(now), new_secret(), self._pin if role is Role.NODE else "")
@@ -77,41 +75,30 @@ class TokenRegistry:
             note=note,
         )
         told = self._events.put("token.created", f"token/{token.id}", actor=actor, role=role, note=note)
-        revision = await self._store.commit([put(token), told], [Expect(PREFIX + token.id, ABSENT)])
-        await self.view.reached(revision)
+        await self.table.commit([self.table.put(token.id, token), told], [self.table.expect(token.id, None)])
         log.info("token.created", token=token.id, role=role, actor=actor)
         return token, text.format()
 
     def all(self) -> list[Token]:
-        return [token for _, token in self.view.items()]
+        return self.table.values()
 
     async def revoke(self, token_id: str, *, actor: str) -> None:
-        key = PREFIX + token_id
-        # A join that uses the token up in between makes this read it again; it is gone in the end.
-        while entry := await self._store.get(key):
-            told = self._events.put("token.revoked", f"token/{token_id}", actor=actor)
-            try:
-                revision = await self._store.commit([Delete(key), told], [Expect(key, entry.revision)])
-            except errors.Conflict:
-                continue
-            await self.view.reached(revision)
-            log.info("token.revoked", token=token_id, actor=actor)
-            return
-        raise errors.NotFound(
+        told = self._events.put("token.revoked", f"token/{token_id}", actor=actor)
+        unknown = errors.NotFound(
             f"there is no token {token_id[:40]!r}; `skerry token list` shows those there are"
         )
+        await self.table.update(
+            token_id, lambda token: Write(token.value, [told], is_delete=True), missing=unknown
+        )
+        log.info("token.revoked", token=token_id, actor=actor)
 
     def overdue(self) -> list[str]:
         """Keys of tokens that expired long ago."""
-        return overdue(self.view.items(), self._clock.now())
-
-
-def decode(entry: Entry) -> Token:
-    return json_codec.decode(entry.value, Token)
-
-
-def put(token: Token) -> Put:
-    return Put(PREFIX + token.id, json_codec.encode(token))
+        return [
+            self.table.key(token.id)
+            for token in self.table.values()
+            if token.expires_at is not None and token.expires_at + _REMEMBERED_S <= self._clock.now()
+        ]
 
 
 def parse(text: str) -> TokenText:
@@ -142,14 +129,6 @@ def used_up(token: Token) -> errors.Unauthenticated:
         f"this join token was used at {iso(token.used_at or 0)} and is good for one machine only; "
         "an admin makes a new one with `skerry token create --role node`"
     )
-
-
-def overdue(items: Iterable[tuple[str, Token]], now: float) -> list[str]:
-    return [
-        key
-        for key, token in items
-        if token.expires_at is not None and token.expires_at + _REMEMBERED_S <= now
-    ]
 
 
 def _check_terms(role: Role, ttl_s: float | None, note: str) -> None:

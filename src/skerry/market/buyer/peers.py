@@ -14,14 +14,13 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
-from skerry.kit import json_codec
 from skerry.market.buyer.quotes import MarketPeer
 from skerry.market.events import MarketEventWriter
 from skerry.market.terms import keys
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId
-from skerry.store.protocol import Delete, Entry, Op, Put, Store
-from skerry.store.tables.cache import PrefixCache
+from skerry.store.protocol import Store
+from skerry.store.tables.table import Table, Write, json_of
 
 PREFIX: Final = "market-peer/"
 MAX_PEERS: Final = 256
@@ -34,26 +33,25 @@ class MarketPeerTable:
     """`run` for ever; read once it is `ready`. A cloud is no peer of its own: `own` is refused."""
 
     def __init__(self, store: Store, events: MarketEventWriter, *, own: CloudId) -> None:
-        self._store = store
         self._events = events
         self._own = own
-        self._view = PrefixCache(store, PREFIX, _read)
+        self._table = Table(store, PREFIX, json_of(MarketPeer))
 
     async def run(self) -> None:
-        await self._view.run()
+        await self._table.run()
 
     async def ready(self) -> None:
-        await self._view.ready()
+        await self._table.ready()
 
     def all(self) -> Sequence[MarketPeer]:
         """By name."""
-        return [peer for _, peer in self._view.items()]
+        return self._table.values()
 
     def get(self, name: str) -> MarketPeer:
         """Raises `NotFound`."""
-        peer = self._view.get(PREFIX + name)
+        peer = self._table.value(name)
         if peer is None:
-            raise errors.NotFound(f"there is no peer {name[: ids.MAX_ID]!r}; list peers to see their names")
+            raise _unknown(name)
         return peer
 
     def check(self, peer: MarketPeer) -> None:
@@ -65,24 +63,23 @@ class MarketPeerTable:
     async def put(self, peer: MarketPeer, *, actor: str) -> None:
         """Make it known, or change it; `Invalid` says what is wrong with it."""
         self.check(peer)
-        known = self._view.get(PREFIX + peer.name)
+        known = self._table.value(peer.name)
         if known == peer:
             return
-        if known is None and len(self._view) >= MAX_PEERS:
+        if known is None and len(self._table) >= MAX_PEERS:
             raise errors.TooLarge(f"there are {MAX_PEERS} peers, the most; remove some")
         told = self._events.put(
             "peer.set", f"peer/{peer.name}", actor=actor, url=peer.url, cloud=str(peer.cloud)
         )
-        await self._commit([Put(PREFIX + peer.name, json_codec.encode(peer)), told])
+        await self._table.commit([self._table.put(peer.name, peer), told])
 
     async def remove(self, name: str, *, actor: str) -> None:
         """Forget it; raises `NotFound`."""
-        peer = self.get(name)
-        told = self._events.put("peer.removed", f"peer/{peer.name}", actor=actor)
-        await self._commit([Delete(PREFIX + peer.name), told])
-
-    async def _commit(self, ops: Sequence[Op]) -> None:
-        await self._view.seen(await self._store.commit(ops))
+        self.get(name)
+        told = self._events.put("peer.removed", f"peer/{name}", actor=actor)
+        await self._table.update(
+            name, lambda peer: Write(peer.value, [told], is_delete=True), missing=_unknown(name)
+        )
 
 
 def check(peer: MarketPeer) -> None:
@@ -138,5 +135,5 @@ def _check_ca(pem: str) -> None:
         ) from None
 
 
-def _read(entry: Entry) -> MarketPeer:
-    return json_codec.decode(entry.value, MarketPeer)
+def _unknown(name: str) -> errors.NotFound:
+    return errors.NotFound(f"there is no peer {name[: ids.MAX_ID]!r}; list peers to see their names")

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from skerry.kit import json_codec
 from skerry.kit.clock import Clock
 from skerry.market import plain
 from skerry.market.events import MarketEventWriter
@@ -21,8 +20,8 @@ from skerry.market.terms import keys
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId
 from skerry.model.market import check_cloud
-from skerry.store.protocol import Delete, Entry, Op, Put, Store
-from skerry.store.tables.cache import PrefixCache
+from skerry.store.protocol import Store
+from skerry.store.tables.table import Table, Write, json_of
 
 PREFIX: Final = "market-buyer/"
 MAX_BUYERS: Final = 10_000
@@ -47,59 +46,53 @@ class BuyerAllowlist:
     def __init__(
         self, store: Store, events: MarketEventWriter, clock: Clock, *, named: Collection[str]
     ) -> None:
-        self._store = store
         self._events = events
         self._clock = clock
         self._named = frozenset(named)
-        self._view = PrefixCache(store, PREFIX, _read)
+        self._table = Table(store, PREFIX, json_of(AllowedBuyer))
 
     async def run(self) -> None:
-        await self._view.run()
+        await self._table.run()
 
     async def ready(self) -> None:
-        await self._view.ready()
+        await self._table.ready()
 
     def is_known(self, buyer: CloudId) -> bool:
         """Whether a buyer may buy without the limits of unknown ones."""
-        return is_listed(buyer, self._named) or self._view.get(PREFIX + buyer) is not None
+        return is_listed(buyer, self._named) or self._table.get(buyer) is not None
 
     def all(self) -> Sequence[AllowedBuyer]:
         """By id, first those of the setting."""
-        added = [buyer for _, buyer in self._view.items()]
-        return [*(AllowedBuyer(CloudId(name)) for name in sorted(self._named)), *added]
+        return [*(AllowedBuyer(CloudId(name)) for name in sorted(self._named)), *self._table.values()]
 
     async def add(self, id: str, *, note: str = "", actor: str) -> AllowedBuyer:
         """Let a buyer in, or note something else about it."""
-        key = PREFIX + check_cloud(id, "buyer")
+        check_cloud(id, "buyer")
         if plain.is_plain(CloudId(id)):
             raise errors.Invalid(
                 "a buyer without credentials cannot be put on the list; its limits are the settings "
                 "market.plain_...",
                 field="buyer",
             )
-        known = self._view.get(key)
-        if known is None and len(self._view) >= MAX_BUYERS:
+        known = self._table.value(id)
+        if known is None and len(self._table) >= MAX_BUYERS:
             raise errors.TooLarge(f"there are {MAX_BUYERS} buyers on the list, the most; remove some")
         buyer = AllowedBuyer(
             CloudId(id), ids.check_display_text(note, "note"), known.added_at if known else self._clock.now()
         )
         if buyer != known:
             told = self._events.put("buyer.allowed", f"buyer/{id}", actor=actor)
-            await self._commit([Put(key, json_codec.encode(buyer)), told])
+            await self._table.commit([self._table.put(id, buyer), told])
         return buyer
 
     async def remove(self, id: str, *, actor: str) -> None:
         """Take a buyer off the list. What it holds and has bought stays its own; raises `NotFound`."""
-        if self._view.get(PREFIX + id) is None:
+        unknown = errors.NotFound("there is no such buyer on the list; list buyers to see those there are")
+        if self._table.get(id) is None:
             if id in self._named:
                 raise errors.Conflict(f"{id} is named in the setting market.buyers; take it out there")
-            raise errors.NotFound("there is no such buyer on the list; list buyers to see those there are")
+            raise unknown
         told = self._events.put("buyer.removed", f"buyer/{id}", actor=actor)
-        await self._commit([Delete(PREFIX + id), told])
-
-    async def _commit(self, ops: Sequence[Op]) -> None:
-        await self._view.seen(await self._store.commit(ops))
-
-
-def _read(entry: Entry) -> AllowedBuyer:
-    return json_codec.decode(entry.value, AllowedBuyer)
+        await self._table.update(
+            id, lambda buyer: Write(buyer.value, [told], is_delete=True), missing=unknown
+        )
