@@ -8,6 +8,7 @@ followed); what goes wrong at the node comes as an error of `skerry.model.errors
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
 import msgspec
 
@@ -82,3 +83,26 @@ class GuestStreamRequest(msgspec.Struct, frozen=True, tag="guest"):
 
 
 StreamRequest = LogStreamRequest | ExecStreamRequest | GuestSessionRequest | GuestStreamRequest
+
+
+class TunnelStream(Protocol):
+    """One end of a tunnel: frames of bytes both ways, whole and in order.
+
+    Whatever is not received holds up the other side's sending, and the other way round.
+    """
+
+    async def receive(self) -> bytes | None:
+        """The next frame; None once the other side sends no more. Raises `Unavailable` if it is gone."""
+        ...
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame of 1 to `MAX_FRAME` bytes."""
+        ...
+
+    async def end(self) -> None:
+        """Send no more; the other side may go on."""
+        ...
+
+    async def fail(self, error: errors.SkerryError) -> None:
+        """Tell the other side what went wrong, and send no more."""
+        ...

@@ -30,8 +30,8 @@ from skerry.transport.access.gate import AccessGate
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.asgi import ASGIApp
 from skerry.transport.http.server import HttpServer
+from skerry.transport.tunnels.router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.kudo.ports import InstanceTunnels
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge.context import ServerledgeContext
@@ -110,7 +110,7 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     checks: dict[str, Callable[[], Awaitable[None]]] | None = None,
     lacking: tuple[str, ...] = (),
-    tunnels: InstanceTunnels | None = None,
+    tunnels: TunnelDialer | None = None,
     serverledge: ServerledgeContext | None = None,
     rear: RearContext | None = None,
     desk: MarketContext | None = None,

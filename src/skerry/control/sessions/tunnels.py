@@ -72,7 +72,7 @@ class _Pipe:
 
 
 class TunnelEndpoint:
-    """One end of a tunnel, of the shape that `skerry.node.agent.ports.TunnelStream` has at the node."""
+    """One end of a tunnel: a `skerry.model.streams.TunnelStream`."""
 
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
         self._incoming = incoming

@@ -28,6 +28,7 @@ from skerry.model import errors
 from skerry.model.ids import ContractId, HoldId, NodeId
 from skerry.model.node_messages import TunnelRequest
 from skerry.model.resources import Resources
+from skerry.model.streams import TunnelStream
 
 log = structlog.get_logger(__name__)
 
@@ -37,18 +38,6 @@ CONTRACT_LABEL: Final = "skerry.contract"
 PING_S: Final = 10.0
 PEER_LOSS_S: Final = PING_S * 1.5
 _TAIL: Final = 6  # of the contract's id, in the node's name
-
-
-class ContractTunnelStream(Protocol):
-    """Our end of a way to a node, or to what is in it."""
-
-    async def receive(self) -> bytes | None: ...
-
-    async def send(self, frame: bytes) -> None: ...
-
-    async def end(self) -> None: ...
-
-    async def fail(self, error: errors.SkerryError) -> None: ...
 
 
 class BorrowedContractClient(Protocol):
@@ -62,11 +51,11 @@ class BorrowedContractClient(Protocol):
 
     def door(
         self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
-    ) -> AbstractAsyncContextManager[ContractTunnelStream]: ...
+    ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
     def tunnel(
         self, contract: ContractId, credential: str, tunnel: TunnelRequest
-    ) -> AbstractAsyncContextManager[ContractTunnelStream]: ...
+    ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
 
 class BorrowedNodeIdentity(msgspec.Struct, frozen=True):
@@ -90,7 +79,7 @@ class BorrowedNodeConversation(Protocol):
     """A node's session over an open door, until it is over."""
 
     async def __call__(
-        self, frames: ContractTunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
+        self, frames: TunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
     ) -> None: ...
 
 
@@ -178,9 +167,7 @@ class BorrowedNodeSession:
                 # That nobody was there any more came out late, unless somebody said so.
                 self._heard_at = max(self._heard_at, self._clock.monotonic() - PEER_LOSS_S)
 
-    async def _attend(
-        self, landlord: BorrowedContractClient, credential: str, frames: ContractTunnelStream
-    ) -> None:
+    async def _attend(self, landlord: BorrowedContractClient, credential: str, frames: TunnelStream) -> None:
         borrowed = self._borrowed
         identity = BorrowedNodeIdentity(
             borrowed.node,
@@ -222,7 +209,7 @@ class BorrowedNodeSession:
                     await near.fail(error)
 
 
-async def _pass_on(near: ContractTunnelStream, far: ContractTunnelStream) -> None:
+async def _pass_on(near: TunnelStream, far: TunnelStream) -> None:
     """What comes from either side goes to the other, until both have no more or one is gone."""
     ways = [asyncio.ensure_future(_carry(near, far)), asyncio.ensure_future(_carry(far, near))]
     try:
@@ -231,7 +218,7 @@ async def _pass_on(near: ContractTunnelStream, far: ContractTunnelStream) -> Non
         await cancel_and_wait(ways)
 
 
-async def _carry(source: ContractTunnelStream, target: ContractTunnelStream) -> None:
+async def _carry(source: TunnelStream, target: TunnelStream) -> None:
     try:
         while (frame := await source.receive()) is not None:
             await target.send(frame)

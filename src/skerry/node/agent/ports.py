@@ -11,31 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from skerry.model.errors import SkerryError
 from skerry.model.node_messages import ClaimBatch, NodeHello, ReportBatch, ServerMessage, SessionConfig
-
-
-class TunnelStream(Protocol):
-    """Frames of bytes both ways with somebody at the control plane, whole and in order.
-
-    Whatever is not received holds up the other side's sending, and the other way round.
-    """
-
-    async def receive(self) -> bytes | None:
-        """The next frame; None once the other side sends no more. Raises `Unavailable` if it is gone."""
-        ...
-
-    async def send(self, frame: bytes) -> None:
-        """Send one frame of 1 to `skerry.model.streams.MAX_FRAME` bytes."""
-        ...
-
-    async def end(self) -> None:
-        """Send no more; the other side may go on."""
-        ...
-
-    async def fail(self, error: SkerryError) -> None:
-        """Tell the other side what went wrong, and send no more."""
-        ...
+from skerry.model.streams import TunnelStream
 
 
 class ControlConnection(Protocol):

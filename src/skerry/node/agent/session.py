@@ -37,8 +37,9 @@ from skerry.model.node_messages import (
     TunnelRequest,
 )
 from skerry.model.orders import InstanceReport
+from skerry.model.streams import TunnelStream
 from skerry.node.agent.instances.instances import NodeInstances
-from skerry.node.agent.ports import ControlConnection, TunnelStream
+from skerry.node.agent.ports import ControlConnection
 
 log = structlog.get_logger(__name__)
 

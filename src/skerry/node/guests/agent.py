@@ -19,11 +19,12 @@ from skerry.model import errors
 from skerry.model.ids import InstanceId
 from skerry.model.node_messages import NodeHello, TunnelRequest
 from skerry.model.resources import Resources
+from skerry.model.streams import TunnelStream
 from skerry.node.agent import agent
 from skerry.node.agent.instances.backends import ImagePuller
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
-from skerry.node.agent.ports import ControlConnection, TunnelStream
+from skerry.node.agent.ports import ControlConnection
 from skerry.node.agent.session import AgentSession
 from skerry.node.containers.containers import Containers
 from skerry.node.guests import policy

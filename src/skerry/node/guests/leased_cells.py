@@ -26,8 +26,9 @@ from skerry.model.ids import CellName, InstanceId
 from skerry.model.images import ImageId
 from skerry.model.node_messages import TunnelRequest
 from skerry.model.settings import NodeSettings
+from skerry.model.streams import TunnelStream
 from skerry.node.agent.instances.backends import ImagePuller
-from skerry.node.agent.ports import ControlConnection, TunnelStream
+from skerry.node.agent.ports import ControlConnection
 from skerry.node.cells.cells import Cells
 from skerry.node.cells.state import CellView
 from skerry.node.containers.containers import Containers

@@ -1,22 +1,31 @@
 """The way to an instance, wherever its node is connected: here, or at another server, which passes it on.
 
-Keeps the protocol `skerry.wire.kudo.ports.InstanceTunnels` in front of the sessions of this server. A server
-asks another with the certificate of its own local admin, and only after it has let its own caller in: nobody
-gets further by it than an admin does, and servers need no secrets beyond the CA that they share anyway.
+`TunnelRouter` stands in front of the sessions of this server. A server asks another with the certificate of
+its own local admin, and only after it has let its own caller in: nobody gets further by it than an admin
+does, and servers need no secrets beyond the CA that they share anyway.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 from skerry.control.cluster.servers import ServerDirectory
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.sessions.tunnels import TunnelEndpoint
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.streams import StreamRequest
+from skerry.model.streams import StreamRequest, TunnelStream
 from skerry.transport.links.nodes.client import GrpcTunnel, open_remote_tunnel
+
+
+class TunnelDialer(Protocol):
+    """The way to instances: `TunnelRouter`, or the sessions of a server that is alone."""
+
+    def open_tunnel(
+        self, node: NodeId, instance: InstanceId, ask: StreamRequest
+    ) -> AbstractAsyncContextManager[TunnelStream]: ...
 
 
 class TunnelRouter:

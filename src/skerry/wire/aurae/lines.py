@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from skerry.kit.log_buffer import LogEntry
+from skerry.kit.log_buffer import LogBuffer, LogEntry
 from skerry.kit.sequence_gap import SequenceGap
 from skerry.model.cells import OutputChannel
 from skerry.node.cells.ports import CellRuntime
@@ -21,12 +21,6 @@ GAP: Final = "gap"
 _SECOND: Final = 1_000_000_000
 
 
-class DaemonLogSource(Protocol):
-    """The part of `skerry.kit.log_buffer.LogBuffer` that is needed here."""
-
-    def follow(self) -> AsyncGenerator[LogEntry | SequenceGap, None]: ...
-
-
 class ObservedLine(NamedTuple):
     """The fields of a `LogItem`."""
 
@@ -35,7 +29,7 @@ class ObservedLine(NamedTuple):
     timestamp: int = 0  # whole seconds since 1970
 
 
-async def daemon_lines(log: DaemonLogSource) -> AsyncGenerator[ObservedLine, None]:
+async def daemon_lines(log: LogBuffer) -> AsyncGenerator[ObservedLine, None]:
     async with aclosing(log.follow()) as entries:
         async for entry in entries:
             for line in _log_lines(entry):

@@ -11,6 +11,7 @@ from typing import Final
 from grpclib.server import Stream
 
 from skerry.kit import logs
+from skerry.kit.log_buffer import LogBuffer
 from skerry.model import cells, errors
 from skerry.node.cells.ports import CellRuntime
 
@@ -24,7 +25,7 @@ from skerry.transport.proto.observe_pb2 import (
     GetSubProcessStreamRequest,
     LogItem,
 )
-from skerry.wire.aurae.lines import DaemonLogSource, daemon_lines, output_lines
+from skerry.wire.aurae.lines import daemon_lines, output_lines
 
 _STREAM: Final = {CHANNEL_STDOUT: cells.OutputChannel.STDOUT, CHANNEL_STDERR: cells.OutputChannel.STDERR}
 
@@ -32,7 +33,7 @@ _STREAM: Final = {CHANNEL_STDOUT: cells.OutputChannel.STDOUT, CHANNEL_STDERR: ce
 class ObserveService(ObserveBase):
     """Serves `observe.Observe`."""
 
-    def __init__(self, keeper: CellRuntime, log: DaemonLogSource = logs.recent) -> None:
+    def __init__(self, keeper: CellRuntime, log: LogBuffer = logs.recent) -> None:
         self._keeper = keeper
         self._log = log
 

@@ -6,18 +6,18 @@ sends its headers when it has begun to listen, so that a client that has them mi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
-from contextlib import AbstractContextManager, aclosing
-from typing import Final, Protocol
+from contextlib import aclosing
+from typing import Final
 
 from grpclib.server import Stream
 
 from skerry.kit import logs
+from skerry.kit.log_buffer import LogBuffer
 from skerry.model import cells, errors
 from skerry.model.cells import parse_name
 from skerry.model.ids import CellName
 from skerry.node.cells.ports import CellRuntime
-from skerry.node.signals.following import SignalSent
+from skerry.node.signals.following import SignalSource
 from skerry.transport.proto.aurae_observe_grpc import ObserveServiceBase
 from skerry.transport.proto.aurae_observe_pb2 import (
     LOG_CHANNEL_TYPE_STDERR,
@@ -34,7 +34,7 @@ from skerry.transport.proto.aurae_observe_pb2 import (
     Signal,
     Workload,
 )
-from skerry.wire.aurae.lines import DaemonLogSource, daemon_lines, output_lines
+from skerry.wire.aurae.lines import daemon_lines, output_lines
 from skerry.wire.aurae.requests import aurae_words
 
 _STREAM: Final = {
@@ -43,16 +43,10 @@ _STREAM: Final = {
 }
 
 
-class Signals(Protocol):
-    """What is needed of `skerry.node.signals.following.SignalSource`."""
-
-    def follow(self, cell: CellName | None = None) -> AbstractContextManager[AsyncIterable[SignalSent]]: ...
-
-
 class ObserveServiceV0(ObserveServiceBase):
     """Serves `aurae.observe.v0.ObserveService`."""
 
-    def __init__(self, keeper: CellRuntime, signals: Signals, log: DaemonLogSource = logs.recent) -> None:
+    def __init__(self, keeper: CellRuntime, signals: SignalSource, log: LogBuffer = logs.recent) -> None:
         self._keeper = keeper
         self._signals = signals
         self._log = log

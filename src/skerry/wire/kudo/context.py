@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from skerry.control.instances.registry import InstanceRegistry
+from skerry.control.nodes.registry import NodeRegistry
+from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit.clock import Clock
 from skerry.transport.limits import ConcurrencyLimit
-from skerry.wire.kudo.ports import InstanceOperations, InstanceTunnels, NodeOperations, WorkloadOperations
+from skerry.transport.tunnels.router import TunnelDialer
 
 # Streams of output and programs under way through one server: each holds a connection at both ends.
 _MAX_TUNNELS = 256
@@ -16,10 +19,10 @@ _MAX_TUNNELS = 256
 class KudoContext:
     """The first argument of every endpoint in this room."""
 
-    workloads: WorkloadOperations
-    instances: InstanceOperations
-    nodes: NodeOperations
-    tunnels: InstanceTunnels
+    workloads: WorkloadRegistry
+    instances: InstanceRegistry
+    nodes: NodeRegistry
+    tunnels: TunnelDialer
     clock: Clock
     slots: ConcurrencyLimit = field(
         default_factory=lambda: ConcurrencyLimit(_MAX_TUNNELS, "tunnels to instances")

@@ -1,4 +1,4 @@
-"""What Kudo's gRPC services need of the control plane; REST's share is `skerry.wire.kudo.ports`.
+"""What Kudo's gRPC services need of the control plane.
 
 `skerry.control` keeps these promises: `InstanceRegistry`, `NodeRegistry` and `Authenticator` there are used
 as they are.

@@ -27,6 +27,7 @@ from skerry.model.streams import (
     StreamRequest,
     TunnelChannel,
     TunnelFrame,
+    TunnelStream,
 )
 from skerry.model.workloads import Instance
 from skerry.transport.access.spec_rules import check_userns
@@ -35,7 +36,6 @@ from skerry.transport.http.streaming import StreamFormat
 from skerry.transport.http.websocket import WebSocket
 from skerry.wire.kudo import rest_namespaces
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.kudo.ports import InstanceTunnel
 from skerry.wire.kudo.rest_instances import InstancePath
 from skerry.wire.kudo.rest_namespaces import NamespaceQuery
 
@@ -158,7 +158,7 @@ def _check_may_execute(instance: Instance, caller: Caller) -> None:
             check_userns(spec.userns, caller)
 
 
-async def _opened(kudo: KudoContext, id: str, ask: StreamRequest, undo: AsyncExitStack) -> InstanceTunnel:
+async def _opened(kudo: KudoContext, id: str, ask: StreamRequest, undo: AsyncExitStack) -> TunnelStream:
     """A tunnel to the instance, and the slot it takes; both are given back by `undo`."""
     node, instance = _whereabouts(kudo, id)
     undo.enter_context(kudo.slots.take())
@@ -175,7 +175,7 @@ def _whereabouts(kudo: KudoContext, id: str) -> tuple[NodeId, InstanceId]:
     return instance.node, instance.id
 
 
-async def _output(first: asyncio.Future[bytes | None], tunnel: InstanceTunnel) -> AsyncGenerator[bytes, None]:
+async def _output(first: asyncio.Future[bytes | None], tunnel: TunnelStream) -> AsyncGenerator[bytes, None]:
     packed = await first
     while packed is not None:
         frame = TunnelFrame.unpack(packed)
@@ -186,12 +186,12 @@ async def _output(first: asyncio.Future[bytes | None], tunnel: InstanceTunnel) -
         packed = await tunnel.receive()
 
 
-async def _converse(socket: WebSocket, tunnel: InstanceTunnel) -> None:
+async def _converse(socket: WebSocket, tunnel: TunnelStream) -> None:
     """Carry frames both ways, until the program has ended or the client is gone."""
     await race(_down(socket, tunnel), _up(socket, tunnel))  # an exit code that has come is the last word
 
 
-async def _down(socket: WebSocket, tunnel: InstanceTunnel) -> None:
+async def _down(socket: WebSocket, tunnel: TunnelStream) -> None:
     while (packed := await tunnel.receive()) is not None:
         await socket.send(packed)
         if TunnelFrame.unpack(packed).channel is TunnelChannel.EXIT:
@@ -199,7 +199,7 @@ async def _down(socket: WebSocket, tunnel: InstanceTunnel) -> None:
     raise errors.Unavailable("the node ended this without an exit code; try again")
 
 
-async def _up(socket: WebSocket, tunnel: InstanceTunnel) -> None:
+async def _up(socket: WebSocket, tunnel: TunnelStream) -> None:
     while (message := await socket.receive()) is not None:
         channel = TunnelFrame.unpack(message).channel
         if channel not in _FOR_PROGRAMS:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from skerry.market.provider.ledger.ledger import Ledger
+from skerry.market.terms.request_proofs import ProofVerifier
 from skerry.model.ids import CloudId, ContractId
 from skerry.transport.limits import ConcurrencyLimit
 from skerry.wire.rear.change_messages import EncodedChangeCache
 from skerry.wire.rear.documents import CredentialsDocument, IdentityDocument
 from skerry.wire.rear.offer_document_cache import OfferDocumentCache
-from skerry.wire.rear.ports import ProofVerifierPort, RearLedgerPort
 from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 # Subscribers at once: each holds a connection, and nothing else while nothing changes. Not so many that they
@@ -25,8 +26,8 @@ HEARTBEAT_S: Final = 15.0
 class RearContext:
     """The first argument of every endpoint in this room."""
 
-    ledger: RearLedgerPort
-    proofs: ProofVerifierPort
+    ledger: Ledger
+    proofs: ProofVerifier
     provider: CloudId
     owner: IdentityDocument  # of all flavors: this cloud
     new_id: Callable[[], str]
@@ -47,8 +48,8 @@ class RearContext:
     @classmethod
     def of(
         cls,
-        ledger: RearLedgerPort,
-        proofs: ProofVerifierPort,
+        ledger: Ledger,
+        proofs: ProofVerifier,
         *,
         provider: CloudId,
         new_id: Callable[[], str],

@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 
 from skerry.kit import json_codec
 from skerry.kit.tasks import race
-from skerry.market.buyer.borrowed_node_session import ContractTunnelStream
 from skerry.model import errors, ids
 from skerry.model.ids import InstanceId
 from skerry.model.market import Contract
@@ -26,6 +25,7 @@ from skerry.model.streams import (
     GuestSessionRequest,
     GuestStreamRequest,
     LogStreamRequest,
+    TunnelStream,
 )
 from skerry.transport.http.endpoints import Endpoint, RequestContext, WebSocketResponse, endpoint
 from skerry.transport.http.websocket import WebSocket
@@ -119,7 +119,7 @@ class ContractTunnelSession:
         self,
         porter: ContractTunnelServer,
         contract: Contract,
-        tunnel: ContractTunnelStream,
+        tunnel: TunnelStream,
         displaced: asyncio.Event,
     ) -> None:
         self._porter = porter
@@ -190,12 +190,12 @@ def _asked(message: bytes) -> GuestStreamRequest:
     return GuestStreamRequest(InstanceId(ids.check_id(opened.instance, "instance")), opened.ask)
 
 
-async def _pass_on(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
+async def _pass_on(socket: WebSocket, tunnel: TunnelStream) -> bool:
     """What comes from either side goes to the other; True if it was the client that went."""
     return await race(_down(socket, tunnel), _up(socket, tunnel))
 
 
-async def _up(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
+async def _up(socket: WebSocket, tunnel: TunnelStream) -> bool:
     while (message := await socket.receive()) is not None:
         frame = pb.Frame()
         try:
@@ -214,7 +214,7 @@ async def _up(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
     return True
 
 
-async def _down(socket: WebSocket, tunnel: ContractTunnelStream) -> bool:
+async def _down(socket: WebSocket, tunnel: TunnelStream) -> bool:
     try:
         while (data := await tunnel.receive()) is not None:
             await socket.send(tunnel_codec.encode_data(data).SerializeToString())

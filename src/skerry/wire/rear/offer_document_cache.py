@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from skerry.kit import json_codec
 from skerry.market.provider.catalog.offer_catalog import OfferCatalog
+from skerry.market.provider.ledger.ledger import Ledger
 from skerry.market.terms.selectors import OfferSnapshot
 from skerry.model.ids import OfferId
-from skerry.wire.rear.ports import RearLedgerPort
 
 _MOST_WRITTEN: Final = 20_000
 _MOST_ANSWERS: Final = 128
@@ -24,7 +24,7 @@ _LARGEST_ANSWER: Final = 128 * 1024
 class OfferDocumentCache:
     """The offers of a ledger, and what was written of them."""
 
-    def __init__(self, ledger: RearLedgerPort) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         # By dialect, of offers as they are in the catalogue; what was written first goes first.
         self._written: dict[str, OrderedDict[OfferId, bytes]] = {}
         self._answers: dict[Hashable, bytes] = {}

@@ -16,15 +16,17 @@ from msgspec.structs import replace
 
 from skerry.control.instance_index import InstanceRecord
 from skerry.market.provider import contract_cells
+from skerry.market.provider.ledger.ledger import Ledger
 from skerry.market.terms import contract_credentials
 from skerry.market.terms.contract_credentials import ContractCredentials
 from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, InstanceId, NodeId, OfferId
 from skerry.model.market import Contract, EndReason
 from skerry.transport.limits import ConcurrencyLimit
+from skerry.transport.tunnels.router import TunnelDialer
 from skerry.wire.rear import documents
 from skerry.wire.rear.contract_status import ContractStatusMessage
-from skerry.wire.rear.ports import BuyerHeartbeatsPort, ContractCellsPort, RearLedgerPort, TunnelDialer
+from skerry.wire.rear.ports import BuyerHeartbeatsPort, ContractCellsPort
 
 MAX_TUNNELS: Final = 16  # to the instances in one contract's cell at once
 _BEING_MADE: Final = ("scheduling", "its cell is being made")
@@ -35,7 +37,7 @@ class ContractTunnelServer:
 
     def __init__(
         self,
-        ledger: RearLedgerPort,
+        ledger: Ledger,
         credentials: ContractCredentials,
         cells: ContractCellsPort,
         ways: TunnelDialer,

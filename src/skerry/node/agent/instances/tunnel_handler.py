@@ -29,10 +29,10 @@ from skerry.model.streams import (
     LogStreamRequest,
     TunnelChannel,
     TunnelFrame,
+    TunnelStream,
 )
 from skerry.model.workloads import WorkloadKind
 from skerry.node.agent.instances.instances import NodeInstances
-from skerry.node.agent.ports import TunnelStream
 from skerry.node.containers.containers import Containers
 from skerry.node.containers.exec_relay import relay_stdio
 from skerry.node.containers.execs import ExecSession

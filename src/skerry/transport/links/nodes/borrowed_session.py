@@ -11,11 +11,8 @@ import asyncio
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
-from skerry.market.buyer.borrowed_node_session import (
-    BorrowedNodeHooks,
-    BorrowedNodeIdentity,
-    ContractTunnelStream,
-)
+from skerry.market.buyer.borrowed_node_session import BorrowedNodeHooks, BorrowedNodeIdentity
+from skerry.model.streams import TunnelStream
 from skerry.transport.links.nodes import tunnel_codec, tunnel_connection
 from skerry.transport.links.nodes.session_handler import handle_session
 from skerry.transport.proto import nodes_pb2 as pb
@@ -29,7 +26,7 @@ class BorrowedNodeConversations:
         self._clock = clock
 
     async def __call__(
-        self, frames: ContractTunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
+        self, frames: TunnelStream, identity: BorrowedNodeIdentity, hooks: BorrowedNodeHooks
     ) -> None:
         line = _FilteredNodeStream(
             tunnel_connection.TunnelMessageStream(frames, pb.FromNode), identity, hooks

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from grpclib.client import Channel
 from grpclib.server import Stream
 
+from skerry.control.identity.authenticator import Authenticator
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit.clock import Clock
 from skerry.model import errors
@@ -32,16 +33,10 @@ _LOOK_S: Final = 0.2
 _LEAVE_S: Final = 30.0
 
 
-class CertificateRevoker(Protocol):
-    """The part of `skerry.control.identity.authenticator.Authenticator` that is needed here."""
-
-    async def revoke_certificate(self, serial: str, *, actor: str) -> None: ...
-
-
 class DepartureService(DepartureServiceBase):
     """Serves `skerry.nodes.v1.DepartureService`."""
 
-    def __init__(self, nodes: NodeRegistry, identity: CertificateRevoker, clock: Clock) -> None:
+    def __init__(self, nodes: NodeRegistry, identity: Authenticator, clock: Clock) -> None:
         self._nodes = nodes
         self._identity = identity
         self._clock = clock

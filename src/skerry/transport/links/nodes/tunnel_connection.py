@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from skerry.model import errors
 from skerry.model.node_messages import ClaimBatch, NodeHello, ReportBatch, ServerMessage, SessionConfig
-from skerry.model.streams import MAX_FRAME
-from skerry.node.agent.ports import TunnelStream
+from skerry.model.streams import MAX_FRAME, TunnelStream
 from skerry.transport.links.nodes import messages
 from skerry.transport.proto import nodes_pb2 as pb
 
@@ -32,18 +31,10 @@ Outgoing = TypeVar("Outgoing", bound=Message)
 Incoming = TypeVar("Incoming", bound=Message)
 
 
-class FrameTransport(Protocol):
-    """Frames of bytes both ways, as any end of a tunnel has them."""
-
-    async def receive(self) -> bytes | None: ...
-
-    async def send(self, frame: bytes) -> None: ...
-
-
 class TunnelMessageStream(Generic[Outgoing, Incoming]):
     """Whole messages over frames."""
 
-    def __init__(self, frames: FrameTransport, heard: type[Incoming]) -> None:
+    def __init__(self, frames: TunnelStream, heard: type[Incoming]) -> None:
         self._frames = frames
         self._heard = heard
         self._sending = asyncio.Lock()

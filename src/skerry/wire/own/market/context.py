@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from skerry.market.buyer.quotes import BuyerPort
+from skerry.market.provider.allowlist import AllowedBuyer
+from skerry.market.provider.ledger.ledger import Ledger
 from skerry.model.ids import CloudId
 from skerry.model.market import Offer
 from skerry.transport.limits import ConcurrencyLimit
-from skerry.wire.own.market.ports import AllowlistPort, MarketLedgerPort
 
 # Each talks to peers for a while; people buy one at a time.
 MAX_PURCHASES: Final = 16
+
+
+class AllowlistPort(Protocol):
+    """Buyers that may buy without the limits of unknown ones."""
+
+    def all(self) -> Sequence[AllowedBuyer]: ...
+
+    async def add(self, id: str, *, note: str = "", actor: str) -> AllowedBuyer:
+        """Again, with another note, is a change of that."""
+        ...
+
+    async def remove(self, id: str, *, actor: str) -> None:
+        """Raises `NotFound`, and `Conflict` for one that the settings name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class MarketContext:
     """The first argument of every endpoint in this room."""
 
-    ledger: MarketLedgerPort
+    ledger: Ledger
     trader: BuyerPort
     allowlist: AllowlistPort
     provider: CloudId  # this cloud
