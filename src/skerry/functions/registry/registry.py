@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -21,6 +21,7 @@ import structlog
 from skerry.functions.registry import runtimes
 from skerry.functions.registry.code_store import CodeStore, digest_of
 from skerry.kit import json_codec, tasks
+from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.containers import NetworkMode
@@ -30,7 +31,7 @@ from skerry.model.images import ImageAccess, grant_access
 from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.model.settings import FunctionSettings
 from skerry.store.protocol import ABSENT, Delete, Entry, Expect, Op, Put, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.store.tables.table import Record, RecordChange, Table, Write, json_of
 
 log = structlog.get_logger(__name__)
 
@@ -72,13 +73,6 @@ CheckFunction = Callable[[Function, Path | None], Awaitable[object]]
 RegistryCallback = Callable[[FunctionName, Function | None], None]
 
 
-class _Held(NamedTuple):
-    """A function as the store holds it."""
-
-    value: Function
-    revision: int
-
-
 class FunctionRegistry:
     """`await FunctionRegistry.open(...)`, then `run` for ever; `ready` waits until there is something to
     read."""
@@ -103,10 +97,10 @@ class FunctionRegistry:
         self._most = most
         self._check_policy = check_policy
         self._reached = reached
-        self._view = PrefixCache(store, PREFIX, _read, changed=self._moved)
-        self._by_key: dict[str, Function] = {}  # by name: all that a call needs to look at
+        self._table = Table(store, PREFIX, _decode)
+        self._table.subscribe(self._moved)
         self._arriving = 0
-        self._listeners: list[RegistryCallback] = []
+        self._listeners: CallbackList[[FunctionName, Function | None]] = CallbackList()
 
     @classmethod
     async def open(
@@ -130,7 +124,7 @@ class FunctionRegistry:
         page = await store.range(PREFIX)
         for entry in page.entries:
             await _move_to_own_key(store, entry)
-        named = {function.code for function, _ in map(_read, page.entries) if function.code is not None}
+        named = {function.code for function in map(_decode, page.entries) if function.code is not None}
         code = CodeStore(folder, settings, reached)
         await tasks.run_to_completion(asyncio.to_thread(code.load, named))
         return cls(
@@ -150,22 +144,22 @@ class FunctionRegistry:
         `in_use` names the code of every worker that is alive, is being made, or is about to be.
         """
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._view.run())
+            group.create_task(self._table.run())
             await self.ready()
             while True:
                 await self.collect(in_use())
                 await asyncio.sleep(_COLLECT_EVERY_S)
 
     async def ready(self) -> None:
-        await self._view.ready()
+        await self._table.ready()
 
     async def caught_up(self) -> None:
         """Wait until memory is no older than this call."""
-        await self._view.reached(await self._store.revision())
+        await self._table.sync()
 
     def listen(self, changed: RegistryCallback) -> None:
         """Call `changed` whenever a function is another, or gone."""
-        self._listeners.append(changed)
+        self._listeners.add(changed)
 
     async def collect(self, in_use: Collection[Digest]) -> None:
         """Remove the code that nobody needs; `run` does it from time to time."""
@@ -189,29 +183,27 @@ class FunctionRegistry:
 
     async def delete(self, name: str, *, actor: str) -> Function:
         """Forget it; what it was. Raises `NotFound`. Its code goes when no worker uses it."""
-        while True:
-            before = await self._look_up(name)
-            if before is None:
-                raise errors.NotFound("Unknown function.")
-            function, key = before.value, _key(name)
-            told = self._events.put("function.deleted", key, actor=actor, name=function.name)
-            try:
-                await self._commit([Delete(key), told], [Expect(key, before.revision)])
-            except errors.Conflict:
-                continue
-            return function
+        unknown = errors.NotFound("Unknown function.")
+        if await self._look_up(name) is None:
+            raise unknown
+        told = self._events.put("function.deleted", PREFIX + name, actor=actor, name=name)
+        return await tasks.run_to_completion(
+            self._table.update(
+                name, lambda function: Write(function.value, [told], is_delete=True), missing=unknown
+            )
+        )
 
     def get(self, name: str) -> Function | None:
         """From memory."""
-        return self._by_key.get(name)
+        return self._table.value(name)
 
     def all(self) -> list[Function]:
         """All, in the order of their names."""
-        return [held.value for _, held in self._view.items()]
+        return self._table.values()
 
     def names(self) -> list[str]:
         """All, in order."""
-        return [held.value.name for _, held in self._view.items()]
+        return [function.name for function in self._table.values()]
 
     def code_folder(self, function: Function) -> Path | None:
         """Where its code is unpacked; None if it has none, or none on this node."""
@@ -227,13 +219,12 @@ class FunctionRegistry:
         await self.caught_up()
 
     async def _register(
-        self, new: NewFunction, before: _Held | None, actor: str, check: CheckFunction | None
+        self, new: NewFunction, before: Record[Function] | None, actor: str, check: CheckFunction | None
     ) -> Function:
         self._check(new)
         function = await self._build(new, before)
-        key = _key(function.name)
-        record = json_codec.encode(function)
-        if len(record) > MAX_RECORD:
+        key = PREFIX + function.name
+        if len(json_codec.encode(function)) > MAX_RECORD:
             raise errors.TooLarge(
                 f"a function takes at most {MAX_RECORD // 1024} KiB; shorten its environment or its signature"
             )
@@ -246,9 +237,9 @@ class FunctionRegistry:
                 told = self._events.put(
                     kind, key, actor=actor, name=function.name, version=str(function.version)
                 )
-                expect = Expect(key, ABSENT if before is None else before.revision)
+                put = self._table.put(function.name, function)
                 try:
-                    await self._commit([Put(key, record), told], [expect])
+                    await self._commit([put, told], [self._table.expect(function.name, before)])
                 except errors.Conflict:
                     if before is None:
                         raise _taken(new.name) from None
@@ -286,7 +277,7 @@ class FunctionRegistry:
         if new.policy:
             self._check_policy(new.policy)
 
-    async def _build(self, new: NewFunction, before: _Held | None) -> Function:
+    async def _build(self, new: NewFunction, before: Record[Function] | None) -> Function:
         digest = await tasks.run_to_completion(asyncio.to_thread(digest_of, new.code)) if new.code else None
         now = self._clock.now()
         access = (
@@ -323,7 +314,7 @@ class FunctionRegistry:
     @contextlib.contextmanager
     def _counting(self, is_new: bool) -> Iterator[None]:
         """Refuse one function too many, also if many are on their way at once."""
-        if is_new and len(self._by_key) + self._arriving >= self._settings.max_functions:
+        if is_new and len(self._table) + self._arriving >= self._settings.max_functions:
             raise errors.TooLarge(
                 f"{self._settings.max_functions} functions are registered and no more are taken; "
                 "delete some, or raise functions.max_functions"
@@ -342,44 +333,30 @@ class FunctionRegistry:
         async with self.code.keeping(new.code, function.code) as folder:
             yield folder
 
-    async def _look_up(self, name: str) -> _Held | None:
+    async def _look_up(self, name: str) -> Record[Function] | None:
         """In the store itself: memory may be a moment behind."""
         try:
-            entry = await self._store.get(_key(name))
+            return await self._table.read(name)
         except (errors.Invalid, errors.TooLarge):
             return None  # no name that anything could have
-        return None if entry is None else _read(entry)
 
     async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
         """Durable, and in memory. Goes on if the caller is cancelled: what it holds is needed until then."""
-        await tasks.run_to_completion(self._commit_and_see(ops, expect))
+        await tasks.run_to_completion(self._table.commit(ops, expect))
 
-    async def _commit_and_see(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
-        await self._view.seen(await self._store.commit(ops, expect))
-
-    def _moved(self, moves: Sequence[RecordChange[_Held]]) -> None:
-        for key, before, after in moves:
+    def _moved(self, changes: Sequence[RecordChange[Function]]) -> None:
+        for _, before, after in changes:
             # In this order: code that stays is at no moment without a name.
-            if after is None:
-                self._by_key.pop(key.removeprefix(PREFIX), None)
-            else:
-                self._by_key[key.removeprefix(PREFIX)] = after.value
-                if after.value.code is not None:
-                    self.code.name(after.value.code)
+            if after is not None and after.value.code is not None:
+                self.code.name(after.value.code)
             if before is not None and before.value.code is not None:
                 self.code.unname(before.value.code)
-        for key, _, after in moves:
-            name = FunctionName(key.removeprefix(PREFIX))
-            for changed in self._listeners:
-                changed(name, None if after is None else after.value)
-
-
-def _key(name: str) -> str:
-    return PREFIX + name
+        for name, _, after in changes:
+            self._listeners.notify(FunctionName(name), None if after is None else after.value)
 
 
 async def _move_to_own_key(store: Store, entry: Entry) -> None:
-    own = _key(_read(entry).value.name)
+    own = PREFIX + _decode(entry).name
     if own == entry.key:
         return
     with contextlib.suppress(errors.Conflict):  # another server was quicker, or there is one of that name
@@ -390,8 +367,7 @@ async def _move_to_own_key(store: Store, entry: Entry) -> None:
         log.info("function.moved", key=entry.key, to=own)
 
 
-def _read(entry: Entry) -> _Held:
-    return _Held(json_codec.decode(entry.value, Function), entry.revision)
+_decode = json_of(Function)
 
 
 def _taken(name: str) -> errors.AlreadyExists:

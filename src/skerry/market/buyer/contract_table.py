@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 import msgspec
 
-from skerry.kit import json_codec
 from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
 from skerry.market.events import MarketEventWriter
 from skerry.model import errors, ids
 from skerry.model.ids import ContractId, HoldId, OfferId
 from skerry.model.resources import Resources
 from skerry.store import fencing
-from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Put, Store
-from skerry.store.tables.cache import PrefixCache
+from skerry.store.protocol import MAX_OPS, Expect, Put, Store
+from skerry.store.tables.table import Record, Table, Write, json_of
 
 PENDING_PREFIX: Final = "market-deal/"
 BORROWED_PREFIX: Final = "market-borrowed/"
-T = TypeVar("T")
 
 
 class PendingContract(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,26 +62,17 @@ class BorrowedContractRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.is_over and self.is_told
 
 
-class VersionedContract(NamedTuple, Generic[T]):
-    """A record as the store holds it."""
-
-    value: T
-    revision: int
-
-
 class BorrowedContractTable:
     """`run` for ever; read once it is `ready`. Changes are transactions, each with its event."""
 
     def __init__(self, store: Store, events: MarketEventWriter) -> None:
         self._store = store
         self._events = events
-        self._deals: PrefixCache[VersionedContract[PendingContract]] = PrefixCache(
-            store, PENDING_PREFIX, _read_deal, changed=lambda _: self._tell()
-        )
-        self._loans: PrefixCache[VersionedContract[BorrowedContractRecord]] = PrefixCache(
-            store, BORROWED_PREFIX, _read_loan, changed=lambda _: self._tell()
-        )
+        self._deals = Table(store, PENDING_PREFIX, json_of(PendingContract))
+        self._loans = Table(store, BORROWED_PREFIX, json_of(BorrowedContractRecord))
         self._moved = asyncio.Event()
+        self._deals.subscribe(lambda _: self._tell())
+        self._loans.subscribe(lambda _: self._tell())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -107,11 +96,10 @@ class BorrowedContractTable:
 
     def all(self) -> Sequence[BorrowedContractRecord]:
         """Live and over, by id."""
-        return [kept.value for _, kept in self._loans.items()]
+        return self._loans.values()
 
     def find(self, id: str) -> BorrowedContractRecord | None:
-        kept = self._loans.get(BORROWED_PREFIX + id)
-        return None if kept is None else kept.value
+        return self._loans.value(id)
 
     def get(self, id: str) -> BorrowedContractRecord:
         """Raises `NotFound`."""
@@ -122,44 +110,37 @@ class BorrowedContractTable:
 
     def deals(self) -> Sequence[PendingContract]:
         """All that are under way, or were left behind."""
-        return [kept.value for _, kept in self._deals.items()]
+        return self._deals.values()
 
     # Deals
 
     async def begin(self, deal: PendingContract) -> None:
         """Make it known before anything is asked for."""
-        key = PENDING_PREFIX + deal.id
-        revision = await self._store.commit([Put(key, json_codec.encode(deal))], [Expect(key, ABSENT)])
-        await self._deals.seen(revision)
+        await self._deals.commit([self._deals.put(deal.id, deal)], [self._deals.expect(deal.id, None)])
 
     async def note(self, deal: PendingContract) -> None:
         """Write what came of it so far; `Conflict` if it was undone meanwhile."""
-        revision = await self._store.commit(
-            [Put(PENDING_PREFIX + deal.id, json_codec.encode(deal))], [self._expected(deal.id)]
-        )
-        await self._deals.seen(revision)
+        await self._deals.commit([self._deals.put(deal.id, deal)], [self._expected(deal.id)])
 
     async def keep(self, deal: PendingContract, loan: BorrowedContractRecord) -> None:
         """The deal has become a contract; `Conflict` if it was undone meanwhile, or the id is taken."""
         borrowed = loan.borrowed
-        key = BORROWED_PREFIX + borrowed.id
         told = self._event("bought", borrowed, borrowed.actor)
-        revision = await self._store.commit(
-            [Delete(PENDING_PREFIX + deal.id), Put(key, json_codec.encode(loan)), told],
-            [self._expected(deal.id), Expect(key, ABSENT)],
+        await self._loans.commit(
+            [self._deals.delete(deal.id), self._loans.put(borrowed.id, loan), told],
+            [self._expected(deal.id), self._loans.expect(borrowed.id, None)],
         )
-        await self._loans.seen(revision)
 
     async def drop(self, deal: PendingContract, *, fence: Expect | None = None) -> None:
         """Nothing of it is left at the provider."""
-        delete = Delete(PENDING_PREFIX + deal.id)
-        await self._deals.reached(await fencing.commit(self._store, [delete], fence=fence))
+        revision = await fencing.commit(self._store, [self._deals.delete(deal.id)], fence=fence)
+        await self._deals.wait_for_revision(revision)  # another server may have dropped it
 
-    def _expected(self, deal: str) -> Expect:
-        kept = self._deals.get(PENDING_PREFIX + deal)
-        if kept is None:
+    def _expected(self, id: str) -> Expect:
+        deal = self._deals.get(id)
+        if deal is None:
             raise errors.Conflict("this purchase took too long and was undone; try again")
-        return Expect(PENDING_PREFIX + deal, kept.revision)
+        return self._deals.expect(id, deal)
 
     # Contracts
 
@@ -173,25 +154,15 @@ class BorrowedContractTable:
         fence: Expect | None = None,
     ) -> BorrowedContractRecord:
         """Do what `change` says, and tell of it if it is in another state then, or as `told` says."""
-        key = BORROWED_PREFIX + id
-        while True:
-            entry = await self._store.get(key)
-            if entry is None:
-                raise _unknown(id)
-            before = json_codec.decode(entry.value, BorrowedContractRecord)
-            after = change(before)
+
+        def decide(loan: Record[BorrowedContractRecord]) -> Write[BorrowedContractRecord] | None:
+            before, after = loan.value, change(loan.value)
             if after == before:
-                return before
-            ops: list[Put] = [Put(key, json_codec.encode(after))]
+                return None
             kind = told or ("" if after.borrowed.state is before.borrowed.state else after.borrowed.state)
-            if kind:
-                ops.append(self._event(kind, after.borrowed, actor))
-            try:
-                revision = await fencing.commit(self._store, ops, [Expect(key, entry.revision)], fence)
-            except errors.Conflict:
-                continue
-            await self._loans.seen(revision)
-            return after
+            return Write(after, [self._event(kind, after.borrowed, actor)] if kind else [])
+
+        return await self._loans.update(id, decide, missing=_unknown(id), fence=fence)
 
     async def trim(self, keep: int, *, fence: Expect | None = None) -> None:
         """Forget the oldest that are over and done with, but `keep` of them."""
@@ -202,7 +173,7 @@ class BorrowedContractTable:
         )
         old = over[: max(0, len(over) - keep)][:MAX_OPS]
         if old:
-            ops = [Delete(BORROWED_PREFIX + borrowed.id) for borrowed in old]
+            ops = [self._loans.delete(borrowed.id) for borrowed in old]
             await fencing.commit(self._store, ops, fence=fence)
 
     def _event(self, kind: str, borrowed: BorrowedContract, actor: str) -> Put:
@@ -218,11 +189,3 @@ class BorrowedContractTable:
 
 def _unknown(id: str) -> errors.NotFound:
     return errors.NotFound(f"there is no borrowed contract {id[: ids.MAX_ID]!r}; list them to see all")
-
-
-def _read_deal(entry: Entry) -> VersionedContract[PendingContract]:
-    return VersionedContract(json_codec.decode(entry.value, PendingContract), entry.revision)
-
-
-def _read_loan(entry: Entry) -> VersionedContract[BorrowedContractRecord]:
-    return VersionedContract(json_codec.decode(entry.value, BorrowedContractRecord), entry.revision)
