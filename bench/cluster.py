@@ -28,6 +28,7 @@ from skerry.control.instance_index import InstanceRecord
 from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
+from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import NodeFacts
 from skerry.model.resources import Resources, total
 from skerry.model.settings import EventSettings, FleetSettings
@@ -197,7 +198,7 @@ async def _join(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.
     async def join(number: int, room: Resources) -> None:
         async with turns:
             name = _name(number)
-            await server.nodes.register(name, name, NodeFacts("amd64"), room, {})
+            await server.nodes.register(name, NodeHello(name, NodeFacts("amd64"), room))
             server.nodes.pulse.heard(NodeId(name))
 
     async def beat() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from skerry.cli import object_kinds
 from skerry.model.ids import InstanceId
-from skerry.model.nodes import NodeFacts, ReportedInstance
-from skerry.model.resources import NO_RESOURCES, Megabytes, Millicores, Resources
+from skerry.model.node_messages import NodeHello
+from skerry.model.nodes import ReportedInstance
+from skerry.model.resources import Megabytes, Millicores, Resources
 from skerry.model.statuses import InstanceStatus, NodeStatus
 from tests.support.nodes import Command, read_until
 from tests.support.sites import CloudServer
@@ -141,7 +142,7 @@ def test_describe_of_a_workload_and_of_a_node_lists_their_instances(cloud: Cloud
 
 def test_describe_of_a_foreign_node_shows_what_it_reports(cloud: CloudServer) -> None:
     nodes, used = cloud.control.nodes, Resources(Millicores(10), Megabytes(20))
-    cloud.do(nodes.register("kudo", "kudo", NodeFacts(), NO_RESOURCES, {}, foreign=True))
+    cloud.do(nodes.register("kudo", NodeHello("kudo"), foreign=True))
     assert "reported" not in cloud.say("describe", "node", "kudo")
     has = ReportedInstance(InstanceId("x"), "web", InstanceStatus.CRASHED, IMAGE, usage=used)
     cloud.do(nodes.report("kudo", NodeStatus.READY, usage=used, instances=[has]))

@@ -15,6 +15,7 @@ from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import NodeHello
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Put
 from tests.support.fleets import FACTS, ROOM, Fleet, fleet_on
@@ -62,7 +63,7 @@ def names(members: MemberDirectory) -> list[str]:
 
 async def join(fleet: Fleet, id: str, area: str = "edge") -> None:
     member = ContinuumMember(NodeId(id), id, area)
-    await fleet.nodes.register(id, id, FACTS, ROOM, {}, member=member)
+    await fleet.nodes.register(id, NodeHello(id, FACTS, ROOM, member=member))
 
 
 async def test_nodes_that_say_so_are_members_as_long_as_they_are_registered(fleet: Fleet) -> None:

@@ -16,6 +16,7 @@ from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
+from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import ForeignReport, Node, ReportedInstance
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import FleetSettings
@@ -74,15 +75,15 @@ async def test_a_node_that_says_the_same_again_writes_nothing(fleet):
 async def test_a_node_with_other_facts_or_room_is_written_and_keeps_its_subnet(fleet):
     before = await fleet.join("n1")
     more = Resources(Millicores(8000), ROOM.memory, ROOM.disk)
-    after = await fleet.nodes.register("n1", "machine-n1", replace(FACTS, kernel="6.2"), more, {})
+    after = await fleet.nodes.register("n1", NodeHello("machine-n1", replace(FACTS, kernel="6.2"), more))
     assert (after.facts.kernel, after.room, after.subnet) == ("6.2", more, before.subnet)
     assert len(await fleet.events("node.changed")) == 1
 
 
 async def test_labels_count_when_a_node_is_new_and_are_the_operators_from_then_on(fleet):
-    await fleet.nodes.register("n1", "a", FACTS, ROOM, {"zone": "edge"})
+    await fleet.nodes.register("n1", NodeHello("a", FACTS, ROOM, {"zone": "edge"}))
     await fleet.nodes.relabel("n1", {"zone": "core", "disk": "fast"}, actor="test")
-    node = await fleet.nodes.register("n1", "a", FACTS, ROOM, {"zone": "edge"})
+    node = await fleet.nodes.register("n1", NodeHello("a", FACTS, ROOM, {"zone": "edge"}))
     assert node.labels == {"zone": "core", "disk": "fast"}
 
 
@@ -96,7 +97,7 @@ async def test_an_id_that_is_none_is_refused(fleet, id):
 async def test_bad_labels_and_names_are_refused_and_leave_nothing(fleet):
     for name, labels in [("x\n", {}), ("x", {"a b": "c"}), ("x", {"a": "\0"}), ("x" * 300, {})]:
         with pytest.raises(errors.Invalid):
-            await fleet.nodes.register("n1", name, FACTS, ROOM, labels)
+            await fleet.nodes.register("n1", NodeHello(name, FACTS, ROOM, labels))
     assert not (await fleet.store.range("node/")).entries
     assert not (await fleet.store.range("subnet/")).entries
 
@@ -319,7 +320,7 @@ async def test_a_node_whose_disk_takes_no_writes_takes_nothing_new_until_it_does
     await fleet.join("n1")
     await fleet.hear("n1")
     pressed = replace(FACTS, disk_pressure="the disk of /data takes no writes")
-    await fleet.nodes.register("n1", "machine-n1", pressed, ROOM, {})
+    await fleet.nodes.register("n1", NodeHello("machine-n1", pressed, ROOM))
     await eventually(lambda: why_not(fleet, "n1") == "has DiskPressure")
     await fleet.join("n1")
     await eventually(lambda: why_not(fleet, "n1") == "")

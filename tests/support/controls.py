@@ -21,6 +21,7 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
+from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import Node, NodeFacts
 from skerry.model.orders import InstanceReport
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
@@ -47,7 +48,8 @@ class Control:
 
     async def join(self, id: str, **labels: str) -> Node:
         """A node that is heard here."""
-        node = await self.nodes.register(id, f"machine-{id}", NodeFacts("amd64", "Debian 12"), ROOM, labels)
+        hello = NodeHello(f"machine-{id}", NodeFacts("amd64", "Debian 12"), ROOM, labels)
+        node = await self.nodes.register(id, hello)
         self.nodes.pulse.heard(node.id)
         await self.nodes.pulse.beat()
         return node

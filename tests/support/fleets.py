@@ -16,6 +16,7 @@ from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model.events import Event
 from skerry.model.ids import InstanceId, NodeId
+from skerry.model.node_messages import NodeHello
 from skerry.model.nodes import Node, NodeFacts
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.settings import EventSettings, FleetSettings
@@ -48,17 +49,15 @@ class Fleet:
         former: Sequence[str] = (),
         foreign: bool = False,
     ) -> Node:
-        return await self.nodes.register(
-            id,
+        hello = NodeHello(
             name or f"machine-{id}",
             FACTS,
             ROOM,
-            {},
             subnet=subnet,
-            occupied=occupied,
-            former=former,
-            foreign=foreign,
+            occupied=tuple(occupied),
+            former=tuple(former),
         )
+        return await self.nodes.register(id, hello, foreign=foreign)
 
     async def hear(self, *ids: str) -> None:
         """Let this server hear these nodes, and everybody know it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,8 @@ from skerry.control.instances import report_rules
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.nodes import Node, NodeFacts, ReportedInstance
+from skerry.model.node_messages import NodeHello
+from skerry.model.nodes import Node, ReportedInstance
 from skerry.model.orders import InstanceReport
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus, NodeStatus
@@ -163,24 +164,17 @@ class FakeNodes:
             raise errors.NotFound(f"there is no node {id_or_name!r}")
         return named[0]
 
-    async def register(
-        self,
-        id: str,
-        name: str,
-        facts: NodeFacts,
-        room: Resources,
-        labels: Mapping[str, str],
-        *,
-        foreign: bool = False,
-    ) -> Node:
+    async def register(self, id: str, hello: NodeHello, *, foreign: bool = False) -> Node:
         self._maybe_fail()
         known = self.all.get(id)
         if known is None:
             subnet = f"10.64.{len(self.all)}.0/24"
-            known = Node(NodeId(id), name, NOW, NOW, is_foreign=foreign, subnet=subnet, labels=dict(labels))
+            known = Node(
+                NodeId(id), hello.name, NOW, NOW, is_foreign=foreign, subnet=subnet, labels=hello.labels
+            )
         if known.is_foreign != foreign:
             raise errors.AlreadyExists(f"node {id} is registered as one that has a session of its own")
-        self.all[id] = replace(known, name=name, facts=facts, room=room)
+        self.all[id] = replace(known, name=hello.name, facts=hello.facts, room=hello.room)
         return self.all[id]
 
     async def report(

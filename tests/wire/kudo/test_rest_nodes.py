@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from skerry.model.ids import InstanceId
-from skerry.model.nodes import NodeFacts, ReportedInstance
+from skerry.model.node_messages import NodeHello
+from skerry.model.nodes import ReportedInstance
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.statuses import InstanceStatus, NodeStatus
 from tests.support.controls import ROOM
@@ -38,7 +39,7 @@ async def test_a_node_is_shown_by_id_and_by_name_with_what_is_known_of_it(rest: 
 
 async def test_what_a_foreign_node_reports_is_shown(rest: Rest) -> None:
     nodes = rest.site.control.nodes
-    await nodes.register("kudo", "kudo", NodeFacts(), ROOM, {}, foreign=True)
+    await nodes.register("kudo", NodeHello("kudo", room=ROOM), foreign=True)
     silent = await rest.get("/node/kudo")
     assert (silent["last_report_at"], silent["usage"], silent["instances"]) == (None, None, None)
     used = Resources(Millicores(10), Megabytes(20), Gigabytes(1))

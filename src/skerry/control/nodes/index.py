@@ -10,31 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from skerry.control.nodes import liveness, transitions
 from skerry.control.nodes.conditions import NodeCondition
 from skerry.control.nodes.liveness import HeartbeatPublisher, LivenessTracker, NodeHeartbeat
-from skerry.kit import json_codec
+from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness, Node
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import NodeStatus
-from skerry.store.protocol import Entry, Put, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.store.protocol import Store
+from skerry.store.tables.table import RecordChange, Table, json_of
 
 PREFIX = "node/"
 
 NodeChangeCallback = Callable[[NodeId], None]
-
-
-class NodeRecord(msgspec.Struct, frozen=True):
-    """A node's record as the store has it."""
-
-    node: Node
-    revision: int
 
 
 class NodeIndex:
@@ -46,41 +37,36 @@ class NodeIndex:
         self._clock = clock
         self._pulse = pulse
         self._reserve_percent = settings.reserve_percent
-        self._view = PrefixCache(store, PREFIX, read, changed=self._moved)
-        self._alive = PrefixCache(store, liveness.PREFIX, liveness.read, changed=self._alive_moved)
+        self.table = Table(store, PREFIX, json_of(Node))
+        self.table.subscribe(self._moved)
+        self._alive = Table(store, liveness.PREFIX, json_of(NodeHeartbeat))
+        self._alive.subscribe(self._alive_moved)
         self._silences = LivenessTracker(
             suspect_after_s=settings.suspect_after_s, lost_after_s=settings.lost_after_s
         )
         self._silence_changed = asyncio.Event()
-        self._listeners: list[NodeChangeCallback] = []
+        self._listeners: CallbackList[[NodeId]] = CallbackList()
         self.draining: set[NodeId] = set()
         self.absent: set[NodeId] = set()  # nodes of third parties that are lost or have left
 
     async def run(self) -> None:
         """Follow the store, and tell of those who become lost, for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._view.run())
+            group.create_task(self.table.run())
             group.create_task(self._alive.run())
             group.create_task(self._tell_of_losses())
 
     async def ready(self) -> None:
         """Wait until all nodes are known, and which of them are heard."""
-        await self._view.ready()
+        await self.table.ready()
         await self._alive.ready()
-
-    async def seen(self, revision: int) -> None:
-        """Wait for the change of a node that got `revision`."""
-        await self._view.seen(revision)
-
-    def held(self, node: NodeId) -> NodeRecord | None:
-        return self._view.get(PREFIX + node)
 
     def get(self, id_or_name: str) -> Node:
         """The node of this id, else the only one of this name; `NotFound` or `FailedPrecondition`
         otherwise."""
-        held = self._view.get(PREFIX + id_or_name)
-        if held is not None:
-            return held.node
+        known = self.table.value(id_or_name)
+        if known is not None:
+            return known
         named = [node for node in self.all() if node.name == id_or_name]
         if len(named) > 1:
             choices = ", ".join(node.id for node in named)
@@ -93,68 +79,63 @@ class NodeIndex:
 
     def all(self) -> list[Node]:
         """All of them, by id."""
-        return [held.node for _, held in self._view.items()]
+        return self.table.values()
 
     def liveness(self, node: NodeId) -> Liveness:
         return self._silences.liveness(node, self._clock.monotonic())
 
     def alive(self, node: NodeId) -> NodeHeartbeat | None:
         """At which server the node is heard; None if at none."""
-        return self._alive.get(liveness.key_of(node))
+        return self._alive.value(node)
 
     def standing(self, node: NodeId) -> NodeCondition | None:
-        held = self.held(node)
-        return None if held is None else self._standing(held.node)
+        known = self.table.value(node)
+        return None if known is None else self._standing(known)
 
     def standings(self) -> list[NodeCondition]:
         return [self._standing(node) for node in self.all()]
 
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
         """Call `changed` whenever a node stands differently; the result ends that."""
-        self._listeners.append(changed)
-        return lambda: self._listeners.remove(changed)
+        return self._listeners.add(changed)
 
     def tell_of_losses(self) -> None:
         """Tell of those who have been silent for too long by now."""
         for node in self._silences.take_lost(self._clock.monotonic()):
-            self._tell(node)
+            self._listeners.notify(node)
 
     def _standing(self, node: Node) -> NodeCondition:
         return transitions.condition_of(node, self.liveness(node.id), reserve_percent=self._reserve_percent)
 
-    def _tell(self, node: NodeId) -> None:
-        for changed in tuple(self._listeners):
-            changed(node)
-
-    def _moved(self, moves: Sequence[RecordChange[NodeRecord]]) -> None:
+    def _moved(self, changes: Sequence[RecordChange[Node]]) -> None:
         now = self._clock.monotonic()
-        for key, before, after in moves:
-            node = NodeId(key.removeprefix(PREFIX))
+        for id, before, after in changes:
+            node = NodeId(id)
             if after is None:
                 self._silences.heard(node)
-            elif self.alive(node) is None and (before is None or _is_back(before.node, after.node)):
+            elif self.alive(node) is None and (before is None or _is_back(before.value, after.value)):
                 self._silences.heard(node)  # by the server that wrote this, whose key is on its way
                 self._silences.unheard(node, now)
                 self._silence_changed.set()
-            is_draining = after is not None and after.node.status is NodeStatus.DRAINING
+            is_draining = after is not None and after.value.status is NodeStatus.DRAINING
             (self.draining.add if is_draining else self.draining.discard)(node)
-            is_absent = after is not None and after.node.is_foreign and after.node.status in transitions.OVER
+            is_absent = (
+                after is not None and after.value.is_foreign and after.value.status in transitions.OVER
+            )
             (self.absent.add if is_absent else self.absent.discard)(node)
-            if before != after:
-                self._tell(node)
+            self._listeners.notify(node)
 
-    def _alive_moved(self, moves: Sequence[RecordChange[NodeHeartbeat]]) -> None:
+    def _alive_moved(self, changes: Sequence[RecordChange[NodeHeartbeat]]) -> None:
         now = self._clock.monotonic()
-        for key, before, after in moves:
-            node = liveness.node_in(key)
+        for id, _, after in changes:
+            node = NodeId(id)
             if after is not None:
                 self._silences.heard(node)
-            elif self.held(node) is not None:
+            elif self.table.get(node) is not None:
                 self._silences.fell_silent(node, now)
                 self._silence_changed.set()
-            if before != after:
-                self._pulse.see(node, after)
-                self._tell(node)
+            self._pulse.see(node, after)
+            self._listeners.notify(node)
 
     async def _tell_of_losses(self) -> None:
         while True:
@@ -175,11 +156,3 @@ def _is_back(before: Node, after: Node) -> bool:
 
 def unknown(id: str) -> errors.NotFound:
     return errors.NotFound(f"there is no node {id[:128]!r}; `skerry node list` shows all")
-
-
-def put(node: Node) -> Put:
-    return Put(PREFIX + node.id, json_codec.encode(node))
-
-
-def read(entry: Entry) -> NodeRecord:
-    return NodeRecord(json_codec.decode(entry.value, Node), entry.revision)

@@ -21,12 +21,14 @@ import msgspec
 import structlog
 
 from skerry.kit import json_codec
+from skerry.kit.callbacks import CallbackList
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.settings import FleetSettings
-from skerry.store.protocol import MAX_OPS, NO_LEASE, Delete, Entry, Expect, Put, Store
+from skerry.store.protocol import MAX_OPS, NO_LEASE, Delete, Expect, Put, Store
+from skerry.store.tables.table import Record
 
 log = structlog.get_logger(__name__)
 
@@ -37,26 +39,9 @@ _LOOK_S = 0.25  # between two looks for who has fallen silent, at least
 
 
 class NodeHeartbeat(msgspec.Struct, frozen=True):
-    """A node is heard at `server`, as the store says at `revision`."""
+    """A node is heard at `server`."""
 
     server: str
-    revision: int
-
-
-class _HeartbeatRecord(msgspec.Struct, frozen=True):
-    server: str
-
-
-def key_of(node: NodeId) -> str:
-    return PREFIX + node
-
-
-def node_in(key: str) -> NodeId:
-    return NodeId(key.removeprefix(PREFIX))
-
-
-def read(entry: Entry) -> NodeHeartbeat:
-    return NodeHeartbeat(json_codec.decode(entry.value, _HeartbeatRecord).server, entry.revision)
 
 
 @dataclass(slots=True)
@@ -72,13 +57,13 @@ class HeartbeatPublisher:
         self._store = store
         self._clock = clock
         self.server = server
-        self._value = json_codec.encode(_HeartbeatRecord(server))
+        self._value = json_codec.encode(NodeHeartbeat(server))
         self._silence_s = settings.suspect_after_s
         self._ttl_s = math.ceil(settings.suspect_after_s)
         self._beats: dict[NodeId, _Beat] = {}
         self._lease = NO_LEASE
         self._wake = asyncio.Event()
-        self._listeners: list[Callable[[NodeId], None]] = []
+        self._listeners: CallbackList[[NodeId]] = CallbackList()
         self._busy_with: Counter[NodeId] = Counter()
 
     def begin(self, node: NodeId) -> None:
@@ -107,9 +92,9 @@ class HeartbeatPublisher:
 
     def listen(self, overtaken: Callable[[NodeId], None]) -> None:
         """Call `overtaken` with nodes that were heard here, and are heard at another server now."""
-        self._listeners.append(overtaken)
+        self._listeners.add(overtaken)
 
-    def see(self, node: NodeId, alive: NodeHeartbeat | None) -> None:
+    def see(self, node: NodeId, alive: Record[NodeHeartbeat] | None) -> None:
         """The node's key stands as `alive` says: it may be another's by now, or gone against our will."""
         beat = self._beats.get(node)
         if beat is None or not beat.revision:
@@ -117,10 +102,9 @@ class HeartbeatPublisher:
         if alive is None:
             beat.revision = 0
             self._wake.set()
-        elif alive.server != self.server and alive.revision > beat.revision:
+        elif alive.value.server != self.server and alive.revision > beat.revision:
             del self._beats[node]
-            for overtaken in self._listeners:
-                overtaken(node)
+            self._listeners.notify(node)
 
     async def run(self) -> None:
         """Keep the lease and the keys, for ever."""
@@ -172,7 +156,7 @@ class HeartbeatPublisher:
 
     async def _write(self, nodes: list[NodeId]) -> None:
         beats = {node: beat for node in nodes if (beat := self._beats.get(node)) is not None}
-        revision = await self._store.commit([Put(key_of(node), self._value, self._lease) for node in beats])
+        revision = await self._store.commit([Put(PREFIX + node, self._value, self._lease) for node in beats])
         for beat in beats.values():
             beat.revision = revision
 
@@ -181,8 +165,8 @@ class HeartbeatPublisher:
         written = {node: beat for node, beat in beats.items() if beat.revision}
         try:
             await self._store.commit(
-                [Delete(key_of(node)) for node in written],
-                [Expect(key_of(node), beat.revision) for node, beat in written.items()],
+                [Delete(PREFIX + node) for node in written],
+                [Expect(PREFIX + node, beat.revision) for node, beat in written.items()],
             )
         except errors.Conflict:
             # One of them is heard elsewhere by now, and we shall `see` it.

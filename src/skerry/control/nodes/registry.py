@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from skerry.control.events.log import EventLog
 from skerry.control.instance_index import InstanceCache, InstanceRecord
-from skerry.control.nodes import index, subnets, transitions
+from skerry.control.nodes import index, transitions
 from skerry.control.nodes.conditions import NodeCondition
-from skerry.control.nodes.index import NodeChangeCallback, NodeIndex, NodeRecord
+from skerry.control.nodes.index import NodeChangeCallback, NodeIndex
 from skerry.control.nodes.liveness import HeartbeatPublisher, NodeHeartbeat
 from skerry.control.nodes.pause_aware_clock import PauseAwareClock
 from skerry.control.nodes.subnets import SubnetAllocator
@@ -30,13 +30,13 @@ from skerry.control.nodes.transitions import NodeTransition
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
 from skerry.model.ids import NodeId
-from skerry.model.members import ContinuumMember
-from skerry.model.nodes import ForeignReport, Liveness, Node, NodeFacts, ReportedInstance
+from skerry.model.node_messages import NodeHello
+from skerry.model.nodes import ForeignReport, Liveness, Node, ReportedInstance
 from skerry.model.resources import Resources
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import TERMINAL, NodeStatus
-from skerry.store import fencing
-from skerry.store.protocol import ABSENT, NO_LEASE, Delete, Expect, Op, Store
+from skerry.store.protocol import NO_LEASE, Expect, Op, Store
+from skerry.store.tables.table import Record, Write
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +72,7 @@ class NodeRegistry:
         self.attention = PauseAwareClock(clock)
         self.pulse = HeartbeatPublisher(store, self.attention, settings, server=server)
         self._roster = NodeIndex(store, self.attention, settings, self.pulse)
+        self._table = self._roster.table
         self._foreign_reports: dict[NodeId, ForeignReport] = {}
         self._unsettled: dict[NodeId, None] = {}  # in the order in which something happened to them
         self._wake = asyncio.Event()
@@ -83,14 +84,14 @@ class NodeRegistry:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.attention.run())
             group.create_task(self._roster.run())
-            group.create_task(self._subnets.run())
+            group.create_task(self._subnets.table.run())
             group.create_task(self.pulse.run())
             group.create_task(self._settle_for_ever())
 
     async def ready(self) -> None:
         """Wait until all nodes are known, and which of them are heard."""
         await self._roster.ready()
-        await self._subnets.ready()
+        await self._subnets.table.ready()
 
     # Reading
 
@@ -134,58 +135,49 @@ class NodeRegistry:
 
     # Coming and going
 
-    async def register(
-        self,
-        id: str,
-        name: str,
-        facts: NodeFacts,
-        room: Resources,
-        labels: Mapping[str, str],
-        *,
-        subnet: str = "",
-        occupied: Sequence[str] = (),
-        former: Collection[str] = (),
-        foreign: bool = False,
-        member: ContinuumMember | None = None,
-    ) -> Node:
+    async def register(self, id: str, hello: NodeHello, *, foreign: bool = False) -> Node:
         """The node as it says it is, with its subnet; a known one is written only if something changed.
 
-        `subnet` is the one it would like, which it gets if it is free; none that overlaps `occupied`. Of
-        those it had before, those in `former` are kept back for it, and others for a while. Labels count when
-        a node is new; from then on they are the operators'. A node is a `member` by its own id, whatever it
-        says. Raises `AlreadyExists` for a node of the other kind, `ResourcesExhausted` without a subnet left.
+        `hello.subnet` is the one it would like, which it gets if it is free; none that overlaps
+        `hello.occupied`. Of those it had before, those in `hello.former` are kept back for it, and others for
+        a while. Labels count when a node is new; from then on they are the operators'. A node is a member by
+        its own id, whatever it says. Raises `AlreadyExists` for a node of the other kind,
+        `ResourcesExhausted` without a subnet left.
         """
         node = NodeId(ids.check_id(id))
-        if member is not None:
-            member = replace(member, node=node, is_server=False)
-        await self._keep_former(node, former)
-        held = self._roster.held(node)
+        if hello.member is not None:
+            hello = replace(hello, member=replace(hello.member, node=node, is_server=False))
+        await self._keep_former(node, hello.former)
+        known = self._table.get(node)
         while True:
             try:
-                if held is None:
-                    now = self._clock.now()
-                    status = NodeStatus.REGISTERING if foreign else NodeStatus.READY
-                    new = Node(
-                        node,
-                        name,
-                        now,
-                        now,
-                        status,
-                        facts=facts,
-                        labels=dict(labels),
-                        room=room,
-                        is_foreign=foreign,
-                        member=member,
-                    )
-                    return await self._add(new, subnet, occupied)
-                if held.node.is_foreign != foreign:
+                if known is None:
+                    return await self._add(self._new(node, hello, foreign), hello.subnet, hello.occupied)
+                if known.value.is_foreign != foreign:
                     raise errors.AlreadyExists(
-                        f"node {node} is registered as one that {_kind(held.node)}; unregister it first"
+                        f"node {node} is registered as one that {_kind(known.value)}; unregister it first"
                     )
-                turn = transitions.reregister(held.node, name=name, facts=facts, room=room, member=member)
-                return await self._renew(held, turn, subnet, occupied)
+                turn = transitions.reregister(
+                    known.value, name=hello.name, facts=hello.facts, room=hello.room, member=hello.member
+                )
+                return await self._renew(known, turn, hello.subnet, hello.occupied)
             except errors.Conflict:
-                held = await self._read(node)
+                known = await self._table.read(node)
+
+    def _new(self, node: NodeId, hello: NodeHello, foreign: bool) -> Node:
+        now = self._clock.now()
+        return Node(
+            node,
+            hello.name,
+            now,
+            now,
+            NodeStatus.REGISTERING if foreign else NodeStatus.READY,
+            facts=hello.facts,
+            labels=dict(hello.labels),
+            room=hello.room,
+            is_foreign=foreign,
+            member=hello.member,
+        )
 
     async def report(
         self,
@@ -235,15 +227,15 @@ class NodeRegistry:
         """
         node = self.get(id).id
         while True:
-            held = await self._read(node)
-            if held is None:
+            known = await self._table.read(node)
+            if known is None:
                 raise index.unknown(id)
             if (count := self.count(node)) and not force:
                 raise errors.FailedPrecondition(
                     f"node {node} has {count} instances; drain it first (`skerry node drain`), or use force"
                 )
             try:
-                await self._remove(held, actor=actor, fence=fence)
+                await self._remove(known, actor=actor, fence=fence)
             except errors.Conflict:
                 continue
             log.info("node.unregistered", node=node, actor=actor, instances=count)
@@ -334,19 +326,15 @@ class NodeRegistry:
                 pass
 
     async def _settle(self, node: NodeId) -> None:
-        held = self._roster.held(node)
-        if held is None:
+        known = self._table.get(node)
+        if known is None:
             return
-        forget_at = self._forget_at(held.node)
+        forget_at = self._forget_at(known.value)
         if forget_at is not None and self._clock.now() >= forget_at:
-            await self._forget(held)
-            return
-        if self._settled(held.node) is None:
-            return
-        try:
-            await self._change(node, self._settled, actor="skerry")
-        except errors.NotFound:
-            pass  # unregistered meanwhile
+            await self._forget(known)
+        elif self._settled(known.value) is not None:
+            with suppress(errors.NotFound):  # unregistered meanwhile
+                await self._change(node, self._settled, actor="skerry")
 
     def _forget_at(self, node: Node) -> float | None:
         """When a node of a third party that is lost is unregistered; None: not while it stands as it does."""
@@ -356,13 +344,13 @@ class NodeRegistry:
             return None
         return node.reported_at + after_s  # which is when it was written to be lost
 
-    async def _forget(self, held: NodeRecord) -> None:
+    async def _forget(self, known: Record[Node]) -> None:
         reason = f"it was lost for {self._settings.forget_foreign_after_s:g} s"
         try:
-            await self._remove(held, actor="skerry", reason=reason)
+            await self._remove(known, actor="skerry", reason=reason)
         except errors.Conflict:
             return  # it is back, or another server was quicker: either is told of
-        log.info("node.forgotten", node=held.node.id, name=held.node.name, reason=reason)
+        log.info("node.forgotten", node=known.value.id, name=known.value.name, reason=reason)
 
     def _settled(self, node: Node) -> NodeTransition | None:
         return transitions.update_liveness(
@@ -388,24 +376,24 @@ class NodeRegistry:
     # Inside
 
     async def _remove(
-        self, held: NodeRecord, *, actor: str, reason: str = "", fence: Expect | None = None
+        self, known: Record[Node], *, actor: str, reason: str = "", fence: Expect | None = None
     ) -> None:
         """Unregister the node if it is still as it was, else `Conflict`; its subnets are free later."""
-        node = held.node
+        node = known.value
         ops: list[Op] = [
-            Delete(index.PREFIX + node.id),
+            self._table.delete(node.id),
             self._events.put(
                 "node.unregistered", f"node/{node.id}", actor=actor, reason=reason, name=node.name
             ),
         ]
         if node.subnet:
             lease = await self._store.grant(SUBNET_GRACE_S)
-            ops.append(subnets.put(node.subnet, node.id, lease))
+            ops.append(self._subnets.put(node.subnet, node.id, lease))
             ops += [
-                subnets.put(each.subnet, node.id, lease, is_former=True)
-                for each in self._subnets.former_of(node.id)
+                self._subnets.put(subnet, node.id, lease, is_former=True)
+                for subnet in self._subnets.former_of(node.id)
             ]
-        await self._roster.seen(await fencing.commit(self._store, ops, [_expect(held)], fence))
+        await self._table.commit(ops, [self._table.expect(node.id, known)], fence)
 
     async def _add(self, node: Node, proposal: str, occupied: Sequence[str]) -> Node:
         own = self._subnets.of(node.id) or ""  # of one that was unregistered a moment ago
@@ -414,28 +402,36 @@ class NodeRegistry:
             told = self._events.put(
                 "node.registered", f"node/{node.id}", actor=f"node/{node.id}", name=node.name, subnet=subnet
             )
-            revision = await self._store.commit(
-                [index.put(node), *ops, told], [Expect(index.PREFIX + node.id, ABSENT), *expect]
+            revision = await self._table.commit(
+                [self._table.put(node.id, node), *ops, told], [self._table.expect(node.id, None), *expect]
             )
-            await self._subnets.seen(revision)
-        await self._roster.seen(revision)
+            await self._subnets.table.wait_for_change(revision)
         log.info("node.registered", node=node.id, name=node.name, subnet=subnet, foreign=node.is_foreign)
         return node
 
     async def _renew(
-        self, held: NodeRecord, turn: NodeTransition | None, proposal: str, occupied: Sequence[str]
+        self, known: Record[Node], turn: NodeTransition | None, proposal: str, occupied: Sequence[str]
     ) -> Node:
         """Write what is new of a known node, and its subnet if that has to be another."""
-        node, actor = held.node, f"node/{held.node.id}"
+        node, actor = known.value, f"node/{known.value.id}"
         async with self._subnet(node.id, node.subnet, proposal, occupied) as (subnet, ops, expect):
-            if subnet == node.subnet:
-                return node if turn is None else await self._write(held, turn, actor)
+            is_same = subnet == node.subnet
+            if is_same and turn is None:
+                return node
             turn = turn or NodeTransition(node, "node.changed", f"its subnet is {subnet}")
             turn = replace(turn, node=replace(turn.node, subnet=subnet))
-            written = await self._write(held, turn, actor, ops, expect)
-            await self._subnets.caught_up()
-        log.info("node.subnet_changed", node=node.id, name=node.name, before=node.subnet, after=subnet)
-        return written
+            write = self._write(turn, actor)
+            if is_same:
+                ops, expect = (), ()
+            await self._table.commit(
+                [*self._table.ops(node.id, write), *ops], [self._table.expect(node.id, known), *expect]
+            )
+            self._log(turn, actor)
+            if not is_same:
+                await self._subnets.table.sync()
+        if not is_same:
+            log.info("node.subnet_changed", node=node.id, name=node.name, before=node.subnet, after=subnet)
+        return write.value
 
     @asynccontextmanager
     async def _subnet(
@@ -444,38 +440,37 @@ class NodeRegistry:
         """The subnet that the node is to have instead of `present`, and what a transaction needs to give it
         that, which the context is for."""
         subnet = self._subnets.claim(node, present, proposal, occupied)
-        ops: list[Op] = [subnets.put(subnet, node)]
-        expect = [Expect(subnets.key_of(subnet), self._subnets.revision(subnet))]
+        ops: list[Op] = [self._subnets.put(subnet, node)]
+        expect = [self._subnets.expect(subnet)]
         try:
             if present != subnet and self._subnets.of(node) == present:
                 ops.append(await self._become_former(node, present))
             yield subnet, ops, expect
         except errors.Conflict:
             # Another server was quicker, with the node or with the subnet; the next try knows of it.
-            await self._subnets.caught_up()
+            await self._subnets.table.sync()
             raise
         finally:
             self._subnets.let_go(subnet)
 
     async def _become_former(self, node: NodeId, subnet: str) -> Op:
         if len(self._subnets.former_of(node)) >= _MOST_FORMER:
-            return Delete(subnets.key_of(subnet))
-        return subnets.put(subnet, node, await self._store.grant(SUBNET_GRACE_S), is_former=True)
+            return self._subnets.delete(subnet)
+        return self._subnets.put(subnet, node, await self._store.grant(SUBNET_GRACE_S), is_former=True)
 
     async def _keep_former(self, node: NodeId, used: Collection[str]) -> None:
         """Keep back the subnets that the node had before: those in `used` until it says otherwise, and the
         others for a while."""
-        for held in self._subnets.former_of(node):
-            is_used = held.subnet in used
-            if is_used == (held.lease == NO_LEASE):
+        for subnet, known in self._subnets.former_of(node).items():
+            is_used = subnet in used
+            if is_used == (known.lease == NO_LEASE):
                 continue
+            expect = self._subnets.expect(subnet)
             lease = NO_LEASE if is_used else await self._store.grant(SUBNET_GRACE_S)
             with suppress(errors.Conflict):  # another server was quicker
-                revision = await self._store.commit(
-                    [subnets.put(held.subnet, node, lease, is_former=True)],
-                    [Expect(subnets.key_of(held.subnet), held.revision)],
+                await self._subnets.table.commit(
+                    [self._subnets.put(subnet, node, lease, is_former=True)], [expect]
                 )
-                await self._subnets.seen(revision)
 
     async def _change(
         self,
@@ -486,49 +481,31 @@ class NodeRegistry:
         fence: Expect | None = None,
     ) -> Node:
         """Do what `change` says to the node, and return it as it is then; None: nothing."""
-        held = self._roster.held(self.get(id).id)
-        while True:
-            if held is None:
-                raise index.unknown(id)
-            node, turn = held.node, change(held.node)
-            if turn is None:
-                # That nothing is to be done must be true of what is, not only of what we have heard of.
-                fresh = await self._read(node.id)
-                if fresh == held:
-                    return node
-                held = fresh
-                continue
-            try:
-                return await self._write(held, turn, actor, fence=fence)
-            except errors.Conflict:
-                held = await self._read(node.id)
+        turn: NodeTransition | None = None
 
-    async def _write(
-        self,
-        held: NodeRecord,
-        turn: NodeTransition,
-        actor: str,
-        ops: Sequence[Op] = (),
-        expect: Sequence[Expect] = (),
-        fence: Expect | None = None,
-    ) -> Node:
-        """Write `turn`, and `ops` with it."""
-        node = replace(turn.node, reported_at=self._clock.now())
-        told = self._events.put(turn.kind, f"node/{node.id}", actor=actor, reason=turn.reason, name=node.name)
-        expect = [_expect(held), *expect]
-        revision = await fencing.commit(self._store, [index.put(node), *ops, told], expect, fence)
-        await self._roster.seen(revision)
-        log.info(turn.kind, node=node.id, name=node.name, status=node.status, reason=turn.reason, actor=actor)
+        def decide(known: Record[Node]) -> Write[Node] | None:
+            nonlocal turn
+            turn = change(known.value)
+            return None if turn is None else self._write(turn, actor)
+
+        node = await self._table.update(self.get(id).id, decide, missing=index.unknown(id), fence=fence)
+        if turn is not None:
+            self._log(turn, actor)
         return node
 
-    async def _read(self, node: NodeId) -> NodeRecord | None:
-        entry = await self._store.get(index.PREFIX + node)
-        return None if entry is None else index.read(entry)
+    def _write(self, turn: NodeTransition, actor: str) -> Write[Node]:
+        node = replace(turn.node, reported_at=self._clock.now())
+        told = self._events.put(turn.kind, f"node/{node.id}", actor=actor, reason=turn.reason, name=node.name)
+        return Write(node, [told])
+
+    def _log(self, turn: NodeTransition, actor: str) -> None:
+        node = turn.node
+        log.info(turn.kind, node=node.id, name=node.name, status=node.status, reason=turn.reason, actor=actor)
 
     def _changed(self, node: NodeId) -> None:
         self._unsettled[node] = None
         self._wake.set()
-        if self._roster.held(node) is None:
+        if self._table.get(node) is None:
             self._foreign_reports.pop(node, None)
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
@@ -536,10 +513,6 @@ class NodeRegistry:
         if node is not None and node in self._roster.draining:
             self._unsettled[node] = None
             self._wake.set()
-
-
-def _expect(held: NodeRecord) -> Expect:
-    return Expect(index.PREFIX + held.node.id, held.revision)
 
 
 def _kind(node: Node) -> str:

@@ -10,16 +10,15 @@ that registers the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
 
 import msgspec
 
-from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.ids import NodeId
-from skerry.store.protocol import ABSENT, NO_LEASE, Entry, LeaseId, Put, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.store.protocol import NO_LEASE, Delete, Expect, LeaseId, Put, Store
+from skerry.store.tables.table import Record, RecordChange, Table, json_of
 
 PREFIX = "subnet/"
 _EACH = 24
@@ -27,19 +26,11 @@ _TIGHTEST = 30  # of a node that brings its own
 _WIDEST, _NARROWEST = 8, 23
 
 
-class _SubnetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class SubnetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which node has a subnet, or had it before; with a lease, for a while."""
+
     node: NodeId
     is_former: bool = False
-
-
-class HeldSubnet(msgspec.Struct, frozen=True):
-    """Which node has a subnet; with a lease, for a while."""
-
-    subnet: str
-    node: NodeId
-    is_former: bool
-    lease: LeaseId
-    revision: int
 
 
 class SubnetPool:
@@ -114,39 +105,30 @@ class SubnetAllocator:
     """Who has which subnet, as the store says."""
 
     def __init__(self, store: Store, pool: str, fingerprint: str) -> None:
-        self._store = store
         self._pool = SubnetPool(pool, int(fingerprint[:8], 16))
         self._of: dict[NodeId, str] = {}
-        self._former: dict[NodeId, dict[str, HeldSubnet]] = {}
-        self._view = PrefixCache(store, PREFIX, _read, changed=self._moved)
-
-    async def run(self) -> None:
-        """Follow the store for ever."""
-        await self._view.run()
-
-    async def ready(self) -> None:
-        await self._view.ready()
-
-    async def seen(self, revision: int) -> None:
-        """Wait for the change of a subnet that got `revision`."""
-        await self._view.seen(revision)
-
-    async def caught_up(self) -> None:
-        """Wait for everything that was durable when this was called."""
-        await self._view.reached(await self._store.revision())
+        self._former: dict[NodeId, dict[str, Record[SubnetRecord]]] = {}
+        self.table = Table(store, PREFIX, json_of(SubnetRecord))
+        self.table.subscribe(self._moved)
 
     def of(self, node: NodeId) -> str | None:
         """The subnet that the node has, or had until a moment ago."""
         return self._of.get(node)
 
-    def former_of(self, node: NodeId) -> Sequence[HeldSubnet]:
+    def former_of(self, node: NodeId) -> Mapping[str, Record[SubnetRecord]]:
         """Subnets that the node had before, and that are kept back."""
-        return tuple(self._former.get(node, {}).values())
+        return dict(self._former.get(node, {}))
 
-    def revision(self, subnet: str) -> int:
-        """At which its record stands; `ABSENT` if there is none."""
-        held = self._view.get(key_of(subnet))
-        return ABSENT if held is None else held.revision
+    def put(self, subnet: str, node: NodeId, lease: LeaseId = NO_LEASE, *, is_former: bool = False) -> Put:
+        """The record that `node` has it, or had it before; with a lease, until that ends."""
+        return self.table.put(_id_of(subnet), SubnetRecord(node, is_former), lease)
+
+    def delete(self, subnet: str) -> Delete:
+        return self.table.delete(_id_of(subnet))
+
+    def expect(self, subnet: str) -> Expect:
+        """That nobody has changed its record since what is known here."""
+        return self.table.expect(_id_of(subnet), self.table.get(_id_of(subnet)))
 
     def claim(self, node: NodeId, present: str, proposal: str, occupied: Sequence[str] = ()) -> str:
         """The subnet of a node that has `present`, none if that is empty, and would like `proposal`, which it
@@ -173,37 +155,37 @@ class SubnetAllocator:
         network = _network(proposal)
         if network is None or not _WIDEST <= network.prefixlen <= _TIGHTEST or not network.is_private:
             return False
-        held = (_network(_subnet_in(key)) for key, _ in self._view.items())
+        held = (_network(_subnet_of(id)) for id, _ in self.table.items())
         return not self._pool.overlaps(network) and not _overlaps(network, filter(None, held))
 
     def let_go(self, subnet: str) -> None:
         """The claim is over: what was not written is free again."""
-        if self.revision(subnet) == ABSENT:
+        if self.table.get(_id_of(subnet)) is None:
             self._pool.free(subnet)
 
-    def _moved(self, moves: Sequence[RecordChange[HeldSubnet]]) -> None:
-        for key, before, after in moves:
-            subnet = _subnet_in(key)
+    def _moved(self, changes: Sequence[RecordChange[SubnetRecord]]) -> None:
+        for id, before, after in changes:
+            subnet = _subnet_of(id)
             if before is not None:
-                self._forget(before)
+                self._forget(subnet, before.value)
             if after is None:
                 self._pool.free(subnet)
                 continue
             self._pool.take(subnet)
-            if after.is_former:
-                self._former.setdefault(after.node, {})[subnet] = after
+            if after.value.is_former:
+                self._former.setdefault(after.value.node, {})[subnet] = after
             else:
-                self._of[after.node] = subnet
+                self._of[after.value.node] = subnet
 
-    def _forget(self, held: HeldSubnet) -> None:
-        if not held.is_former:
-            if self._of.get(held.node) == held.subnet:
-                del self._of[held.node]
+    def _forget(self, subnet: str, record: SubnetRecord) -> None:
+        if not record.is_former:
+            if self._of.get(record.node) == subnet:
+                del self._of[record.node]
             return
-        others = self._former[held.node]
-        del others[held.subnet]
+        others = self._former[record.node]
+        del others[subnet]
         if not others:
-            del self._former[held.node]
+            del self._former[record.node]
 
 
 def _overlaps(network: IPv4Network | None, others: Iterable[IPv4Network]) -> bool:
@@ -217,19 +199,9 @@ def _network(text: str) -> IPv4Network | None:
         return None
 
 
-def key_of(subnet: str) -> str:
-    return PREFIX + subnet.replace("/", "-")
+def _id_of(subnet: str) -> str:
+    return subnet.replace("/", "-")
 
 
-def put(subnet: str, node: NodeId, lease: LeaseId = NO_LEASE, *, is_former: bool = False) -> Put:
-    """The record that `node` has it, or had it before; with a lease, until that ends."""
-    return Put(key_of(subnet), json_codec.encode(_SubnetRecord(node, is_former)), lease)
-
-
-def _subnet_in(key: str) -> str:
-    return key.removeprefix(PREFIX).replace("-", "/")
-
-
-def _read(entry: Entry) -> HeldSubnet:
-    record = json_codec.decode(entry.value, _SubnetRecord)
-    return HeldSubnet(_subnet_in(entry.key), record.node, record.is_former, entry.lease, entry.revision)
+def _subnet_of(id: str) -> str:
+    return id.replace("-", "/")

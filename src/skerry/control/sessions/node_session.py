@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from skerry.control.instance_index import InstanceRecord
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
@@ -323,17 +324,7 @@ class NodeSessions:
     async def connect(self, id: str, hello: NodeHello) -> AsyncIterator[NodeSession]:
         """The session of the node that says `hello`, which registers it; over with the context."""
         self._require_open()
-        node = await self._nodes.register(
-            id,
-            hello.name,
-            hello.facts,
-            hello.room,
-            hello.labels,
-            subnet=hello.subnet,
-            occupied=hello.occupied,
-            former=hello.former,
-            member=hello.member,
-        )
+        node = await self._nodes.register(id, hello)
         # A node removes what is not among its orders: they must not be those of a while ago.
         await self._instances.caught_up()
         if node.member is not None and self._functions is not None:
@@ -389,15 +380,8 @@ class NodeSessions:
 
     async def changed(self, session: NodeSession, hello: NodeHello) -> None:
         """The node is different now."""
-        await self._nodes.register(
-            session.node,
-            hello.name,
-            hello.facts,
-            hello.room,
-            hello.labels,
-            former=hello.former,
-            member=hello.member,
-        )
+        # Its subnet is that of the session.
+        await self._nodes.register(session.node, replace(hello, subnet="", occupied=()))
         if hello.member is None:
             self._sharing.discard(session)
             session.share_no_more()

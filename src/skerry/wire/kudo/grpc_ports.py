@@ -6,13 +6,14 @@ as they are.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from skerry.control.instances.report_rules import ReportOutcome
 from skerry.model.callers import Caller
 from skerry.model.ids import NodeId
-from skerry.model.nodes import Node, NodeFacts, ReportedInstance
+from skerry.model.node_messages import NodeHello
+from skerry.model.nodes import Node, ReportedInstance
 from skerry.model.orders import InstanceReport
 from skerry.model.resources import Resources
 from skerry.model.statuses import NodeStatus
@@ -56,16 +57,7 @@ class NodeReportPort(Protocol):
 
     def get(self, id_or_name: str) -> Node: ...
 
-    async def register(
-        self,
-        id: str,
-        name: str,
-        facts: NodeFacts,
-        room: Resources,
-        labels: Mapping[str, str],
-        *,
-        foreign: bool = False,
-    ) -> Node: ...
+    async def register(self, id: str, hello: NodeHello, *, foreign: bool = False) -> Node: ...
 
     async def report(
         self,

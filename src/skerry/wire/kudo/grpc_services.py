@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from skerry.kit import disk_reserve, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
-from skerry.model.nodes import NodeFacts
+from skerry.model.node_messages import NodeHello
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import TERMINAL, InstanceStatus
@@ -119,14 +119,8 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
             id = registered_node(told.certificate, caller_of(stream), self._certificates)
             known = find_node(self._nodes, id)
             # One that comes again has said nothing of these, so they stay as they are.
-            node = await self._nodes.register(
-                id,
-                known.name if known else id,
-                known.facts if known else NodeFacts(),
-                known.room if known else NO_RESOURCES,
-                {},
-                foreign=True,
-            )
+            hello = NodeHello(known.name, known.facts, known.room) if known else NodeHello(id)
+            node = await self._nodes.register(id, hello, foreign=True)
         except RegistrationRefused as error:
             reply = _refused(RegistrationCode.BAD_CERTIFICATE, str(error))
         except errors.AlreadyExists as error:
