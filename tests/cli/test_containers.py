@@ -1,4 +1,4 @@
-"""`skerry container` as a person or a script uses it; `exec` is in `test_attaching`."""
+"""`skerry container` as a person or a script uses it; `exec` is in `test_container_exec`."""
 
 from __future__ import annotations
 

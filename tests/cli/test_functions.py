@@ -27,7 +27,7 @@ from skerry.model.calls import CallFailure, CallResult, CallState, CodeLoadError
 from skerry.model.containers import NetworkMode
 from tests.support.nodes import Command, read_until
 from tests.support.waiting import PATIENCE_S, eventually_sync
-from tests.wire.http.conftest import serving
+from tests.transport.http.conftest import serving
 from tests.wire.serverledge.fakes import DONE, Fakes, echo, failed
 
 HELLO = "def handler(params, context):\n    return {'hello': params['name']}\n"

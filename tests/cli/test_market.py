@@ -39,9 +39,9 @@ from skerry.model.market import Partition
 from tests.support.deals import BUYER, FLAVOR, OPEN, room
 from tests.support.nodes import Command, read_until
 from tests.support.waiting import PATIENCE_S, eventually
-from tests.wire.http.conftest import serving
-from tests.wire.market.conftest import desk_of
-from tests.wire.market.fakes import BORROWED, FOUND, NORTH, STEPS, FakeTrader
+from tests.transport.http.conftest import serving
+from tests.wire.own.market.conftest import desk_of
+from tests.wire.own.market.fakes import BORROWED, FOUND, NORTH, STEPS, FakeTrader
 from tests.wire.rear.conftest import market_of
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.functions import tarballs
+from tests.functions.registry import tarballs
 from tests.support.functions import begin, body, create, delete, groups, outcome, processes
 from tests.support.remains import groups_of, left_of
 from tests.support.skerry import Skerry, running

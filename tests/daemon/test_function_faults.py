@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.functions import tarballs
+from tests.functions.registry import tarballs
 from tests.support.functions import (
     ECHO,
     begin,

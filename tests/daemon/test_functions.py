@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.functions import tarballs
+from tests.functions.registry import tarballs
 from tests.support import imagery
 from tests.support.functions import (
     ECHO,

@@ -18,7 +18,7 @@ from skerry.transport.access.gate import AccessGate
 from skerry.transport.grpc.channels import dial
 from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.support.skerry import Skerry, running
-from tests.wire.grpc.fakes import FakeIdentity
+from tests.transport.grpc.fakes import FakeIdentity
 
 PAGE = Path(__file__).parents[2] / "docs" / "grpc.md"
 

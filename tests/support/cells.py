@@ -48,7 +48,7 @@ from skerry.wire.aurae.runtime import EMPTY_SERVICES, AuraeCellService
 from skerry.wire.own.cells.service import CellService
 from tests.support.certificates import TestAuthority
 from tests.support.signals import FakeKernel
-from tests.wire.grpc.fakes import FakeIdentity
+from tests.transport.grpc.fakes import FakeIdentity
 
 Key = tuple[CellName, ExecutableName]
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.functions import tarballs
+from tests.functions.registry import tarballs
 from tests.support.groups import pids_in
 from tests.support.remains import groups_of
 from tests.support.skerry import Skerry

@@ -29,7 +29,7 @@ from tests.control.worlds import deeds
 from tests.support.controls import Control
 from tests.support.far_nodes import FarNode, Play
 from tests.support.waiting import PATIENCE_S
-from tests.wire.http.conftest import Site, serving
+from tests.transport.http.conftest import Site, serving
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from skerry.model import errors
 from skerry.model.calls import CallFailure, CallReport, CallRequest
 from skerry.model.ids import FunctionName, NodeId
 from skerry.sim import simulated_time
-from tests.functions.continuum.towns import TIMEOUT_S, Fault, Town
+from tests.functions.continuum.simulated_members import TIMEOUT_S, Fault, Town
 from tests.support.simulated import passes
 from tests.support.workers import function, in_simulated_time
 

@@ -17,7 +17,7 @@ from grpc_tools import protoc
 from tests.node.cells.real import Ground
 from tests.support.cells import CellServer, cell_server
 from tests.support.certificates import SERVER_NAME, TestAuthority
-from tests.wire.grpc.raw import RawClient, framed
+from tests.transport.grpc.raw import RawClient, framed
 
 DOCUMENT = Path(__file__).parent / "document"
 PRESENT = Path(__file__).parent / "present"

@@ -13,7 +13,7 @@ from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.transport.grpc.channels import dial
 from tests.support.certificates import TestAuthority
-from tests.wire.http.conftest import serving as serving_http
+from tests.transport.http.conftest import serving as serving_http
 from tests.wire.kudo.grpc_serving import Served, compile_documents, serving
 from tests.wire.kudo.rest_client import Rest
 

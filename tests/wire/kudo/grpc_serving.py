@@ -23,7 +23,7 @@ from skerry.transport.grpc.server import GrpcServer
 from skerry.wire.kudo import grpc_services
 from skerry.wire.kudo.grpc_ports import CertificateLookup, InstanceReportPort, NodeReportPort
 from tests.support.certificates import Pair, TestAuthority
-from tests.wire.grpc.fakes import FakeIdentity
+from tests.transport.grpc.fakes import FakeIdentity
 from tests.wire.kudo.grpc_fakes import FakeInstances, FakeNodes
 
 DOCUMENTS = Path(__file__).parent / "documents"

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from skerry.model.statuses import InstanceStatus
-from tests.wire.http.conftest import Site
+from tests.transport.http.conftest import Site
 
 WEB = {"name": "web", "uri": "example.org/web:1", "resources": {"cpu": 500, "memory": 64}}
 

@@ -15,7 +15,7 @@ from skerry.transport.proto.kudo_services_grpc import (
     NodeServiceStub,
     SchedulerServiceStub,
 )
-from tests.wire.grpc.raw import RawClient, framed
+from tests.transport.grpc.raw import RawClient, framed
 
 TOO_MUCH = 2**31
 

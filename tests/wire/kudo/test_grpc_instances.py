@@ -24,7 +24,7 @@ from skerry.transport.proto import kudo_scheduler_pb2 as pb
 from skerry.transport.proto.kudo_services_grpc import InstanceServiceStub, SchedulerServiceStub
 from skerry.wire.kudo.grpc_scheduler_messages import decode_spec
 from tests.support.waiting import eventually
-from tests.wire.grpc.fakes import FakeIdentity
+from tests.transport.grpc.fakes import FakeIdentity
 from tests.wire.kudo.grpc_fakes import FakeInstances, FakeNodes
 from tests.wire.kudo.grpc_serving import SETTINGS, serving
 

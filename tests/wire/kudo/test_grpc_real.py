@@ -37,7 +37,7 @@ from tests.control.worlds import Server
 from tests.support.certificates import TestAuthority
 from tests.support.fleets import Fleet, fleet_on
 from tests.support.waiting import PATIENCE_S, eventually
-from tests.wire.grpc.fakes import FakeIdentity
+from tests.transport.grpc.fakes import FakeIdentity
 from tests.wire.kudo.grpc_serving import SETTINGS, serving
 
 WEB = pb.Instance(

@@ -13,7 +13,7 @@ from skerry.model.callers import Role
 from skerry.model.resources import Millicores, Resources
 from skerry.model.statuses import InstanceStatus
 from skerry.wire.kudo.envelope import ENVELOPE
-from tests.wire.http.conftest import StrangerGate, serving
+from tests.transport.http.conftest import StrangerGate, serving
 from tests.wire.kudo.rest_client import WEB, Rest
 
 

@@ -12,7 +12,7 @@ from skerry.model.workloads import InstanceSpec, WorkloadKind
 from skerry.wire.kudo import rest_namespaces
 from skerry.wire.kudo import routes as kudo_routes
 from tests.support.far_nodes import FarNode
-from tests.wire.http.conftest import serving
+from tests.transport.http.conftest import serving
 from tests.wire.kudo.rest_client import WEB, Rest
 from tests.wire.kudo.test_rest_tunnels import writes_some
 

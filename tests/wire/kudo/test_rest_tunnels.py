@@ -20,7 +20,7 @@ from skerry.model.streams import MAX_FRAME, ExecStreamRequest, LogStreamRequest,
 from skerry.wire.kudo import rest_logs_exec
 from tests.support.far_nodes import FarNode, Play
 from tests.support.waiting import eventually
-from tests.wire.http.conftest import Site, StrangerGate, serving
+from tests.transport.http.conftest import Site, StrangerGate, serving
 from tests.wire.kudo.rest_client import WEB, Rest
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from skerry.kit import pki
 from tests.support.waiting import eventually
-from tests.wire.http.conftest import serving
+from tests.transport.http.conftest import serving
 from tests.wire.kudo.rest_client import WEB, Rest
 
 

@@ -30,8 +30,8 @@ from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
 from skerry.wire.rear.context import RearContext
 from tests.support.deals import OPEN
-from tests.wire.http.conftest import Site, serving
-from tests.wire.http.talking import Answer
+from tests.transport.http.conftest import Site, serving
+from tests.transport.http.talking import Answer
 
 WHOLE: dict[str, Any] = {
     "FlavorID": "f-1",

@@ -32,11 +32,11 @@ from skerry.wire.rear.client import RearClient, RearClientPool
 from tests.support.certificates import TestAuthority
 from tests.support.deals import BUYER, SELLER, room
 from tests.support.waiting import PATIENCE_S
-from tests.wire.rear import test_doors
+from tests.wire.rear import test_tunnel_server
 from tests.wire.rear.conftest import PARTS, WHOLE, Market
-from tests.wire.rear.test_doors import Hall
+from tests.wire.rear.test_tunnel_server import Hall
 
-hall = test_doors.hall
+hall = test_tunnel_server.hall
 F1 = OfferId("f-1")
 
 

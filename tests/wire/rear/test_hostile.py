@@ -25,11 +25,11 @@ from skerry.model.market_settings import MarketSettings
 from tests.support import deals
 from tests.support.deals import BUYER, STRANGER
 from tests.support.waiting import PATIENCE_S
-from tests.wire.http.conftest import serving
-from tests.wire.http.talking import Answer
+from tests.transport.http.conftest import serving
+from tests.transport.http.talking import Answer
 from tests.wire.rear.conftest import PARTS, Market, market_of
-from tests.wire.rear.test_subscribing import Subscriber
-from tests.wire.rear.test_xml import BOMB
+from tests.wire.rear.test_messages_xml import BOMB
+from tests.wire.rear.test_subscriptions import Subscriber
 
 RESERVE = "/api/reserveflavor"
 BODY = b'{"FlavorID":"f-1","Partition":{"Cpu":1,"Memory":512}}'

@@ -35,7 +35,7 @@ from skerry.market.terms.keys import SigningKey
 from skerry.model.ids import ContractId, OfferId
 from skerry.model.market_settings import MarketSettings
 from tests.support.waiting import PATIENCE_S
-from tests.wire.http.talking import Answer
+from tests.transport.http.talking import Answer
 from tests.wire.rear.worlds import CORE_MB, World
 
 T = TypeVar("T")

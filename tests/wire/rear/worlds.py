@@ -28,7 +28,7 @@ from skerry.transport.http.dispatcher import HttpDispatcher
 from skerry.transport.http.server import HttpServer
 from skerry.wire.rear import routes
 from skerry.wire.rear.context import RearContext
-from tests.wire.http.talking import Answer, Wire
+from tests.transport.http.talking import Answer, Wire
 
 CORE_MB = 1024  # of memory, that go with each core
 

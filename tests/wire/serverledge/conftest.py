@@ -13,8 +13,8 @@ import structlog
 from skerry.kit import pki
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model.settings import FunctionSettings
-from tests.wire.http.conftest import Site, serving
-from tests.wire.http.talking import Answer
+from tests.transport.http.conftest import Site, serving
+from tests.transport.http.talking import Answer
 from tests.wire.serverledge.fakes import Fakes
 
 # Small, so that tests can pass them.

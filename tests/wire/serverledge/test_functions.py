@@ -19,8 +19,8 @@ from skerry.model.images import ImageAccess
 from skerry.model.resources import Millicores
 from skerry.node.workers.function_logs import FunctionLogLine
 from tests.support.waiting import eventually
-from tests.wire.http.conftest import serving
-from tests.wire.http.talking import get, post
+from tests.transport.http.conftest import serving
+from tests.transport.http.talking import get, post
 from tests.wire.serverledge.conftest import SETTINGS, Serverledge
 from tests.wire.serverledge.fakes import Fakes
 
