@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,36 @@ async def run(skerry: Skerry, id: str, script: str, *sent: TunnelFrame, **more: 
 
 def joined(frames: list[TunnelFrame], channel: TunnelChannel) -> bytes:
     return b"".join(frame.data for frame in frames if frame.channel is channel)
+
+
+def test_the_id_of_a_request_is_in_the_events_of_its_instance_and_in_the_log_of_the_node(
+    skerry: Skerry, archive: str
+) -> None:
+    headers = {"Content-Type": "application/json", "X-Request-Id": "walk:put-1"}
+    status, made = skerry.call("PUT", "/instance/", {"name": "traced", "uri": archive}, headers)
+    assert status == 201, made
+    id = made["id"]
+    eventually_sync(lambda: shown(skerry, id)["status"] == "RUNNING", what="a running instance")
+    told = skerry.call("GET", f"/instance/{id}/events")[1]["events"]
+    assert [(one["kind"], one["request_id"]) for one in told] == [
+        (f"instance.{status}", "walk:put-1") for status in ("scheduling", "scheduled", "starting", "running")
+    ]
+    lines = [line for line in map(json.loads, skerry.said().splitlines()) if line.get("instance") == id]
+    assert {(line["event"], line["status"], line["request_id"]) for line in lines} == {
+        ("instance.status", status, "walk:put-1") for status in ("STARTING", "RUNNING")
+    }
+    started = [
+        line for line in map(json.loads, skerry.said().splitlines()) if line.get("container") == f"i-{id}"
+    ]
+    assert {line["event"] for line in started} >= {"container.created", "container.started"}
+    assert {line["request_id"] for line in started} == {"walk:put-1"}
+    skerry.cli("delete", "instance", id)
+    (by_cli,) = {
+        one["request_id"]
+        for one in skerry.call("GET", f"/instance/{id}/events")[1]["events"]
+        if one["kind"] in ("instance.destroying", "instance.terminated")
+    }
+    assert by_cli not in ("", "walk:put-1"), "a verb of the command line has an id of its own"
 
 
 def test_an_instance_serves_is_listened_to_and_spoken_to_and_goes(skerry: Skerry, archive: str) -> None:

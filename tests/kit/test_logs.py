@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from skerry.kit import logs
+
 
 def logged(script: str, level: str = "info", style: str = "json") -> list[str]:
     """The lines that `script` logs in a process of its own."""
@@ -35,6 +37,17 @@ asyncio.run(main())
     inner, outer = (json.loads(line) for line in logged(script))
     assert inner["request_id"] == "r-1"
     assert "request_id" not in outer
+
+
+def test_who_has_no_request_id_logs_none() -> None:
+    (line,) = logged("with logs.request_context(''): structlog.get_logger().info('x')")
+    assert "request_id" not in json.loads(line)
+
+
+def test_the_request_id_can_be_asked_for() -> None:
+    with logs.request_context("r-1"):
+        assert logs.request_id() == "r-1"
+    assert logs.request_id() == ""
 
 
 def test_lines_below_the_level_are_not_written() -> None:

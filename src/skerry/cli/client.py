@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import ssl
 import threading
@@ -119,6 +120,9 @@ class ApiClient:
 
     def __init__(self, target: ServerTarget) -> None:
         self.target = target
+        self._request_id = os.urandom(
+            8
+        ).hex()  # of all calls of one verb, which is one request to who types it
         self._split = target.split
         self._socket_error: OSError | None = None
 
@@ -275,9 +279,10 @@ class ApiClient:
         return f"{below}{where}{asked}"
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        headers = {**more, "X-Request-Id": self._request_id}
         if self.target.token:
-            return {**more, "Authorization": f"Bearer {self.target.token}"}
-        return more
+            headers["Authorization"] = f"Bearer {self.target.token}"
+        return headers
 
     def not_reached(self, error: Exception) -> ServerUnreachable:
         """What to say if nobody answers."""

@@ -116,9 +116,15 @@ def _plain(value: object) -> str:
 
 @contextmanager
 def request_context(request_id: str) -> Iterator[None]:
-    """Every line logged inside carries `request_id`."""
-    tokens = structlog.contextvars.bind_contextvars(request_id=request_id)
+    """Every line logged inside carries `request_id`, if there is one."""
+    tokens = structlog.contextvars.bind_contextvars(request_id=request_id) if request_id else {}
     try:
         yield
     finally:
         structlog.contextvars.reset_contextvars(**tokens)
+
+
+def request_id() -> str:
+    """That of the request on whose behalf this is called; empty if there is none."""
+    bound: str = structlog.contextvars.get_contextvars().get("request_id", "")
+    return bound

@@ -18,3 +18,4 @@ class Event(msgspec.Struct, frozen=True):
     actor: str = "skerry"
     reason: str = ""
     data: dict[str, str] = msgspec.field(default_factory=dict)
+    request_id: str = ""  # of the request that it follows from, as far as that is known

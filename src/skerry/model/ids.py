@@ -34,6 +34,8 @@ MARKET_NAMESPACE = Namespace("market")  # of the cells of contracts, which the m
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+REQUEST_ID_PATTERN = r"[A-Za-z0-9._:/+=@-]{1,64}"
+_REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 
 
 def check_id(text: str, field: str = "id") -> str:
@@ -63,6 +65,11 @@ def check_display_text(text: str, field: str) -> str:
     if len(text) > 256 or not text.isprintable():
         raise errors.Invalid(f"{field} must be at most 256 printable characters on one line", field=field)
     return text
+
+
+def is_request_id(text: str) -> bool:
+    """True if a request may be called that by who sends it; one that may not is given another id instead."""
+    return _REQUEST_ID.fullmatch(text) is not None
 
 
 def check_digest(text: str, field: str = "digest") -> Digest:

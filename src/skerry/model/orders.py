@@ -29,6 +29,7 @@ class InstanceOrder(msgspec.Struct, frozen=True):
     desired: DesiredStatus
     egress: Egress = Egress.ALL  # of its namespace
     receipt: bytes = b""  # to be shown to a control plane that has forgotten it; nobody else reads it
+    request_id: str = ""  # of the request that it follows from, for the node's log
 
     @classmethod
     def of(cls, instance: Instance, egress: Egress = Egress.ALL) -> InstanceOrder:
@@ -40,7 +41,14 @@ class InstanceOrder(msgspec.Struct, frozen=True):
             desired = (
                 DesiredStatus.STOPPED
             )  # it is over; what is left of it stays for those who read its logs
-        return cls(instance.id, instance.generation, instance.spec, desired, egress)
+        return cls(
+            instance.id,
+            instance.generation,
+            instance.spec,
+            desired,
+            egress,
+            request_id=instance.request_id,
+        )
 
 
 class InstanceReport(msgspec.Struct, frozen=True):

@@ -203,6 +203,7 @@ class Workload(msgspec.Struct, frozen=True):
     rollout: RolloutStrategy = RolloutStrategy.NONE  # of this version
     is_going: bool = False  # deleted: nothing is made from it, and it goes when its instances are told to
     namespace: Namespace = DEFAULT_NAMESPACE  # in which its name is its own
+    request_id: str = ""  # of the request that last changed or deleted it
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
@@ -237,6 +238,7 @@ class Instance(msgspec.Struct, frozen=True):
     leaving: InstanceSpec | None = None  # of the copy that its node is to give up, before a new one is placed
     namespace: Namespace = DEFAULT_NAMESPACE  # its workload's, if it has one
     is_adopted: bool = False  # written down from what its node ran, after the store had forgotten it
+    request_id: str = ""  # of the request that last changed what is desired; empty: none did
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from skerry.control.instances import report_rules
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
+from skerry.kit import logs
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello
@@ -49,6 +50,7 @@ class FakeInstances:
             spec=what,
             created_at=NOW,
             observed=ObservedState(InstanceStatus.SCHEDULING, NOW, "waits for a node"),
+            request_id=logs.request_id(),
         )
         self.wishes.append(("create", instance.id, actor))
         self.put(instance)

@@ -72,6 +72,19 @@ async def test_the_first_message_is_the_status_now_and_comes_at_once(instances):
     assert (first.id, first.status, first.statusDescription) == ("web-1", pb.SCHEDULING, "waits for a node")
 
 
+@pytest.mark.parametrize(("sent", "is_kept"), [("create-1", True), ("two words", False), ("x" * 65, False)])
+async def test_an_instance_carries_the_id_of_the_request_or_one_that_is_made(
+    instances, served, sent, is_kept
+):
+    async with instances.Create.open(metadata={"x-request-id": sent}) as stream:
+        await stream.send_message(WEB, end=True)
+        await stream.recv_message()
+        await stream.cancel()
+    made = served.instances.all["web-1"].request_id
+    assert made
+    assert (made == sent) is is_kept
+
+
 async def test_an_instance_without_an_id_gets_one(instances, served):
     async with creating(instances, pb.Instance(name="web", uri="example.org/web")) as stream:
         first = await stream.recv_message()

@@ -415,6 +415,20 @@ async def test_a_verb_that_is_not_there_is_405_with_those_that_are(rest: Rest) -
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD, POST, PUT")
 
 
+@pytest.mark.parametrize("sent", ["put-1", "two words", "x" * 65, ""])
+async def test_events_carry_the_id_that_the_request_was_answered_with(rest: Rest, sent: str) -> None:
+    made = await rest.ask("PUT", "/instance/", WEB, headers={"X-Request-Id": sent})
+    await rest.site.control.join("n1")
+    await rest.site.control.bind(made.body["id"], "n1")
+    told = (await rest.get(f"/instance/{made.body['id']}/events"))["events"]
+    answered = made.headers["X-Request-Id"]
+    assert (answered == sent) is (sent == "put-1")
+    assert [(one["kind"], one["request_id"]) for one in told] == [
+        ("instance.scheduling", answered),
+        ("instance.scheduled", answered),
+    ]
+
+
 async def test_events_tell_the_story_with_reasons_and_actors(rest: Rest) -> None:
     id = await rest.running()
     told = await rest.get(f"/instance/{id}/events")

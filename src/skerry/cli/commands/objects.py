@@ -253,12 +253,13 @@ def _show_more(known: JsonObject, names: NodeNames) -> None:
     if events := known.get("events"):
         click.echo("\nevents:")
         printing.table(
-            ("when", "what", "by", "why"),
+            ("when", "what", "by", "request", "why"),
             [
                 (
                     time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at"])),
                     each["kind"].partition(".")[2],
                     each["actor"],
+                    each.get("request_id", ""),  # servers of 0.1 tell none
                     each["reason"],
                 )
                 for each in events

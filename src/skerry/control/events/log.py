@@ -53,10 +53,12 @@ class EventLog:
         self._keep = settings.keep
         self._last_id = ""
 
-    def put(self, kind: str, subject: str, *, actor: str, reason: str = "", **data: str) -> Put:
+    def put(
+        self, kind: str, subject: str, *, actor: str, reason: str = "", request_id: str = "", **data: str
+    ) -> Put:
         """The operation that writes the event, for the transaction of the change it tells of."""
         now = self._clock.now()
-        event = Event(kind=kind, subject=subject, at=now, actor=actor, reason=reason, data=data)
+        event = Event(kind, subject, now, actor, reason, data, request_id)
         # Events of one transaction are told in the order of their keys, which is to be that of their making.
         self._last_id = ulid.new_id_after(self._last_id, now)
         return Put(PREFIX + self._last_id, json_codec.encode(event))

@@ -36,7 +36,7 @@ from skerry.control.workloads.registry import (
     check_space,
     exists_elsewhere,
 )
-from skerry.kit import ulid
+from skerry.kit import logs, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
 from skerry.model.callers import MARKET
@@ -379,12 +379,14 @@ class InstanceRegistry:
         fence: Expect | None = None,
     ) -> Instance:
         found: list[Instance] = []
+        request_id = logs.request_id()
 
         def remember(known: InstanceRecord) -> InstanceTransition | None:
             found[:] = [known.value]
             if not (by_admin and known.value.is_adopted):
                 _check_may_change(known.value, actor)
-            return decide(known)
+            step = decide(known)
+            return step and step.because_of(request_id)
 
         step = await self._writer.change(id, remember, fence=fence)
         return step.after if step is not None else found[0]
@@ -477,6 +479,7 @@ def _new(
         version=workload.value.version if workload else 0,
         generation=generation,
         namespace=namespace,
+        request_id=logs.request_id(),
     )
 
 

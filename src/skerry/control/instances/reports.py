@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from skerry.control.instance_index import InstanceCache, InstanceRecord
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome, fold
 from skerry.control.instances.writer import STEPS_PER_COMMIT, TransitionWriter
@@ -18,6 +20,8 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.orders import InstanceReport
 from skerry.model.resources import NO_RESOURCES, Resources
 from skerry.model.statuses import InstanceStatus
+
+log = structlog.get_logger(__name__)
 
 _COUNTS = frozenset({ReportDisposition.APPLIED, ReportDisposition.REPEATED})
 
@@ -72,6 +76,14 @@ class ReportProcessor:
                 is_by_others = bool(actor) and held is not None and held.value.node is not None
                 if outcome.weight in _COUNTS and report.status is InstanceStatus.RUNNING and not is_by_others:
                     self._usage[report.instance] = report.usage
+                if outcome.weight is ReportDisposition.REFUSED and not actor:
+                    log.warning(
+                        "report.refused",
+                        node=node,
+                        instance=report.instance,
+                        reason=outcome.message,
+                        request_id=held.value.request_id if held else "",
+                    )
             return outcomes
 
     def _forget(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:

@@ -44,6 +44,10 @@ class InstanceTransition(NamedTuple):
     told: tuple[TransitionEvent, ...] = ()
     is_purged: bool = False  # it is over and wanted by nobody: its record goes
 
+    def because_of(self, request_id: str) -> InstanceTransition:
+        """This, as the request of that id wants it; the events that follow carry the id, too."""
+        return self._replace(after=replace(self.after, request_id=request_id))
+
 
 def create(instance: Instance, *, actor: str) -> InstanceTransition:
     """A new instance, which waits for a node."""

@@ -37,7 +37,16 @@ class TransitionWriter:
         key = self._mirror.records.key(instance.id)
         ops: list[Op] = [Delete(key) if step.is_purged else self._mirror.records.put(instance)]
         for kind, reason, data in step.told:
-            ops.append(self._events.put(f"instance.{kind}", key, actor=step.actor, reason=reason, **data))
+            ops.append(
+                self._events.put(
+                    f"instance.{kind}",
+                    key,
+                    actor=step.actor,
+                    reason=reason,
+                    request_id=instance.request_id,
+                    **data,
+                )
+            )
         return ops
 
     async def commit(self, decided: Iterable[PlannedTransition], *, fence: Expect | None = None) -> int:

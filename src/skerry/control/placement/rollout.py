@@ -93,7 +93,7 @@ class RolloutPlanner:
             if any(is_under_way(known.value.id) for known in instances):
                 continue  # that something changed comes when it is done
             if kept.value.is_going:
-                decided += _destroy(self._left(kept)[:limit], now)
+                decided += _destroy(self._left(kept)[:limit], kept.value, now)
                 if self.is_done_with(kept):
                     gone.append(kept)
             else:
@@ -109,11 +109,13 @@ class RolloutPlanner:
         return [known for known in of_it if known.value.desired is not DesiredStatus.DESTROYED]
 
 
-def _destroy(instances: Iterable[InstanceRecord], now: float) -> Iterable[PlannedTransition]:
+def _destroy(
+    instances: Iterable[InstanceRecord], workload: Workload, now: float
+) -> Iterable[PlannedTransition]:
     for known in instances:
         step = transitions.set_desired(known.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
         if step is not None:
-            yield known, step
+            yield known, step.because_of(workload.request_id)
 
 
 def _renew(instances: Iterable[InstanceRecord], workload: Workload) -> Iterable[PlannedTransition]:
@@ -122,4 +124,4 @@ def _renew(instances: Iterable[InstanceRecord], workload: Workload) -> Iterable[
             known.value, workload.spec, workload=workload.id, version=workload.version, actor="skerry"
         )
         if step is not None:
-            yield known, step
+            yield known, step.because_of(workload.request_id)

@@ -160,7 +160,13 @@ class ClaimProcessor:
         records = self._mirror.records
         expect.append(Expect(records.key(instance.id), ABSENT) if record is None else records.expect(record))
         await self._mirror.seen(await self._store.commit([*self._writer.ops(step), *ops], expect))
-        log.info("instance.adopted", instance=instance.id, node=receipt.node, status=report.status)
+        log.info(
+            "instance.adopted",
+            instance=instance.id,
+            node=receipt.node,
+            status=report.status,
+            request_id=instance.request_id,
+        )
 
     async def _with_workload(self, instance: Instance) -> tuple[Instance, list[Op], list[Expect]]:
         """`instance`, and what makes its workload be there: as it was when the instance was ordered."""

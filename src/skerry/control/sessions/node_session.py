@@ -392,13 +392,10 @@ class NodeSessions:
         """Make what the node saw durable, and acknowledge it."""
         session.receive(batch)
         for outcome in await self._instances.reported(session.node, batch.reports):
-            if outcome.weight is ReportDisposition.STALE:
-                if not session.makes_claims:  # else its claim decides
-                    session.note(outcome.instance, None)
-            elif outcome.weight is ReportDisposition.REFUSED:
-                log.warning(
-                    "report.refused", node=session.node, instance=outcome.instance, reason=outcome.message
-                )
+            if (
+                outcome.weight is ReportDisposition.STALE and not session.makes_claims
+            ):  # else its claim decides
+                session.note(outcome.instance, None)
         session.acknowledge(batch.sequence)
 
     async def claimed(self, session: NodeSession, claims: ClaimBatch) -> None:

@@ -18,7 +18,7 @@ from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
 from skerry.control.instance_index import InstanceCache, age_key_at
 from skerry.control.paging import ListPage
 from skerry.control.records import WORKLOADS, Record, RecordCodec, name_key
-from skerry.kit import disk_reserve, json_codec, ulid
+from skerry.kit import disk_reserve, json_codec, logs, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
 from skerry.model.callers import MARKET
@@ -107,7 +107,12 @@ class WorkloadRegistry:
                         self.records.put(workload),
                         Put(name, workload.id.encode()),
                         self._events.put(
-                            "workload.created", key, actor=actor, name=spec.name, namespace=namespace
+                            "workload.created",
+                            key,
+                            actor=actor,
+                            request_id=logs.request_id(),
+                            name=spec.name,
+                            namespace=namespace,
                         ),
                         *puts,
                     ],
@@ -206,12 +211,17 @@ class WorkloadRegistry:
             if spec == before.spec and rollout is before.rollout:
                 return before
             version = before.version + (spec != before.spec)
-            after = replace(before, spec=spec, version=version, rollout=rollout)
-            key = self.records.key(before.id)
-            ops: list[Op] = [
-                self.records.put(after),
-                self._events.put("workload.changed", key, actor=actor, version=str(version), rollout=rollout),
-            ]
+            request_id = logs.request_id()
+            after = replace(before, spec=spec, version=version, rollout=rollout, request_id=request_id)
+            told = self._events.put(
+                "workload.changed",
+                self.records.key(before.id),
+                actor=actor,
+                request_id=request_id,
+                version=str(version),
+                rollout=rollout,
+            )
+            ops: list[Op] = [self.records.put(after), told]
             expect = [self.records.expect(kept)]
             if spec.name != before.spec.name:
                 old, new = (name_key(before.namespace, one.name) for one in (before.spec, spec))
@@ -246,10 +256,17 @@ class WorkloadRegistry:
                     f"{len(left)} instances of workload {workload.spec.name} are there; "
                     "delete them first, or delete it with them (cascade)"
                 )
+            request_id = logs.request_id()
             told = self._events.put(
-                "workload.deleted", key, actor=actor, name=workload.spec.name, namespace=workload.namespace
+                "workload.deleted",
+                key,
+                actor=actor,
+                request_id=request_id,
+                name=workload.spec.name,
+                namespace=workload.namespace,
             )
-            own = self.records.put(replace(workload, is_going=True)) if cascade else Delete(key)
+            going = replace(workload, is_going=True, request_id=request_id)
+            own = self.records.put(going) if cascade else Delete(key)
             name = name_key(workload.namespace, workload.spec.name)
             try:
                 await self._commit([own, Delete(name), told], [self.records.expect(kept)])

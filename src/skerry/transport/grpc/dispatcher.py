@@ -24,7 +24,7 @@ from h2.exceptions import ProtocolError
 
 from skerry.kit import logs, metrics, ulid
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.transport.access import rules
 from skerry.transport.access.gate import AccessGate, is_forwarding
 from skerry.transport.access.peers import ConnectionPeer
@@ -42,7 +42,6 @@ SECONDS = metrics.histogram(
 GrpcHeaders = Sequence[tuple[str, str]]
 
 _QUIET = "/grpc."  # health and reflection, which tools ask all the time
-_SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,64}")  # as over HTTP
 _CONTENT_TYPE = re.compile(r"application/grpc(\+proto)?(;.*)?")
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -214,7 +213,7 @@ class GrpcDispatcher:
         return _fault(stream) if is_fault else GRPCError(status, error.message)
 
     def _request_id(self, offered: str) -> str:
-        return offered if _SAFE_ID.fullmatch(offered) else ulid.new_id(self._clock.now())
+        return offered if ids.is_request_id(offered) else ulid.new_id(self._clock.now())
 
 
 def refusal_of(fields: Mapping[str, str], *, is_served: bool) -> RejectedCall | None:

@@ -27,7 +27,7 @@ import structlog
 
 from skerry.kit import disk_reserve
 from skerry.kit.clock import Clock
-from skerry.model import errors
+from skerry.model import errors, ids
 from skerry.model.callers import ANONYMOUS, Caller
 from skerry.model.settings import HttpSettings
 from skerry.transport.access import gate, rules
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 # For the log and the metrics only, as nginx has it: the client went away before its answer.
 CLIENT_CLOSED_REQUEST = 499
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,64}\Z")
+_REQUEST_ID = re.compile(ids.REQUEST_ID_PATTERN.encode())
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length"})
 _MAX_KNOWN_HOSTS = 256
 _PROOF = b"skerry-proof "
@@ -162,7 +162,7 @@ class HttpDispatcher:
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id")
         exchange = _Exchange(
-            send, given if given is not None and _REQUEST_ID.match(given) else self._new_request_id()
+            send, given if given is not None and _REQUEST_ID.fullmatch(given) else self._new_request_id()
         )
         # The task is this request's own, so what is bound here needs no unbinding.
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)

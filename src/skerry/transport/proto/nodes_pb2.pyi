@@ -201,20 +201,22 @@ class Orders(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., whole: _Optional[bool] = ..., more: _Optional[bool] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt")
+    __slots__ = ("instance", "generation", "spec", "desired", "egress", "receipt", "request_id")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     DESIRED_FIELD_NUMBER: _ClassVar[int]
     EGRESS_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     instance: str
     generation: int
     spec: Spec
     desired: Desired
     egress: str
     receipt: bytes
-    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ...) -> None: ...
+    request_id: str
+    def __init__(self, instance: _Optional[str] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., desired: _Optional[_Union[Desired, str]] = ..., egress: _Optional[str] = ..., receipt: _Optional[bytes] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Claims(_message.Message):
     __slots__ = ("claims", "revoked")

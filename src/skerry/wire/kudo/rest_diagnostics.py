@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.model import errors
+from skerry.model.events import Event
 from skerry.model.statuses import InstanceStatus
 from skerry.schedule import explanations
 from skerry.schedule.results import NodeFeasibility, Rejection
@@ -35,6 +36,7 @@ class EventDocument(msgspec.Struct, frozen=True):
     actor: str
     reason: str
     data: dict[str, str]
+    request_id: Annotated[str, Meta(description="Of the request that last changed what is desired")] = ""
 
 
 class InstanceEvents(msgspec.Struct, frozen=True):
@@ -90,12 +92,7 @@ async def events(
     newest = told[-envelope.page_size(query.limit) :]
     return InstanceEvents(
         len(told),
-        tuple(
-            EventDocument(
-                one.id, one.event.kind, one.event.at, one.event.actor, one.event.reason, one.event.data
-            )
-            for one in newest
-        ),
+        tuple(_document(one.id, one.event) for one in newest),
     )
 
 
@@ -120,6 +117,12 @@ async def explain(
         len(verdicts),
         sum(verdict.fits for verdict in verdicts),
         tuple(map(_verdict, shown)),
+    )
+
+
+def _document(id: str, event: Event) -> EventDocument:
+    return EventDocument(
+        id, event.kind, event.at, event.actor, event.reason, event.data, request_id=event.request_id
     )
 
 

@@ -337,6 +337,16 @@ def test_orders_in_more_parts_than_are_bearable_are_given_up() -> None:
     assert all(isinstance(fresh.read(whole), OrderUpdate) for _ in range(20))  # each is counted on its own
 
 
+@pytest.mark.parametrize("said", ["", "two words", "x" * 65, "line\nbreak"])
+def test_an_order_carries_a_request_id_and_a_bad_one_is_taken_for_none(said: str) -> None:
+    spec = InstanceSpec(name="web", uri="web:1")
+    order = InstanceOrder(InstanceId("i1"), 1, spec, DesiredStatus.RUNNING, request_id="put-1")
+    told = messages._told_order(order)
+    assert messages._order_of(told) == order
+    told.request_id = said
+    assert messages._order_of(told).request_id == ""
+
+
 @pytest.mark.parametrize("said", ["", "everything"])
 def test_what_a_server_does_not_say_of_an_image_grants_nothing(said: str) -> None:
     path = InstanceSpec(name="web", uri="rootfs:/srv", granted_access=ImageAccess.ALL)

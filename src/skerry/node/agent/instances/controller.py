@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
+from skerry.kit import logs
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import race
@@ -117,22 +118,27 @@ class InstanceController:
 
     async def run(self) -> None:
         """Until it is gone, and that is known."""
-        while True:
-            try:
-                if await self._advance():
-                    return
-            except (errors.SkerryError, OSError) as error:
-                # Of a stop, a removal or the disk: nothing is left but to try again.
-                log.warning("instance.trouble", instance=self.instance, error=str(error))
-                if self.copy.history.status is InstanceStatus.STOPPING:
-                    self._remark(f"not stopped yet: {error}")
-                backoff = self._means.disk_trouble if isinstance(error, OSError) else self._means.trouble
-                pause = backoff.delay(self._failures, self._means.chance)
-                self._failures += 1
-                await self._pause(self._means.clock.now() + pause)
+        is_gone = False
+        while not is_gone:
+            with logs.request_context(self.copy.order.request_id):
+                is_gone = await self._try_to_advance()
+
+    async def _try_to_advance(self) -> bool:
+        """One step, or a pause after one that went wrong; True if it was the last."""
+        try:
+            return await self._advance()
+        except (errors.SkerryError, OSError) as error:
+            # Of a stop, a removal or the disk: nothing is left but to try again.
+            log.warning("instance.trouble", instance=self.instance, error=str(error))
+            if self.copy.history.status is InstanceStatus.STOPPING:
+                self._remark(f"not stopped yet: {error}")
+            backoff = self._means.disk_trouble if isinstance(error, OSError) else self._means.trouble
+            pause = backoff.delay(self._failures, self._means.chance)
+            self._failures += 1
+            await self._pause(self._means.clock.now() + pause)
+            return False
 
     async def _advance(self) -> bool:
-        """One step; True if it was the last."""
         if not self.is_durable:
             await self._pause(None)
             return False

@@ -186,7 +186,12 @@ class NodeInstances:
         before = driver.copy if driver is not None else None
         after = state.apply(before, order)
         if after is None:
-            log.warning("order.refused", instance=order.instance, generation=order.generation)
+            log.warning(
+                "order.refused",
+                instance=order.instance,
+                generation=order.generation,
+                request_id=order.request_id,
+            )
             return None
         if driver is None:
             if self._most is not None and len(self._drivers) >= self._most:
@@ -211,7 +216,13 @@ class NodeInstances:
     def _disown(self, driver: InstanceController) -> bool:
         if driver.copy.is_stale:
             return not driver.is_durable
-        log.info("instance.disowned", instance=driver.instance, generation=driver.copy.order.generation)
+        order = driver.copy.order
+        log.info(
+            "instance.disowned",
+            instance=order.instance,
+            generation=order.generation,
+            request_id=order.request_id,
+        )
         driver.take(state.disown(driver.copy))
         self._telling.discard(driver.instance)
         return True

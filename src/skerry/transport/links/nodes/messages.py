@@ -347,6 +347,7 @@ def _told_order(order: InstanceOrder) -> pb.Order:
         desired=_DESIRED[order.desired],
         egress=order.egress,
         receipt=order.receipt,
+        request_id=order.request_id,
         spec=pb.Spec(
             name=spec.name,
             uri=spec.uri,
@@ -375,6 +376,7 @@ def _order_of(message: pb.Order) -> InstanceOrder:
         desired=_known(_DESIRED_OF, message.desired, "desired"),
         egress=decode_enum(Egress, message.egress or Egress.ALL, "egress"),
         receipt=message.receipt,
+        request_id=message.request_id if ids.is_request_id(message.request_id) else "",
         spec=InstanceSpec(
             name=spec.name,
             uri=spec.uri,
