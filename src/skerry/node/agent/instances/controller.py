@@ -118,27 +118,26 @@ class InstanceController:
 
     async def run(self) -> None:
         """Until it is gone, and that is known."""
-        is_gone = False
-        while not is_gone:
-            with logs.request_context(self.copy.order.request_id):
-                is_gone = await self._try_to_advance()
-
-    async def _try_to_advance(self) -> bool:
-        """One step, or a pause after one that went wrong; True if it was the last."""
-        try:
-            return await self._advance()
-        except (errors.SkerryError, OSError) as error:
-            # Of a stop, a removal or the disk: nothing is left but to try again.
-            log.warning("instance.trouble", instance=self.instance, error=str(error))
-            if self.copy.history.status is InstanceStatus.STOPPING:
-                self._remark(f"not stopped yet: {error}")
-            backoff = self._means.disk_trouble if isinstance(error, OSError) else self._means.trouble
-            pause = backoff.delay(self._failures, self._means.chance)
-            self._failures += 1
-            await self._pause(self._means.clock.now() + pause)
-            return False
+        while True:
+            request_id = self.copy.order.request_id
+            try:
+                with logs.request_context(request_id):
+                    if await self._advance():
+                        return
+            except (errors.SkerryError, OSError) as error:
+                # Of a stop, a removal or the disk: nothing is left but to try again.
+                log.warning(
+                    "instance.trouble", instance=self.instance, error=str(error), request_id=request_id
+                )
+                if self.copy.history.status is InstanceStatus.STOPPING:
+                    self._remark(f"not stopped yet: {error}")
+                backoff = self._means.disk_trouble if isinstance(error, OSError) else self._means.trouble
+                pause = backoff.delay(self._failures, self._means.chance)
+                self._failures += 1
+                await self._pause(self._means.clock.now() + pause)
 
     async def _advance(self) -> bool:
+        """One step; True if it was the last."""
         if not self.is_durable:
             await self._pause(None)
             return False
