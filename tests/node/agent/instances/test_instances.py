@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-import structlog
 from msgspec.structs import replace
 
 from skerry.model import errors
@@ -65,29 +64,6 @@ class TestOrders:
         await ground.apply(order(), whole=True)
         assert ground.statuses() == []
         assert ground.process().state.pid == pid
-
-    async def test_are_logged_under_the_id_of_the_request(self, ground: Ground) -> None:
-        merge = structlog.contextvars.merge_contextvars
-        with structlog.testing.capture_logs(processors=[merge]) as lines:
-            await ground.apply(replace(order(), request_id="put-1"))
-            await ground.until("RUNNING")
-            await ground.apply(replace(order(STOPPED), request_id="patch-2"))
-            await ground.until("STOPPED")
-            await ground.apply(replace(order(DESTROYED, generation=0), request_id="old-3"))
-        assert [(line["request_id"], line.get("status", line["event"])) for line in lines] == [
-            ("put-1", "STARTING"),
-            ("put-1", "container.created"),
-            ("put-1", "container.started"),
-            ("put-1", "RUNNING"),
-            ("patch-2", "STOPPING"),
-            ("patch-2", "container.ended"),
-            ("patch-2", "STOPPED"),
-            ("old-3", "order.refused"),
-        ]
-        assert (
-            json.loads((ground.folder / "copies" / f"{ID}.json").read_text())["order"]["request_id"]
-            == "patch-2"
-        )
 
     async def test_of_a_lower_generation_are_refused(self, ground: Ground) -> None:
         await run(ground, generation=5)
