@@ -15,6 +15,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from skerry.kit.field_copy import copy_fields
 from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
 from skerry.model.callers import Caller
@@ -136,16 +137,7 @@ async def execute(
     """
     await rest_namespaces.check_in_namespace(kudo, path.id, query)
     _check_may_execute(kudo.instances.get(path.id), call.caller)
-    ask = ExecStreamRequest(
-        arguments=query.command,
-        environment=query.environment,
-        user=query.user,
-        folder=query.folder,
-        terminal=query.terminal,
-        takes_input=query.input,
-        rows=query.rows,
-        columns=query.columns,
-    )
+    ask = copy_fields(ExecStreamRequest, query, arguments=query.command, takes_input=query.input)
     async with AsyncExitStack() as undo:
         tunnel = await _opened(kudo, path.id, ask, undo)
         return WebSocketResponse(lambda socket: _converse(socket, tunnel), undo.pop_all())

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from skerry.control import paging
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
 from skerry.model.nodes import Liveness, Node, NodeFacts, ReportedInstance
 from skerry.model.statuses import InstanceStatus, NodeStatus
@@ -227,23 +228,14 @@ def _answer(kudo: KudoContext, call: RequestContext, node: Node) -> Response:
 def _document(kudo: KudoContext, node: Node) -> NodeDocument:
     report = kudo.nodes.foreign_report(node.id)
     usage = None if report is None else report.usage
-    return NodeDocument(
-        id=node.id,
-        name=node.name,
-        status=node.status,
-        reason=node.reason,
+    return copy_fields(
+        NodeDocument,
+        node,
         liveness=kudo.nodes.liveness(node.id),
-        is_cordoned=node.is_cordoned,
-        drain_by=node.drain_by,
-        is_foreign=node.is_foreign,
         resources=documents.resource_document(node.room),
-        labels=node.labels,
-        facts=node.facts,
-        subnet=node.subnet,
-        registered_at=node.registered_at,
-        reported_at=node.reported_at,
         last_report_at=None if report is None else report.at,
         usage=None if usage is None else documents.resource_document(usage),
+        instances=UNSET,
     )
 
 

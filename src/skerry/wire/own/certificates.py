@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
-from skerry.model.callers import Certificate
 from skerry.transport.http.endpoints import RawBody, RequestContext, endpoint
 from skerry.wire.own.context import OwnContext
 
@@ -38,7 +38,9 @@ class CertificateList(msgspec.Struct, frozen=True):
 @endpoint("GET", "/certificate/", summary="List certificates")
 async def list_certificates(own: OwnContext, call: RequestContext) -> CertificateList:
     """Certificates that the CA gave out and that have not expired."""
-    return CertificateList([_info(record) for record in own.plane.identity.certificates()])
+    return CertificateList(
+        [copy_fields(CertificateInfo, record) for record in own.plane.identity.certificates()]
+    )
 
 
 @endpoint(
@@ -57,15 +59,3 @@ async def revoke(own: OwnContext, call: RequestContext, path: CertificatePath) -
 async def show_authority(own: OwnContext, call: RequestContext) -> RawBody:
     """For clients to verify this server with. A joining node compares it with the pin in its token."""
     return RawBody(own.plane.authority.certificate_pem)
-
-
-def _info(record: Certificate) -> CertificateInfo:
-    return CertificateInfo(
-        serial=record.serial,
-        role=record.role,
-        name=record.name,
-        node=record.node,
-        not_before=record.not_before,
-        not_after=record.not_after,
-        revoked_at=record.revoked_at,
-    )

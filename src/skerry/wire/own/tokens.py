@@ -7,8 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
-from skerry.model.callers import Role, Token
+from skerry.model.callers import Role
 from skerry.model.invitations import MAX_URLS, Invitation
 from skerry.transport.http.endpoints import RequestContext, endpoint
 from skerry.wire.own.context import OwnContext
@@ -61,7 +62,7 @@ class TokenList(msgspec.Struct, frozen=True):
 @endpoint("GET", "/token/", summary="List tokens")
 async def list_tokens(own: OwnContext, call: RequestContext) -> TokenList:
     """All tokens, without their secrets."""
-    return TokenList([_info(token) for token in own.plane.identity.tokens()])
+    return TokenList([copy_fields(TokenInfo, token) for token in own.plane.identity.tokens()])
 
 
 @endpoint(
@@ -76,15 +77,8 @@ async def create(own: OwnContext, call: RequestContext, body: CreateTokenRequest
     token, text = await own.plane.identity.create_token(
         body.role, ttl_s=body.ttl_s, note=body.note, actor=call.caller.name
     )
-    return CreatedToken(
-        id=token.id,
-        role=token.role,
-        token=text,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        note=token.note,
-        invitation=_invitation(own, text) if token.role is Role.NODE else "",
-    )
+    invitation = _invitation(own, text) if token.role is Role.NODE else ""
+    return copy_fields(CreatedToken, token, token=text, invitation=invitation)
 
 
 @endpoint(
@@ -102,14 +96,3 @@ async def revoke(own: OwnContext, call: RequestContext, path: TokenPath) -> None
 def _invitation(own: OwnContext, text: str) -> str:
     urls = tuple(dict.fromkeys(own.urls()))[:MAX_URLS]
     return Invitation(urls, own.plane.authority.fingerprint, text).format() if urls else ""
-
-
-def _info(token: Token) -> TokenInfo:
-    return TokenInfo(
-        id=token.id,
-        role=token.role,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        note=token.note,
-        used_at=token.used_at,
-    )

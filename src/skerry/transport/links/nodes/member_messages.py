@@ -8,42 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors
 from skerry.model.containers import NetworkMode
 from skerry.model.functions import Function
-from skerry.model.ids import Digest, FunctionName, NodeId
+from skerry.model.ids import FunctionName
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import FunctionUpdate, MemberList
-from skerry.model.resources import Megabytes, Millicores
 from skerry.transport.links.nodes.enum_values import decode_enum, decode_image_access
 from skerry.transport.links.nodes.message_parts import split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
 
 
 def encode_member(member: ContinuumMember) -> pb.Member:
-    return pb.Member(
-        node=member.node,
-        name=member.name,
-        area=member.area,
-        remote_area=member.remote_area,
-        address=member.address,
-        memory_mb=member.memory,
-        cpus=member.cpus,
-        server=member.is_server,
-    )
+    return copy_fields(pb.Member, member, memory_mb=member.memory, server=member.is_server)
 
 
 def decode_member(message: pb.Member) -> ContinuumMember:
-    return ContinuumMember(
-        node=NodeId(message.node),
-        name=message.name,
-        area=message.area,
-        remote_area=message.remote_area,
-        address=message.address,
-        memory=message.memory_mb,
-        cpus=message.cpus,
-        is_server=message.server,
-    )
+    return copy_fields(ContinuumMember, message, memory=message.memory_mb, is_server=message.server)
 
 
 def encode_members(members: MemberList) -> Iterator[pb.Members]:
@@ -74,25 +56,14 @@ def decode_functions(parts: Sequence[pb.Functions]) -> FunctionUpdate:
 
 
 def encode_function(function: Function) -> pb.Function:
-    return pb.Function(
-        name=function.name,
-        runtime=function.runtime,
+    return copy_fields(
+        pb.Function,
+        function,
         memory_mb=function.memory,
         cpu_milli=function.cpu or 0,
-        max_concurrency=function.max_concurrency,
-        handler=function.handler,
         code=function.code or "",
-        image=function.image,
-        environment=function.environment,
-        network=function.network,
         timeout_s=function.timeout_s or 0.0,
-        created_at=function.created_at,
-        updated_at=function.updated_at,
-        version=function.version,
         idempotent=function.is_idempotent,
-        policy=function.policy,
-        image_access=function.image_access,
-        signature=function.signature,
     )
 
 
@@ -100,23 +71,15 @@ def decode_function(message: pb.Function) -> Function:
     for field in ("created_at", "updated_at"):
         if not math.isfinite(getattr(message, field)):
             raise errors.Invalid(f"{field} must be a number of seconds", field=field)
-    return Function(
-        name=FunctionName(message.name),
-        runtime=message.runtime,
-        memory=Megabytes(message.memory_mb),
-        created_at=message.created_at,
-        cpu=Millicores(message.cpu_milli) if message.cpu_milli else None,
-        max_concurrency=message.max_concurrency,
-        handler=message.handler,
-        code=Digest(message.code) if message.code else None,
-        image=message.image,
+    return copy_fields(
+        Function,
+        message,
+        memory=message.memory_mb,
+        cpu=message.cpu_milli or None,
+        code=message.code or None,
         environment=tuple(message.environment),
         network=decode_enum(NetworkMode, message.network, "network"),
         timeout_s=message.timeout_s or None,
-        updated_at=message.updated_at,
-        version=message.version,
         is_idempotent=message.idempotent,
-        policy=message.policy,
         image_access=decode_image_access(message.image_access),
-        signature=message.signature,
     )

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors, ids, ports
 from skerry.model.callers import RevokedCertificate
-from skerry.model.ids import InstanceId, NodeId
+from skerry.model.ids import InstanceId
 from skerry.model.images import ImageAccess, is_path
 from skerry.model.network import Egress
 from skerry.model.node_messages import (
@@ -77,27 +78,12 @@ HEARTBEAT = pb.ToNode(heartbeat=pb.Heartbeat())
 
 
 def encode_hello(hello: NodeHello) -> pb.Hello:
-    facts = hello.facts
-    return pb.Hello(
-        name=hello.name,
-        facts=pb.Facts(
-            architecture=facts.architecture,
-            system=facts.system,
-            kernel=facts.kernel,
-            version=facts.version,
-            runtime=facts.runtime,
-            userns=facts.userns,
-            warnings=facts.warnings,
-            disk_pressure=facts.disk_pressure,
-        ),
+    return copy_fields(
+        pb.Hello,
+        hello,
+        facts=copy_fields(pb.Facts, hello.facts),
         room=_told_room(hello.room),
-        labels=hello.labels,
-        subnet=hello.subnet,
         member=None if hello.member is None else member_messages.encode_member(hello.member),
-        takes_revocations=hello.takes_revocations,
-        occupied=hello.occupied,
-        former=hello.former,
-        makes_claims=hello.makes_claims,
         protocol=protocol.CURRENT,
     )
 
@@ -107,26 +93,17 @@ def decode_hello(message: pb.Hello) -> NodeHello:
     for name in ("architecture", "system", "kernel", "version", "runtime"):
         ids.check_display_text(getattr(facts, name), f"facts.{name}")
     protocol.check_node(message.protocol, facts.version)
-    return NodeHello(
+    return copy_fields(
+        NodeHello,
+        message,
         name=ids.check_display_text(message.name, "name"),
-        facts=NodeFacts(
-            facts.architecture,
-            facts.system,
-            facts.kernel,
-            facts.version,
-            facts.runtime,
-            facts.userns,
-            tuple(facts.warnings),
-            facts.disk_pressure,
-        ),
+        facts=copy_fields(NodeFacts, facts, warnings=tuple(facts.warnings)),
         room=_room_of(message.room),
         labels=dict(message.labels),
         subnet=ids.check_display_text(message.subnet, "subnet"),
         member=member_messages.decode_member(message.member) if message.HasField("member") else None,
-        takes_revocations=message.takes_revocations,
         occupied=_networks_of(message.occupied, "occupied"),
         former=_networks_of(message.former, "former"),
-        makes_claims=message.makes_claims,
     )
 
 
@@ -200,35 +177,12 @@ def _report_of(message: pb.Report) -> InstanceReport:
 
 
 def encode_welcome(welcome: SessionConfig) -> pb.ToNode:
-    return pb.ToNode(
-        welcome=pb.Welcome(
-            node=welcome.node,
-            subnet=welcome.subnet,
-            report_s=welcome.report_s,
-            restart_base_s=welcome.restart_base_s,
-            restart_cap_s=welcome.restart_cap_s,
-            restart_reset_s=welcome.restart_reset_s,
-            silence_s=welcome.silence_s,
-            takes_claims=welcome.takes_claims,
-            wants_claims=welcome.wants_claims,
-            protocol=protocol.CURRENT,
-        )
-    )
+    return pb.ToNode(welcome=copy_fields(pb.Welcome, welcome, protocol=protocol.CURRENT))
 
 
 def decode_welcome(message: pb.Welcome) -> SessionConfig:
     protocol.check_server(message.protocol)
-    return SessionConfig(
-        node=NodeId(message.node),
-        subnet=message.subnet,
-        report_s=message.report_s,
-        restart_base_s=message.restart_base_s,
-        restart_cap_s=message.restart_cap_s,
-        restart_reset_s=message.restart_reset_s,
-        silence_s=message.silence_s,
-        takes_claims=message.takes_claims,
-        wants_claims=message.wants_claims,
-    )
+    return copy_fields(SessionConfig, message)
 
 
 def encode_server_message(message: ServerMessage) -> Iterator[pb.ToNode]:
@@ -324,7 +278,7 @@ def _orders_of(parts: Sequence[pb.Orders]) -> OrderUpdate:
 
 
 def _told_revoked(revoked: RevokedCertificate) -> pb.RevokedCertificate:
-    return pb.RevokedCertificate(serial=revoked.serial, not_after=revoked.not_after, proof=revoked.proof)
+    return copy_fields(pb.RevokedCertificate, revoked)
 
 
 def _revoked_of(message: pb.RevokedCertificate) -> RevokedCertificate:
@@ -348,22 +302,15 @@ def _told_order(order: InstanceOrder) -> pb.Order:
         egress=order.egress,
         receipt=order.receipt,
         request_id=order.request_id,
-        spec=pb.Spec(
-            name=spec.name,
-            uri=spec.uri,
-            kind=spec.kind,
-            environment=spec.environment,
+        spec=copy_fields(
+            pb.Spec,
+            spec,
             room=_told_room(spec.room),
             ports=[str(mapping) for mapping in spec.ports],
             restart=spec.restart.when,
             # Nodes of before `restart_unlimited` restart as often as they can be told to.
             restart_budget=MAX_RESTART_BUDGET if spec.restart.budget is None else spec.restart.budget,
             restart_unlimited=spec.restart.budget is None,
-            arguments=spec.arguments,
-            architecture=spec.architecture,
-            constraints=spec.constraints,
-            userns=spec.userns,
-            image_access=spec.image_access,
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors, ids
 from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId
@@ -84,16 +85,7 @@ def _told_logs(ask: LogStreamRequest) -> pb.LogsAsk:
 
 
 def _told_exec(ask: ExecStreamRequest) -> pb.ExecAsk:
-    return pb.ExecAsk(
-        arguments=ask.arguments,
-        environment=ask.environment,
-        user=ask.user,
-        folder=ask.folder,
-        terminal=ask.terminal,
-        takes_input=ask.takes_input,
-        rows=ask.rows,
-        columns=ask.columns,
-    )
+    return copy_fields(pb.ExecAsk, ask)
 
 
 def _logs_of(logs: pb.LogsAsk) -> LogStreamRequest:
@@ -105,15 +97,11 @@ def _logs_of(logs: pb.LogsAsk) -> LogStreamRequest:
 
 
 def _exec_of(exec_: pb.ExecAsk) -> ExecStreamRequest:
-    return ExecStreamRequest(
+    return copy_fields(
+        ExecStreamRequest,
+        exec_,
         arguments=tuple(exec_.arguments),
         environment=tuple(exec_.environment),
-        user=exec_.user,
-        folder=exec_.folder,
-        terminal=exec_.terminal,
-        takes_input=exec_.takes_input,
-        rows=exec_.rows,
-        columns=exec_.columns,
     )
 
 

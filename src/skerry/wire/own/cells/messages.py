@@ -8,6 +8,9 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+import msgspec
+
+from skerry.kit.field_copy import copy_fields
 from skerry.model import cells, errors
 from skerry.model.ids import CellName, ExecutableName
 from skerry.model.resources import Megabytes, Millicores
@@ -83,48 +86,22 @@ def encode_status(view: CellDescription, usage: cells.CellUsage | None) -> cells
 
 
 def encode_exit(how: cells.ExitStatus) -> cells_pb2.Exit:
-    return cells_pb2.Exit(at=how.at, code=how.code, signal=how.signal, oom=how.oom)
+    return copy_fields(cells_pb2.Exit, how)
 
 
 def encode_usage(usage: cells.CellUsage) -> cells_pb2.Usage:
-    return cells_pb2.Usage(**{name: getattr(usage, name) for name in usage.__struct_fields__})
+    return copy_fields(cells_pb2.Usage, usage)
 
 
 def encode_node(host: HostInfo, usage: HostUsage) -> cells_pb2.NodeReply:
-    return cells_pb2.NodeReply(
-        architecture=host.architecture,
-        system=host.system,
-        kernel=host.kernel,
-        cgroups=host.cgroups,
-        runtime=host.runtime,
-        cpus=host.cpus,
-        memory_bytes=host.memory_bytes,
-        disk_bytes=host.disk_bytes,
-        cpu_busy_s=usage.cpu_busy_s,
-        load=usage.load,
-        memory_available_bytes=usage.memory_available_bytes,
-        disk_free_bytes=usage.disk_free_bytes,
-    )
+    return copy_fields(cells_pb2.NodeReply, host, **msgspec.structs.asdict(usage))
 
 
 def _told_limits(limits: cells.CellLimits) -> cells_pb2.Limits:
-    return cells_pb2.Limits(
-        cpu_weight=limits.cpu_weight,
-        cpu_shares=limits.cpu_shares,
-        cpu_milli=limits.cpu_quota,
-        cpus=limits.cpus,
-        mems=limits.mems,
-        memory_mb=limits.memory,
-        pids=limits.pids,
-    )
+    return copy_fields(cells_pb2.Limits, limits, cpu_milli=limits.cpu_quota, memory_mb=limits.memory)
 
 
 def _told_executable(state: cells.ExecutableState) -> cells_pb2.ExecutableStatus:
-    return cells_pb2.ExecutableStatus(
-        name=state.name,
-        command=state.command,
-        description=state.description,
-        pid=state.pid,
-        started_at=state.started_at,
-        exit=None if state.exit is None else encode_exit(state.exit),
+    return copy_fields(
+        cells_pb2.ExecutableStatus, state, exit=None if state.exit is None else encode_exit(state.exit)
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from skerry.kit.field_copy import copy_fields
 from skerry.model import errors, ports
 from skerry.model.containers import ContainerSpec, ContainerState, ContainerStats, ContainerView, NetworkMode
-from skerry.model.images import Image, ImageConfig, PullProgress
+from skerry.model.images import Image, PullProgress
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.workloads import UserNamespaceMode
 from skerry.transport.proto import containers_pb2 as pb
@@ -65,85 +66,42 @@ def decode_spec(told: pb.ContainerSpec) -> ContainerSpec:
 
 
 def encode_spec(spec: ContainerSpec) -> pb.ContainerSpec:
-    return pb.ContainerSpec(
-        name=spec.name,
-        image=spec.image,
-        entrypoint=spec.entrypoint,
-        arguments=spec.arguments,
-        environment=spec.environment,
-        user=spec.user,
-        folder=spec.folder,
-        host_name=spec.host_name,
-        stop_signal=spec.stop_signal,
-        stop_grace_s=spec.stop_grace_s,
+    return copy_fields(
+        pb.ContainerSpec,
+        spec,
         cpu_milli=spec.room.cpu,
         memory_mb=spec.room.memory,
         disk_gb=spec.room.disk,
-        pids=spec.pids,
         network=_TOLD_NETWORK[spec.network],
         ports=map(str, spec.ports),
-        read_only=spec.read_only,
         userns=_TOLD_USERNS[spec.userns],
     )
 
 
 def encode_container(view: ContainerView) -> pb.Container:
-    return pb.Container(
+    return copy_fields(
+        pb.Container,
+        view,
         spec=encode_spec(view.spec),
-        image=view.image,
         state=_TOLD_STATE[view.state],
-        created_at=view.created_at,
-        address=view.address,
-        pid=view.pid,
-        started_at=view.started_at,
         exit=None if view.exit is None else encode_exit(view.exit),
-        reason=view.reason,
     )
 
 
 def encode_stats(stats: ContainerStats) -> pb.StatsReply:
-    return pb.StatsReply(
-        usage=encode_usage(stats.usage),
-        disk_bytes=stats.disk_bytes,
-        disk_limit_bytes=stats.disk_limit_bytes,
-        disk_limit_kind=stats.disk_limit_kind,
-    )
+    return copy_fields(pb.StatsReply, stats, usage=encode_usage(stats.usage))
 
 
 def encode_image(image: Image) -> pb.Image:
-    return pb.Image(
-        id=image.id,
-        names=image.names,
+    return copy_fields(
+        pb.Image,
+        image,
         platform=str(image.platform),
-        config=_told_config(image.config),
-        layers=image.layers,
-        bytes=image.bytes,
-        pulled_at=image.pulled_at,
+        config=copy_fields(pb.ImageConfig, image.config),
         manifest=image.manifest or "",
-        folder=image.folder,
     )
 
 
 def encode_progress(progress: PullProgress) -> pb.Progress:
-    return pb.Progress(
-        reference=progress.reference,
-        message=progress.message,
-        layers=[
-            pb.LayerProgress(digest=layer.digest, state=layer.state, bytes=layer.bytes, total=layer.total)
-            for layer in progress.layers
-        ],
-    )
-
-
-def _told_config(config: ImageConfig) -> pb.ImageConfig:
-    return pb.ImageConfig(
-        entrypoint=config.entrypoint,
-        command=config.command,
-        environment=config.environment,
-        user=config.user,
-        folder=config.folder,
-        stop_signal=config.stop_signal,
-        ports=config.ports,
-        volumes=config.volumes,
-        labels=config.labels,
-    )
+    layers = [copy_fields(pb.LayerProgress, layer) for layer in progress.layers]
+    return copy_fields(pb.Progress, progress, layers=layers)

@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.field_copy import copy_fields
 from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
 from skerry.model import errors
 from skerry.transport.http.endpoints import RequestContext, endpoint
 from skerry.wire.own.market import pagination
 from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import MarketIdPath, PriceInfo, ResourcesInfo
+from skerry.wire.own.market.documents import MarketIdPath, PriceInfo, ResourcesInfo, deal_facts
 from skerry.wire.own.market.pagination import PageQuery
 
 _CHANGING = (
@@ -49,24 +50,7 @@ class BorrowedContractInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, borrowed: BorrowedContract) -> BorrowedContractInfo:
-        return cls(
-            id=borrowed.id,
-            peer=borrowed.peer,
-            seller=borrowed.cloud,
-            node=borrowed.node,
-            flavor=borrowed.flavor,
-            room=ResourcesInfo.of(borrowed.room),
-            count=borrowed.count,
-            price=PriceInfo.of(borrowed.price),
-            total=f"{borrowed.total:f}",
-            starts_at=borrowed.starts_at,
-            ends_at=borrowed.ends_at,
-            state=borrowed.state,
-            reclaim_at=borrowed.reclaim_at,
-            reason=borrowed.reason,
-            ended_at=borrowed.ended_at,
-            actor=borrowed.actor,
-        )
+        return copy_fields(cls, borrowed, seller=borrowed.cloud, **deal_facts(borrowed))
 
 
 class BorrowedContractDetail(msgspec.Struct, frozen=True):

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from skerry.market.buyer.quotes import BorrowedContract
 from skerry.model import errors, ids
-from skerry.model.market import Offer, Price
+from skerry.model.market import Contract, Hold, Offer, Price
 from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 
 Cores = Annotated[int, Meta(ge=0, le=MAX_AMOUNT // 1000, description="Cores")]
@@ -98,6 +99,15 @@ def offer_facts(flavor: Offer) -> dict[str, Any]:
         "node": flavor.worker,
         "expires_at": flavor.expires_at,
         "version": flavor.version,
+    }
+
+
+def deal_facts(deal: Hold | Contract | BorrowedContract) -> dict[str, Any]:
+    """How much was reserved or bought, and what it costs."""
+    return {
+        "room": ResourcesInfo.of(deal.room),
+        "price": PriceInfo.of(deal.price),
+        "total": f"{deal.total:f}",
     }
 
 

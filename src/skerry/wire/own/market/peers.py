@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.field_copy import copy_fields
 from skerry.market.buyer.peers import MAX_CA, MAX_URL
 from skerry.market.buyer.quotes import MarketPeer, PeerStatus
 from skerry.model import errors, ids
@@ -42,17 +43,7 @@ class PeerInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, state: PeerStatus) -> PeerInfo:
-        peer = state.peer
-        return cls(
-            name=peer.name,
-            url=peer.url,
-            cloud=peer.cloud,
-            ca=peer.ca,
-            is_reached=state.is_reached,
-            message=state.message,
-            latency_s=state.latency_s,
-            at=state.at,
-        )
+        return copy_fields(cls, state, **msgspec.structs.asdict(state.peer))
 
 
 class PeerList(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from skerry.kit import json_codec
+from skerry.kit.field_copy import copy_fields
 from skerry.market.buyer.quotes import BuyProgress, CapacityRequest, OfferQuote, PeerFailure
 from skerry.model import errors, ids
 from skerry.transport.http.endpoints import RequestContext, StreamResponse, endpoint
@@ -56,15 +57,11 @@ class BuyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peer: Annotated[str, Meta(max_length=ids.MAX_ID, description="The name of one peer; else of all")] = ""
 
     def wish(self) -> CapacityRequest:
-        return CapacityRequest(
+        return copy_fields(
+            CapacityRequest,
+            self,
             room=parse_resources(self.cpu, self.memory, self.disk),
-            count=self.count,
-            duration_s=self.duration_s,
             max_price=parse_money(self.max_price, "max_price") if self.max_price else None,
-            currency=self.currency,
-            where=self.where,
-            architecture=self.architecture,
-            peer=self.peer,
         )
 
 
@@ -86,12 +83,12 @@ class QuoteInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, found: OfferQuote) -> QuoteInfo:
-        return cls(
-            peer=found.peer,
+        return copy_fields(
+            cls,
+            found,
             flavor=OfferInfo(**offer_facts(found.flavor)),
             free=ResourcesInfo.of(found.free),
             room=ResourcesInfo.of(found.room),
-            count=found.count,
             price=PriceInfo.of(found.price),
         )
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from skerry.kit.field_copy import copy_fields
 from skerry.market.provider.ledger.records import ContractRecord
 from skerry.model import errors
 from skerry.model.ids import ContractId
@@ -16,7 +17,7 @@ from skerry.model.market import Hold
 from skerry.transport.http.endpoints import RequestContext, endpoint
 from skerry.wire.own.market import pagination
 from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import Label, MarketIdPath, PriceInfo, ResourcesInfo
+from skerry.wire.own.market.documents import Label, MarketIdPath, PriceInfo, ResourcesInfo, deal_facts
 from skerry.wire.own.market.pagination import PageQuery
 
 
@@ -37,19 +38,7 @@ class HoldInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, hold: Hold, now: float) -> HoldInfo:
-        return cls(
-            id=hold.id,
-            flavor=hold.flavor.id,
-            buyer=hold.buyer,
-            room=ResourcesInfo.of(hold.room),
-            count=hold.count,
-            price=PriceInfo.of(hold.price),
-            total=f"{hold.total:f}",
-            created_at=hold.created_at,
-            expires_at=hold.expires_at,
-            state=hold.state(now),
-            contract=hold.contract,
-        )
+        return copy_fields(cls, hold, flavor=hold.flavor.id, state=hold.state(now), **deal_facts(hold))
 
 
 class SoldContractInfo(msgspec.Struct, frozen=True):
@@ -75,23 +64,14 @@ class SoldContractInfo(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, sale: ContractRecord, now: float) -> SoldContractInfo:
         contract = sale.contract
-        return cls(
-            id=contract.id,
+        return copy_fields(
+            cls,
+            contract,
             flavor=contract.flavor.id,
-            buyer=contract.buyer,
-            room=ResourcesInfo.of(contract.room),
-            count=contract.count,
-            price=PriceInfo.of(contract.price),
-            total=f"{contract.total:f}",
-            starts_at=contract.starts_at,
-            ends_at=contract.ends_at,
-            reclaim_at=contract.reclaim_at,
-            reason=contract.reason,
-            ended_at=contract.ended_at,
             state=contract.state(now),
             is_countersigned=bool(sale.countersigned),
             opened_at=sale.opened_at,
-            is_unknown=contract.is_unknown,
+            **deal_facts(contract),
         )
 
 
