@@ -143,7 +143,7 @@ def _group(module: str) -> str:
 def _operation(endpoint: Endpoint, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
     row = rules.HTTP_RULES[endpoint.name]
     operation: dict[str, Any] = {
-        "operationId": f"{_group(endpoint.handle.__module__)}.{endpoint.handle.__name__}",
+        "operationId": f"{_group(endpoint.handle.__module__)}.{endpoint.operation}",
         "summary": endpoint.summary,
         "description": endpoint.description,
         "security": [] if row.anybody else [*_SECURED, *([_SIGNED] if row.buyers else [])],

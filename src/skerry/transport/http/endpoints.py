@@ -94,6 +94,7 @@ class Endpoint:
     path: str
     summary: str
     description: str
+    operation: str  # its name in the API's description, once per module
     handle: Callable[..., Awaitable[Any]]
     inputs: dict[str, type[msgspec.Struct]]
     reply: Any
@@ -163,6 +164,7 @@ def endpoint(
             path=path,
             summary=summary,
             description=inspect.getdoc(handle) or "",
+            operation=handle.__name__,
             handle=handle,
             inputs=inputs,
             reply=_besides(hints["return"], Response),

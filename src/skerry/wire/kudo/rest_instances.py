@@ -7,6 +7,7 @@ by the time it is sent, not what it will be.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -111,25 +112,21 @@ async def show(
     return _answer(kudo, call, kudo.instances.get(path.id))
 
 
-_CREATE_RAISES = (
-    errors.Invalid,
-    errors.NotFound,
-    errors.AlreadyExists,
-    errors.Unprocessable,
-    errors.Expired,
-    errors.TooLarge,
-    errors.Unavailable,
-)
-_CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-Key, with the same wish."}
-
-
 @endpoint(
     "PUT",
     "/instance/",
     summary="Create an instance",
     status=201,
-    also=_CREATE_ALSO,
-    raises=_CREATE_RAISES,
+    also={200: "It was there already: the same id or the same Idempotency-Key, with the same wish."},
+    raises=(
+        errors.Invalid,
+        errors.NotFound,
+        errors.AlreadyExists,
+        errors.Unprocessable,
+        errors.Expired,
+        errors.TooLarge,
+        errors.Unavailable,
+    ),
     headers=envelope.RETRY_HEADER,
     media_too={ENVELOPE: Envelope[InstanceDocument]},
     max_body_bytes=envelope.MAX_SPEC_BODY,
@@ -144,25 +141,28 @@ async def create(
     `Idempotency-Key`, the same request can be sent again without making a second one; the same id with
     something else is 409.
     """
-    return await _create(kudo, call, query, body)
+    given = body or InstanceInput()
+    namespace = rest_namespaces.target_namespace(query, given.namespace)
+    id = "" if given.id is UNSET else given.id
+    present = _present(kudo, id)
+    documents.check_unchanged(given, None if present is None else _document(kudo, present))
+    made, is_new = await kudo.instances.create(
+        _what(kudo, call, query, given, namespace, present),
+        actor=call.caller.name,
+        namespace=namespace,
+        id=id or None,
+        idempotency_key=envelope.idempotency_key(call),
+    )
+    return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/instance/{made.id}")
 
 
-@endpoint(
-    "POST",
-    "/instance/",
+create_by_post = replace(
+    create,
+    method="POST",
+    operation="create_by_post",
     summary="Create an instance; the same as PUT",
-    status=201,
-    also=_CREATE_ALSO,
-    raises=_CREATE_RAISES,
-    headers=envelope.RETRY_HEADER,
-    media_too={ENVELOPE: Envelope[InstanceDocument]},
-    max_body_bytes=envelope.MAX_SPEC_BODY,
+    description="For clients that create with POST.",
 )
-async def create_by_post(
-    kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
-) -> InstanceDocument | Response:
-    """For clients that create with POST."""
-    return await _create(kudo, call, query, body)
 
 
 @endpoint(
@@ -229,24 +229,6 @@ async def delete(
         path.id, actor=call.caller.name, by_admin=call.caller.role is Role.ADMIN
     )
     return envelope.document_response(call, DeletingInstance(instance.id))
-
-
-async def _create(
-    kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
-) -> Response:
-    given = body or InstanceInput()
-    namespace = rest_namespaces.target_namespace(query, given.namespace)
-    id = "" if given.id is UNSET else given.id
-    present = _present(kudo, id)
-    documents.check_unchanged(given, None if present is None else _document(kudo, present))
-    made, is_new = await kudo.instances.create(
-        _what(kudo, call, query, given, namespace, present),
-        actor=call.caller.name,
-        namespace=namespace,
-        id=id or None,
-        idempotency_key=envelope.idempotency_key(call),
-    )
-    return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/instance/{made.id}")
 
 
 def _what(

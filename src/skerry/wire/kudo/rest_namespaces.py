@@ -120,11 +120,11 @@ def in_namespace(declared: Endpoint) -> Endpoint:
             kudo, call, query=msgspec.structs.replace(query, namespace=namespace), **rest
         )
 
-    handle.__name__ = f"{declared.handle.__name__}_in_namespace"
     return replace(
         declared,
         path=PREFIX + declared.path,
         summary=f"{declared.summary}, in a namespace",
+        operation=f"{declared.operation}_in_namespace",
         handle=handle,
         inputs={**declared.inputs, "path": _path_within(declared.inputs.get("path"))},
         raises=tuple(dict.fromkeys([*declared.raises, errors.Unprocessable])),

@@ -5,6 +5,7 @@ Only translation: what a new version or a deletion means for instances is done b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -94,24 +95,20 @@ async def show(
     return _answer(kudo, call, kudo.workloads.get(path.id, rest_namespaces.requested_namespace(query)))
 
 
-_CREATE_RAISES = (
-    errors.Invalid,
-    errors.AlreadyExists,
-    errors.Unprocessable,
-    errors.Expired,
-    errors.TooLarge,
-    errors.Unavailable,
-)
-_CREATE_ALSO = {200: "It was there already: the same id or the same Idempotency-Key, with the same spec."}
-
-
 @endpoint(
     "PUT",
     "/workload/",
     summary="Create a workload",
     status=201,
-    also=_CREATE_ALSO,
-    raises=_CREATE_RAISES,
+    also={200: "It was there already: the same id or the same Idempotency-Key, with the same spec."},
+    raises=(
+        errors.Invalid,
+        errors.AlreadyExists,
+        errors.Unprocessable,
+        errors.Expired,
+        errors.TooLarge,
+        errors.Unavailable,
+    ),
     headers=envelope.RETRY_HEADER,
     media_too={ENVELOPE: Envelope[WorkloadDocument]},
     max_body_bytes=envelope.MAX_SPEC_BODY,
@@ -123,25 +120,26 @@ async def create(
 
     With an `id` of your own, or an `Idempotency-Key`, the same request can be sent again without harm.
     """
-    return await _create(kudo, call, query, body)
+    namespace = rest_namespaces.target_namespace(query, body.namespace)
+    id = "" if body.id is UNSET else body.id
+    documents.check_unchanged(body, _present(kudo, id))
+    made, is_new = await kudo.workloads.create(
+        body.named(envelope.name_seed(call, id, kudo.clock)).given_by(call.caller),
+        actor=call.caller.name,
+        namespace=namespace,
+        id=id or None,
+        idempotency_key=envelope.idempotency_key(call),
+    )
+    return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/workload/{made.id}")
 
 
-@endpoint(
-    "POST",
-    "/workload/",
+create_by_post = replace(
+    create,
+    method="POST",
+    operation="create_by_post",
     summary="Create a workload; the same as PUT",
-    status=201,
-    also=_CREATE_ALSO,
-    raises=_CREATE_RAISES,
-    headers=envelope.RETRY_HEADER,
-    media_too={ENVELOPE: Envelope[WorkloadDocument]},
-    max_body_bytes=envelope.MAX_SPEC_BODY,
+    description="For clients that create with POST.",
 )
-async def create_by_post(
-    kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
-) -> WorkloadDocument | Response:
-    """For clients that create with POST."""
-    return await _create(kudo, call, query, body)
 
 
 @endpoint(
@@ -205,22 +203,6 @@ async def delete(
         cascade=query.cascade,
     )
     return envelope.document_response(call, DeletingInstance(workload.id))
-
-
-async def _create(
-    kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
-) -> Response:
-    namespace = rest_namespaces.target_namespace(query, body.namespace)
-    id = "" if body.id is UNSET else body.id
-    documents.check_unchanged(body, _present(kudo, id))
-    made, is_new = await kudo.workloads.create(
-        body.named(envelope.name_seed(call, id, kudo.clock)).given_by(call.caller),
-        actor=call.caller.name,
-        namespace=namespace,
-        id=id or None,
-        idempotency_key=envelope.idempotency_key(call),
-    )
-    return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/workload/{made.id}")
 
 
 def _present(kudo: KudoContext, id: str) -> WorkloadDocument | None:

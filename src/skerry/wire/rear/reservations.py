@@ -143,21 +143,14 @@ async def purchase(rear: RearContext, call: RequestContext, body: PurchaseBody) 
 
     Sent again it is the same contract, to the byte. A hold that was cancelled or has expired is 410.
     """
-    return documents.contract_document(*await buy(rear, call, body.transaction_id))
+    return documents.contract_document(*(await buy(rear, call, body.transaction_id))[:4])
 
 
 async def buy(
     rear: RearContext, call: RequestContext, id: str
-) -> tuple[Contract, bytes, IdentityDocument, CredentialsDocument | None]:
-    """Turn a hold into its contract: the terms at that time, also if it is asked again when there are others,
-    what was signed, the seller, and what its buyer is to show."""
-    return (await buy_with_contact(rear, call, id))[:4]
-
-
-async def buy_with_contact(
-    rear: RearContext, call: RequestContext, id: str
 ) -> tuple[Contract, bytes, IdentityDocument, CredentialsDocument | None, Contact]:
-    """The same, with how its buyer described itself."""
+    """Turn a hold into its contract: the terms at that time, also if it is asked again when there are others,
+    what was signed, the seller, what its buyer is to show, and how its buyer described itself."""
     sale = await rear.ledger.purchase(*await _held(rear, call, id))
     terms = signatures.verify(sale.document).contract if sale.amended else sale.contract
     return terms, sale.document, rear.owner, rear.credentials_of(sale.contract.id), sale.contact

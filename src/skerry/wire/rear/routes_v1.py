@@ -118,6 +118,4 @@ async def purchase(
     if body.transaction_id not in ("", path.transaction_id):
         raise errors.Conflict("the path and the body name different transactions; name one")
     buyer_of(call).named(body.buyer_id)
-    return documents_v1.purchase_result_v1(
-        *await reservations.buy_with_contact(rear, call, path.transaction_id)
-    )
+    return documents_v1.purchase_result_v1(*await reservations.buy(rear, call, path.transaction_id))

@@ -108,4 +108,4 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReserveV2) -> T
 )
 async def purchase(rear: RearContext, call: RequestContext, path: RearIdPath, body: PurchaseV2) -> ContractV2:
     """The contract; sent again it is the same one."""
-    return documents_v2.contract_v2(*await reservations.buy_with_contact(rear, call, path.id))
+    return documents_v2.contract_v2(*await reservations.buy(rear, call, path.id))

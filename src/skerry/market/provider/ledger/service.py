@@ -107,10 +107,20 @@ class LedgerService:
         finally:
             self._fence = None
 
-    async def ask(self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None) -> LedgerAnswer:
-        """The answer to a request, durable; raises if it is an error. With a `fence` it is a leader's, and
-        ends in `LeadershipLost` if another leads."""
-        return await self._put(flavor, request, fence)
+    def ask(
+        self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None
+    ) -> asyncio.Future[LedgerAnswer]:
+        """The answer to a request, durable, or the error that it comes to. With a `fence` it is a leader's,
+        and ends in `LeadershipLost` if another leads."""
+        if self._group is None:
+            raise errors.Unavailable("the market is not open yet; try again")
+        answer: asyncio.Future[LedgerAnswer] = asyncio.get_running_loop().create_future()
+        desk = self._desks.setdefault(flavor, OfferQueue())
+        desk.asked.append(PendingRequest(request, answer, fence))
+        if isinstance(request, CreateHold) and request.wait_until is not None:
+            answer.add_done_callback(lambda answer: self._answered(flavor, answer))
+        self._wake(flavor, desk)
+        return answer
 
     async def sweep(self) -> None:
         """End what is due, and forget what is too much."""
@@ -134,19 +144,6 @@ class LedgerService:
                 self._wake(flavor, desk)
         if self._is_overfull:
             self._alarm.set()
-
-    def _put(
-        self, flavor: OfferId, request: LedgerRequest, fence: Expect | None = None
-    ) -> asyncio.Future[LedgerAnswer]:
-        if self._group is None:
-            raise errors.Unavailable("the market is not open yet; try again")
-        answer: asyncio.Future[LedgerAnswer] = asyncio.get_running_loop().create_future()
-        desk = self._desks.setdefault(flavor, OfferQueue())
-        desk.asked.append(PendingRequest(request, answer, fence))
-        if isinstance(request, CreateHold) and request.wait_until is not None:
-            answer.add_done_callback(lambda answer: self._answered(flavor, answer))
-        self._wake(flavor, desk)
-        return answer
 
     def _answered(self, flavor: OfferId, answer: asyncio.Future[LedgerAnswer]) -> None:
         """Who gave up waiting is no longer in the way of those behind."""
@@ -238,7 +235,7 @@ class LedgerService:
         for flavor in self._deadlines.take(now):
             desk = self._desks.get(flavor)
             if self._owns_deadlines or (desk is not None and desk.line):
-                looks.append(self._put(flavor, ExpireDue(), self._fence))
+                looks.append(self.ask(flavor, ExpireDue(), self._fence))
         return looks
 
     @property
