@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import protos  # noqa: E402 - the path above makes it importable
+from scripts import protos, walks  # noqa: E402 - the path above makes it importable
 
 SETTINGS_OPENING = """\
 # Settings
@@ -37,6 +37,18 @@ The help of every verb, as `skerry VERB --help` prints it. Exit codes: 0 done, 1
 usage, 3 no server reached, 130 interrupted.
 
 This page is generated from `src/skerry/cli/`.
+"""
+
+WALKS_OPENING = """\
+# Walks
+
+What the system is for, as call chains: module, then function, with paths below `src/skerry`. A picture has
+one column per room, and per process or cloud where there are several. A full arrow head is a call, an open
+one a message, a watch or a queue. The table has the functions of each step in the order in which they are
+entered, and how the first is reached.
+
+This page is generated from `docs/walks/`. Every function that is named exists, and is named by the one that
+calls it: `make check` fails if it does not.
 """
 
 
@@ -87,6 +99,12 @@ def cli_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
+def walks_page() -> str:
+    """docs/walks.md: the walks, drawn."""
+    files = sorted((ROOT / "docs" / "walks").glob("*.toml"))
+    return WALKS_OPENING + "\n" + walks.page([walks.load(file, ROOT / "src" / "skerry") for file in files])
+
+
 def openapi() -> str:
     """docs/openapi.json: the HTTP API."""
     from skerry.daemon.openapi import openapi_document
@@ -100,6 +118,7 @@ def generated() -> dict[Path, bytes]:
         ROOT / "docs" / "settings.md": settings_reference().encode(),
         ROOT / "docs" / "cli.md": cli_reference().encode(),
         ROOT / "docs" / "openapi.json": openapi().encode(),
+        ROOT / "docs" / "walks.md": walks_page().encode(),
     }
     with tempfile.TemporaryDirectory() as scratch:
         for path in protos.compile_into(Path(scratch)):
@@ -108,12 +127,17 @@ def generated() -> dict[Path, bytes]:
 
 
 def main(arguments: list[str]) -> int:
-    stale = [path for path, data in generated().items() if not path.exists() or path.read_bytes() != data]
+    try:
+        made = generated()
+    except walks.WalkError as error:
+        print(f"docs/walks/{error}", file=sys.stderr)
+        return 1
+    stale = [path for path, data in made.items() if not path.exists() or path.read_bytes() != data]
     if "--check" in arguments:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is out of date; 'make fix' writes it anew", file=sys.stderr)
         return 1 if stale else 0
-    for path, data in generated().items():
+    for path, data in made.items():
         if path in stale:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
