@@ -42,6 +42,12 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[bytes, bytes]
     subprotocol: str = ""  # that was agreed on, on a WebSocket; empty if the client named none
 
+    @property
+    def idempotency_key(self) -> str | None:
+        """Chosen by the client: a request that is sent again with it is done once."""
+        given = self.headers.get(b"idempotency-key")
+        return None if given is None else given.decode("latin-1")
+
 
 @dataclass(frozen=True, slots=True)
 class RawBody:

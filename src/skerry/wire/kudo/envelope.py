@@ -19,9 +19,8 @@ T = TypeVar("T")
 
 ENVELOPE = "application/vnd.kudo.envelope+json"
 MAX_PAGE = 1000
-IDEMPOTENCY_KEY = "Idempotency-Key"
 IF_MATCH = "If-Match"
-RETRY_HEADER = {IDEMPOTENCY_KEY: "Makes it safe to send this again for a day: what was made is made once"}
+RETRY_HEADER = {"Idempotency-Key": "Makes it safe to send this again for a day: what was made is made once"}
 MATCH_HEADER = {IF_MATCH: "The `ETag` that was read: if it has changed since, nothing is done (412)"}
 # A spec of the largest size, each character of it escaped.
 MAX_SPEC_BODY = 2 * 1024 * 1024
@@ -88,14 +87,9 @@ def page_size(limit: int) -> int:
     return limit or MAX_PAGE
 
 
-def idempotency_key(call: RequestContext) -> str | None:
-    given = call.headers.get(IDEMPOTENCY_KEY.lower().encode())
-    return None if given is None else given.decode("latin-1")
-
-
 def name_seed(call: RequestContext, id: str, clock: Clock) -> str:
     """What decides the name of something that is made without one: a repeat of the request gets the same."""
-    key = idempotency_key(call)
+    key = call.idempotency_key
     return id or (f"{call.caller.name} {key}" if key else ulid.new_id(clock.now()))
 
 

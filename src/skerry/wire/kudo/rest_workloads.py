@@ -128,7 +128,7 @@ async def create(
         actor=call.caller.name,
         namespace=namespace,
         id=id or None,
-        idempotency_key=envelope.idempotency_key(call),
+        idempotency_key=call.idempotency_key,
     )
     return _answer(kudo, call, made, status=201 if is_new else 200, location=f"/workload/{made.id}")
 

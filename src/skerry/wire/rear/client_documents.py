@@ -21,9 +21,10 @@ from skerry.market.terms.selectors import MAX_PAGE, OfferSnapshot
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId, HoldId, OfferId
 from skerry.model.market import Aggregation, Offer, Partition
-from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.resources import NO_RESOURCES, Gigabytes, Resources
 from skerry.transport.links.nodes import tunnel_codec
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.wire.market_inputs import CORE, parse_resources
 from skerry.wire.rear.contract_status import ContractStatusMessage
 from skerry.wire.rear.documents import (
     Characteristics,
@@ -34,7 +35,6 @@ from skerry.wire.rear.documents import (
     parse_time,
 )
 
-_CORE: Final = 1000
 _EXACT: Final = 100  # offers of exactly the wish: the cheapest are enough
 _MAX_WORDS: Final = 300
 _MAX_CREDENTIAL: Final = 1024
@@ -118,12 +118,12 @@ def selectors(wish: CapacityRequest) -> Sequence[Mapping[str, Any]]:
     if room == NO_RESOURCES:
         return [{**same, "Limit": MAX_PAGE}]
     part = {
-        "Cpu": -(-room.cpu // _CORE),
+        "Cpu": -(-room.cpu // CORE),
         "Memory": room.memory,
         "EphemeralStorage": room.disk,
         "Count": wish.count,
     }
-    larger = {"MoreThanCpu": room.cpu // _CORE, "MoreThanMemory": room.memory, "MoreThanEph": room.disk}
+    larger = {"MoreThanCpu": room.cpu // CORE, "MoreThanMemory": room.memory, "MoreThanEph": room.disk}
     return [{**same, "Partition": part, "Limit": _EXACT}, {**same, **larger, "Limit": MAX_PAGE}]
 
 
@@ -147,11 +147,11 @@ def decode_offer(item: FlavorReply, provider: CloudId) -> OfferSnapshot:
     if item.provider_id != provider:
         raise errors.Invalid(f"it sells something of {item.provider_id[: ids.MAX_ID]!r}, not of its own")
     has = item.characteristics
-    shown = whole = _room(has.cpu, has.memory, has.ephemeral_storage)
+    shown = whole = parse_resources(has.cpu, has.memory, has.ephemeral_storage)
     price = item.price
     parts, together = item.policy.partitionable, item.policy.aggregatable
     if parts is not None and item.whole is not None:
-        whole = _room(item.whole.cpu, item.whole.memory, item.whole.ephemeral_storage)
+        whole = parse_resources(item.whole.cpu, item.whole.memory, item.whole.ephemeral_storage)
         price = item.whole.price
     flavor = Offer(
         id=OfferId(item.flavor_id),
@@ -166,7 +166,8 @@ def decode_offer(item: FlavorReply, provider: CloudId) -> OfferSnapshot:
         partition=None
         if parts is None
         else Partition(
-            _room(parts.cpu_min, parts.memory_min, 0), _room(parts.cpu_step, parts.memory_step, 0)
+            parse_resources(parts.cpu_min, parts.memory_min, 0),
+            parse_resources(parts.cpu_step, parts.memory_step, 0),
         ),
         aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
         version=item.version,
@@ -180,7 +181,7 @@ def decode_hold(answer: TransactionReply) -> RemoteHold:
     part = answer.partition
     return RemoteHold(
         HoldId(ids.check_id(answer.transaction_id, "TransactionID")),
-        _room(part.cpu, part.memory, part.ephemeral_storage),
+        parse_resources(part.cpu, part.memory, part.ephemeral_storage),
         part.count or 1,
         answer.price.price(),
     )
@@ -239,7 +240,3 @@ def decode_error(peer: str, status: int, text: bytes) -> errors.SkerryError:
 def to_one_line(text: str) -> str:
     """What a stranger says, as one line of a bearable length."""
     return "".join(char if char.isprintable() else " " for char in text[:_MAX_WORDS])
-
-
-def _room(cores: int, megabytes: int, gigabytes: int) -> Resources:
-    return Resources(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))

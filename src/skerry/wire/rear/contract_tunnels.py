@@ -31,9 +31,9 @@ from skerry.transport.http.endpoints import Endpoint, RequestContext, WebSocketR
 from skerry.transport.http.websocket import WebSocket
 from skerry.transport.links.nodes import tunnel_codec
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.wire.market_inputs import MarketIdPath
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.contract_status import PROTOCOL, ContractStatusMessage
-from skerry.wire.rear.reservations import RearIdPath
 from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 _AUTHORIZATION: Final = b"authorization"
@@ -61,7 +61,7 @@ _HEADERS: Final = {"Authorization": "`Skerry-Contract` and the token of the cont
     max_message_bytes=MAX_FRAME + _HULL,
     subprotocols=(PROTOCOL,),
 )
-async def door(rear: RearContext | None, call: RequestContext, path: RearIdPath) -> WebSocketResponse:
+async def door(rear: RearContext | None, call: RequestContext, path: MarketIdPath) -> WebSocketResponse:
     """A WebSocket (`skerry.door.v1`). Binary messages are frames of the node's session, `skerry.nodes.v1`.
 
     Text messages tell how the contract and its cell stand: first, and again on every change. After one with
@@ -91,7 +91,7 @@ async def door(rear: RearContext | None, call: RequestContext, path: RearIdPath)
     max_message_bytes=MAX_FRAME + _HULL,
     subprotocols=(PROTOCOL,),
 )
-async def tunnel(rear: RearContext | None, call: RequestContext, path: RearIdPath) -> WebSocketResponse:
+async def tunnel(rear: RearContext | None, call: RequestContext, path: MarketIdPath) -> WebSocketResponse:
     """A WebSocket of binary messages. The first is yours: an `OpenTunnel` of `skerry.nodes.v1`, with the
     instance and `logs` or `exec`. All others are frames, as of any tunnel.
     """

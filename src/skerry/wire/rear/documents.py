@@ -21,16 +21,9 @@ from skerry.market.terms.selectors import MAX_PAGE, PAGE, OfferSelector, OfferSn
 from skerry.model import errors
 from skerry.model.ids import CloudId, OfferId
 from skerry.model.market import Aggregation, Contract, Hold, Offer, Partition, Price
-from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.resources import MAX_AMOUNT, NO_RESOURCES, Gigabytes, Resources
+from skerry.wire.market_inputs import CORE, GB, MB, Cores, Count, Text, parse_resources
 
-Cores = Annotated[int, Meta(ge=0, le=MAX_AMOUNT // 1000, description="Cores")]
-MB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="MB")]
-GB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="GB")]
-Count = Annotated[int, Meta(ge=1, le=MAX_AMOUNT)]
-MAX_TEXT: Final = 256
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-
-_CORE: Final = 1000
 # `Decimal` reads more than that, such as `-0`, `1_0`, `1E2` and digits of other alphabets.
 _AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPELLINGS: Final = {"FlavorID": ("flavourID",), "FlavorType": ("flavourType", "type")}
@@ -166,10 +159,10 @@ class PartDocument(msgspec.Struct, frozen=True, rename="pascal"):
 
     @classmethod
     def of(cls, room: Resources, count: int) -> PartDocument:
-        return cls(room.cpu // _CORE, room.memory, room.disk, count)
+        return cls(room.cpu // CORE, room.memory, room.disk, count)
 
     def room(self) -> Resources | None:
-        asked = _room(self.cpu, self.memory, self.ephemeral_storage)
+        asked = parse_resources(self.cpu, self.memory, self.ephemeral_storage)
         return None if asked == NO_RESOURCES else asked
 
 
@@ -214,13 +207,13 @@ class SelectorBody(msgspec.Struct, frozen=True, rename="pascal"):
             kind=self.flavor_type,
             architecture=self.architecture,
             location=self.location,
-            cpu=self.cpu * _CORE or None,
+            cpu=self.cpu * CORE or None,
             memory=self.memory or None,
             disk=self.ephemeral_storage or None,
-            least_cpu=self.more_than_cpu * _CORE or None,
+            least_cpu=self.more_than_cpu * CORE or None,
             least_memory=self.more_than_memory or None,
             least_disk=self.more_than_eph or None,
-            most_cpu=self.less_than_cpu * _CORE or None,
+            most_cpu=self.less_than_cpu * CORE or None,
             most_memory=self.less_than_memory or None,
             most_disk=self.less_than_eph or None,
             most_price=None if self.max_price is None else self.max_price.price(),
@@ -360,7 +353,7 @@ class FlavorBody(msgspec.Struct, frozen=True):
             id=OfferId(self.flavor_id) if self.flavor_id else new_id,
             provider=provider,
             kind=self.flavor_type,
-            room=_room(has.cpu, has.memory, has.ephemeral_storage),
+            room=parse_resources(has.cpu, has.memory, has.ephemeral_storage),
             price=self.price.price(),
             created_at=now,
             architecture=has.architecture,
@@ -368,16 +361,15 @@ class FlavorBody(msgspec.Struct, frozen=True):
             persistent=Gigabytes(has.persistent_storage),
             partition=None
             if parts is None
-            else Partition(_room(parts.cpu_min, parts.memory_min), _room(parts.cpu_step, parts.memory_step)),
+            else Partition(
+                parse_resources(parts.cpu_min, parts.memory_min),
+                parse_resources(parts.cpu_step, parts.memory_step),
+            ),
             aggregation=None if together is None else Aggregation(together.min_count, together.max_count),
             expires_at=parse_time(self.expiration_time, "ExpirationTime") if self.expiration_time else None,
             stock=self.count,
             location=self.location,
         )
-
-
-def _room(cores: int, megabytes: int, gigabytes: int = 0) -> Resources:
-    return Resources(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
 
 
 def parse_duration(text: str) -> int:
@@ -411,7 +403,7 @@ def flavor_document(
         flavor.provider,
         flavor.kind,
         Characteristics(
-            flavor.architecture, shown.cpu // _CORE, shown.memory, flavor.gpus, shown.disk, flavor.persistent
+            flavor.architecture, shown.cpu // CORE, shown.memory, flavor.gpus, shown.disk, flavor.persistent
         ),
         _policy(flavor),
         owner,
@@ -427,7 +419,7 @@ def flavor_document(
 
 def _whole(flavor: Offer) -> WholeDocument:
     room = flavor.room
-    return WholeDocument(room.cpu // _CORE, room.memory, room.disk, PriceDocument.of(flavor.price))
+    return WholeDocument(room.cpu // CORE, room.memory, room.disk, PriceDocument.of(flavor.price))
 
 
 def _policy(flavor: Offer) -> PolicyDocument:
@@ -440,7 +432,7 @@ def _policy(flavor: Offer) -> PolicyDocument:
 
 def _shown_parts(parts: Partition) -> PartitionableDocument:
     least, step = parts.least, parts.step
-    cpu_min, cpu_step = -(-least.cpu // _CORE), -(-step.cpu // _CORE)
+    cpu_min, cpu_step = -(-least.cpu // CORE), -(-step.cpu // CORE)
     return PartitionableDocument(
         cpu_min,
         least.memory,

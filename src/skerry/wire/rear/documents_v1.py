@@ -18,8 +18,8 @@ from skerry.model import errors
 from skerry.model.ids import CloudId
 from skerry.model.market import NO_CONTACT, Contact, Contract, Hold, Offer
 from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+from skerry.wire.market_inputs import Text
 from skerry.wire.rear import documents, quantities
-from skerry.wire.rear.documents import Text
 from skerry.wire.rear.kubernetes_names import kubernetes_name
 from skerry.wire.rear.quantities import Quantity
 

@@ -21,8 +21,8 @@ from skerry.model import errors
 from skerry.model.ids import CloudId
 from skerry.model.market import MAX_KUBECONFIG, NO_CONTACT, Contact, Contract, Hold, Offer
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.wire.market_inputs import MAX_TEXT, Text
 from skerry.wire.rear import documents, quantities
-from skerry.wire.rear.documents import MAX_TEXT, Text
 from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, reject_unsupported
 from skerry.wire.rear.kubernetes_names import kubernetes_name
 from skerry.wire.rear.quantities import Quantity

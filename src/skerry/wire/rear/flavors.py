@@ -17,6 +17,7 @@ from skerry.market.terms.selectors import EVERYTHING, MAX_PAGE, PAGE, OfferPage,
 from skerry.model import errors
 from skerry.model.ids import OfferId
 from skerry.transport.http.endpoints import EncodedJson, RequestContext, Response, endpoint
+from skerry.wire.market_inputs import MarketIdPath, WithdrawOfferQuery
 from skerry.wire.rear import documents
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.documents import FlavorBody, FlavorDocument, SelectorBody
@@ -32,17 +33,6 @@ class FlavorListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     continue_: Annotated[str, Meta(max_length=512, description="`Continue` of the answer before")] = field(
         default="", name="continue"
     )
-
-
-class FlavorPath(msgspec.Struct, frozen=True):
-    id: Annotated[str, Meta(min_length=1, max_length=128)]
-
-
-class WithdrawFlavorQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to withdraw it."""
-
-    reason: Annotated[str, Meta(max_length=256, description="Subscribers and buyers are told")] = ""
-    reclaim: Annotated[bool, Meta(description="Take its contracts back, each after its notice")] = False
 
 
 class FlavorListDocument(msgspec.Struct, frozen=True):
@@ -133,7 +123,7 @@ def _document(rear: RearContext, account: OfferRecord) -> FlavorDocument:
     summary="One flavor",
     raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
 )
-async def show(rear: RearContext, call: RequestContext, path: FlavorPath) -> FlavorDocument:
+async def show(rear: RearContext, call: RequestContext, path: MarketIdPath) -> FlavorDocument:
     """As it is now, also if nothing of it can be had."""
     return _document(rear, rear.ledger.flavor(OfferId(path.id)))
 
@@ -158,7 +148,7 @@ async def publish(rear: RearContext, call: RequestContext, body: FlavorBody) -> 
     raises=(errors.NotFound, errors.Invalid, errors.Unavailable),
 )
 async def withdraw(
-    rear: RearContext, call: RequestContext, path: FlavorPath, query: WithdrawFlavorQuery
+    rear: RearContext, call: RequestContext, path: MarketIdPath, query: WithdrawOfferQuery
 ) -> FlavorDocument:
     """Nothing more of it can be reserved; subscribers are told. Holds and contracts keep their terms."""
     account = await rear.ledger.withdraw(

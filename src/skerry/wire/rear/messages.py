@@ -16,8 +16,9 @@ from skerry.kit.clock import iso
 from skerry.market.provider.ledger.records import OfferWithdrawal
 from skerry.market.terms.selectors import OfferSelector
 from skerry.model import errors
+from skerry.wire.market_inputs import Text
 from skerry.wire.rear import lenient_json
-from skerry.wire.rear.documents import FlavorDocument, SelectorBody, Text
+from skerry.wire.rear.documents import FlavorDocument, SelectorBody
 
 JSON: Final = "rear.v1.json"
 XML: Final = "rear.v1.xml"

@@ -16,6 +16,7 @@ from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.market import Contact, Contract, Hold
 from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.market_inputs import MarketIdPath
 from skerry.wire.rear import documents, kubernetes_names
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.dialect import buyer_of, run_until_disconnect
@@ -29,7 +30,6 @@ from skerry.wire.rear.documents import (
     TransactionDocument,
 )
 
-IDEMPOTENCY_HEADER = b"idempotency-key"
 IDEMPOTENCY_HEADER_TEXT = "Chosen by you: a request that is sent again with it, and is the same, is done once"
 
 RESERVE_ERRORS = (
@@ -52,10 +52,6 @@ CHANGE_ERRORS = (
     errors.Unavailable,
 )
 _READING = (errors.Invalid, errors.Forbidden, errors.NotFound, errors.Unavailable)
-
-
-class RearIdPath(msgspec.Struct, frozen=True):
-    id: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class RenewBody(msgspec.Struct, frozen=True):
@@ -103,11 +99,6 @@ def resolve_flavor(rear: RearContext, name: str) -> OfferId:
     return kubernetes_names.find_flavor_id(name, (account.flavor.id for account in rear.ledger.flavors()))
 
 
-def idempotency_key(call: RequestContext) -> str | None:
-    given = call.headers.get(IDEMPOTENCY_HEADER)
-    return None if given is None else given.decode("latin-1")
-
-
 @endpoint(
     "POST",
     "/api/reserveflavor",
@@ -131,7 +122,7 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReservationBody
         count=None if part is None else part.count,
         duration_s=body.duration_s(),
         wait_s=body.wait,
-        idempotency_key=idempotency_key(call),
+        idempotency_key=call.idempotency_key,
     )
     hold = await (run_until_disconnect(call, asked) if body.wait else asked)
     return documents.transaction_document(hold, rear.ledger.now(), body.buyer.domain, body.buyer.ip)
@@ -177,19 +168,23 @@ async def list_reservations(rear: RearContext, call: RequestContext) -> Transact
 
 
 @endpoint("GET", "/api/reservations/{id}", summary="A hold", raises=_READING)
-async def show_reservation(rear: RearContext, call: RequestContext, path: RearIdPath) -> TransactionDocument:
+async def show_reservation(
+    rear: RearContext, call: RequestContext, path: MarketIdPath
+) -> TransactionDocument:
     """By the `TransactionID` that its reservation gave."""
     return documents.transaction_document(await _readable(rear, call, path.id), rear.ledger.now())
 
 
 @endpoint("GET", "/api/transactions/{id}", summary="A hold, by its other name", raises=_READING)
-async def show_transaction(rear: RearContext, call: RequestContext, path: RearIdPath) -> TransactionDocument:
+async def show_transaction(
+    rear: RearContext, call: RequestContext, path: MarketIdPath
+) -> TransactionDocument:
     """The same as `/api/reservations/{id}`: the document calls what a reservation gives a transaction."""
     return documents.transaction_document(await _readable(rear, call, path.id), rear.ledger.now())
 
 
 @endpoint("DELETE", "/api/reservations/{id}", summary="Give a hold up", raises=CHANGE_ERRORS)
-async def cancel(rear: RearContext, call: RequestContext, path: RearIdPath) -> TransactionDocument:
+async def cancel(rear: RearContext, call: RequestContext, path: MarketIdPath) -> TransactionDocument:
     """What it kept is free at once. One that was bought is 409: release its contract."""
     hold = await rear.ledger.cancel(*await _held(rear, call, path.id))
     return documents.transaction_document(hold, rear.ledger.now())
@@ -204,7 +199,7 @@ async def list_contracts(rear: RearContext, call: RequestContext) -> ContractLis
 
 
 @endpoint("GET", "/api/contracts/{id}", summary="A contract as it stands now", raises=_READING)
-async def show_contract(rear: RearContext, call: RequestContext, path: RearIdPath) -> ContractStateDocument:
+async def show_contract(rear: RearContext, call: RequestContext, path: MarketIdPath) -> ContractStateDocument:
     """With the signed document of the terms that hold now."""
     sale = await rear.ledger.find_contract(ContractId(path.id))
     buyer_of(call).check_reads(sale.contract.buyer, "contract")
@@ -212,7 +207,7 @@ async def show_contract(rear: RearContext, call: RequestContext, path: RearIdPat
 
 
 @endpoint("POST", "/api/contracts/{id}/release", summary="Give a contract back", raises=CHANGE_ERRORS)
-async def release(rear: RearContext, call: RequestContext, path: RearIdPath) -> ContractStateDocument:
+async def release(rear: RearContext, call: RequestContext, path: MarketIdPath) -> ContractStateDocument:
     """Its room is free at once."""
     sale, buyer = await _bought(rear, call, path.id)
     return _state(rear, call, await rear.ledger.release(sale.contract.id, buyer))
@@ -220,7 +215,7 @@ async def release(rear: RearContext, call: RequestContext, path: RearIdPath) -> 
 
 @endpoint("POST", "/api/contracts/{id}/renew", summary="Make a contract last longer", raises=CHANGE_ERRORS)
 async def renew(
-    rear: RearContext, call: RequestContext, path: RearIdPath, body: RenewBody
+    rear: RearContext, call: RequestContext, path: MarketIdPath, body: RenewBody
 ) -> ContractStateDocument:
     """At the price of now for the time that is added; the document is signed anew."""
     sale, buyer = await _bought(rear, call, path.id)
@@ -235,7 +230,7 @@ async def renew(
     raises=(*CHANGE_ERRORS, errors.FailedPrecondition, errors.TooLarge),
 )
 async def sign(
-    rear: RearContext, call: RequestContext, path: RearIdPath, body: SignatureBody
+    rear: RearContext, call: RequestContext, path: MarketIdPath, body: SignatureBody
 ) -> ContractStateDocument:
     """SEND_CONTRACT: the buyer's signature around the seller's, over the terms that hold now."""
     sale, buyer = await _bought(rear, call, path.id)

@@ -99,7 +99,7 @@ async def reserve(
         buyer.named(name),
         reservations.resolve_flavor(rear, path.flavour_id),
         room=None if body.partition is None else body.partition.room(),
-        idempotency_key=reservations.idempotency_key(call),
+        idempotency_key=call.idempotency_key,
         contact=buyer.contact(Contact(body.buyer_id.domain, body.buyer_id.ip, body.cluster_id), name),
     )
     return documents_v1.transaction_v1(hold)

@@ -15,6 +15,7 @@ from msgspec import Meta
 from skerry.market.terms.selectors import EVERYTHING, MAX_PAGE, OfferSelector, OfferSnapshot
 from skerry.model import errors
 from skerry.transport.http.endpoints import EncodedJson, RequestContext, Response, endpoint
+from skerry.wire.market_inputs import MarketIdPath
 from skerry.wire.rear import documents_v2, reservations
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.dialect import buyer_of
@@ -27,7 +28,6 @@ from skerry.wire.rear.documents_v2 import (
     ReserveV2,
     TransactionV2,
 )
-from skerry.wire.rear.reservations import RearIdPath
 
 _DIALECT = "v2"
 # Two kinds have plural paths, one in that program and one in its OpenAPI description only.
@@ -94,7 +94,7 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReserveV2) -> T
         buyer.named(name),
         reservations.resolve_flavor(rear, body.flavor_id),
         room=None if body.configuration is None else body.configuration.room(),
-        idempotency_key=reservations.idempotency_key(call),
+        idempotency_key=call.idempotency_key,
         contact=buyer.contact(body.buyer_id.contact(), name),
     )
     return documents_v2.transaction_v2(hold)
@@ -106,6 +106,8 @@ async def reserve(rear: RearContext, call: RequestContext, body: ReserveV2) -> T
     summary="Buy what is held (version 2)",
     raises=reservations.CHANGE_ERRORS,
 )
-async def purchase(rear: RearContext, call: RequestContext, path: RearIdPath, body: PurchaseV2) -> ContractV2:
+async def purchase(
+    rear: RearContext, call: RequestContext, path: MarketIdPath, body: PurchaseV2
+) -> ContractV2:
     """The contract; sent again it is the same one."""
     return documents_v2.contract_v2(*await reservations.buy(rear, call, path.id))

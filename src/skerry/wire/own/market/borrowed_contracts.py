@@ -11,9 +11,10 @@ from skerry.kit.field_copy import copy_fields
 from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
 from skerry.model import errors
 from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.market_inputs import MarketIdPath
 from skerry.wire.own.market import pagination
 from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import MarketIdPath, PriceInfo, ResourcesInfo, deal_facts
+from skerry.wire.own.market.documents import PriceInfo, ResourcesInfo, deal_facts
 from skerry.wire.own.market.pagination import PageQuery
 
 _CHANGING = (

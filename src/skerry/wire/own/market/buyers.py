@@ -10,14 +10,14 @@ from msgspec import Meta
 from skerry.market.provider.allowlist import AllowedBuyer
 from skerry.model import errors
 from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.market_inputs import MarketIdPath, Text
 from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import Label, MarketIdPath
 
 
 class AllowBuyerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something about a buyer."""
 
-    note: Annotated[Label, Meta(description="For people, such as the buyer's name")] = ""
+    note: Annotated[Text, Meta(description="For people, such as the buyer's name")] = ""
 
 
 class BuyerInfo(msgspec.Struct, frozen=True):

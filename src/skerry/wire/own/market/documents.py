@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from skerry.market.buyer.quotes import BorrowedContract
-from skerry.model import errors, ids
+from skerry.model import errors
 from skerry.model.market import Contract, Hold, Offer, Price
-from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.resources import Resources
+from skerry.wire.market_inputs import CORE
 
-Cores = Annotated[int, Meta(ge=0, le=MAX_AMOUNT // 1000, description="Cores")]
-MB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="MB")]
-GB = Annotated[int, Meta(ge=0, le=MAX_AMOUNT, description="GB")]
-Count = Annotated[int, Meta(ge=1, le=MAX_AMOUNT)]
-Label = Annotated[str, Meta(max_length=256)]
-
-_CORE: Final = 1000
 _MONEY = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
-
-
-class MarketIdPath(msgspec.Struct, frozen=True):
-    id: Annotated[str, Meta(min_length=1, max_length=ids.MAX_ID)]
 
 
 class ResourcesInfo(msgspec.Struct, frozen=True):
@@ -41,8 +31,8 @@ class ResourcesInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, room: Resources) -> ResourcesInfo:
-        cores, rest = divmod(room.cpu, _CORE)
-        return cls(room.cpu / _CORE if rest else cores, room.memory, room.disk)
+        cores, rest = divmod(room.cpu, CORE)
+        return cls(room.cpu / CORE if rest else cores, room.memory, room.disk)
 
 
 class PriceInfo(msgspec.Struct, frozen=True):
@@ -109,10 +99,6 @@ def deal_facts(deal: Hold | Contract | BorrowedContract) -> dict[str, Any]:
         "price": PriceInfo.of(deal.price),
         "total": f"{deal.total:f}",
     }
-
-
-def parse_resources(cores: int, megabytes: int, gigabytes: int = 0) -> Resources:
-    return Resources(Millicores(cores * _CORE), Megabytes(megabytes), Gigabytes(gigabytes))
 
 
 def parse_money(text: str, field: str) -> Decimal:

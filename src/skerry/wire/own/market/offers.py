@@ -16,21 +16,19 @@ from skerry.model.ids import CloudId, OfferId
 from skerry.model.market import Aggregation, Offer, Partition, Price
 from skerry.model.resources import NO_RESOURCES
 from skerry.transport.http.endpoints import RequestContext, endpoint
-from skerry.wire.own.market import pagination
-from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import (
+from skerry.wire.market_inputs import (
     GB,
     MB,
     Cores,
     Count,
-    Label,
     MarketIdPath,
-    OfferInfo,
-    ResourcesInfo,
-    offer_facts,
-    parse_money,
+    Text,
+    WithdrawOfferQuery,
     parse_resources,
 )
+from skerry.wire.own.market import pagination
+from skerry.wire.own.market.context import MarketContext
+from skerry.wire.own.market.documents import OfferInfo, ResourcesInfo, offer_facts, parse_money
 from skerry.wire.own.market.pagination import PageQuery
 
 _AUDITED_AT_ONCE: Final = 1000
@@ -52,8 +50,8 @@ class OfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_step: MB = 0
     max_count: Annotated[Count, Meta(description="How many may be taken together")] = 1
     stock: Annotated[Count, Meta(description="How many of it there are")] = 1
-    location: Label = ""
-    architecture: Label = ""
+    location: Text = ""
+    architecture: Text = ""
 
     def flavor(self, new_id: OfferId, provider: CloudId, now: float) -> Offer:
         if not (self.cpu or self.memory or self.disk):
@@ -93,13 +91,6 @@ class RepriceOfferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def after(self, before: Price) -> Price:
         amount = parse_money(self.price, "price")
         return Price(amount, self.currency or before.currency, self.period or before.period)
-
-
-class WithdrawOfferQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to withdraw it."""
-
-    reason: Annotated[str, Meta(max_length=256, description="Subscribers and buyers are told")] = ""
-    reclaim: Annotated[bool, Meta(description="Take its contracts back, each after its notice")] = False
 
 
 class WithdrawalInfo(msgspec.Struct, frozen=True):

@@ -20,20 +20,10 @@ from skerry.model import errors, ids
 from skerry.transport.http.endpoints import RequestContext, StreamResponse, endpoint
 from skerry.transport.http.responses import Problem
 from skerry.transport.http.streaming import StreamFormat
+from skerry.wire.market_inputs import GB, MB, Cores, Count, parse_resources
 from skerry.wire.own.market.borrowed_contracts import BorrowedContractInfo
 from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import (
-    GB,
-    MB,
-    Cores,
-    Count,
-    OfferInfo,
-    PriceInfo,
-    ResourcesInfo,
-    offer_facts,
-    parse_money,
-    parse_resources,
-)
+from skerry.wire.own.market.documents import OfferInfo, PriceInfo, ResourcesInfo, offer_facts, parse_money
 
 NDJSON: Final = "application/x-ndjson"
 

@@ -15,9 +15,10 @@ from skerry.model import errors
 from skerry.model.ids import ContractId
 from skerry.model.market import Hold
 from skerry.transport.http.endpoints import RequestContext, endpoint
+from skerry.wire.market_inputs import MarketIdPath, Text
 from skerry.wire.own.market import pagination
 from skerry.wire.own.market.context import MarketContext
-from skerry.wire.own.market.documents import Label, MarketIdPath, PriceInfo, ResourcesInfo, deal_facts
+from skerry.wire.own.market.documents import PriceInfo, ResourcesInfo, deal_facts
 from skerry.wire.own.market.pagination import PageQuery
 
 
@@ -101,7 +102,7 @@ class SoldContractList(msgspec.Struct, frozen=True):
 class ReclaimContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why it is taken back."""
 
-    reason: Annotated[Label, Meta(description="Its buyer is told")] = ""
+    reason: Annotated[Text, Meta(description="Its buyer is told")] = ""
 
 
 @endpoint(
