@@ -50,6 +50,7 @@ from skerry.node.workers.process_workers import POOL, ProcessWorkers
 from skerry.store.protocol import Store
 from skerry.transport.links.members.link_pool import LinkPool
 from skerry.wire.serverledge.context import ServerledgeContext
+from skerry.wire.serverledge.node_headers import NodeHeaders
 from skerry.wire.serverledge.ports import FunctionService
 
 log = structlog.get_logger(__name__)
@@ -176,15 +177,9 @@ class _InvocationParts:
     def served(
         self, functions: FunctionService, settings: FunctionSettings, clock: Clock, url: str
     ) -> FunctionsParts:
-        routes = ServerledgeContext.of(
-            functions,
-            self.entry,
-            self.origins,
-            self.hosts,
-            settings,
-            clock,
-            node=self.here.member.name,
-            url=url,
+        headers = NodeHeaders(self.entry, clock, self.here.member.name)
+        routes = ServerledgeContext(
+            functions, self.entry, self.origins, self.hosts, settings, clock, url, headers
         )
         return FunctionsParts(routes, self.loops.failed, self.links.unreachable)
 

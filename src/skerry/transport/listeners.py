@@ -112,49 +112,48 @@ class _ConnectionHandle:
             connection.abort()
 
 
-class Listener(Generic[C]):
-    """One listening socket. Without `tls` all is plaintext; without `plaintext` all is TLS.
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """What a listener takes. Without `tls` all is plaintext; without `plaintext` all is TLS."""
 
-    `connection` makes one that has a place. `refusal` makes one that tells its client why it has none;
-    without it such a client is cut off. Without `peeks` the first byte is not looked at: what a client does
-    that begins wrong, or not at all, is a matter of TLS and of the connection. Local users in `trusted_uids`
-    always find a place. With `networks`, who calls from elsewhere is cut off.
-    """
+    tls: ssl.SSLContext | None
+    plaintext: bool
+    places: AdmissionLimits
+    handshake_timeout_s: float
+    trusted_uids: frozenset[int]  # local users who always find a place
+    peeks: bool = True  # False: what begins wrong, or not at all, is a matter of TLS and of the connection
+    networks: Sequence[Network] | None = None  # who calls from elsewhere is cut off
+    measures: ListenerMetrics = GRPC_LISTENER_METRICS
+
+
+class Listener(Generic[C]):
+    """One listening socket. `connection` makes one that has a place. `refusal` makes one that tells its
+    client why it has none; without it such a client is cut off."""
 
     def __init__(
         self,
         name: str,
         sock: socket.socket,
+        options: ListenerOptions,
         connection: Callable[[ConnectionSlot], C],
-        *,
-        tls: ssl.SSLContext | None,
-        plaintext: bool,
-        places: AdmissionLimits,
-        handshake_timeout_s: float,
-        trusted_uids: frozenset[int],
-        peeks: bool = True,
         refusal: Callable[[], C] | None = None,
-        backoff: Backoff = _BACKOFF,
-        measures: ListenerMetrics = GRPC_LISTENER_METRICS,
-        networks: Sequence[Network] | None = None,
     ) -> None:
-        if tls is None and not plaintext:
+        if options.tls is None and not options.plaintext:
             raise ValueError("a listener needs TLS or leave for plaintext")
         self._name = name
         self._sock = sock
+        self._options = options
+        self._tls = options.tls
         self._make_connection = connection
-        self._tls = tls
-        self._plaintext = plaintext
-        self._peeks = peeks
         self._make_refusal = refusal
         self._refused = 0
-        self._handshake_timeout_s = handshake_timeout_s
-        self._backoff = backoff
-        self._measures = measures
+        self._measures = options.measures
         self._failures = 0
         self._refusals_told: set[str] = set()
         self._loop = asyncio.get_running_loop()
-        self._admission = ConnectionAdmission(places, trusted_uids, self._loop.time, networks)
+        self._admission = ConnectionAdmission(
+            options.places, options.trusted_uids, self._loop.time, options.networks
+        )
         self._resume: asyncio.TimerHandle | None = None
         self._attending: set[asyncio.Task[None]] = set()
         self._welcoming: set[_ConnectionHandle] = set()
@@ -227,7 +226,7 @@ class Listener(Generic[C]):
 
     def _pause(self, error: OSError) -> None:
         """Out of descriptors or memory: the waiting connections stay in the kernel's queue for a while."""
-        delay = self._backoff.delay(self._failures)
+        delay = _BACKOFF.delay(self._failures)
         self._failures += 1
         log.error("listener.paused", listener=self._name, error=error.strerror, for_s=round(delay, 2))
         self._rest(delay)
@@ -286,10 +285,10 @@ class Listener(Generic[C]):
 
     async def _greet(self, sock: socket.socket) -> ssl.SSLContext | None:
         """How to go on with the client, by its first byte; closes the socket of one that is turned away."""
-        if not self._peeks:
+        if not self._options.peeks:
             return self._tls
         try:
-            async with asyncio.timeout(self._handshake_timeout_s):
+            async with asyncio.timeout(self._options.handshake_timeout_s):
                 return self._choose(await _first_byte(sock))
         except TimeoutError:
             sock.close()
@@ -313,7 +312,7 @@ class Listener(Generic[C]):
                 lambda: cast(asyncio.Protocol, connection),
                 sock,
                 ssl=tls,
-                ssl_handshake_timeout=self._handshake_timeout_s if tls else None,
+                ssl_handshake_timeout=self._options.handshake_timeout_s if tls else None,
                 ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
             )
         except OSError as error:
@@ -328,7 +327,7 @@ class Listener(Generic[C]):
             if self._tls is None:
                 raise ConnectionRejected("tls", "it spoke TLS, and this listener has no certificate to show")
             return self._tls
-        if not self._plaintext:
+        if not self._options.plaintext:
             raise ConnectionRejected("plaintext", "it spoke without TLS, and this listener takes only TLS")
         return None
 

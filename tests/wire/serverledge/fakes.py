@@ -24,6 +24,7 @@ from skerry.model.resources import Megabytes
 from skerry.model.settings import FunctionSettings
 from skerry.node.workers.function_logs import FunctionLogLine
 from skerry.wire.serverledge.context import ServerledgeContext
+from skerry.wire.serverledge.node_headers import NodeHeaders
 from tests.support.waiting import eventually
 
 DIGEST = Digest("sha256:" + "0" * 64)
@@ -225,15 +226,15 @@ class Fakes:
         self.invoker = FakeInvoker(self.functions)
         self.asynchronous = FakeAsynchronous()
         self.logs = FakeLogs()
-        self.bundle = ServerledgeContext.of(
+        self.bundle = ServerledgeContext(
             self.functions,
             self.invoker,
             self.asynchronous,
             self.logs,
             settings or FunctionSettings(),
             clock,
-            node="n1",
             url="http://127.0.0.1:1323",
+            standing=NodeHeaders(self.invoker, clock, "n1"),
             load=lambda: (1.34, 1.43, 0.94),
         )
 

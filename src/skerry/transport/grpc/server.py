@@ -29,7 +29,7 @@ from skerry.transport.access.peers import is_loopback
 from skerry.transport.admission import AdmissionLimits
 from skerry.transport.grpc.connections import ConnectionLimits, GrpcServerConnection
 from skerry.transport.grpc.dispatcher import GrpcDispatcher, methods_of
-from skerry.transport.listeners import Listener
+from skerry.transport.listeners import Listener, ListenerOptions
 
 log = structlog.get_logger(__name__)
 
@@ -113,17 +113,14 @@ class GrpcServer:
                 connection.abort()
 
     def _listen(self, name: str, sock: socket.socket, tls: ssl.SSLContext | None, *, plaintext: bool) -> None:
-        listener = Listener(
-            name,
-            sock,
-            self._connection,
+        options = ListenerOptions(
             tls=tls,
             plaintext=plaintext,
             places=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
             handshake_timeout_s=self._settings.handshake_timeout_s,
             trusted_uids=self._gate.trusted_uids,
         )
-        self._listeners.append(listener)
+        self._listeners.append(Listener(name, sock, options, self._connection))
         log.info("grpc.listening", listener=name, tls=tls is not None, plaintext=plaintext)
 
     def _open(self) -> list[GrpcServerConnection]:

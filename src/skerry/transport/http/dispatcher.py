@@ -122,7 +122,6 @@ class HttpDispatcher:
         settings: HttpSettings,
         clock: Clock,
         own_names: Callable[[], frozenset[str]] = frozenset,
-        new_request_id: Callable[[], bytes] | None = None,
         shapes: Mapping[str, ErrorShape] = MappingProxyType({}),
     ) -> None:
         """`bare` is keyed by a whole path (`/healthz`) or a first segment and its slash (`/invoke/`).
@@ -146,7 +145,7 @@ class HttpDispatcher:
         self._known_hosts: set[bytes] = set()  # Host headers that were found good, as they were sent
         self._settings = settings
         self._clock = clock
-        self._new_request_id = new_request_id or numbered_ids(os.urandom(4))
+        self._new_request_id = _numbered_ids(os.urandom(4))
         # Asked once: what is not logged should cost nothing.
         self._log = log.bind()
         self._is_debugging = self._log.is_enabled_for(logging.DEBUG)
@@ -317,7 +316,7 @@ class HttpDispatcher:
         )
 
 
-def numbered_ids(chance: bytes) -> Callable[[], bytes]:
+def _numbered_ids(chance: bytes) -> Callable[[], bytes]:
     """Ids that no other process makes: its own chance, then numbers."""
     prefix = chance.hex()
     numbers = itertools.count(1)

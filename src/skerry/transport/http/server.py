@@ -27,7 +27,7 @@ from skerry.transport.access import peers
 from skerry.transport.admission import AdmissionLimits, ConnectionSlot
 from skerry.transport.http.asgi import ASGIApp
 from skerry.transport.http.connection import HttpConnection
-from skerry.transport.listeners import Listener, ListenerMetrics
+from skerry.transport.listeners import Listener, ListenerMetrics, ListenerOptions
 
 log = structlog.get_logger(__name__)
 
@@ -132,21 +132,17 @@ class HttpServer:
                 when_lost=self._note_lost,
             )
 
-        listener = Listener(
-            name,
-            sock,
-            connect,
+        options = ListenerOptions(
             tls=tls,
             plaintext=tls is None,
             places=AdmissionLimits(self._settings.max_connections, self._settings.max_connections_per_source),
             handshake_timeout_s=self._settings.header_timeout_s,
             trusted_uids=self._trusted_uids,
             peeks=False,
-            refusal=connect,
-            measures=_MEASURES,
             networks=networks,
+            measures=_MEASURES,
         )
-        self._listeners.append(listener)
+        self._listeners.append(Listener(name, sock, options, connect, refusal=connect))
 
     async def failed(self) -> None:
         """Wait until the server has died by itself, and raise; returns once it was stopped."""

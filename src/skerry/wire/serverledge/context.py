@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skerry.kit.clock import Clock
 from skerry.model.settings import FunctionSettings
@@ -20,8 +19,6 @@ from skerry.wire.serverledge.ports import (
 
 # Streams of output under way through one server: each holds a connection.
 _MAX_STREAMS = 256
-# As images and Serverledge name them.
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +32,8 @@ class ServerledgeContext:
     settings: FunctionSettings
     clock: Clock
     url: str  # of this server
-    load: Callable[[], tuple[float, float, float]]
     standing: NodeHeaders
-    streams: ConcurrencyLimit
-
-    @classmethod
-    def of(
-        cls,
-        functions: FunctionService,
-        invoker: InvocationService,
-        asynchronous: AsyncCallService,
-        logs: FunctionLogReader,
-        settings: FunctionSettings,
-        clock: Clock,
-        *,
-        node: str,
-        url: str,
-        load: Callable[[], tuple[float, float, float]] = os.getloadavg,
-    ) -> ServerledgeContext:
-        """`node` is the name of this node, as reports have it."""
-        machine = platform.machine()
-        architecture = _ARCHITECTURES.get(machine, machine)
-        return cls(
-            functions=functions,
-            invoker=invoker,
-            asynchronous=asynchronous,
-            logs=logs,
-            settings=settings,
-            clock=clock,
-            url=url,
-            load=load,
-            standing=NodeHeaders(invoker, clock, node=node, architecture=architecture),
-            streams=ConcurrencyLimit(_MAX_STREAMS, "streams of functions' output"),
-        )
+    load: Callable[[], tuple[float, float, float]] = os.getloadavg
+    streams: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(_MAX_STREAMS, "streams of functions' output")
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from skerry.kit.clock import Clock
+from skerry.node import host
 from skerry.wire.serverledge.ports import InvocationService
 
 FRESH_S: Final = 0.1
@@ -17,14 +18,14 @@ ExtraHeaders = tuple[tuple[bytes, bytes], ...]
 
 
 class NodeHeaders:
-    """The headers of one node."""
+    """The headers of one node; `node` is its name, as reports have it."""
 
-    def __init__(self, invoker: InvocationService, clock: Clock, *, node: str, architecture: str) -> None:
+    def __init__(self, invoker: InvocationService, clock: Clock, node: str) -> None:
         self._invoker = invoker
         self._clock = clock
         self._fixed: ExtraHeaders = (
             (b"serverledge-node-name", node.encode()),
-            (b"serverledge-node-arch", architecture.encode()),
+            (b"serverledge-node-arch", host.architecture().encode()),
         )
         self._headers: ExtraHeaders = ()
         self._measured_at = float("-inf")

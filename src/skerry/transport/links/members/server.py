@@ -25,7 +25,7 @@ from skerry.transport.admission import AdmissionLimits
 from skerry.transport.links.members import framing
 from skerry.transport.links.members.link_identity import LinkAccess
 from skerry.transport.links.members.server_link import MemberLinkLimits, ServerLink, ServerLinkDeps
-from skerry.transport.listeners import Listener, ListenerMetrics
+from skerry.transport.listeners import Listener, ListenerMetrics, ListenerOptions
 
 log = structlog.get_logger(__name__)
 
@@ -79,10 +79,7 @@ class MemberLinkServer:
     def listen(self, sock: socket.socket) -> None:
         """Serve on a bound TCP socket and own it from then on."""
         sock.listen(1024)
-        self._listener = Listener(
-            _NAME,
-            sock,
-            partial(ServerLink, self._house),
+        options = ListenerOptions(
             tls=self._context,
             plaintext=False,
             places=AdmissionLimits(_LINKS, _LINKS_OF_ONE_ADDRESS),
@@ -90,6 +87,7 @@ class MemberLinkServer:
             trusted_uids=peers.trusted_uids(os.geteuid()),
             measures=_MEASURES,
         )
+        self._listener = Listener(_NAME, sock, options, partial(ServerLink, self._house))
         log.info("neighbours.listening", address="{}:{}".format(*sock.getsockname()[:2]))
 
     async def stop(self, within_s: float) -> None:
