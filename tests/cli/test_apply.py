@@ -163,14 +163,14 @@ def test_steps_can_be_read_by_a_program(cloud: CloudServer) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it must have `workloads:` or `instances:`"),
-        ("- web", "it must have `workloads:` or `instances:`"),
-        ("namespace: shop", "it must have `workloads:` or `instances:`"),
+        ("", "it must have a list `workloads:` or `instances:`"),
+        ("- web", "it must have a list `workloads:` or `instances:`"),
+        ("namespace: shop", "it must have a list `workloads:` or `instances:`"),
         ("namespace: Shop\nworkloads: []", "namespace 'Shop' must be 1 to 63 lower-case letters"),
         ("workload: []", "has no `workload`; did you mean `workloads`?"),
         ("workloads: {name: web}", "`workloads:` must be a list"),
         ("workloads: [{image: x}]", "workloads[0]: `name` is needed"),
-        ("workloads: [{name: web}]", "workloads[0] (web): `image` must name an image"),
+        ("workloads: [{name: web}]", "workloads[0] (web): `image` must be an image reference"),
         ("workloads: [{name: web, image: 'UPPER CASE'}]", "workloads[0] (web): "),
         ("workloads: [{name: web, image: x, port: [80]}]", "has no `port`; did you mean `ports`?"),
         ("workloads: [{name: web, image: x, ports: [hello]}]", "workloads[0] (web): "),
@@ -200,7 +200,7 @@ def test_an_instance_that_cannot_be_told_from_others_is_not_touched(cloud: Cloud
     for _ in range(2):
         cloud.say("run", "-d", "--name", "cache", "example.org/cache:1")
     eventually_sync(lambda: all_run(cloud))
-    assert "Several instances are called 'cache'" in refused(cloud, OWN % (1, 64))
+    assert "Several instances are named 'cache'" in refused(cloud, OWN % (1, 64))
 
 
 def test_a_file_can_come_by_standard_input(cloud: CloudServer) -> None:

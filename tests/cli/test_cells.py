@@ -59,7 +59,7 @@ def test_a_cell_is_allocated_with_its_limits_listed_and_freed(node: Node) -> Non
 def test_a_program_is_started_with_its_arguments_as_they_are(node: Node) -> None:
     node.cli("cell", "allocate", "a")
     result = node.cli("cell", "start", "a", "x", "-e", "A=1", "--folder", "/tmp", "--", "echo", "-n", "a b")
-    assert result.stdout == "started x in a, process 4242\n"
+    assert result.stdout == "started x in a, pid 4242\n"
     one = node.keeper.started_one("a", "x")
     assert one.sandbox == Sandbox(environment=("A=1",), folder="/tmp", arguments=("echo", "-n", "a b"))
 
@@ -90,8 +90,8 @@ def test_the_list_tells_what_runs_and_how_what_has_ended_did(node: Node) -> None
         node.keeper.on_start = does
         node.cli("cell", "start", "a", name, "--", "true")
     row = node.cli("cell", "list").stdout.splitlines()[1]
-    assert "on (process 4242), done (exit code 3), killed (signal 9)" in row
-    assert "fat (killed for using too much memory)" in row
+    assert "on (pid 4242), done (exit code 3), killed (signal 9)" in row
+    assert "fat (killed: out of memory)" in row
     shown = node.json("cell", "list")["cells"][0]["executables"]
     assert [each["exit"] and each["exit"]["code"] for each in shown] == [None, 3, None, None]
 
@@ -261,7 +261,7 @@ def test_run_does_not_claim_success_if_output_was_lost(small_node: Node, capfdbi
     result = small_node.cli("cell", "run", "--", "seq", "1000")
     out, err = capfdbinary.readouterr()
     assert out.endswith(b"998\n999\n")
-    assert b"pieces of output are lost here" in err
+    assert b"records of output are lost here" in err
     assert result.exit_code == 1
     assert "faster than could be read" in result.stderr
 

@@ -162,7 +162,7 @@ def test_a_terminal_is_restored_when_the_node_goes_away(node: Node) -> None:
 def test_a_terminal_that_is_none_is_wrong_usage(node: Node) -> None:
     with Command(node, "container", "exec", "-it", "web", "sh") as process:
         assert process.stderr is not None
-        assert b"no terminal; leave out -t" in process.stderr.read()
+        assert b"not a terminal; leave out -t" in process.stderr.read()
         assert process.wait(PATIENCE_S) == 2
 
 

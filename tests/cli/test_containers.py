@@ -144,7 +144,7 @@ def test_run_with_rm_leaves_nothing(node: Node) -> None:
 def test_rm_and_detach_cannot_both_be_had(node: Node) -> None:
     result = node.cli("container", "run", "--rm", "-d", WEB)
     assert result.exit_code == 2
-    assert "leave out -d" in result.stderr
+    assert "cannot be combined with -d" in result.stderr
 
 
 def test_progress_of_a_run_goes_where_its_errors_go(node: Node, capfdbinary: Any) -> None:
@@ -240,7 +240,7 @@ def test_output_goes_on_after_a_restart_of_the_agent(node: Node) -> None:
 def test_run_does_not_claim_success_if_output_was_lost(small_node: Node, capfdbinary: Any) -> None:
     small_node.keeper.on_start = program(*[b"%d\n" % number for number in range(1000)], code=0)
     result = small_node.cli("container", "run", WEB)
-    assert b"pieces of output are lost here" in capfdbinary.readouterr().err
+    assert b"records of output are lost here" in capfdbinary.readouterr().err
     assert result.exit_code == 1
 
 
@@ -255,12 +255,12 @@ def test_the_list_tells_what_runs_and_how_what_has_ended_did(node: Node) -> None
         detached(node, name)
     node.cli("container", "create", "--name", "new", "-p", "8080:80", WEB)
     header, *rows = node.cli("container", "list").stdout.splitlines()
-    assert header.split() == ["name", "image", "state", "address", "ports", "age"]
+    assert header.split() == ["NAME", "IMAGE", "STATUS", "IP", "PORTS", "AGE"]
     assert [re.split(r"  +", row)[:3] for row in rows] == [
         ["on", WEB, "running"],
         ["done", WEB, "exited (exit code 3)"],
         ["killed", WEB, "exited (signal 9)"],
-        ["fat", WEB, "exited (killed for using too much memory)"],
+        ["fat", WEB, "exited (killed: out of memory)"],
         ["new", WEB, "created"],
     ]
     assert "10.86.0.2" in rows[0]
@@ -317,7 +317,7 @@ def test_stats_are_of_all_that_run_or_of_those_that_are_named(node: Node) -> Non
     detached(node, "a", "b")
     node.cli("container", "stop", "b")
     header, row = node.cli("container", "stats").stdout.splitlines()
-    assert header.split()[:4] == ["name", "cpu", "throttled", "memory"]
+    assert header.split()[:4] == ["NAME", "CPU", "THROTTLED", "MEMORY"]
     assert row.split() == ["a", "1.50s", "0.00s", "3.0MB", "0B", "2", "0B", "0B", "4.0KB", "1.0GB"]
     [used] = node.json("container", "stats", "b")["containers"]
     assert (used["name"], used["usage"]["pids"], used["disk_limit_kind"]) == ("b", 2, "measured")
@@ -351,4 +351,4 @@ def test_a_file_of_variables_that_cannot_be_read_is_told_with_the_line(node: Nod
     variables.write_text("A=1\nB\n")
     result = node.cli("container", "run", "--env-file", str(variables), WEB)
     assert result.exit_code == 2
-    assert "line 2: must read KEY=VALUE" in result.stderr
+    assert "line 2: write KEY=VALUE" in result.stderr

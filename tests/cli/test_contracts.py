@@ -25,10 +25,11 @@ def verify(*arguments: str, text: bytes = BOTH) -> Result:
 def test_a_contract_is_shown_with_who_signed_it() -> None:
     result = verify("--at", DURING, "--seller", SELLER.cloud, "--buyer", BUYER.cloud, "--both")
     assert result.exit_code == 0
-    lines = {line[:11].strip(): line[11:].strip() for line in result.output.splitlines()}
+    lines = {line[:14].strip(): line[14:].strip() for line in result.output.splitlines()}
+    assert lines["verification"] == "valid"
     assert lines["signed by"] == "seller and buyer"
     assert lines["seller"] == SELLER.cloud
-    assert lines["room"] == "2 times cpu 1, memory 2048 MB, disk 0 GB"
+    assert lines["resources"] == "2 x (cpu 1, memory 2048 MB, disk 0 GB)"
     assert lines["total"] == "0.40 EUR"
 
 
@@ -91,7 +92,7 @@ def test_a_contract_that_is_not_good_fails_with_the_reason(
 ) -> None:
     result = verify(*arguments, text=text)
     assert result.exit_code == 1
-    assert "not good: " in result.output
+    assert "not valid: " in result.output
     assert reason in result.output
     told = json.loads(verify(*arguments, "-o", "json", text=text).output)
     assert told["good"] is False

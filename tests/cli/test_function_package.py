@@ -147,7 +147,9 @@ def test_a_tar_is_sent_as_it_is(tmp_path: Path) -> None:
     assert function_package.guess(package).handler == "main.handler"
 
 
-@pytest.mark.parametrize(("name", "told"), [("a.tar", "no plain tar"), ("a.txt", "a folder or a .tar")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("a.tar", "not an uncompressed tar"), ("a.txt", "a folder or a .tar")]
+)
 def test_what_is_no_code_is_refused(tmp_path: Path, name: str, told: str) -> None:
     (tmp_path / name).write_text("nothing of the kind")
     with pytest.raises(click.UsageError, match=told):
@@ -155,7 +157,7 @@ def test_what_is_no_code_is_refused(tmp_path: Path, name: str, told: str) -> Non
 
 
 def test_an_empty_folder_and_a_pipe_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(click.UsageError, match="nothing in"):
+    with pytest.raises(click.UsageError, match="is empty"):
         function_package.pack(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(click.UsageError, match="pipe is neither"):

@@ -197,7 +197,7 @@ def test_list_and_describe_show_functions_and_hide_values(ledge: Ledge) -> None:
     ledge.say("deploy", "-e", "PASSWORD=hunter2", "--cpu", "500", ledge.file())
     ledge.fakes.functions.add("isprime")
     header, hello, prime = ledge.say("list").splitlines()
-    assert header.split()[:2] == ["name", "runs"]
+    assert header.split()[:2] == ["NAME", "RUNTIME"]
     assert hello.split()[0] == "hello"
     assert "500m" in hello
     assert prime.split()[0] == "isprime"
@@ -246,12 +246,12 @@ def test_json_comes_from_a_text_a_file_or_standard_input_and_is_not_changed(ledg
     ("given", "told"),
     [
         (("-p", "name"), "name:value"),
-        (("-p", "n:=x"), "no JSON"),
-        (("-p", "n:=NaN"), "NaN is no JSON"),
+        (("-p", "n:=x"), "not JSON"),
+        (("-p", "n:=NaN"), "NaN is not JSON"),
         (("--json", "[1]"), "begins with"),
-        (("--json", '{"a":'), "no JSON"),
+        (("--json", '{"a":'), "not JSON"),
         (("--json", "nowhere.json"), "nowhere.json"),
-        (("--json", "{}", "-p", "a:b"), "not with both"),
+        (("--json", "{}", "-p", "a:b"), "either with -p or with --json"),
         (("--wait",), "--async"),
     ],
 )
@@ -355,10 +355,10 @@ def test_logs_are_shown_and_followed(ledge: Ledge) -> None:
 
 def test_prewarm_tells_how_many_are_ready_and_whether_that_is_all(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello")
-    assert ledge.say("prewarm", "hello") == "1 ready\n"
+    assert ledge.say("prewarm", "hello") == "1 warm\n"
     assert ledge.say("prewarm", "--pull", "hello", "0") == "fetched\n"
     short = ledge.cli("prewarm", "hello", "5")
-    assert (short.exit_code, short.stdout) == (1, "2 ready\n")
+    assert (short.exit_code, short.stdout) == (1, "2 warm\n")
     assert "no room for more than 2 of 5" in short.stderr
     assert ledge.fakes.invoker.prewarmed == [("hello", 1, False), ("hello", 0, True), ("hello", 5, False)]
 

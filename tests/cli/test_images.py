@@ -83,7 +83,7 @@ def test_a_pull_that_fails_is_one_line_in_the_nodes_words(node: Node) -> None:
 def test_images_are_listed_one_line_for_each_name(node: Node) -> None:
     node.keeper.images.images = {"a": an_image("a", "b"), "c": an_image()}
     header, *rows = node.cli("image", "list").stdout.splitlines()
-    assert header.split() == ["image", "id", "size", "platform", "pulled"]
+    assert header.split() == ["IMAGE", "ID", "SIZE", "PLATFORM", "PULLED"]
     assert [row.split()[:4] for row in rows] == [
         [name, "abababababab", "3.0MB", "linux/arm64/v8"] for name in ("a", "b", "none")
     ]

@@ -26,7 +26,7 @@ def test_run_tells_how_it_gets_on_and_prints_the_id_alone(cloud: CloudServer) ->
     assert result.stdout == f"{instance['id']}\n"
     assert instance["status"] == "RUNNING"
     assert "web: RUNNING" in result.stderr
-    assert "web runs on machine-n1 at 10.64.0.2, ports 8080:80" in result.stderr
+    assert "web: node machine-n1, ip 10.64.0.2, ports 8080:80" in result.stderr
 
 
 def test_run_asks_for_all_that_its_options_say(cloud: CloudServer, tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_ctrl_c_leaves_an_instance_that_waits_for_room_and_says_so(cloud: CloudS
         process.send_signal(signal.SIGINT)
         _, errors_ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
-    assert b"big goes on without this command" in errors_
+    assert b"big is not stopped by this" in errors_
     assert cloud.json("get", "instance", "big")["status"] == "SCHEDULING"
 
 
 def test_run_of_what_is_tried_again_for_ever_says_at_once_how_to_be_rid_of_it(cloud: CloudServer) -> None:
     with Command(cloud, "run", "--name", "crashing", IMAGE) as process:
-        said = read_until(process.stderr, b"removes it.").decode()
+        said = read_until(process.stderr, b"deletes it.").decode()
     instance = cloud.json("get", "instance", "crashing")["id"]
     assert "crashing: CRASHED, ended with code 3\n" in said
     assert f"Ctrl-C ends this command and not the instance; 'skerry delete instance {instance}'" in said
@@ -92,23 +92,23 @@ def test_reasons_are_shown_while_it_starts(cloud: CloudServer) -> None:
 
 def test_stop_and_start_wait_until_it_is_done(cloud: CloudServer) -> None:
     cloud.say("run", "--name", "web", IMAGE)
-    assert cloud.say("stop", "web") == "web is STOPPED\n"
+    assert cloud.say("stop", "web") == "web: STOPPED\n"
     assert cloud.json("get", "instance", "web")["status"] == "STOPPED"
-    assert cloud.say("start", "web") == "web is RUNNING\n"
-    assert cloud.say("start", "--detach", "web") == "web is RUNNING\n"
+    assert cloud.say("start", "web") == "web: RUNNING\n"
+    assert cloud.say("start", "--detach", "web") == "web: RUNNING\n"
 
 
 def test_a_start_that_is_not_waited_for_says_what_is_wished(cloud: CloudServer) -> None:
     cloud.say("run", "-d", "--name", "slow", IMAGE)
     cloud.say("stop", "slow")
-    assert ", to be RUNNING" in cloud.say("start", "-d", "slow")
+    assert "(desired: RUNNING)" in cloud.say("start", "-d", "slow")
 
 
 def test_one_that_is_not_there_does_not_keep_the_others(cloud: CloudServer) -> None:
     cloud.say("run", "--name", "web", IMAGE)
     result = cloud.cli("stop", "nope", "web")
     assert result.exit_code == 1
-    assert result.stdout == "web is STOPPED\n"
+    assert result.stdout == "web: STOPPED\n"
     assert "There is no instance 'nope'. 'skerry get instances' lists" in result.stderr
 
 
@@ -116,7 +116,7 @@ def test_a_name_that_several_have_is_not_guessed_at(cloud: CloudServer) -> None:
     one, other = (cloud.say("run", "--name", "web", IMAGE).strip() for _ in range(2))
     result = cloud.cli("stop", "web")
     assert result.exit_code == 1
-    assert "2 instances are called 'web'" in result.stderr
+    assert "2 instances are named 'web'" in result.stderr
     assert one in result.stderr
     cloud.say("stop", one)
     assert cloud.json("get", "instance", other)["status"] == "RUNNING"
@@ -131,8 +131,8 @@ def test_a_name_means_the_one_that_is_not_over(cloud: CloudServer) -> None:
 def test_explain_says_what_every_node_lacks(cloud: CloudServer) -> None:
     cloud.say("run", "-d", "--name", "big", "--cpu", "5000", "--constraint", "zone=edge", IMAGE)
     text = cloud.say("explain", "big")
-    assert "big is SCHEDULING" in text
-    assert "0 of 1 nodes could take it now." in text
+    assert "big: SCHEDULING" in text
+    assert "0 of 1 nodes are feasible now." in text
     *_, last = text.splitlines()
     assert last.split()[:2] == ["machine-n1", "no"]
     assert "lacks 1200 milli-cores of cpu" in last

@@ -46,9 +46,9 @@ def test_every_verb_for_instances_works_in_its_namespace_alone(cloud: CloudServe
     assert cloud.json("describe", "instance", "web", "-n", "shop")["instance"]["id"] == there
     assert "namespace" in cloud.say("describe", "instance", "web", "-n", "shop")
     assert cloud.json("explain", "web", "-n", "shop")["id"] == there
-    assert cloud.say("stop", "web", "-n", "shop") == "web is STOPPED\n"
+    assert cloud.say("stop", "web", "-n", "shop") == "web: STOPPED\n"
     assert cloud.json("get", "instance", here)["status"] == "RUNNING"
-    assert cloud.say("start", "web", "-n", "shop") == "web is RUNNING\n"
+    assert cloud.say("start", "web", "-n", "shop") == "web: RUNNING\n"
     assert cloud.say("delete", "instance", "web", "-n", "shop") == "deleted instance web\n"
     assert listed(cloud, "instances", "-A") == [("default", "web")]
 
@@ -89,14 +89,14 @@ def test_an_id_is_found_without_a_namespace_and_in_no_wrong_one(cloud: CloudServ
 def test_all_namespaces_are_listed_with_a_column_for_them_and_one_is_without(cloud: CloudServer) -> None:
     run(cloud, "web", "-d")
     run(cloud, "web", "-d", "-n", "shop")
-    assert cloud.say("get", "instances", "-n", "shop").splitlines()[0].split()[0] == "name"
+    assert cloud.say("get", "instances", "-n", "shop").splitlines()[0].split()[0] == "NAME"
     head, *lines = cloud.say("get", "instances", "-A").splitlines()
-    assert head.split()[:2] == ["namespace", "name"]
+    assert head.split()[:2] == ["NAMESPACE", "NAME"]
     assert sorted(line.split()[:2] for line in lines) == [["default", "web"], ["shop", "web"]]
     for wrong in (("nodes", "-A"), ("instance", "web", "-A")):
         result = cloud.cli("get", *wrong)
         assert result.exit_code == 2
-        assert "--all-namespaces is for a list of instances or workloads" in result.stderr
+        assert "--all-namespaces applies to a list of instances or workloads" in result.stderr
 
 
 def test_a_watch_of_all_namespaces_tells_where_what_goes_was(cloud: CloudServer) -> None:
@@ -105,8 +105,8 @@ def test_a_watch_of_all_namespaces_tells_where_what_goes_was(cloud: CloudServer)
         assert process.stdout is not None
         read_until(process.stdout, b"RUNNING")
         cloud.say("delete", "instance", id)
-        line = read_until(process.stdout, b"gone").splitlines()[-1].split()
-        assert line[:4] == [b"shop", b"web", id.encode(), b"gone"]
+        line = read_until(process.stdout, b"DELETED").splitlines()[-1].split()
+        assert line[:4] == [b"shop", b"web", id.encode(), b"DELETED"]
         process.send_signal(signal.SIGINT)
 
 
@@ -125,7 +125,7 @@ def test_a_node_is_described_and_drained_with_its_instances_of_every_namespace(c
     assert [one["id"] for one in cloud.json("describe", "node", "n1")["instances"]] == [id]
     result = cloud.cli("node", "drain", "n1", "--within", "0.2")
     assert result.exit_code == 0
-    assert "1 to go" in result.stderr
+    assert "1 left" in result.stderr
 
 
 @pytest.mark.parametrize("said", ["by the option", "by the file", "by both"])
@@ -148,7 +148,7 @@ def test_a_file_is_applied_in_a_namespace(cloud: CloudServer, said: str) -> None
 def test_a_file_for_another_namespace_is_not_applied(cloud: CloudServer) -> None:
     result = cloud.cli("apply", "-f", written(cloud, f"namespace: shop\n{FILE}"), "-n", "lab")
     assert result.exit_code == 2
-    assert "is for the namespace 'shop', not for 'lab'" in result.stderr
+    assert "sets the namespace 'shop', not 'lab'" in result.stderr
     assert listed(cloud, "workloads", "-A") == []
 
 

@@ -20,10 +20,10 @@ def test_nodes_are_listed_like_everything_else(cloud: CloudServer) -> None:
 
 
 def test_a_cordoned_node_takes_nothing_new_until_it_is_uncordoned(cloud: CloudServer) -> None:
-    assert cloud.say("node", "cordon", "n1", "--reason", "new disk") == "machine-n1 is ready, cordoned\n"
+    assert cloud.say("node", "cordon", "n1", "--reason", "new disk") == "machine-n1: ready, cordoned\n"
     cloud.say("run", "-d", "--name", "web", IMAGE)
     assert "is cordoned" in cloud.say("explain", "web")
-    assert cloud.say("node", "uncordon", "machine-n1") == "machine-n1 is ready\n"
+    assert cloud.say("node", "uncordon", "machine-n1") == "machine-n1: ready\n"
     eventually_sync(lambda: cloud.json("get", "instance", "web")["status"] == "RUNNING")
 
 
@@ -31,16 +31,16 @@ def test_a_drain_waits_until_nothing_is_left(cloud: CloudServer) -> None:
     cloud.say("run", "--name", "web", IMAGE)
     result = cloud.cli("node", "drain", "n1", "--within", "0.2")
     assert result.exit_code == 0, result.stderr
-    assert "machine-n1: 1 to go, at the latest" in result.stderr
-    assert "those go that no other node can take" in result.stderr
-    assert "drained by" not in cloud.say("describe", "node", "n1")
-    assert result.stdout == "machine-n1 is drained\n"
+    assert "machine-n1: 1 left; deadline " in result.stderr
+    assert "instances that no other node can take are evicted" in result.stderr
+    assert "drain deadline" not in cloud.say("describe", "node", "n1")
+    assert result.stdout == "machine-n1: drained\n"
     assert cloud.json("get", "instance", "web")["node_id"] is None
 
 
 def test_a_drain_that_is_not_waited_for_says_how_far_it_is(cloud: CloudServer) -> None:
     cloud.say("run", "--name", "web", IMAGE)
-    assert cloud.say("node", "drain", "-d", "n1") == "machine-n1 is draining\n"
+    assert cloud.say("node", "drain", "-d", "n1") == "machine-n1: draining\n"
 
 
 def test_labels_are_set_and_taken_away(cloud: CloudServer) -> None:
@@ -64,7 +64,7 @@ def test_options_for_joining_are_refused_before_a_verb_that_talks_to_a_server(
 ) -> None:
     result = cloud.cli("node", *flags, "list")
     assert result.exit_code == 2
-    assert f"{flags[0]}: options of 'list' come after that word" in result.stderr
+    assert f"{flags[0]}: write options of 'list' after that word" in result.stderr
 
 
 def test_without_a_verb_it_still_joins(cloud: CloudServer) -> None:

@@ -69,7 +69,7 @@ def test_a_bad_variable_is_named_with_what_is_wrong(environment: dict[str, str],
         ("[http]\nlisen = 'x'", "The nearest known one is 'http.listen'"),
         ("[htttp]\nlisten = 'x'", "The nearest known one is 'http.listen'"),
         ("[http]\nmax_connections = '7'", "expected `int`, got `str`"),
-        ("http = [", "no valid TOML"),
+        ("http = [", "not valid TOML"),
         ("[http]\ntls = 1", "'http.tls' in "),
     ],
 )

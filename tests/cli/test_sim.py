@@ -26,7 +26,7 @@ def test_a_good_day_is_shown_as_it_goes_and_summed_up() -> None:
     assert "3 nodes" in result.stderr
     assert "10 RUNNING" in result.stdout
     assert "from the wish to RUNNING" in result.stdout
-    assert "Nothing happened that never may" in result.stdout
+    assert "No invariant was violated" in result.stdout
 
 
 def test_a_bad_day_is_the_same_for_scripts() -> None:
@@ -43,7 +43,7 @@ def test_what_never_may_happen_is_told_and_ends_with_1(monkeypatch: pytest.Monke
     monkeypatch.setattr(scenarios, "run_faulty", lambda day, for_s, show: bad)
     result = CliRunner().invoke(main.cli, ["sim", "--faults"])
     assert result.exit_code == 1
-    assert "WRONG: i0 runs twice" in result.stderr
+    assert "VIOLATED: i0 runs twice" in result.stderr
     assert "and 10 more" in result.stderr
 
 
@@ -57,7 +57,7 @@ def test_coordinates_are_shown_by_rounds_ever_more_rarely() -> None:
     assert result.exit_code == 0, result.output
     first, columns, *rows = result.stdout.splitlines()
     assert "20% of triangles violated" in first
-    assert columns.split()[:3] == ["round", "median", "error"]
+    assert columns.split()[:3] == ["ROUND", "MEDIAN", "ERROR"]
     assert [row.split()[0] for row in rows] == ["1", "2", "5", "10", "12"]
 
 
@@ -73,4 +73,4 @@ def test_coordinates_for_scripts_are_all_rounds() -> None:
 def test_an_option_before_the_command_is_not_lost_without_a_word() -> None:
     result = CliRunner().invoke(main.cli, ["sim", "--nodes", "30", "coordinates"])
     assert result.exit_code == 2
-    assert "--nodes: options of 'coordinates' come after that word" in result.stderr
+    assert "--nodes: write options of 'coordinates' after that word" in result.stderr

@@ -18,7 +18,7 @@ def test_people_get_a_line_for_each_policy() -> None:
     result = run("--load", "0.5")
     assert result.exit_code == 0, result.output
     header, *rows = result.stdout.splitlines()
-    assert header.split() == ["policy", "utility", "p50", "p95", "late", "dropped", "cold", "offloaded"]
+    assert header.split() == ["POLICY", "UTILITY", "P50", "P95", "LATE", "DROPPED", "COLD", "OFFLOADED"]
     names = ["default", "localonly", "cloudonly", "edgeonly", "edgecloud", "qosaware"]
     assert [row.split()[0] for row in rows] == names
 
@@ -36,7 +36,7 @@ def test_scripts_get_the_numbers() -> None:
     [
         (["--policy", "qosawre"], "did you mean 'qosaware'"),
         (["--load", "0"], "--load"),
-        (["--for", "soon"], "is no duration"),
+        (["--for", "soon"], "is not a duration"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(arguments: list[str], words: str) -> None:

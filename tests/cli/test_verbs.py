@@ -41,7 +41,7 @@ def test_status_tells_version_readiness_what_is_lacking_and_what_weakens_it(serv
     result = skerry("status", "--url", server.url)
     assert result.exit_code == 0
     rows = dict(line.split(None, 1) for line in result.stdout.splitlines())
-    assert (rows["version"], rows["ready"], rows["lacks"]) == ("1.2.3", "yes", "root: no cells")
+    assert (rows["version"], rows["ready"], rows["unavailable"]) == ("1.2.3", "yes", "root: no cells")
     assert rows["warning"] == "runc 1.1 may let a container out"
 
 
@@ -81,7 +81,7 @@ def test_for_a_node_an_invitation_is_printed_alone_and_told_how_to_use(server: F
     result = skerry("token", "create", "--role", "node", "--url", server.url)
     assert result.stdout == f"{text}\n"
     assert "skerry node --join INVITATION" in result.stderr
-    assert ("no other machine reaches it" in result.stderr) is (host == "127.0.0.1")
+    assert ("other machines cannot reach it" in result.stderr) is (host == "127.0.0.1")
     as_json = skerry("token", "create", "--role", "node", "--url", server.url, "-o", "json")
     assert json.loads(as_json.stdout)["invitation"] == text
 
@@ -222,4 +222,4 @@ def test_what_is_no_duration_is_refused(server: FakeServer, text: str) -> None:
 def test_an_unknown_verb_names_the_nearest_one() -> None:
     result = skerry("statsu")
     assert result.exit_code == 2
-    assert "Did you mean 'status'?" in result.stderr
+    assert "did you mean 'status'?" in result.stderr

@@ -35,7 +35,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
 
 def test_whoever_waits_for_a_server_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     list(islice(watch.poll_forever(answers(1, None, None, 2)), 2))
-    assert capsys.readouterr().err == "Nothing answers. It is asked again for 30 s.\n"
+    assert capsys.readouterr().err == "Nothing answers. Retrying for 30 s.\n"
 
 
 def test_a_server_that_is_not_there_at_first_is_not_waited_for() -> None:

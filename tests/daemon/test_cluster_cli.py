@@ -73,9 +73,9 @@ def test_what_is_run_is_reached_seen_spoken_to_stopped_started_and_deleted(
     missing = skerry.cli("exec", "web", "nothing")
     assert (missing.returncode, missing.stderr.count("\n")) == (127, 1)
 
-    assert say(skerry, "stop", "web") == "web is STOPPED\n"
+    assert say(skerry, "stop", "web") == "web: STOPPED\n"
     assert nobody_listens(port)
-    assert say(skerry, "start", "web") == "web is RUNNING\n"
+    assert say(skerry, "start", "web") == "web: RUNNING\n"
     assert served(port) == PAGE
     assert say(skerry, "delete", "instance", "web") == "deleted instance web\n"
     assert nobody_listens(port)
@@ -108,7 +108,7 @@ def test_logs_are_followed_until_the_instance_is_over(skerry: Skerry, archive: s
 def test_one_that_fits_nowhere_is_explained_with_numbers(skerry: Skerry, archive: str) -> None:
     say(skerry, "run", "-d", "--name", "big", "--memory", "99999999", archive)
     explained = eventually_sync(lambda: _waiting(say(skerry, "explain", "big")))
-    assert "0 of 1 nodes could take it now." in explained
+    assert "0 of 1 nodes are feasible now." in explained
     assert "MB of memory (free:" in explained
     say(skerry, "delete", "instance", "big")
 

@@ -54,7 +54,7 @@ def test_root_needs_nothing_if_http_listens_elsewhere_with_tls(folder: Path, own
         assert server.ready["http"].startswith(f"https://{own_address}:")
         made = server.cli("token", "create", "--role", "viewer", "--ttl", "7d")
         assert made.returncode == 0, made.stderr
-        assert "ends in 7d" in made.stderr
+        assert "expires in 7d" in made.stderr
         assert json.loads(server.cli("status", "-o", "json").stdout)["ready"] is True
         # Over TCP the kernel's word is worth nothing there.
         over_tcp = server.cli("status", "--url", server.ready["http"], "--ca", server.ready["ca"])

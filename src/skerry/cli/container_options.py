@@ -1,7 +1,6 @@
-"""What a container is to be, as options of `skerry container run` and `create`, and as the request for it.
+"""Options of `skerry container run` and `create`, and the request that is built from them.
 
-`skerry run` has some of the options, too. What is wrong with a value is the node's to say; here only what
-cannot be asked for is refused.
+`skerry run` shares some of them. The node validates values; here only what cannot be sent is refused.
 """
 
 from __future__ import annotations
@@ -24,19 +23,17 @@ if TYPE_CHECKING:
 
 _NOT_RUN: Final = 125
 _NOT_EXECUTABLE: Final = 126
-_NOT_THERE: Final = 127
+_NOT_FOUND: Final = 127
 _LETTERS: Final = 6
 
 environment = option_group(
-    click.option(
-        "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set in its environment; repeatable."
-    ),
+    click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="Environment variable; repeatable."),
     click.option(
         "--env-file",
         multiple=True,
         metavar="FILE",
         type=click.Path(exists=True, dir_okay=False),
-        help="The same from a file, a KEY=VALUE on each line.",
+        help="File with a KEY=VALUE on each line; repeatable.",
     ),
 )
 arguments = option_group(
@@ -47,7 +44,7 @@ arguments = option_group(
 )
 essentials = option_group(
     click.option(
-        "--name", metavar="NAME", default="", help="What to call it.  [default: made from the image's name]"
+        "--name", metavar="NAME", default="", help="Name.  [default: generated from the image's name]"
     ),
     environment,
     click.option(
@@ -55,22 +52,22 @@ essentials = option_group(
         "--publish",
         multiple=True,
         metavar="SRC:DST[/udp]",
-        help="A port of the machine that leads to one in the container; repeatable.",
+        help="Publish port DST of the container as port SRC of the node; repeatable.",
     ),
     click.option(
         "--cpu",
         metavar="MILLI",
         type=click.IntRange(min=1),
-        help="Thousandths of a processor, at most: 200 is a fifth of one.",
+        help="CPU limit in millicores: 200 is a fifth of a core.",
     ),
-    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory, at most."),
-    click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="What it may write, at most."),
+    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory limit."),
+    click.option("--disk", metavar="GB", type=click.IntRange(min=1), help="Limit of the writable layer."),
     click.option(
         "--userns",
         type=click.Choice(["private", "host"]),
         default="private",
         show_default=True,
-        help="Whose users it has: its own, or the node's, for which you must be an admin.",
+        help="User namespace: its own, or the node's, which needs the role admin.",
     ),
 )
 options = option_group(
@@ -79,44 +76,42 @@ options = option_group(
         "--pids",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Processes and threads at once, at most.  [default: the node's]",
+        help="Limit of processes and threads.  [default: the node's]",
     ),
     click.option(
-        "-u", "--user", metavar="USER[:GROUP]", default="", help="Who to run as.  [default: the image's]"
+        "-u", "--user", metavar="USER[:GROUP]", default="", help="User, and group.  [default: the image's]"
     ),
     click.option(
-        "-w", "--workdir", metavar="DIR", default="", help="Where it starts.  [default: the image's]"
+        "-w", "--workdir", metavar="DIR", default="", help="Working directory.  [default: the image's]"
     ),
-    click.option("--hostname", metavar="NAME", default="", help="How it calls itself.  [default: its name]"),
-    click.option(
-        "--entrypoint", metavar="PROGRAM", default="", help="Run this instead of what the image says."
-    ),
+    click.option("--hostname", metavar="NAME", default="", help="Host name.  [default: its name]"),
+    click.option("--entrypoint", metavar="PROGRAM", default="", help="Entry point instead of the image's."),
     click.option(
         "--stop-signal",
         metavar="SIGNAL",
         default="",
-        help="What asks it to end.  [default: the image's, or SIGTERM]",
+        help="Stop signal.  [default: the image's, or SIGTERM]",
     ),
     click.option(
         "--stop-grace",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
-        help="From the stop signal to SIGKILL.  [default: the node's]",
+        help="Time between the stop signal and SIGKILL.  [default: the node's]",
     ),
     click.option(
         "--network",
         type=click.Choice(["bridge", "none"]),
         default="bridge",
         show_default=True,
-        help="An address of its own, or nothing but its loopback.",
+        help="Network: an IP address of its own, or loopback only.",
     ),
-    click.option("--read-only", is_flag=True, help="Its files cannot be changed."),
+    click.option("--read-only", is_flag=True, help="Read-only root file system."),
     click.option(
         "--pull",
         type=click.Choice(["always", "missing", "never"]),
         default="missing",
         show_default=True,
-        help="When to fetch the image.",
+        help="When to pull the image.",
     ),
 )
 
@@ -144,7 +139,7 @@ def request(
     read_only: bool,
     pull: str,
 ) -> CreateRequest:
-    """The container that the options ask for."""
+    """The request for the container that the options describe."""
     from skerry.transport.proto.containers_pb2 import ContainerSpec, CreateRequest
 
     spec = ContainerSpec(
@@ -171,14 +166,14 @@ def request(
 
 
 def name_for(image: str) -> str:
-    """A name that nobody has, and that says which image it is."""
+    """A unique name that begins with that of the image."""
     path = image.partition("@")[0].rstrip("/").rpartition("/")[2] or image
     word = re.sub(r"[^a-z0-9]+", "-", path.partition(":")[0].partition(".")[0].lower()).strip("-")
     return f"{word[:40].strip('-') or 'container'}-{ulid.new_id(time.time())[-_LETTERS:]}"
 
 
 def variables(given: tuple[str, ...], files: tuple[str, ...]) -> list[str]:
-    """Every variable once: what is given itself comes before what files say, later before earlier."""
+    """Every variable once: options override files, later ones earlier ones."""
     found: dict[str, str] = {}
     for name in files:
         for number, line in enumerate(_lines(name), 1):
@@ -186,7 +181,7 @@ def variables(given: tuple[str, ...], files: tuple[str, ...]) -> list[str]:
             if not text or text.startswith("#"):
                 continue
             if "=" not in text:
-                raise click.UsageError(f"{name}, line {number}: must read KEY=VALUE.")
+                raise click.UsageError(f"{name}, line {number}: write KEY=VALUE.")
             found[text.partition("=")[0]] = text
     found.update((each.partition("=")[0], each) for each in given)
     return list(found.values())
@@ -201,7 +196,7 @@ def _lines(name: str) -> list[str]:
 
 @contextmanager
 def container_exit_codes() -> Iterator[None]:
-    """What is refused is no exit code of a program: 125, or 126 and 127 if the program is to blame."""
+    """Exit with 125 on errors, or with 126 and 127 if the program is not executable or not found."""
     try:
         yield
     except (node_socket.NodeError, client.ApiError) as error:
@@ -210,12 +205,12 @@ def container_exit_codes() -> Iterator[None]:
 
 
 def _code_of(error: node_socket.NodeError | client.ApiError) -> int:
-    """Only the runtime knows why a program cannot be executed, and it has words for it and no code."""
+    """The OCI runtime reports why a program cannot be executed with a message only, without a code."""
     is_refused = error.status == "FAILED_PRECONDITION" or getattr(error, "code", "") == "refused"
     if is_refused:
         text = error.message.lower()
         if "executable file not found" in text or "no such file or directory" in text:
-            return _NOT_THERE
+            return _NOT_FOUND
         if "permission denied" in text or "exec format error" in text or "is a directory" in text:
             return _NOT_EXECUTABLE
     return _NOT_RUN

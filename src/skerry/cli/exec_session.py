@@ -1,7 +1,7 @@
-"""A program that runs elsewhere, with our own standard streams or with our terminal.
+"""A remote program attached to our standard streams or to our terminal.
 
-Used by `exec` of containers and of instances; how the program is reached is in `exec_streams`. What we cannot
-write holds the program up, and what it does not read holds us up: nothing is kept in between.
+Used by `exec` of containers and of instances; the transport is in `exec_streams`. Nothing is buffered: output
+that we cannot write blocks the program, and input that it does not read blocks us.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ERRORS: Final = 2
 
 
 class OutputChunk(NamedTuple):
-    """Something that the program wrote, to its output or to its errors."""
+    """A piece of stdout or stderr of the program."""
 
     descriptor: int
     data: bytes
 
 
 class ExecStream(Protocol):
-    """The way to a program. Messages go out whole, whoever sends; one at a time waits for what comes."""
+    """A stream to a program. Several tasks may send, one may receive."""
 
     async def receive(self) -> OutputChunk | int:
-        """What it wrote next, or its exit code, which comes last; told as `ClickException` if none can."""
+        """The next output, or last the exit code; raises `ClickException` if the stream breaks."""
 
     async def put_in(self, data: bytes) -> None:
         """More of its input."""
@@ -51,7 +51,7 @@ class ExecStream(Protocol):
 
 
 class ExecCommand(NamedTuple):
-    """What to run, and what it gets of ours."""
+    """The command to run, and how it is attached."""
 
     arguments: tuple[str, ...]
     environment: list[str]
@@ -75,7 +75,7 @@ def _program(
     workdir: str,
 ) -> ExecCommand:
     if tty and interactive and not os.isatty(_INPUT):
-        raise click.UsageError("Standard input is no terminal; leave out -t.")
+        raise click.UsageError("Standard input is not a terminal; leave out -t.")
     return ExecCommand(
         arguments,
         container_options.variables(env, env_file),
@@ -98,14 +98,12 @@ options = option_object(
         type=click.UNPROCESSED,
         callback=without_dashes,
     ),
-    click.option("-i", "--interactive", is_flag=True, help="Pass our standard input on."),
-    click.option("-t", "--tty", is_flag=True, help="Give it a terminal, of the size of ours."),
+    click.option("-i", "--interactive", is_flag=True, help="Keep stdin open."),
+    click.option("-t", "--tty", is_flag=True, help="Allocate a terminal."),
     container_options.environment,
+    click.option("-u", "--user", metavar="USER", default="", help="User.  [default: the container's]"),
     click.option(
-        "-u", "--user", metavar="USER", default="", help="User to run as.  [default: the container's]"
-    ),
-    click.option(
-        "-w", "--workdir", metavar="DIR", default="", help="Where it starts.  [default: the container's]"
+        "-w", "--workdir", metavar="DIR", default="", help="Working directory.  [default: the container's]"
     ),
 )
 
@@ -113,9 +111,9 @@ options = option_object(
 async def run_exec_session(
     line: ExecStream, program: ExecCommand, signals: signal_handler.SignalHandler
 ) -> int:
-    """Carry everything both ways until the program has ended, and return its exit code.
+    """Copy input, output, sizes and signals until the program has ended, and return its exit code.
 
-    The first signal is the program's to take; with the next this command ends.
+    The first signal is sent to the program; the next ends this command.
     """
     has_our_terminal = program.terminal and program.takes_input
     with cli_terminal.raw(_INPUT) if has_our_terminal else nullcontext():
@@ -140,7 +138,7 @@ async def run_exec_session(
 
 
 async def _show(line: ExecStream) -> int:
-    """Write out what comes, and return the exit code."""
+    """Write the output, and return the exit code."""
     sinks = {
         OUTPUT: log_output.DescriptorWriter(OUTPUT, is_raw=True),
         ERRORS: log_output.DescriptorWriter(ERRORS, is_raw=True),
@@ -180,7 +178,7 @@ def _read() -> bytes:
 
 @contextmanager
 def _told_of_sizes() -> Iterator[asyncio.Event]:
-    """Set whenever our terminal has got another size."""
+    """Set whenever the size of our terminal changes."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGWINCH, changed.set)
     try:

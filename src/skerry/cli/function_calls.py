@@ -1,7 +1,6 @@
-"""Functions and their calls as a server tells of them: parameters in, reports out, refusals in words.
+"""Calls of functions: parameters, reports and error messages, for `skerry fn`.
 
-Parameters and results are JSON that is passed on as it is, so that no number changes here. Which verb does
-what is `functions`' and `deploy`'s matter.
+Parameters and results are JSON that is passed on unchanged, so that no number loses precision.
 """
 
 from __future__ import annotations
@@ -29,22 +28,24 @@ _PAUSE_S: Final = 0.1  # between two
 
 
 class FunctionCallFailed(click.ClickException):
-    """The function, or what runs it, did not get to a result."""
+    """The function, or its runtime, produced no result."""
 
     exit_code = 1
 
 
 def params(given: tuple[str, ...], document: str | None) -> bytes:
-    """What `-p` or `--json` say, as a JSON object; null if neither says anything."""
+    """The parameters of `-p` or `--json` as a JSON object; null if there are none."""
     if given and document is not None:
-        raise click.UsageError("Give parameters with -p or with --json, not with both.")
+        raise click.UsageError("Give parameters either with -p or with --json.")
     if document is not None:
         return _object(_text(document))
     named: dict[str, Any] = {}
     for each in given:
         name, colon, value = each.partition(":")
         if not name or not colon:
-            raise click.UsageError(f"-p '{each}' must read name:value, or name:=JSON as in n:=3.")
+            raise click.UsageError(
+                f"-p '{each}' is not a parameter; write name:value, or name:=JSON as in n:=3."
+            )
         named[name] = _typed(each, value[1:]) if value.startswith("=") else value
     return json.dumps(named).encode() if named else b"null"
 
@@ -53,7 +54,7 @@ def _typed(given: str, text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise click.UsageError(f"-p '{given}': what follows := is no JSON ({error}).") from None
+        raise click.UsageError(f"-p '{given}': the value after := is not JSON ({error}).") from None
 
 
 def _text(document: str) -> str:
@@ -70,14 +71,14 @@ def _object(text: str) -> bytes:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise click.UsageError(f"The parameters are no JSON: {error}") from None
+        raise click.UsageError(f"The parameters are not JSON: {error}") from None
     if not isinstance(value, dict):
         raise click.UsageError('The parameters must be a JSON object, such as {"n": 3}.')
     return text.strip().encode()
 
 
 def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def body(params: bytes, **more: Any) -> bytes:
@@ -87,7 +88,7 @@ def body(params: bytes, **more: Any) -> bytes:
 
 
 def show(name: str, report: JsonObject, output: str, *, with_printed: bool) -> None:
-    """The result on standard output; what was printed, and what went wrong, on standard error."""
+    """The result on standard output; the output of the function and errors on standard error."""
     if output == "json":
         printing.as_json(report)
     elif with_printed or not report["Success"]:
@@ -99,8 +100,8 @@ def show(name: str, report: JsonObject, output: str, *, with_printed: bool) -> N
 
 
 def failed(name: str, report: JsonObject, *, is_told: bool = False) -> FunctionCallFailed:
-    """What it comes down to is the message, and the traceback is shown before."""
-    text = str(report["Error"]).strip() or "nobody says why"
+    """The first line of the error is the message; the traceback is printed before."""
+    text = str(report["Error"]).strip() or "no reason given"
     line, _, rest = text.partition("\n")
     if rest and not is_told:
         click.echo(rest.strip("\n"), err=True)
@@ -109,7 +110,7 @@ def failed(name: str, report: JsonObject, *, is_told: bool = False) -> FunctionC
 
 @contextmanager
 def print_if_slow(text: str) -> Iterator[None]:
-    """`text` on standard error if what is done takes more than a second."""
+    """Print `text` on standard error if the block takes more than a second."""
     timer = threading.Timer(_SLOW_S, click.echo, (text,), {"err": True})
     timer.start()
     try:
@@ -137,14 +138,12 @@ def require_function(server: client.ApiClient, name: str) -> JsonObject:
 
 
 def _unknown(name: str) -> client.ApiError:
-    return client.ApiError(
-        404, f"There is no function '{name}'. 'skerry fn list' lists those there are.", "not-found"
-    )
+    return client.ApiError(404, f"There is no function '{name}'. 'skerry fn list' lists them.", "not-found")
 
 
 @contextmanager
 def explain_call_errors(name: str) -> Iterator[None]:
-    """What the contract says with a number only, in words; and what code printed that could not be loaded."""
+    """Give errors that the contract answers with a status alone a message; print output of failed loads."""
     try:
         yield
     except client.ApiError as error:
@@ -157,13 +156,13 @@ def explain_call_errors(name: str) -> Iterator[None]:
 def _in_words(error: client.ApiError, name: str) -> str:
     match error.status:
         case 404 if "runtime" in error.message:
-            return "There is no such runtime. Try python, nodejs or custom."
+            return "Unknown runtime; use python, nodejs or custom."
         case 404 if not error.code:
             return _unknown(name).message
         case 409:
-            return f"{name} was deployed by somebody else just now; try again."
+            return f"{name} was deployed by another client just now; try again."
         case 429:
-            return "Too many calls wait for a worker. Try again in a moment."
+            return "Too many calls are queued. Try again in a moment."
     return error.message
 
 
@@ -180,7 +179,7 @@ def call(server: client.ApiClient, name: str, body: bytes) -> JsonObject:
 
 
 def poll_call(server: client.ApiClient, request: str, wait: str | None = None) -> JsonObject:
-    """Where an async call is, with its report if it has ended; with `wait`, then or after that time."""
+    """The state of an async call, with its report if it has ended; waits for that up to `wait`."""
     try:
         report: JsonObject = server.get("poll", request, wait=wait)
         return report
@@ -193,13 +192,13 @@ def poll_call(server: client.ApiClient, request: str, wait: str | None = None) -
             raise client.ApiError(error.status, f"{request}: {error.reply['Error']}", state) from None
         if error.status == 404:
             raise client.ApiError(
-                404, f"There is no call '{request}', or its result is no longer kept.", "not-found"
+                404, f"There is no call '{request}', or its result has expired.", "not-found"
             ) from None
         raise
 
 
 def result(server: client.ApiClient, request: str) -> JsonObject:
-    """The report of an async call when it is done."""
+    """Wait for the report of an async call."""
     told = ""
     try:
         report = poll_call(server, request)
@@ -210,7 +209,7 @@ def result(server: client.ApiClient, request: str) -> JsonObject:
             time.sleep(_PAUSE_S)  # a server that does not know long polls answers at once
             report = watch.retry_while_unreachable(lambda: poll_call(server, request, _LONG_POLL))
     except KeyboardInterrupt:
-        click.echo(f"It goes on without this command: 'skerry fn poll {request}' shows its result.", err=True)
+        click.echo(f"The call continues: 'skerry fn poll {request}' shows its result.", err=True)
         raise
     return report
 

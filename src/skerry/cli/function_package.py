@@ -1,7 +1,7 @@
-"""What `skerry fn deploy` sends: a file or a folder as a tar archive, and what can be guessed from it.
+"""The package of `skerry fn deploy`: a file or a folder as a tar archive, and its guessed entry point.
 
-The same files always make the same bytes. Whether the server takes them is its own matter; here only what
-cannot be sent, or not be guessed, is refused.
+The same files always make the same bytes. The server validates the code; here only what cannot be sent or
+guessed is refused.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SKIPPED: Final = frozenset(
 class FunctionPackage(NamedTuple):
     """Code that can be sent."""
 
-    name: str  # for a function of which nobody says what it is called
+    name: str  # of the function, unless --name is given
     archive: bytes
     files: tuple[str, ...]  # in the archive
     read: Callable[[str], bytes]  # one of them
 
 
 class EntryPoint(NamedTuple):
-    """What runs, and by what."""
+    """Runtime and handler."""
 
     runtime: str
     handler: str
@@ -62,7 +62,9 @@ def pack(path: Path) -> FunctionPackage:
 def _pack_file(path: Path) -> FunctionPackage:
     if path.suffix not in _RUNTIMES:
         known = ", ".join(_RUNTIMES)
-        raise click.UsageError(f"{path} is no code of a function: give a file ({known}), a folder or a .tar.")
+        raise click.UsageError(
+            f"{path} is not the code of a function: give a file ({known}), a folder or a .tar."
+        )
     # A name that Python could not import is spelt so that it can.
     stem = re.sub(r"\W", "_", path.stem) if path.suffix == ".py" else path.stem
     return _written(path.stem, {f"{stem}{path.suffix}": path})
@@ -78,7 +80,7 @@ def _pack_folder(path: Path) -> FunctionPackage:
                 one = Path(folder) / name
                 found[one.relative_to(path).as_posix()] = one
     if not found:
-        raise click.UsageError(f"There is nothing in {path}.")
+        raise click.UsageError(f"The folder {path} is empty.")
     return _written(path.resolve().name, found)
 
 
@@ -91,7 +93,7 @@ def _written(name: str, files: dict[str, Path]) -> FunctionPackage:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member, path in sorted(files.items()):
             if not (path.is_symlink() or path.is_file()):
-                raise click.UsageError(f"{path} is neither a file nor a link; take it out of the folder.")
+                raise click.UsageError(f"{path} is neither a file nor a link; remove it from the folder.")
             info = archive.gettarinfo(path, member)
             if info.islnk():  # it is a file all the same, and may be linked to from elsewhere
                 info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
@@ -114,7 +116,7 @@ def _take_tar(path: Path) -> FunctionPackage:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             files = tuple(member.name.removeprefix("./") for member in archive if member.isreg())
     except tarfile.TarError as error:
-        raise click.UsageError(f"{path} is no plain tar archive: {error}.") from None
+        raise click.UsageError(f"{path} is not an uncompressed tar archive: {error}.") from None
 
     def read(name: str) -> bytes:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
@@ -137,7 +139,7 @@ def runtime_of(package: FunctionPackage, handler: str) -> str | None:
 
 
 def guess(package: FunctionPackage) -> EntryPoint:
-    """What runs, if that can be seen. Raises UsageError with what to say."""
+    """Runtime and handler by the files. Raises UsageError if they are ambiguous."""
     module = _module(package)
     stem, suffix = PurePosixPath(module).stem, PurePosixPath(module).suffix
     runtime = _RUNTIMES[suffix]
@@ -155,7 +157,7 @@ def _module(package: FunctionPackage) -> str:
         if stem in by_stem:
             return by_stem[stem]
     what = f"{len(at_top)} files with code" if at_top else "no file with code at its top"
-    raise click.UsageError(f"There are {what}: say what to call, as in --handler module.function.")
+    raise click.UsageError(f"There are {what}; name the handler: --handler module.function.")
 
 
 def _function(module: str, source: bytes) -> str:
@@ -164,7 +166,7 @@ def _function(module: str, source: bytes) -> str:
         tree = ast.parse(source, module)
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise click.UsageError(f"{module}{where} is no Python that can be read: {error}") from None
+        raise click.UsageError(f"{module}{where} is not valid Python: {error}") from None
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     public = [name for name in names if not name.startswith("_")]
     if _HANDLER in public or _is_bound(tree, _HANDLER):
@@ -186,6 +188,6 @@ def _is_bound(tree: ast.Module, name: str) -> bool:
 
 def _which(module: str, stem: str, public: Sequence[str]) -> str:
     if not public:
-        return f"{module} defines no function: define one that is called 'handler', or say --handler."
+        return f"{module} defines no function: define one named 'handler', or give --handler."
     choices = " or ".join(f"--handler {stem}.{name}" for name in public[:3])
-    return f"{module} defines {len(public)} functions and none is called 'handler': say {choices}."
+    return f"{module} defines {len(public)} functions and none is named 'handler': give {choices}."

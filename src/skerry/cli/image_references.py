@@ -1,6 +1,6 @@
-"""References of images as people type them, made fit for a node or a server.
+"""Image references as they are typed, made absolute for a node or a server.
 
-Used by every verb that takes an image. Whether there is such an image is for the node to say.
+Used by every command that takes an image. Whether the image exists is checked by the node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PATHS: Final = ("oci", "oci-archive", "docker-archive", "rootfs")
 
 
 def resolve(reference: str) -> str:
-    """`reference` for the node, which does not know in which folder we are."""
+    """`reference` with an absolute path: the node does not know our current folder."""
     scheme, colon, path = reference.partition(":")
     if not colon or scheme not in _PATHS or not path:
         return reference

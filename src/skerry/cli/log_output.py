@@ -1,8 +1,8 @@
-"""Output of an executable to our own standard output and error: byte for byte, in time, across a restart.
+"""Copies output of an executable to our stdout and stderr, byte for byte and across restarts of the agent.
 
-Used by `logs` and `run` of cells and of containers. A connection that breaks is taken up again where it
-ended: executables go on while the node's agent is away. Writing never blocks the loop, so that a signal is
-heard also while a pager holds our output up.
+Used by `logs` and `run` of cells and containers. A broken connection is resumed where it ended: executables
+keep running while the agent of the node is away. Writing never blocks the loop, so that signals are handled
+while a pager blocks our output.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _AT_ONCE: Final = 4096  # what a pipe that is ready takes without blocking
 
 def _options(*tail: str) -> Callable[[F], F]:
     return option_group(
-        click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends."),
+        click.option("-f", "--follow", is_flag=True, help="Follow the output until it ends."),
         click.option(
             *tail,
-            metavar="LINES",
+            metavar="N",
             type=click.IntRange(min=0),
-            help="Of what is there, only so many lines at the end.",
+            help="Show only the last N lines.",
         ),
         click.option(
-            "--only", type=click.Choice(["stdout", "stderr"]), help="One of the two.  [default: both]"
+            "--only", type=click.Choice(["stdout", "stderr"]), help="Show only this stream.  [default: both]"
         ),
         raw,
     )
@@ -56,12 +56,12 @@ options_in_namespace = _options("--tail")  # where -n is the namespace
 
 
 class OutputClosed(Exception):
-    """Nobody reads our output any more. No OSError, because those are the connection's."""
+    """The reader of our output is gone. Not an OSError, because those are connection errors."""
 
 
 class DescriptorWriter:
-    """A descriptor of ours that is written to as it takes it. What a program writes that has our terminal is
-    raw: it is to control it."""
+    """Writes to one of our descriptors without blocking. Output of a program that has our terminal is raw, so
+    that it can control the terminal."""
 
     def __init__(self, descriptor: int, *, is_raw: bool = False) -> None:
         self._descriptor = descriptor
@@ -80,25 +80,25 @@ class DescriptorWriter:
 
 
 class LogCopy(Generic[R]):
-    """The output that `request` asks `logs` for, on its way to our own; `request` moves on as it goes."""
+    """Copies the output that `logs` returns for `request`; `request` is advanced past what was copied."""
 
     def __init__(self, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R) -> None:
         self._logs = logs
         self.request = request
-        self.lost = 0  # pieces that were overwritten before they could be read
+        self.lost = 0  # records that were overwritten before they were read
         self._out, self._err = DescriptorWriter(1), DescriptorWriter(2)
 
     async def run(self) -> None:
-        """To the end; again, after a break, to go on."""
+        """Copy to the end; call again after a broken connection to resume."""
         from skerry.transport.proto.cells_pb2 import CHANNEL_STDERR
 
         async with self._logs.open() as stream:
             await stream.send_message(self.request, end=True)
             async for item in stream:
-                self.request.ClearField("tail")  # after a break, all that is missing is wanted
+                self.request.ClearField("tail")  # after a broken connection, all that is missing is wanted
                 if item.lost:
                     self.lost += item.lost
-                    await self._err.write(f"[{item.lost} pieces of output are lost here]\n".encode())
+                    await self._err.write(f"[{item.lost} records of output are lost here]\n".encode())
                 if item.channel == CHANNEL_STDERR:
                     await self._err.write(item.data)
                     self.request.stderr_after = item.position
@@ -108,14 +108,14 @@ class LogCopy(Generic[R]):
 
 
 def channel(only: str | None) -> str:
-    """What `--only` asks for, as a request says it."""
+    """The channel of `--only` in a request."""
     return f"CHANNEL_{only.upper()}" if only else "CHANNEL_UNSPECIFIED"
 
 
 async def show(
     door: node_socket.NodeSocket, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R, output: str
 ) -> None:
-    """What `request` asks for: copied for people, a line of JSON for each line for scripts."""
+    """Print the output that `request` asks for: unchanged, or as one JSON object per line."""
     if output == "json":
         from skerry.transport.proto.cells_pb2 import FORM_LINES
 
@@ -133,12 +133,12 @@ async def show(
 
 
 def code_after(code: int, lost: int) -> int:
-    """The exit code of a program that ended with `code`; no success if output of it is lost."""
+    """Our exit code for a program that ended with `code`: 1 instead of 0 if output was lost."""
     if not lost or code != 0:
         return code
     click.echo(
-        "The program went well, but it wrote faster than could be read, and some of its output is lost. "
-        "Let it write to a pipe that holds it up, or keep more: node.log_bytes.",
+        "The program succeeded, but it wrote faster than its output was read, and some output is lost. "
+        "Raise node.log_bytes, or let the program write more slowly.",
         err=True,
     )
     return 1
@@ -146,7 +146,7 @@ def code_after(code: int, lost: int) -> int:
 
 @contextmanager
 def exit_on_closed_output() -> Iterator[None]:
-    """How work that shows output ends if nobody reads it any more, or a person has had enough."""
+    """Exit quietly if the reader of our output is gone, or on Ctrl-C."""
     try:
         yield
     except OutputClosed:
@@ -156,7 +156,7 @@ def exit_on_closed_output() -> Iterator[None]:
 
 
 async def retry_while_unreachable(door: node_socket.NodeSocket, work: Callable[[], Awaitable[T]]) -> T:
-    """`work`, again while nobody answers; who stays away for too long is given up."""
+    """Run `work`, and retry it while the node is unreachable, for a limited time."""
     loop = asyncio.get_running_loop()
     away_since = None
     while True:

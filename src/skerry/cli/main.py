@@ -1,6 +1,6 @@
-"""The `skerry` command: a table of verbs, each imported only when it is called.
+"""The `skerry` command: a table of commands, each imported only when it is called.
 
-Before the verb is known nothing is imported but the standard library, click, and what guards the terminal:
+Before the command is known nothing is imported but the standard library, click, and what guards the terminal:
 everything is printed through `skerry.kit.terminal_text`. So `skerry --help` and shell completion are quick.
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server reached, 130 interrupted.
 """
@@ -19,7 +19,7 @@ from skerry.kit import terminal_text
 
 
 class Verb(NamedTuple):
-    """Where a verb lives, and what `--help` says of it without importing it."""
+    """Where a command lives, and what `--help` says of it without importing it."""
 
     module: str
     summary: str
@@ -29,39 +29,41 @@ SECTIONS = {
     "Start Skerry": {
         "up": Verb("skerry.cli.commands.daemon", "Start everything on this machine."),
         "server": Verb("skerry.cli.commands.daemon", "Start the control plane alone."),
-        "node": Verb("skerry.cli.commands.nodes", "Join this machine to a server; or look after nodes."),
+        "node": Verb("skerry.cli.commands.nodes", "Join this machine to a server, or manage nodes."),
     },
-    "Run things on any node": {
-        "run": Verb("skerry.cli.commands.instances", "Run an image on whichever node has room."),
-        "apply": Verb("skerry.cli.commands.apply", "Make workloads and instances as a file says."),
-        "get": Verb("skerry.cli.commands.objects", "List instances, workloads or nodes, and watch them."),
-        "describe": Verb("skerry.cli.commands.objects", "Show all that is known of one of them."),
+    "Workloads": {
+        "run": Verb("skerry.cli.commands.instances", "Run an image on a node with enough resources."),
+        "apply": Verb("skerry.cli.commands.apply", "Create and update workloads and instances from a file."),
+        "get": Verb("skerry.cli.commands.objects", "List and watch instances, workloads or nodes."),
+        "describe": Verb("skerry.cli.commands.objects", "Show the details of an instance, workload or node."),
         "delete": Verb("skerry.cli.commands.objects", "Delete instances or workloads."),
-        "start": Verb("skerry.cli.commands.instances", "Start instances that were stopped."),
+        "start": Verb("skerry.cli.commands.instances", "Start stopped instances."),
         "stop": Verb("skerry.cli.commands.instances", "Stop instances."),
-        "logs": Verb("skerry.cli.commands.instances", "Show what an instance has written."),
+        "logs": Verb("skerry.cli.commands.instances", "Show the output of an instance."),
         "exec": Verb("skerry.cli.commands.instances", "Run a command in an instance."),
         "explain": Verb("skerry.cli.commands.instances", "Show why an instance is not placed."),
     },
-    "Run code when it is called": {
+    "Functions": {
         "fn": Verb("skerry.cli.commands.functions", "Deploy functions and call them."),
     },
-    "Lend and borrow capacity": {
-        "market": Verb("skerry.cli.commands.market", "Buy capacity of other clouds, and sell some."),
-        "contract": Verb("skerry.cli.commands.contracts", "Check contracts of the market."),
+    "Capacity market": {
+        "market": Verb("skerry.cli.commands.market", "Buy capacity from other clouds, and sell your own."),
+        "contract": Verb("skerry.cli.commands.contracts", "Verify contracts of the market."),
     },
-    "Run things on this machine": {
-        "image": Verb("skerry.cli.commands.images", "Fetch, list and remove images on this machine."),
-        "container": Verb("skerry.cli.commands.containers", "Run images in containers on this machine."),
-        "cell": Verb("skerry.cli.commands.cells", "Make cells on this machine and run programs in them."),
-        "aurae": Verb("skerry.cli.commands.aurae", "Use clients of Aurae with the cells of this machine."),
+    "Local node": {
+        "image": Verb("skerry.cli.commands.images", "Pull, list and remove images on this machine."),
+        "container": Verb("skerry.cli.commands.containers", "Run containers on this machine."),
+        "cell": Verb("skerry.cli.commands.cells", "Create cells on this machine and run programs in them."),
+        "aurae": Verb("skerry.cli.commands.aurae", "Use Aurae clients with the cells of this machine."),
     },
-    "Look after the server": {
-        "status": Verb("skerry.cli.commands.status", "Show whether the server is up and what it lacks."),
-        "events": Verb("skerry.cli.commands.events", "Show what happened, and follow it."),
-        "token": Verb("skerry.cli.commands.tokens", "Make, list and revoke access tokens."),
+    "Administration": {
+        "status": Verb(
+            "skerry.cli.commands.status", "Show whether the server is ready, and what is unavailable."
+        ),
+        "events": Verb("skerry.cli.commands.events", "Show events, and follow them."),
+        "token": Verb("skerry.cli.commands.tokens", "Create, list and revoke access tokens."),
         "certificate": Verb("skerry.cli.commands.certificates", "List and revoke certificates."),
-        "sim": Verb("skerry.cli.commands.sim", "Try the control plane with nodes that only pretend."),
+        "sim": Verb("skerry.cli.commands.sim", "Simulate the control plane."),
         "version": Verb("skerry.cli.commands.status", "Show the version."),
     },
 }
@@ -69,7 +71,7 @@ VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.i
 
 
 class LazyGroup(click.Group):
-    """A group that knows its verbs' names and summaries, and imports a verb when it runs."""
+    """A group that knows the names and summaries of its commands, and imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -95,8 +97,8 @@ class LazyGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else " 'skerry --help' lists the verbs."
-            raise click.UsageError(f"There is no verb '{args[0]}'.{hint}", ctx)
+            hint = f"did you mean '{near[0]}'?" if near else "see 'skerry --help'."
+            raise click.UsageError(f"Unknown command '{args[0]}'; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -104,7 +106,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with 'skerry up' in one terminal and 'skerry run -p 8080:80 IMAGE' in another. "
-    "Every verb has --help; those that print take --output json.",
+    "Every command has --help; those that print take --output json.",
 )
 @raw
 @click.version_option(__version__, "-V", "--version", prog_name="skerry")

@@ -1,19 +1,19 @@
-"""The file that `skerry apply` reads: workloads and instances in YAML, checked before anything is sent.
+"""The manifest of `skerry apply`: workloads and instances in YAML, validated before anything is sent.
 
-    namespace: shop           # of all that follows
+    namespace: shop           # of all objects
     workloads:
       - name: web
         image: docker.io/library/nginx:1.27
     instances:
-      - workload: web         # of that workload,
-        count: 3              # as many
-      - name: cache           # or of its own
+      - workload: web         # replicas of a workload
+        count: 3
+      - name: cache           # or a single instance
         image: docker.io/library/redis:7
         ports: ["6379:6379"]
 
-What is said of a workload or an instance is what the server takes, checked by the same code; what is not said
-is the default. YAML is read by the core schema of its version 1.2: `8080:53` is a text and `no` is, too. The
-file is imported only by its verb, like the parser.
+Fields are those of the server, validated by the same code; fields that are left out get their defaults. YAML
+is read by the core schema of version 1.2: `8080:53` and `no` are strings. This module, like the parser, is
+imported only by its command.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ JsonObject = dict[str, Any]
 
 
 class ManifestObject(NamedTuple):
-    """A workload, or an instance of its own, as the file wants it: for the server, and as a spec."""
+    """A workload or a single instance: the request body, and the spec to compare with."""
 
     name: str
     body: JsonObject
@@ -64,22 +64,22 @@ class ManifestObject(NamedTuple):
 
 
 class ManifestReplicas(NamedTuple):
-    """So many instances of a workload."""
+    """A number of instances of a workload."""
 
     workload: str
     number: int
 
 
 class ApplyManifest(NamedTuple):
-    """All that a file wants, in its order."""
+    """The objects of a file, in its order."""
 
     workloads: list[ManifestObject]
     instances: list[ManifestObject | ManifestReplicas]
-    namespace: str | None  # None: not said
+    namespace: str | None  # None: not given
 
 
 def read(file: IO[bytes]) -> ApplyManifest:
-    """What is in the file; says what is wrong with it and where."""
+    """Read and validate a file; errors name the place."""
     try:
         content = load(file.read())
     except yaml.MarkedYAMLError as error:
@@ -95,23 +95,23 @@ def read(file: IO[bytes]) -> ApplyManifest:
 
 
 def load(data: bytes) -> Any:
-    """The plain values that are written there."""
-    return yaml.load(data, _Loader)  # noqa: S506 - it makes nothing else
+    """The plain values of a YAML document."""
+    return yaml.load(data, _Loader)  # noqa: S506 - it makes plain values only
 
 
 class _Wrong(Exception):
-    """What is wrong, with the place in the file."""
+    """An error with its place in the file."""
 
 
 def _manifest(content: Any) -> ApplyManifest:
     if not isinstance(content, dict) or content.keys() <= {"namespace"}:
-        raise _Wrong("it must have `workloads:` or `instances:`, with a list under it")
+        raise _Wrong("it must have a list `workloads:` or `instances:`")
     _check_keys("the file", content, ("namespace", *_LISTS))
     lists = {}
     for name in _LISTS:
         lists[name] = content.get(name) or []
         if not isinstance(lists[name], list) or not all(isinstance(one, dict) for one in lists[name]):
-            raise _Wrong(f"`{name}:` must be a list, of which each has fields such as `name:`")
+            raise _Wrong(f"`{name}:` must be a list of objects with fields such as `name:`")
     workloads = [_wanted(f"workloads[{n}]", one) for n, one in enumerate(lists["workloads"])]
     instances = [
         _copies(f"instances[{n}]", one) if "workload" in one else _wanted(f"instances[{n}]", one)
@@ -178,7 +178,7 @@ def _spec(place: str, body: JsonObject) -> InstanceSpec:
 
 def _image(place: str, image: Any) -> str:
     if not isinstance(image, str):
-        raise _Wrong(f"{place}: `image` must name an image, such as docker.io/library/nginx")
+        raise _Wrong(f"{place}: `image` must be an image reference, such as docker.io/library/nginx")
     uri = image_references.resolve(image)
     try:
         references.parse(uri)
@@ -202,7 +202,7 @@ def _ports(given: Any) -> Any:
 
 
 def _resources(place: str, given: Any) -> Any:
-    """Every part by itself, so that one that is not said goes back to its default."""
+    """Every part, so that one that is left out gets its default."""
     if not isinstance(given, dict):
         return given
     _check_keys(f"{place}: resources", given, _PARTS)

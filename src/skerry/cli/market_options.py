@@ -1,4 +1,4 @@
-"""What the verbs of the market share: amounts, prices and times, as people write and read them."""
+"""Options and formats that the market commands share: amounts, prices, durations and filters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _KEY = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 
-# Of the verbs that name an amount.
+# Of the commands that take an amount.
 amounts = option_group(
-    click.option("--cpu", metavar="CORES", type=click.IntRange(min=0), default=0, help="Whole cores."),
+    click.option("--cpu", metavar="CORES", type=click.IntRange(min=0), default=0, help="CPU, whole cores."),
     click.option("--memory", metavar="MB", type=click.IntRange(min=0), default=0, help="Memory."),
     click.option("--disk", metavar="GB", type=click.IntRange(min=0), default=0, help="Disk."),
 )
@@ -34,7 +34,7 @@ class DurationParam(printing.Duration):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if not str(value).upper().startswith("P"):
             return super().convert(value, param, ctx)
-        # Imported here: only who writes durations so has to wait for it.
+        # Imported only for durations in this form: it takes a while.
         from skerry.market.terms import pricing
         from skerry.model import errors
 
@@ -43,24 +43,24 @@ class DurationParam(printing.Duration):
         except errors.Invalid:
             seconds = 0
         if not seconds:
-            self.fail(f"'{value}' is no duration; write 2h, or as ISO 8601 has it PT2H or P1D", param, ctx)
+            self.fail(f"'{value}' is not a duration; write 2h, or PT2H or P1D of ISO 8601", param, ctx)
         return float(seconds)
 
 
 class CurrencyParam(click.ParamType[str, str]):
-    """`EUR`, however it is written."""
+    """`EUR`, in upper or lower case."""
 
     name = "currency"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         code = str(value).upper()
         if not _CURRENCY.fullmatch(code):
-            self.fail(f"'{value}' is no currency; write its ISO 4217 code, as in EUR", param, ctx)
+            self.fail(f"'{value}' is not a currency; write an ISO 4217 code, such as EUR", param, ctx)
         return code
 
 
 class OfferFilter(NamedTuple):
-    """Which offers are meant."""
+    """Which offers are wanted."""
 
     location: str = ""
     architecture: str = ""
@@ -78,7 +78,7 @@ class OfferFilter(NamedTuple):
                     f"--where '{text}': write a location, architecture=arm64 or peer=NAME."
                 )
             if name in found:
-                raise click.UsageError(f"--where names two of {name}; an offer has one.")
+                raise click.UsageError(f"--where has two values for {name}; give one.")
             found[name] = value
         return cls(**found)
 
@@ -88,7 +88,7 @@ where = click.option(
     "given",
     multiple=True,
     metavar="LOCATION|KEY=VALUE",
-    help="Only offers at this location; architecture=arm64 and peer=NAME may be said, too; repeatable.",
+    help="Only offers at this location; also architecture=arm64 and peer=NAME; repeatable.",
 )
 limit = click.option(
     "--limit",
@@ -96,7 +96,7 @@ limit = click.option(
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Show at most so many; those that are live come first.",
+    help="Show at most N; live ones come first.",
 )
 
 
@@ -115,21 +115,21 @@ def first_items(
 
 
 def print_remaining_count(limit: int, *counts: int) -> None:
-    """Say how much of lists of so many is not shown, if `limit` of each are."""
+    """Print how many items are not shown, if `limit` of each list are."""
     if more := sum(max(0, count - limit) for count in counts):
         click.echo(f"{more} more; --limit {max(counts)} shows all.", err=True)
 
 
 def print_result(document: JsonObject, text: str, output: str) -> None:
-    """What became of one of several: a line for people, or for scripts."""
+    """The result for one of several objects: a line of text or of JSON."""
     printing.as_json_line(document) if output == "json" else click.echo(text)
 
 
 def format_resources(amounts: JsonObject, count: int = 1) -> str:
-    """`4 cores, 8192MB`, or `2 times` that."""
+    """`4 cores, 8192MB`, or `2 x (4 cores, 8192MB)`."""
     said = [word for word in (_cores(amounts), _memory(amounts), _disk(amounts)) if word]
     one = ", ".join(said) or "nothing"
-    return one if count == 1 else f"{count} times {one}"
+    return one if count == 1 else f"{count} x ({one})"
 
 
 def columns(amounts: JsonObject) -> tuple[str, str, str]:
@@ -152,7 +152,7 @@ def _disk(amounts: JsonObject) -> str:
 
 
 def price(of: JsonObject) -> str:
-    """`0.10 EUR`; for which period is said elsewhere."""
+    """`0.10 EUR`, without the period."""
     return f"{of['amount']} {of['currency']}"
 
 
@@ -166,7 +166,7 @@ def format_end(contract: JsonObject) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time in the two units that matter: `2h`, `1h 30m`."""
+    """A duration in its two largest units: `2h`, `1h 30m`."""
     for (unit, size), (part, smaller) in pairwise(_UNITS):
         if seconds >= size - smaller / 2:
             count, rest = divmod(round(seconds / smaller), size // smaller)

@@ -1,6 +1,6 @@
-"""What the node tells, as plain values for JSON and as words for people.
+"""Protobuf messages of the node as plain values for JSON and as text.
 
-Used by the verbs for cells, images and containers. Messages come in, nothing of gRPC goes out.
+Used by the commands for cells, images and containers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _single(value: Any, field: Any) -> Any:
 
 def exit_line(shown: dict[str, Any]) -> str:
     if shown["oom"]:
-        return "killed for using too much memory"
+        return "killed: out of memory"
     if shown["signal"] is None and shown["code"] is None:
         return "exit code unknown: its record is missing"
     return f"signal {shown['signal']}" if shown["signal"] is not None else f"exit code {shown['code']}"
 
 
 def exit_code(told: cells_pb2.Exit) -> int:
-    """As a shell tells it: 128 and the number of the signal if one ended it; 255 if nobody knows."""
+    """As a shell gives it: 128 and the signal number if a signal ended it; 255 if unknown."""
     if not told.HasField("signal") and not told.HasField("code"):
         return 255
     return 128 + told.signal if told.HasField("signal") else told.code

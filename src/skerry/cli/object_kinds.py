@@ -1,7 +1,6 @@
-"""What the server keeps, as people name and see it: instances, workloads and nodes.
+"""Kinds of objects of a server: instances, workloads and nodes.
 
-For each kind: how all of it are read, how one is found, and what its columns are. Used by every verb that
-looks at them; what a verb does with them is its own matter.
+For each kind: how all objects are listed, how one is found by id or name, and the columns of its table.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ _GOING: Final = frozenset({*TERMINAL, "DESTROYING"})
 _ALL: Final = "0"  # as many to a page as the server gives
 EVERY_NAMESPACE: Final = "*"
 
-# Of every verb that is about instances or workloads.
+# Of every command about instances or workloads.
 namespace = click.option(
     "-n",
     "--namespace",
     metavar="NAME",
     envvar="SKERRY_NAMESPACE",
-    help="Where it is; an id is also found without.  [default: default] [env: SKERRY_NAMESPACE]",
+    help="Namespace; an id needs none.  [default: default] [env: SKERRY_NAMESPACE]",
 )
 
 
 class NodeNames:
-    """Names of nodes, of which instances tell only the id; asked for when one is needed that is not known."""
+    """Names of nodes by id, read from the server when an unknown id comes."""
 
     def __init__(self, server: client.ApiClient) -> None:
         self._server = server
@@ -49,7 +48,7 @@ class NodeNames:
 
 
 class ObjectKind(NamedTuple):
-    """One kind of thing: its word is its place on the server, too."""
+    """One kind of object; `word` is also its path on the server."""
 
     word: str
     columns: TableRow
@@ -60,18 +59,18 @@ class ObjectKind(NamedTuple):
         return f"{self.word}s"
 
     def with_namespace(self) -> ObjectKind:
-        """With the namespace before all else, for those of several."""
+        """With a namespace column in front, for lists of several namespaces."""
         return ObjectKind(
             self.word,
             ("namespace", *self.columns),
             lambda one, names: (one["namespace"], *self.row(one, names)),
         )
 
-    def gone(self, one: JsonObject) -> TableRow:
-        """A row of one that is no longer there."""
+    def deleted_row(self, one: JsonObject) -> TableRow:
+        """The row of an object that was deleted."""
         known = self.columns.index("id") + 1
         names = [one[column] for column in self.columns[:known]]
-        return (*names, "gone", *("-" for _ in self.columns[known + 1 :]))
+        return (*names, "DELETED", *("-" for _ in self.columns[known + 1 :]))
 
 
 def _instance(one: JsonObject, names: NodeNames) -> TableRow:
@@ -84,15 +83,15 @@ def _instance(one: JsonObject, names: NodeNames) -> TableRow:
         " ".join(one["ports"]) or "-",
         str(one["restarts"]),
         printing.age(one["created_at"]),
-        _why(one),
+        _reason(one),
     )
 
 
-def _why(one: JsonObject) -> str:
-    """The reason; of one that crashed also when it is started again. Of other tries the reason says it."""
+def _reason(one: JsonObject) -> str:
+    """The reason; of a crashed instance also the next restart, which other reasons contain."""
     if one["status"] != "CRASHED" or one["retry_at"] is None:
         return str(one["reason"])
-    return f"{one['reason']}; next try {printing.next_try(one['retry_at'])}"
+    return f"{one['reason']}; next restart {printing.next_try(one['retry_at'])}"
 
 
 def _workload(one: JsonObject, names: NodeNames) -> TableRow:
@@ -122,7 +121,7 @@ def _node(one: JsonObject, names: NodeNames) -> TableRow:
 
 
 INSTANCE: Final = ObjectKind(
-    "instance", ("name", "id", "status", "node", "address", "ports", "restarts", "age", "why"), _instance
+    "instance", ("name", "id", "status", "node", "ip", "ports", "restarts", "age", "reason"), _instance
 )
 WORKLOAD: Final = ObjectKind(
     "workload",
@@ -130,13 +129,13 @@ WORKLOAD: Final = ObjectKind(
     _workload,
 )
 NODE: Final = ObjectKind(
-    "node", ("name", "id", "status", "cpu", "memory", "disk", "machine", "labels", "age", "why"), _node
+    "node", ("name", "id", "status", "cpu", "memory", "disk", "arch", "labels", "age", "reason"), _node
 )
 KINDS: Final = (INSTANCE, WORKLOAD, NODE)
 
 
 class ObjectKindParam(click.ParamType[ObjectKind, str]):
-    """`instance`, `workload` or `node`, or several of them."""
+    """`instance`, `workload` or `node`, singular or plural."""
 
     name = "kind"
 
@@ -152,12 +151,12 @@ class ObjectKindParam(click.ParamType[ObjectKind, str]):
         if kind is None:
             path = ctx.command_path if ctx else "skerry"
             hint = f"write {self._words} before a name, as in '{path} {next(iter(self._kinds))} {value}'"
-            self.fail(f"'{value}' is no kind; {hint}", param, ctx)
+            self.fail(f"unknown kind '{value}'; {hint}", param, ctx)
         return kind
 
 
 def everything(server: client.ApiClient, kind: ObjectKind, **filters: str | None) -> list[JsonObject]:
-    """All that there are of a kind, page by page."""
+    """All objects of a kind, page by page."""
     found: list[JsonObject] = []
     cursor: str | None = None
     while True:
@@ -169,7 +168,7 @@ def everything(server: client.ApiClient, kind: ObjectKind, **filters: str | None
 
 
 def find(server: client.ApiClient, kind: ObjectKind, text: str, namespace: str | None) -> JsonObject:
-    """The one with that id, or else with that name; nodes are in no namespace."""
+    """The object with that id, or else with that name; nodes have no namespace."""
     try:
         found: JsonObject = server.get(kind.word, text, namespace=None if kind is NODE else namespace)
         return found
@@ -180,7 +179,7 @@ def find(server: client.ApiClient, kind: ObjectKind, text: str, namespace: str |
 
 
 def _called(name: str, namespace: str | None, called: list[JsonObject]) -> JsonObject:
-    """Several instances may be called the same; those that are over only count if no other does."""
+    """Several instances may have one name; ended ones count only if no live one has it."""
     live = [one for one in called if one["status"] not in _GOING]
     match live or called:
         case [one]:
@@ -191,19 +190,18 @@ def _called(name: str, namespace: str | None, called: list[JsonObject]) -> JsonO
             )
             raise client.ApiError(
                 404,
-                f"There is no instance '{name}'{within}. "
-                f"'skerry get instances{option}' lists those there are.",
+                f"There is no instance '{name}'{within}. 'skerry get instances{option}' lists them.",
                 "not-found",
             )
         case several:
             told = ", ".join(f"{one['id']} ({one['status']})" for one in several)
             raise client.ApiError(
-                409, f"{len(several)} instances are called '{name}'; name one by its id: {told}", "conflict"
+                409, f"{len(several)} instances are named '{name}'; use an id: {told}", "conflict"
             )
 
 
 def node_status_text(node: JsonObject) -> str:
-    """What a node does, and what keeps it from taking more."""
+    """The status of a node, and what keeps it from taking instances."""
     more = [
         *(["cordoned"] if node["is_cordoned"] else []),
         *([node["liveness"]] if node["liveness"] not in ("live", node["status"]) else []),
@@ -218,7 +216,7 @@ def labels(node: JsonObject) -> str:
 
 
 def amounts(resources: JsonObject) -> tuple[str, str, str]:
-    """Room in a table: cpu, memory, disk; a dash where nothing is said."""
+    """Resources in a table: cpu, memory, disk; a dash where there is no value."""
     units = (("cpu", "m"), ("memory", "MB"), ("disk", "GB"))
     cpu, memory, disk = (f"{resources[part]}{unit}" if resources[part] else "-" for part, unit in units)
     return cpu, memory, disk

@@ -1,4 +1,4 @@
-"""What commands are put together from: options that go together, and other names for verbs."""
+"""Parts of commands: groups of options, and groups of commands with aliases or a default command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def option_group(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def option_object(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
-    """Give a command all of `options`; they arrive as one, `name`, which `make` makes of them."""
+    """Give a command all of `options`; it gets one parameter `name`, which `make` builds from them."""
     parts = tuple(inspect.signature(make).parameters)
 
     def decorate(command: F) -> F:
@@ -45,7 +45,7 @@ def option_object(name: str, make: Callable[..., Any], *options: Callable[[F], F
 def without_dashes(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """A command line for somebody else, without the `--` that people of other tools put before it."""
+    """The command line of another program, without a leading `--`."""
     given = given[1:] if given[:1] == ("--",) else given
     if parameter.required and not given:
         raise click.MissingParameter(ctx=context, param=parameter)
@@ -53,7 +53,7 @@ def without_dashes(
 
 
 def refuse_before_verb(context: click.Context) -> None:
-    """Options of a group that also does something by itself, given before one of its verbs, would be lost."""
+    """Refuse options of a group that are given before one of its commands: they would be ignored."""
     given = [
         parameter.opts[-1]
         for parameter in context.command.params
@@ -61,12 +61,12 @@ def refuse_before_verb(context: click.Context) -> None:
     ]
     if given:
         raise click.UsageError(
-            f"{', '.join(given)}: options of '{context.invoked_subcommand}' come after that word.", context
+            f"{', '.join(given)}: write options of '{context.invoked_subcommand}' after that word.", context
         )
 
 
 class AliasGroup(click.Group):
-    """A group whose verbs are also known by the names that people's fingers know; help shows one of them."""
+    """A group whose commands have aliases, such as `ls` for `list`; help shows one name of each."""
 
     def __init__(self, *arguments: Any, aliases: Mapping[str, str], **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -77,7 +77,7 @@ class AliasGroup(click.Group):
 
 
 class DefaultCommandGroup(AliasGroup):
-    """A group that does one of its verbs if none is named: its options may follow the group's own name."""
+    """A group that runs a default command if none is named; its options may follow the name of the group."""
 
     def __init__(self, *arguments: Any, default: str, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -94,11 +94,11 @@ def _obey_controls(_ctx: click.Context, _param: click.Parameter, is_raw: bool) -
         terminal_text.unprotect()
 
 
-# For every verb that shows what programs have written; the others have it before the verb.
+# Of every command that shows output of programs; the others accept it before the command.
 raw = click.option(
     "--raw",
     is_flag=True,
     expose_value=False,
     callback=_obey_controls,
-    help="Let control characters through to the terminal, instead of showing them as ^[ or \\u009b.",
+    help="Pass control characters to the terminal instead of showing them as ^[ or \\u009b.",
 )

@@ -1,4 +1,4 @@
-"""How verbs print: tables for people, JSON for scripts.
+"""How commands print: tables for people, JSON for scripts.
 
 `rich` is imported only here and only to print a table; colours and boxes appear only on a terminal.
 """
@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,22 +17,24 @@ from skerry.kit import terminal_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DETAILS: Final = ("field", "value")  # columns of a table about one object
+
 
 def option(command: F) -> F:
-    """`--output table|json` for a verb."""
+    """`--output table|json` of a command."""
     chosen = click.option(
         "-o",
         "--output",
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="Tables are for people; scripts should read json.",
+        help="Output format; scripts should use json.",
     )
     return chosen(command)
 
 
 def styled(text: str, **style: Any) -> None:
-    """A line in a colour of ours."""
+    """A line in a style of our own, whatever characters it contains."""
     click.echo(click.style(terminal_text.visible(text), **style), file=terminal_text.unfiltered(sys.stdout))
 
 
@@ -47,17 +49,17 @@ def show(
 
 
 def as_json(value: Any) -> None:
-    """`value` for scripts, and still to be read by people."""
+    """Print `value` as indented JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def as_json_line(value: Any) -> None:
-    """One of many that come one by one."""
+    """Print `value` as JSON on one line, for streams."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns with a header; plain text when the output is no terminal."""
+    """Aligned columns under upper-case headings; plain text when the output is not a terminal."""
     if not sys.stdout.isatty():
         StreamingTable(columns).show(rows)
         return
@@ -68,17 +70,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
-        drawn.add_column(name, overflow="fold")
+        drawn.add_column(name.upper(), overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(terminal_text.visible(str(cell))) for cell in row))
     Console(file=terminal_text.unfiltered(sys.stdout)).print(drawn)
 
 
 class StreamingTable:
-    """A table that goes on: the first rows say how wide its columns are."""
+    """A table whose rows come one by one: the first rows decide how wide its columns are."""
 
     def __init__(self, columns: Sequence[str]) -> None:
-        self._columns = columns
+        self._columns = [name.upper() for name in columns]
         self._widths: list[int] | None = None
 
     def show(self, rows: Sequence[Sequence[str]]) -> None:
@@ -98,7 +100,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes as people say them."""
+    """Bytes with a unit: `1.5MB`."""
     for unit, bytes_ in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
         if number >= bytes_:
             return f"{number / bytes_:.1f}{unit}"
@@ -106,7 +108,7 @@ def size(number: int) -> str:
 
 
 def ago(seconds: float | None, now: float | None = None) -> str:
-    """A moment in the past or the future as people say it: `3m ago`, `in 2h`."""
+    """A time relative to now: `3m ago`, `in 2h`."""
     if seconds is None:
         return "never"
     distance = (time.time() if now is None else now) - seconds
@@ -114,12 +116,12 @@ def ago(seconds: float | None, now: float | None = None) -> str:
 
 
 def next_try(at: float) -> str:
-    """When something is tried again: `in 2m`, and `now` once that time has come."""
+    """When something is retried: `in 2m`, and `now` once that time has come."""
     return "now" if at <= time.time() else ago(at)
 
 
 def age(since: float) -> str:
-    """How long ago that was, in a column that says so."""
+    """How long ago that was: `3m`."""
     return ago(since).removesuffix(" ago")
 
 
@@ -149,5 +151,5 @@ class Duration(click.ParamType[float, str]):
         except ValueError:
             seconds = -1.0
         if not 0 < seconds < 1e10:
-            self.fail(f"'{value}' is no duration; write 90s, 15m, 2h or 7d", param, ctx)
+            self.fail(f"'{value}' is not a duration; write 90s, 15m, 2h or 7d", param, ctx)
         return seconds

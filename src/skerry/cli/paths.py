@@ -1,4 +1,4 @@
-"""Where things are by default on this machine.
+"""Default paths on this machine.
 
 `os.environ` is read only here, in `discovery` and in `settings`.
 """
@@ -12,7 +12,7 @@ import click
 
 
 def data_folder(named: str | None) -> Path:
-    """The data folder: the one named, else the machine's for root and the user's own for others."""
+    """The data folder: the given one, else that of the system for root and of the user for others."""
     if named:
         return absolute(named)
     if os.geteuid() == 0:
@@ -22,17 +22,17 @@ def data_folder(named: str | None) -> Path:
 
 
 def absolute(named: str) -> Path:
-    """A path as somebody wrote it, from where they are."""
+    """An absolute path, relative to the current folder."""
     try:
         return Path(named).expanduser().absolute()
     except RuntimeError:
-        raise click.UsageError(f"'{named}': there is no such home folder. Give the whole path.") from None
+        raise click.UsageError(f"'{named}': there is no such home folder. Give an absolute path.") from None
     except OSError:
-        raise click.UsageError(f"'{named}': the folder we are in is gone. Give the whole path.") from None
+        raise click.UsageError(f"'{named}': the current folder was deleted. Give an absolute path.") from None
 
 
 def config_file() -> Path | None:
-    """The settings file that is read if none is named, if there is one."""
+    """The default settings file, if it exists."""
     home = os.environ.get("XDG_CONFIG_HOME")
     own = [Path(home)] if home else _own_config_folder()
     for path in (*(folder / "skerry" / "skerry.toml" for folder in own), Path("/etc/skerry/skerry.toml")):

@@ -1,7 +1,7 @@
-"""How far a pull has come: bars on a terminal, lines elsewhere, JSON for scripts, or nothing.
+"""Progress of a pull: bars on a terminal, lines elsewhere, JSON for scripts, or nothing.
 
-For people it goes to standard error, so that standard output holds only what a verb is for. `rich` is
-imported only to draw bars.
+Bars and lines go to stderr, so that stdout has only the result of a command. `rich` is imported only to draw
+bars.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHORT: Final = 12
 
 @contextmanager
 def show_progress(output: str = "table", *, quiet: bool = False) -> Iterator[PullProgressCallback]:
-    """What to tell progress to, while it is to be shown."""
+    """A callback that shows progress as `output` asks."""
     if output == "json":
         yield _as_json
     elif quiet:
@@ -48,7 +48,7 @@ def show_progress(output: str = "table", *, quiet: bool = False) -> Iterator[Pul
 async def run_with_progress(
     method: UnaryStreamMethod[R, Item], request: R, show: PullProgressCallback
 ) -> Item:
-    """Call `method`, show how far it has come, and return what it tells last: what was asked for."""
+    """Call `method`, show its progress, and return its last item, the result."""
     async with method.open() as stream:
         await stream.send_message(request, end=True)
         async for item in stream:
@@ -59,7 +59,7 @@ async def run_with_progress(
 
 
 def short(digest: str) -> str:
-    """As much of a digest or id as people read."""
+    """The first characters of a digest or id."""
     return digest.removeprefix("sha256:")[:_SHORT]
 
 
@@ -68,7 +68,7 @@ def _as_json(progress: Progress) -> None:
 
 
 class _Lines:
-    """A line whenever a layer has got somewhere."""
+    """A line whenever the state of a layer changes."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
@@ -113,7 +113,7 @@ def _bars() -> Iterator[PullProgressCallback]:
 
 
 class _Drawn:
-    """A line for the whole, and a bar for each layer."""
+    """A line for the image, and a bar for each layer."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars

@@ -1,7 +1,7 @@
 """Settings, read once: flags over environment over a TOML file over defaults.
 
 Everything else gets the frozen tree of `skerry.model.settings` passed in. An unknown key or variable is an
-error that names the nearest known one, and every bad value is told with the place it came from.
+error that names the nearest known one, and every invalid value is reported with its source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skerry.cli import paths
 from skerry.kit import json_codec
 from skerry.model.settings import SettingField, Settings, setting_fields
 
-# Variables of the client side, which are no knobs of a server.
+# Variables of the client side, which are not settings of a server.
 _OTHERS = {"SKERRY_URL", "SKERRY_TOKEN", "SKERRY_CA", "SKERRY_CONFIG", "SKERRY_NAMESPACE"}
 
 
@@ -48,7 +48,7 @@ def _from_file(path: Path, known: Mapping[str, SettingField]) -> dict[str, Any]:
     except OSError as error:
         raise click.UsageError(f"The settings file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"The settings file {path} is no valid TOML: {error}") from None
+        raise click.UsageError(f"The settings file {path} is not valid TOML: {error}") from None
     values = {}
     for key, value in _flat(tree):
         knob = known.get(key) or _unknown(key, known, str(path))

@@ -1,4 +1,4 @@
-"""Signals that ask a verb to end while it attends to something on the node."""
+"""Signals that end a command while it waits for something on the node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalHandler:
-    """The first signal is the result of `first`; each further one breaks off what is being waited for."""
+    """The first signal is the result of `first`; each further one cancels the task."""
 
     def __enter__(self) -> SignalHandler:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Our own terminal: its size, and passing on every key as it is."""
+"""Our own terminal: its size and its raw mode."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 
 @contextmanager
 def raw(descriptor: int) -> Iterator[None]:
-    """Keys are passed on one by one, unseen and without a meaning; afterwards all is as before."""
+    """Raw mode: keys are passed on unchanged and without echo; the mode is restored afterwards."""
     before = termios.tcgetattr(descriptor)
     try:
         tty.setraw(descriptor, termios.TCSANOW)
         yield
     finally:
-        # At once: to wait until everything is written might be to wait for ever.
+        # Without waiting for pending output, which might take for ever.
         termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 def size(descriptor: int) -> tuple[int, int]:
-    """Rows and columns; 0 and 0 if it is no terminal."""
+    """Rows and columns; 0 and 0 if it is not a terminal."""
     try:
         columns, rows = os.get_terminal_size(descriptor)
     except OSError:

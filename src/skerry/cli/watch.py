@@ -1,7 +1,7 @@
-"""Watching what the server keeps until it is as wanted, or for ever.
+"""Watch objects of a server until they have a status, or for ever.
 
-The server is asked again and again, because not all that a person wants to see is an event: why something
-waits, or that a node has become silent. One that goes away for a moment is waited for.
+The server is polled, because not everything that is shown is an event: why an instance waits, or that a node
+has become silent. A server that is unreachable for a moment is retried.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _SELDOM_S: Final = 1.0
 _SHARE: Final = 5  # of our time, at most one part in so many is spent asking
 
 
-detach = click.option("-d", "--detach", is_flag=True, help="Do not wait until it is done.")
+detach = click.option("-d", "--detach", is_flag=True, help="Do not wait for completion.")
 
 
 def wait_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject | None:
-    """Tell how it gets on, until its status is one of `wanted`; None if it is gone.
+    """Print status changes until the status is one of `wanted`; None if the instance is deleted.
 
-    Once a try to start it has failed, which may go on for ever, also how to be rid of it.
+    After the first failed start, which may repeat for ever, also print how to delete it.
     """
     has_failed = False
     for seen in _seen(server, instance["id"]):
         if seen is None:
-            click.echo(f"{instance['name']}: gone", err=True)
+            click.echo(f"{instance['name']}: deleted", err=True)
             return None
         click.echo(f"{seen['name']}: {describe(seen)}", err=True)
         if seen["status"] in wanted:
@@ -44,22 +44,22 @@ def wait_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset
         if seen["retry_at"] is not None and not has_failed:
             has_failed = True
             click.echo(
-                "It is tried again by itself. Ctrl-C ends this command and not the instance; "
-                f"'skerry delete instance {seen['id']}' removes it.",
+                "It is retried automatically. Ctrl-C ends this command, not the instance; "
+                f"'skerry delete instance {seen['id']}' deletes it.",
                 err=True,
             )
     raise AssertionError("watching does not end by itself")
 
 
 def describe(instance: JsonObject) -> str:
-    """Its status, and what one would ask next."""
+    """Its status and reason."""
     return f"{instance['status']}, {instance['reason']}" if instance["reason"] else str(instance["status"])
 
 
 def watch_forever(
     kind: ObjectKind, names: NodeNames, read: Callable[[], list[JsonObject]], output: str
 ) -> None:
-    """Show what `read` finds, and then whatever has changed, for ever: a line each."""
+    """Print what `read` finds, and then a line for every change, for ever."""
     lines = printing.StreamingTable(kind.columns)
     shown: dict[str, JsonObject] = {}
     for found in poll_forever(read):
@@ -70,7 +70,7 @@ def watch_forever(
             for one in [*new, *({"id": one["id"], "name": one["name"], "gone": True} for one in gone)]:
                 printing.as_json_line(one)
         else:
-            lines.show([*(kind.row(one, names) for one in new), *map(kind.gone, gone)])
+            lines.show([*(kind.row(one, names) for one in new), *map(kind.deleted_row, gone)])
         shown = now
 
 
@@ -89,7 +89,7 @@ def poll_forever(read: Callable[[], T]) -> Iterator[T]:
 
 
 def retry_while_unreachable(read: Callable[[], T]) -> T:
-    """What `read` finds; a server that does not answer is asked again for a while, which is told."""
+    """What `read` finds; a server that does not answer is retried for a while, with a message."""
     deadline = time.monotonic() + _PATIENCE_S
     is_told = False
     while True:
@@ -100,12 +100,12 @@ def retry_while_unreachable(read: Callable[[], T]) -> T:
                 raise
             if not is_told:
                 is_told = True
-                click.echo(f"{error.message} It is asked again for {_PATIENCE_S:.0f} s.", err=True)
+                click.echo(f"{error.message} Retrying for {_PATIENCE_S:.0f} s.", err=True)
             time.sleep(_SELDOM_S)
 
 
 def _seen(server: client.ApiClient, id: str) -> Iterator[JsonObject | None]:
-    """The instance now and whenever something of it has changed; None when it is gone."""
+    """The instance now and after every change; None when it is deleted."""
 
     def read() -> JsonObject | None:
         try:

@@ -1,7 +1,7 @@
-"""`skerry apply`: make what a server keeps as a file says.
+"""`skerry apply`: create, change and delete objects so that they match a manifest.
 
-What is to be done is first worked out in full, which `--dry-run` shows, and then done step by step. A step
-that fails ends it; the next run goes on with what is left. What the file does not name is left alone.
+The whole plan is made first, which `--dry-run` shows, and then applied step by step. A step that fails ends
+the command; the next run continues. Objects that the manifest does not name are not touched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DONE: Final = {"create": "created", "change": "changed", "delete": "deleted", "
 
 
 class ApplyStep(NamedTuple):
-    """One thing to do, or to leave as it is."""
+    """One object to create, change, delete or keep."""
 
     verb: str  # a key of `_DONE`
     kind: ObjectKind
@@ -44,15 +44,15 @@ class ApplyStep(NamedTuple):
     type=click.File("rb"),
     required=True,
     metavar="FILE",
-    help="The file; - is standard input.",
+    help="Manifest in YAML; - reads standard input.",
 )
-@click.option("--dry-run", is_flag=True, help="Check the file and show what would be done; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the manifest and print the plan; change nothing.")
 @click.option(
     "--rollout",
     type=click.Choice(["rolling", "none"]),
     default="rolling",
     show_default=True,
-    help="Whether instances of a workload that changes are replaced, one after the other.",
+    help="Rolling update of existing instances.",
 )
 @object_kinds.namespace
 @client.options
@@ -65,27 +65,27 @@ def apply(
     namespace: str | None,
     output: str,
 ) -> None:
-    """Make workloads and instances as a FILE in YAML says.
+    """Create and update workloads and instances from a manifest in YAML.
 
-    What is not there is created, what differs is changed, and the same file again changes nothing. What a
-    FILE leaves out of a workload or an instance is the default; workloads and instances that it does not name
-    are left alone.
+    Missing objects are created, different ones are changed; applying the same FILE again changes nothing.
+    Fields that FILE leaves out get their defaults. Workloads and instances that it does not name are not
+    touched.
 
     \b
-      namespace: shop                       # of all in the file; or with -n
+      namespace: shop                       # of all objects; or use -n
       workloads:
         - name: web
           image: docker.io/library/nginx:1.27
           environment: {MODE: fast}
-          resources: {cpu: 500, memory: 256, disk: 1}    # thousandths of a core, MB, GB
+          resources: {cpu: 500, memory: 256, disk: 1}    # millicores, MB, GB
           restart: on-failure               # or always, never
           constraints: [zone=edge]
       instances:
-        - workload: web                     # of a workload, so many
+        - workload: web                     # replicas of a workload
           count: 3
-        - name: cache                       # or of its own
+        - name: cache                       # or a single instance
           image: docker.io/library/redis:7
-          ports: ["6379:6379"]              # of the node : in the instance
+          ports: ["6379:6379"]              # node : instance
 
     \b
       skerry apply -f shop.yaml --dry-run
@@ -106,13 +106,13 @@ def apply(
 
 
 def _where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
-    """The namespace that all of it is in."""
+    """The namespace of all objects."""
     from skerry.model.ids import DEFAULT_NAMESPACE
 
     said = manifest.namespace
     if said and namespace not in (None, said):
         raise click.UsageError(
-            f"{file} is for the namespace '{said}', not for '{namespace}'; leave out --namespace and unset "
+            f"{file} sets the namespace '{said}', not '{namespace}'; leave out --namespace and unset "
             "SKERRY_NAMESPACE, or change the file."
         )
     return said or namespace or DEFAULT_NAMESPACE
@@ -121,7 +121,7 @@ def _where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
 def plan(
     server: client.ApiClient, manifest: ApplyManifest, namespace: str, rollout: str
 ) -> Iterator[ApplyStep]:
-    """What is to be done, in an order in which it can be: workloads before their instances."""
+    """The steps in order: workloads before their instances."""
     from skerry.cli.manifests import ManifestReplicas
 
     found = {one.name: _workload(server, one.name, namespace) for one in manifest.workloads}
@@ -156,8 +156,8 @@ def _instance_steps(server: client.ApiClient, wanted: ManifestObject, namespace:
     if len(called) > 1:
         ids = ", ".join(one["id"] for one in called)
         raise click.ClickException(
-            f"Several instances are called '{wanted.name}', so which one is meant cannot be told: {ids}. "
-            "Delete those that are too many with 'skerry delete instance ID'."
+            f"Several instances are named '{wanted.name}': {ids}. "
+            "Delete all but one with 'skerry delete instance ID'."
         )
     if not called:
         yield ApplyStep("create", INSTANCE, wanted.name, "", create)
@@ -177,7 +177,7 @@ def _instance_steps(server: client.ApiClient, wanted: ManifestObject, namespace:
 def _copy_steps(
     server: client.ApiClient, wanted: ManifestReplicas, namespace: str, workload: JsonObject | None
 ) -> Iterator[ApplyStep]:
-    """Failed ones are replaced, and of those that are too many the youngest go."""
+    """Failed replicas are replaced; of surplus replicas the youngest are deleted."""
     there = _staying(server, workload=workload["id"], namespace=namespace) if workload else []
     failed = [one for one in there if one["status"] == "FAILED"]
     good = [one for one in there if one["status"] != "FAILED"]
@@ -218,7 +218,7 @@ def _staying(server: client.ApiClient, **filters: str) -> list[JsonObject]:
 
 
 def _changed(wanted: InstanceSpec, there: JsonObject) -> str:
-    """Which parts differ, with commas between."""
+    """The fields that differ, separated by commas."""
     from skerry.cli import manifests
 
     present = manifests.spec_of(there)

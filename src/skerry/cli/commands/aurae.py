@@ -1,4 +1,4 @@
-"""`skerry aurae`: for people who use clients of Aurae with this node."""
+"""`skerry aurae`: the configuration of Aurae clients for this node."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from skerry.cli import node_socket
 
 @click.group()
 def aurae() -> None:
-    """Use clients of Aurae with the cells of this machine."""
+    """Use Aurae clients with the cells of this machine."""
 
 
 @aurae.command()
 @click.option("--write", is_flag=True, help="Write it to ~/.aurae/config, where the clients look first.")
-@click.option("--force", is_flag=True, help="Take the place of another file there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @node_socket.options
 def config(door: node_socket.NodeSocket, write: bool, force: bool) -> None:
-    """Print the configuration that Aurae's clients read: certificates and socket of this node."""
+    """Print the configuration of Aurae clients: certificates and socket of this node."""
     text = render(door)
     if not write:
         click.echo(text, nl=False)
@@ -30,7 +30,7 @@ def config(door: node_socket.NodeSocket, write: bool, force: bool) -> None:
     path = Path.home() / ".aurae" / "config"
     try:
         if path.exists() and not force and path.read_text(errors="replace") != text:
-            raise click.ClickException(f"{path} is there already and says otherwise; --force replaces it.")
+            raise click.ClickException(f"{path} exists with other content; --force replaces it.")
         _write(path, text)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}.") from None

@@ -1,7 +1,7 @@
-"""`skerry cell run`: a program in a cell of its own that is gone afterwards, however it ends.
+"""`skerry cell run`: a program in a temporary cell, which is removed however the program ends.
 
 The cell is freed when the program ends, when it cannot be started, and on SIGINT, SIGTERM and SIGHUP. Only a
-`kill -9` of this command leaves it behind; then `skerry cell list` shows it.
+`kill -9` of this command leaves the cell behind; `skerry cell list` shows it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def run(door: node_socket.NodeSocket, cell: AllocateRequest, start: StartRequest) -> int:
-    """The exit code of the program, as a shell tells it: 128 and the signal if one ended it or us."""
+    """The exit code of the program; 128 and the signal number if a signal ended it or this command."""
     async with node_socket.reached(door, node_socket.cells) as stub:
         with signal_handler.SignalHandler() as signals:
             try:
@@ -43,7 +43,7 @@ async def _attend(
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if program.done():
             return program.result()
-        # What the program says while it is asked to end is still shown.
+        # Output while it is being stopped is still shown.
         await _free(door, stub, start.cell)
         return 128 + signals.first.result()
     finally:
@@ -52,7 +52,7 @@ async def _attend(
 
 
 async def _to_the_end(door: node_socket.NodeSocket, stub: CellServiceStub, start: StartRequest) -> int:
-    """Show the output, which ends when the program does, and say how that was."""
+    """Show the output, which ends when the program does; returns the exit code."""
     from skerry.transport.proto.cells_pb2 import LogsRequest, WaitRequest
 
     logs = LogsRequest(cell=start.cell, executable=start.executable, follow=True)
@@ -64,7 +64,7 @@ async def _to_the_end(door: node_socket.NodeSocket, stub: CellServiceStub, start
 
 
 async def _free(door: node_socket.NodeSocket, stub: CellServiceStub, cell: str) -> None:
-    """Free the cell if it is there; a failure is told and hides nothing else."""
+    """Free the cell if it exists; a failure is printed and hides no other error."""
     from skerry.transport.proto.cells_pb2 import FreeRequest
 
     try:
@@ -73,12 +73,12 @@ async def _free(door: node_socket.NodeSocket, stub: CellServiceStub, cell: str) 
     except click.ClickException as error:
         if not (isinstance(error, node_socket.NodeError) and error.status == "NOT_FOUND"):
             click.echo(
-                f"The cell {cell} may still be there: {error.message} 'skerry cell free {cell}' removes it.",
+                f"The cell {cell} may still exist: {error.message} 'skerry cell free {cell}' removes it.",
                 err=True,
             )
 
 
 def _code(how: Exit, lost: int) -> int:
     if how.oom:
-        click.echo("Killed for using more memory than the cell may have.", err=True)
+        click.echo("Killed: it exceeded the memory limit of the cell.", err=True)
     return log_output.code_after(message_format.exit_code(how), lost)

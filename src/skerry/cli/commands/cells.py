@@ -1,7 +1,7 @@
-"""`skerry cell`: cells on this machine, and what runs in them.
+"""`skerry cell`: cells on this machine and their executables.
 
-The verbs talk to the node over its unix socket (`node_socket`); output is shown by `log_output`, and `run`
-has a module of its own. gRPC is imported by the verbs when they run, never by this module.
+The commands talk to the node over its unix socket (`node_socket`); output is shown by `log_output`, and `run`
+has a module of its own. gRPC is imported by the commands when they run, never by this module.
 """
 
 from __future__ import annotations
@@ -26,46 +26,42 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LIMITS = option_group(
-    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory, at most."),
+    click.option("--memory", metavar="MB", type=click.IntRange(min=1), help="Memory limit."),
     click.option(
         "--cpu",
         metavar="MILLI",
         type=click.IntRange(min=1),
-        help="Thousandths of a processor, at most: 200 is a fifth of one.",
+        help="CPU limit in millicores: 200 is a fifth of a core.",
     ),
     click.option(
         "--weight",
         metavar="N",
         type=click.IntRange(1, 10_000),
-        help="Share of the processors while they are busy; 100 is usual.",
+        help="CPU weight: the share of busy processors; the default is 100.",
     ),
-    click.option("--cpus", metavar="LIST", default="", help="Only on these processors: 0-3,6."),
-    click.option("--mems", metavar="LIST", default="", help="Only in the memory of these nodes: 0."),
-    click.option(
-        "--pids", metavar="N", type=click.IntRange(min=1), help="Processes and threads at once, at most."
-    ),
-    click.option("--net", is_flag=True, help="A network of its own, with nothing but loopback."),
+    click.option("--cpus", metavar="LIST", default="", help="CPU set, such as 0-3,6."),
+    click.option("--mems", metavar="LIST", default="", help="NUMA memory nodes, such as 0."),
+    click.option("--pids", metavar="N", type=click.IntRange(min=1), help="Limit of processes and threads."),
+    click.option("--net", is_flag=True, help="Own network namespace with loopback only."),
 )
 _SANDBOX = option_group(
+    click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="Environment variable; repeatable."),
+    click.option("--folder", metavar="DIR", default="", help="Working directory.  [default: /]"),
     click.option(
-        "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set in its environment; repeatable."
-    ),
-    click.option("--folder", metavar="DIR", default="", help="Where it starts.  [default: /]"),
-    click.option(
-        "--uid", metavar="N", type=click.IntRange(min=0), help="User to run as.  [default: the cell's own]"
+        "--uid", metavar="N", type=click.IntRange(min=0), help="User id.  [default: the cell's own]"
     ),
     click.option(
-        "--gid", metavar="N", type=click.IntRange(min=0), help="Group to run as.  [default: the cell's own]"
+        "--gid", metavar="N", type=click.IntRange(min=0), help="Group id.  [default: the cell's own]"
     ),
 )
 
 
 @click.group()
 def cell() -> None:
-    """Make cells on this machine and run programs in them.
+    """Create cells on this machine and run programs in them.
 
-    A cell is a control group with limits and namespaces of its own. Cells nest: 'a/b' is inside 'a' and can
-    never use more than 'a' may.
+    A cell is a control group with limits and namespaces of its own. Cells nest: 'a/b' is inside 'a' and
+    also bound by the limits of 'a'.
     """
 
 
@@ -74,7 +70,7 @@ def cell() -> None:
 @node_socket.options
 @printing.option
 def list_cells(door: node_socket.NodeSocket, name: str, output: str) -> None:
-    """List cells and what runs in them; with CELL, that one and those inside it."""
+    """List cells and their executables; with CELL, that cell and the cells inside it."""
     from skerry.transport.proto.cells_pb2 import ListRequest
 
     request = ListRequest(cell=name, usage=True)
@@ -104,7 +100,7 @@ def list_cells(door: node_socket.NodeSocket, name: str, output: str) -> None:
 @node_socket.options
 @printing.option
 def allocate(door: node_socket.NodeSocket, name: str, output: str, **limits: Any) -> None:
-    """Make a cell with its limits. A limit that is not given is the parent's."""
+    """Create a cell with limits. A limit that is not given is that of the parent."""
     request = _allocation(name, **limits)
     reply = node_socket.call_node(
         door, node_socket.cells, lambda stub: stub.Allocate(request, timeout=node_socket.CALL_S)
@@ -119,7 +115,7 @@ def allocate(door: node_socket.NodeSocket, name: str, output: str, **limits: Any
 @click.argument("name", metavar="CELL")
 @node_socket.options
 def free(door: node_socket.NodeSocket, name: str) -> None:
-    """End everything in a cell and in the cells inside it, and remove them."""
+    """Remove a cell and the cells inside it, and end everything that runs in them."""
     from skerry.transport.proto.cells_pb2 import FreeRequest
 
     request = FreeRequest(cell=name)
@@ -133,10 +129,8 @@ def free(door: node_socket.NodeSocket, name: str) -> None:
 @click.argument("name", metavar="CELL")
 @click.argument("executable", metavar="NAME")
 @click.argument("arguments", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "-c", "--command", metavar="LINE", default="", help="A line for the shell instead of a program."
-)
-@click.option("--description", default="", help="A word on what it is.")
+@click.option("-c", "--command", metavar="LINE", default="", help="Shell command line instead of a program.")
+@click.option("--description", default="", help="Description.")
 @_SANDBOX
 @node_socket.options
 @printing.option
@@ -150,12 +144,12 @@ def start(
     output: str,
     **sandbox: Any,
 ) -> None:
-    """Start a program in a cell, under a NAME of its own.
+    """Start a program in a cell as the executable NAME.
 
-    It goes on when this command ends: see 'skerry cell logs' and 'skerry cell stop'.
+    It keeps running when this command ends: see 'skerry cell logs' and 'skerry cell stop'.
     """
     if bool(command) == bool(arguments):
-        raise click.UsageError("Give a program after '--', or a line for the shell with -c.")
+        raise click.UsageError("Give either a program after '--', or a shell command line with -c.")
     request = _start(name, executable, **sandbox)
     request.command, request.description = command, description
     request.arguments.extend(arguments)
@@ -167,7 +161,7 @@ def start(
             {"cell": name, "executable": executable, "pid": reply.pid, "started_at": reply.started_at}
         )
     else:
-        click.echo(f"started {executable} in {name}, process {reply.pid}")
+        click.echo(f"started {executable} in {name}, pid {reply.pid}")
 
 
 @cell.command()
@@ -177,12 +171,12 @@ def start(
     "--grace",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Time to end by itself before it is killed.  [default: the node's]",
+    help="Time between SIGTERM and SIGKILL.  [default: the node's]",
 )
 @node_socket.options
 @printing.option
 def stop(door: node_socket.NodeSocket, name: str, executable: str, grace: float | None, output: str) -> None:
-    """End a program with all its children, say how it ended, and forget it."""
+    """Stop an executable with all its children, and print how it ended."""
     from skerry.transport.proto.cells_pb2 import StopRequest
 
     request = StopRequest(cell=name, executable=executable, grace_s=grace)
@@ -213,9 +207,9 @@ def logs(
     only: str | None,
     output: str,
 ) -> None:
-    """Show what a program has written: its output as output, its errors as errors.
+    """Show the output of an executable: stdout on stdout, stderr on stderr.
 
-    With --output json each line is one object.
+    With --output json each line is an object.
     """
     from skerry.transport.proto.cells_pb2 import LogsRequest, UsageRequest
 
@@ -224,7 +218,7 @@ def logs(
     )
 
     async def show(stub: CellServiceStub) -> None:
-        # Whoever answered once may go away for a moment; who never did is not waited for.
+        # A node that answered once is retried when it goes away; one that never did is not.
         await stub.Usage(UsageRequest(cell=name), timeout=node_socket.CALL_S)
         await log_output.show(door, stub.Logs, request, output)
 
@@ -249,10 +243,11 @@ def run(
     gid: int | None,
     **limits: Any,
 ) -> None:
-    """Run a program in a cell of its own, which is gone afterwards.
+    """Run a program in a temporary cell, which is removed afterwards.
 
-    Its output is this command's, and its exit code, too: 128 and the number of the signal if one ended it. A
-    program that writes faster than it can be read loses output, which is told and never exit code 0.
+    Prints its output and exits with its exit code: 128 and the signal number if a signal ended it. If a
+    program writes faster than its output is read, output is lost; this is reported, and the exit code is
+    not 0.
     """
     name = f"run-{secrets.token_hex(4)}"
     request = _start(name, "program", env=env, folder=folder, uid=uid, gid=gid)
@@ -267,7 +262,7 @@ def run(
 @node_socket.options
 @printing.option
 def usage(door: node_socket.NodeSocket, name: str, output: str) -> None:
-    """Show what the node and each cell have used; with CELL, that one and those inside it."""
+    """Show the resource usage of the node and its cells; with CELL, of that cell and the cells inside it."""
     from skerry.transport.proto.cells_pb2 import ListRequest, NodeRequest
 
     request = ListRequest(cell=name, usage=True)
@@ -280,7 +275,7 @@ def usage(door: node_socket.NodeSocket, name: str, output: str) -> None:
     if output == "table":
         click.echo(
             f"node: {node.cpus} processors ({node.architecture}), {node.cgroups} cgroups, "
-            f"{node.runtime or 'no runtime for containers'}, "
+            f"{node.runtime or 'no container runtime'}, "
             f"load {node.load[0]:.2f}, "
             f"memory {size(node.memory_available_bytes)} of {size(node.memory_bytes)} free, "
             f"disk {size(node.disk_free_bytes)} of {size(node.disk_bytes)} free"
@@ -340,5 +335,5 @@ def _cell_shown(told: cells_pb2.CellStatus) -> dict[str, Any]:
 
 
 def _executable_line(shown: dict[str, Any]) -> str:
-    state = f"process {shown['pid']}" if shown["exit"] is None else message_format.exit_line(shown["exit"])
+    state = f"pid {shown['pid']}" if shown["exit"] is None else message_format.exit_line(shown["exit"])
     return f"{shown['name']} ({state})"

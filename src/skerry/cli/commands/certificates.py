@@ -1,4 +1,4 @@
-"""`skerry certificate`: what the CA gave out, and taking it back."""
+"""`skerry certificate`: certificates that the CA has issued, and their revocation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_certificates(server: client.ApiClient, output: str) -> None:
     printing.show(
         server.get("certificate"),
         output,
-        columns=("serial", "role", "name", "ends", "state"),
+        columns=("serial", "role", "name", "expires", "status"),
         rows=lambda value: [
             (c["serial"], c["role"], c["name"], printing.ago(c["not_after"]), _state(c))
             for c in value["certificates"]
@@ -36,7 +36,7 @@ def list_certificates(server: client.ApiClient, output: str) -> None:
 @click.argument("serial")
 @client.options
 def revoke(server: client.ApiClient, serial: str) -> None:
-    """Refuse a certificate from now on; a node whose certificate is revoked cannot renew it."""
+    """Revoke a certificate at once; a node cannot renew a revoked one."""
     server.post("certificate", serial, "revoke")
     click.echo(f"revoked {serial}")
 
@@ -44,4 +44,4 @@ def revoke(server: client.ApiClient, serial: str) -> None:
 def _state(record: dict[str, Any]) -> str:
     if record["revoked_at"] is not None:
         return "revoked"
-    return "expired" if record["not_after"] < time.time() else "good"
+    return "expired" if record["not_after"] < time.time() else "valid"

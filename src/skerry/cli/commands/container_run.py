@@ -1,7 +1,7 @@
-"""`skerry container run` in the foreground: shows what the container writes, and ends with it.
+"""`skerry container run` in the foreground: shows the output of the container, and ends with it.
 
-The first SIGINT, SIGTERM or SIGHUP stops the container as it likes to be stopped, the next kills it. What
-goes wrong on the way ends the container, too: only a `kill -9` of this command leaves it running.
+The first SIGINT, SIGTERM or SIGHUP stops the container with its stop signal, the next kills it. Errors on the
+way stop the container too: only a `kill -9` of this command leaves it running.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def run(door: node_socket.NodeSocket, request: CreateRequest, *, removes: bool) -> int:
-    """The exit code of the container, as a shell tells it; with `removes` it is gone afterwards."""
+    """The exit code of the container, as a shell gives it; with `removes` it is removed afterwards."""
     name = request.spec.name
     async with node_socket.reached(door, node_socket.containers) as stub:
         with signal_handler.SignalHandler() as signals:
@@ -42,7 +42,7 @@ async def _make(
     request: CreateRequest,
     signals: signal_handler.SignalHandler,
 ) -> bool:
-    """True if it runs; False if a signal came first, when the node undoes what there was of it."""
+    """True if it runs; False if a signal came first: then the node removes it."""
 
     async def make() -> None:
         with pull_progress.show_progress() as show, node_socket.explain_node_errors(door):
@@ -67,7 +67,7 @@ async def _attend(
     try:
         await _either(showing, signals.first)
         if not showing.done():
-            # What it says while it is being stopped is still shown.
+            # Output while it is being stopped is still shown.
             await _stop_at_last(door, stub, name)
         return await showing
     finally:
@@ -76,14 +76,14 @@ async def _attend(
 
 
 async def _to_the_end(door: node_socket.NodeSocket, stub: ContainerServiceStub, name: str) -> int:
-    """Show the output, which ends when the container does, and say how that was."""
+    """Show the output, which ends when the container does; returns the exit code."""
     from skerry.transport.proto.containers_pb2 import LogsRequest, WaitRequest
 
     copying = log_output.LogCopy(stub.Logs, LogsRequest(container=name, follow=True))
     await log_output.retry_while_unreachable(door, copying.run)
     [reply] = await log_output.retry_while_unreachable(door, lambda: stub.Wait(WaitRequest(container=name)))
     if reply.exit.oom:
-        click.echo("Killed for using more memory than the container may have.", err=True)
+        click.echo("Killed: it exceeded the memory limit of the container.", err=True)
     return log_output.code_after(message_format.exit_code(reply.exit), copying.lost)
 
 
@@ -107,7 +107,7 @@ async def _stop(
         with node_socket.explain_node_errors(door):
             await stub.Stop(StopRequest(container=name, grace_s=grace_s))
     except click.ClickException as error:
-        _tell_left(name, error, "may still run")
+        _print_left(name, error, "may still be running")
 
 
 async def _remove(door: node_socket.NodeSocket, stub: ContainerServiceStub, name: str) -> None:
@@ -117,11 +117,11 @@ async def _remove(door: node_socket.NodeSocket, stub: ContainerServiceStub, name
         with node_socket.explain_node_errors(door):
             await stub.Remove(RemoveRequest(container=name, force=True))
     except click.ClickException as error:
-        _tell_left(name, error, "may still be there")
+        _print_left(name, error, "may still exist")
 
 
-def _tell_left(name: str, error: click.ClickException, how: str) -> None:
-    """A failure to tidy up is told and hides nothing else."""
+def _print_left(name: str, error: click.ClickException, how: str) -> None:
+    """A failure of the cleanup is printed and hides no other error."""
     if not (isinstance(error, node_socket.NodeError) and error.status == "NOT_FOUND"):
         click.echo(
             f"The container {name} {how}: {error.message} "

@@ -1,8 +1,8 @@
 """`skerry container`: containers on this machine.
 
-The verbs talk to the node over its unix socket (`node_socket`); `run` in the foreground is in
-`container_run`, `exec` in `exec_session` and `exec_streams`, what a container is to be in
-`container_options`. gRPC is imported by the verbs when they run, never by this module.
+The commands talk to the node over its unix socket (`node_socket`); `run` in the foreground is in
+`container_run`, `exec` in `exec_session` and `exec_streams`, the spec of a container in
+`container_options`. gRPC is imported by the commands when they run, never by this module.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @click.group(cls=AliasGroup, aliases={"ls": "list", "ps": "list", "rm": "remove"})
 def container() -> None:
-    """Run images in containers on this machine.
+    """Run containers on this machine.
 
-    A container is an image run in a cell of its own, with its own files, address and ports. It goes on when
-    Skerry stops, and is there again when Skerry is.
+    A container is an image that runs in a cell, with its own files, IP address and ports. It keeps running
+    while Skerry is stopped or restarted.
 
     \b
       skerry container run --rm docker.io/library/busybox echo hello
@@ -49,17 +49,17 @@ def container() -> None:
 
 @container.command(context_settings={"allow_interspersed_args": False})
 @container_options.arguments
-@click.option("-d", "--detach", is_flag=True, help="Print its name and leave it running.")
-@click.option("--rm", "removes", is_flag=True, help="Remove it when it has ended.")
+@click.option("-d", "--detach", is_flag=True, help="Detach: print the name and leave it running.")
+@click.option("--rm", "removes", is_flag=True, help="Remove the container when it has exited.")
 @container_options.options
 @raw
 @node_socket.options
 def run(door: node_socket.NodeSocket, detach: bool, removes: bool, **spec: Any) -> None:
-    """Make a container from IMAGE and run it; what comes after IMAGE is its COMMAND.
+    """Create and run a container from IMAGE; arguments after IMAGE are its COMMAND.
 
-    Shows what it writes and ends with its exit code: 128 and the number of the signal if one ended it, 125 if
-    it could not be run, 126 if its program cannot be executed, 127 if there is no such program in it. Ctrl-C
-    stops it, a second one kills it. With -d it goes on when this command ends.
+    Prints its output and exits with its exit code: 128 and the signal number if a signal ended it, 125 if
+    it could not be run, 126 if its program is not executable, 127 if its program was not found. Ctrl-C
+    stops it, a second one kills it. With -d it keeps running when this command ends.
 
     \b
       skerry container run --rm docker.io/library/alpine cat /etc/os-release
@@ -67,7 +67,9 @@ def run(door: node_socket.NodeSocket, detach: bool, removes: bool, **spec: Any) 
       skerry container run --rm --memory 64 --cpu 500 -e NAME=you oci-archive:greeter.tar
     """
     if detach and removes:
-        raise click.UsageError("--rm needs somebody who waits for the end; leave out -d, or remove it later.")
+        raise click.UsageError(
+            "--rm cannot be combined with -d; remove the container later with 'skerry container remove'."
+        )
     request = container_options.request(**spec)
     with container_options.container_exit_codes():
         if detach:
@@ -83,7 +85,7 @@ def run(door: node_socket.NodeSocket, detach: bool, removes: bool, **spec: Any) 
 @container_options.options
 @node_socket.options
 def create(door: node_socket.NodeSocket, **spec: Any) -> None:
-    """Make a container from IMAGE without starting it, and print its name."""
+    """Create a container from IMAGE without starting it, and print its name."""
     click.echo(_make(door, container_options.request(**spec), starts=False).spec.name)
 
 
@@ -91,7 +93,7 @@ def create(door: node_socket.NodeSocket, **spec: Any) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @node_socket.options
 def start(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
-    """Start containers that were created or have exited."""
+    """Start created or exited containers."""
     from skerry.transport.proto.containers_pb2 import StartRequest
 
     async def starting(stub: ContainerServiceStub, name: str) -> str:
@@ -105,11 +107,11 @@ def start(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
 @node_socket.options
 @printing.option
 def list_containers(door: node_socket.NodeSocket, output: str) -> None:
-    """List containers, also those that do not run."""
+    """List containers, running or not."""
     printing.show(
         {"containers": [message_format.message_to_dict(each) for each in _all(door)]},
         output,
-        columns=("name", "image", "state", "address", "ports", "age"),
+        columns=("name", "image", "status", "ip", "ports", "age"),
         rows=lambda value: [
             (
                 each["spec"]["name"],
@@ -130,18 +132,18 @@ def list_containers(door: node_socket.NodeSocket, output: str) -> None:
     "--grace",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Time to end by itself before it is killed.  [default: the container's]",
+    help="Time between the stop signal and SIGKILL.  [default: the container's]",
 )
 @node_socket.options
 def stop(door: node_socket.NodeSocket, names: tuple[str, ...], grace: float | None) -> None:
-    """Stop containers and say how each ended.
+    """Stop containers, and print how each ended.
 
-    They stay, with their files and logs, until they are started again or removed.
+    They keep their files and logs until they are started again or removed.
     """
     from skerry.transport.proto.containers_pb2 import StopRequest
 
     async def stopping(stub: ContainerServiceStub, name: str) -> str:
-        # Without a limit: how long it may take is the container's word, which we do not know.
+        # Without a timeout: the stop grace of the container, which we do not know, decides.
         told = message_format.message_to_dict(await stub.Stop(StopRequest(container=name, grace_s=grace)))
         return f"stopped {name}: {_state_line(told)}"
 
@@ -150,14 +152,14 @@ def stop(door: node_socket.NodeSocket, names: tuple[str, ...], grace: float | No
 
 @container.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("-f", "--force", is_flag=True, help="Also if it runs: it is stopped first.")
+@click.option("-f", "--force", is_flag=True, help="Stop running containers first.")
 @node_socket.options
 def remove(door: node_socket.NodeSocket, names: tuple[str, ...], force: bool) -> None:
-    """Remove containers with all that they have written."""
+    """Remove containers with their files and logs."""
     from skerry.transport.proto.containers_pb2 import RemoveRequest
 
     async def removing(stub: ContainerServiceStub, name: str) -> str:
-        # Without a limit, as for a stop.
+        # Without a timeout, as for a stop.
         await stub.Remove(RemoveRequest(container=name, force=force))
         return f"removed {name}"
 
@@ -172,16 +174,16 @@ def remove(door: node_socket.NodeSocket, names: tuple[str, ...], force: bool) ->
 def logs(
     door: node_socket.NodeSocket, name: str, follow: bool, tail: int | None, only: str | None, output: str
 ) -> None:
-    """Show what the last run has written: its output as output, its errors as errors.
+    """Show the output of the last run: stdout on stdout, stderr on stderr.
 
-    With --output json each line is one object.
+    With --output json each line is an object.
     """
     from skerry.transport.proto.containers_pb2 import GetRequest, LogsRequest
 
     request = LogsRequest(container=name, channel=log_output.channel(only), follow=follow, tail=tail)
 
     async def show(stub: ContainerServiceStub) -> None:
-        # Whoever answered once may go away for a moment; who never did is not waited for.
+        # A node that answered once is retried when it goes away; one that never did is not.
         await stub.Get(GetRequest(container=name), timeout=node_socket.CALL_S)
         await log_output.show(door, stub.Logs, request, output)
 
@@ -194,10 +196,10 @@ def logs(
 @exec_session.options
 @node_socket.options
 def exec_(door: node_socket.NodeSocket, name: str, program: exec_session.ExecCommand) -> None:
-    """Run a COMMAND in a container that runs, and end with its exit code.
+    """Run a COMMAND in a running container, and exit with its exit code.
 
-    125 is the exit code if it could not be run, 126 if it cannot be executed, 127 if it is not there. Ctrl-C
-    is passed on, a second one kills it.
+    Exit code 125: it could not be run; 126: not executable; 127: not found. Ctrl-C is passed on; a second one
+    kills the command.
 
     \b
       skerry container exec -it web sh
@@ -214,7 +216,7 @@ def exec_(door: node_socket.NodeSocket, name: str, program: exec_session.ExecCom
 @node_socket.options
 @printing.option
 def stats(door: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> None:
-    """Show what containers use; without a NAME, of all that run."""
+    """Show the resource usage of containers; without a NAME, of all running ones."""
     from skerry.transport.proto.containers_pb2 import STATE_RUNNING, StatsRequest
 
     chosen = names or [each.spec.name for each in _all(door) if each.state == STATE_RUNNING]
@@ -232,7 +234,18 @@ def stats(door: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> 
             ]
         },
         output,
-        columns=("name", "cpu", "throttled", "memory", "peak", "pids", "read", "written", "disk", "of"),
+        columns=(
+            "name",
+            "cpu",
+            "throttled",
+            "memory",
+            "peak",
+            "pids",
+            "read",
+            "written",
+            "disk",
+            "disk limit",
+        ),
         rows=lambda value: [
             (
                 each["name"],
@@ -252,7 +265,7 @@ def stats(door: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> 
 def wait(door: node_socket.NodeSocket, name: str, output: str) -> None:
     """Wait until a container has exited, and print its exit code.
 
-    128 and the number of the signal if one ended it; --output json says more.
+    128 and the signal number if a signal ended it; --output json has the details.
     """
     from skerry.transport.proto.containers_pb2 import WaitRequest
 
@@ -269,7 +282,7 @@ def wait(door: node_socket.NodeSocket, name: str, output: str) -> None:
 @click.argument("name", metavar="NAME")
 @node_socket.options
 def inspect(door: node_socket.NodeSocket, name: str) -> None:
-    """Print everything that is known of a container, as JSON."""
+    """Print the details of a container as JSON."""
     from skerry.transport.proto.containers_pb2 import GetRequest
 
     request = GetRequest(container=name)
@@ -297,6 +310,6 @@ def _all(door: node_socket.NodeSocket) -> list[pb.Container]:
 
 
 def _state_line(shown: dict[str, Any]) -> str:
-    """Its state, and what one would ask next."""
+    """Its state, with the reason or exit code."""
     why = shown["reason"] or (message_format.exit_line(shown["exit"]) if shown["exit"] is not None else "")
     return f"{shown['state']} ({why})" if why else str(shown["state"])

@@ -1,4 +1,4 @@
-"""`skerry contract`: contracts of the market, checked without asking anybody."""
+"""`skerry contract`: verification of signed contracts, offline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_BYTES = 1024 * 1024
 
 
 class TimeParam(click.ParamType[float, str]):
-    """A time as contracts write it, or a day."""
+    """A time in ISO 8601, or a day."""
 
     name = "time"
 
@@ -29,23 +29,23 @@ class TimeParam(click.ParamType[float, str]):
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"'{value}' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z", param, ctx)
+            self.fail(f"'{value}' is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z", param, ctx)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 @click.group()
 def contract() -> None:
-    """Check contracts of the market."""
+    """Verify contracts of the market."""
 
 
 @contract.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--seller", metavar="ID|FILE", help="Who must have sold: an id, or a file with the public key.")
-@click.option("--buyer", metavar="ID|FILE", help="Who must have bought.")
+@click.option("--seller", metavar="ID|FILE", help="Expected seller: an id, or a file with the public key.")
+@click.option("--buyer", metavar="ID|FILE", help="Expected buyer, likewise.")
 @click.option(
-    "--at", type=TimeParam(), metavar="TIME", help="When it must be in force; now if it is not said."
+    "--at", type=TimeParam(), metavar="TIME", help="Time at which it must be in force.  [default: now]"
 )
-@click.option("--any-time", is_flag=True, help="Look at the signatures only, not at when it is in force.")
+@click.option("--any-time", is_flag=True, help="Check the signatures only, not the time.")
 @click.option("--both", is_flag=True, help="Refuse a contract that its buyer has not signed.")
 @printing.option
 def verify(
@@ -57,12 +57,11 @@ def verify(
     both: bool,
     output: str,
 ) -> None:
-    """Check a signed contract, without a server: who signed what, and whether it is in force.
+    """Verify a signed contract offline: its signatures, and whether it is in force.
 
-    FILE holds the signed contract, or the market's JSON answer with the contract in it; '-' reads standard
-    input. What is shown is what was signed, whatever else the file says. The ids in a contract follow from
-    the keys that sign it, so whoever knows the seller's id needs nothing else. Exit code 1: it is not good,
-    and why.
+    FILE contains the signed contract, or a JSON reply of the market with the contract in it; '-' reads
+    standard input. Only signed terms are shown. The ids in a contract are derived from the keys that sign
+    it, so the id of the seller is enough to verify it. Exit code 1: it is not valid; the reason is printed.
 
     \b
       skerry market document 01m7h3n5... | skerry contract verify - --both
@@ -70,7 +69,7 @@ def verify(
     """
     if any_time and at is not None:
         raise click.UsageError("--at and --any-time cannot be used together.")
-    # Imported here: the libraries for signatures take a while, and no other verb of a client needs them.
+    # Imported here: libraries for signatures are slow to load, and no other client command needs them.
     from skerry.market.terms import signatures
     from skerry.model import errors
 
@@ -85,7 +84,7 @@ def verify(
         if output == "json":
             printing.as_json({"good": False, "reason": error.message})
             raise SystemExit(1) from None
-        raise click.ClickException(f"not good: {error.message}") from None
+        raise click.ClickException(f"not valid: {error.message}") from None
     _show(found, output)
 
 
@@ -108,7 +107,7 @@ def _signed_in(data: bytes) -> bytes:
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError):
-        raise errors.Invalid("it begins like JSON and is none; it may have been cut off") from None
+        raise errors.Invalid("it begins like JSON but is not valid JSON; it may have been cut off") from None
     signed = _member(answer, "countersigned") or _member(answer, "document")
     if signed is None:
         raise errors.Invalid("there is no signed contract in this JSON: it lacks Document")
@@ -126,7 +125,7 @@ def _member(answer: object, name: str) -> str | None:
 
 
 def _id_of(text: str | None) -> CloudId | None:
-    """The id that a person named, by itself or by a file with its key."""
+    """The id that was given, directly or as a file with its key."""
     from skerry.market.terms import keys
     from skerry.model.market import check_cloud
 
@@ -145,22 +144,23 @@ def _show(found: VerifiedContract, output: str) -> None:
     if output == "json":
         printing.as_json({"good": True, "signed_by": signed, "contract": terms})
         return
-    room, price = terms["room"], terms["price"]
+    price = terms["price"]
     rows = [
+        ("verification", "valid"),
         ("contract", terms["id"]),
         ("signed by", " and ".join(signed)),
         ("seller", terms["seller"]),
         ("buyer", terms["buyer"]),
         ("flavor", f"{terms['flavor']['id']} (version {terms['flavor']['version']})"),
-        ("room", _room_of(room, terms["count"])),
-        ("price", f"{price['amount']} {price['currency']} for each {price['period']}"),
+        ("resources", _format_resources(terms["room"], terms["count"])),
+        ("price", f"{price['amount']} {price['currency']} per {price['period']}"),
         ("total", f"{terms['total']} {price['currency']}"),
         ("in force", f"{terms['starts']} to {terms['ends']}"),
         ("notice", printing.duration(terms["notice_s"])),
     ]
-    printing.table(("good", ""), rows)
+    printing.table(printing.DETAILS, rows)
 
 
-def _room_of(room: dict[str, int], count: int) -> str:
-    one = f"cpu {room['cpu_millicores'] / 1000:g}, memory {room['memory_mb']} MB, disk {room['disk_gb']} GB"
-    return one if count == 1 else f"{count} times {one}"
+def _format_resources(one: dict[str, int], count: int) -> str:
+    text = f"cpu {one['cpu_millicores'] / 1000:g}, memory {one['memory_mb']} MB, disk {one['disk_gb']} GB"
+    return text if count == 1 else f"{count} x ({text})"

@@ -1,7 +1,7 @@
-"""`skerry up`, `skerry server` and `skerry node --join`: the verbs that become a daemon.
+"""`skerry up`, `skerry server` and `skerry node --join`: the commands that become a daemon.
 
-They read the settings, then hand over to `skerry.daemon`, which is imported only then. The verb `node` itself
-is in `skerry.cli.commands.nodes`, with those that look after nodes.
+They read the settings and run `skerry.daemon`, which is imported only then. The command `node` itself is in
+`skerry.cli.commands.nodes`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ common = option_group(
         metavar="DIR",
         help="Data folder. [default: /var/lib/skerry as root, else ~/.local/share/skerry]",
     ),
-    click.option("--ready-file", metavar="FILE", help="Write this JSON file once everything serves."),
+    click.option("--ready-file", metavar="FILE", help="Write this JSON file once everything is ready."),
     click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
     click.option("--config", metavar="FILE", help="TOML file with settings. [env: SKERRY_CONFIG]"),
     click.option(
@@ -42,14 +42,16 @@ socket = click.option(
 
 listeners = option_group(
     click.option(
-        "--http", metavar="HOST:PORT", help="HTTP; port 0 is any free one. [default: 127.0.0.1:1323]"
+        "--http", metavar="HOST:PORT", help="HTTP address; port 0 is any free port. [default: 127.0.0.1:1323]"
     ),
-    click.option("--grpc", metavar="HOST:PORT", help="gRPC. [default: the host of --http, port 50052]"),
+    click.option(
+        "--grpc", metavar="HOST:PORT", help="gRPC address. [default: the host of --http, port 50052]"
+    ),
     click.option(
         "--socket", metavar="PATH", help="gRPC socket. [default: /var/run/aurae/aurae.sock as root]"
     ),
     click.option(
-        "--tls", is_flag=True, default=None, help="Serve HTTPS; needed on any address but loopback."
+        "--tls", is_flag=True, default=None, help="Serve HTTPS; required on addresses other than loopback."
     ),
     click.option(
         "--store", metavar="URL", help="sqlite, or etcd://HOST:PORT[,HOST:PORT...]. [default: sqlite]"
@@ -63,9 +65,9 @@ listeners = option_group(
 def up(**given: Any) -> None:
     """Start everything on this machine: control plane and node in one process.
 
-    Listens on loopback only, keeps its state in the data folder, and stops on Ctrl-C or SIGTERM. Starting it
-    again after any kind of end goes on from where it was. Without root it serves what needs no root and says
-    what is missing.
+    It listens on loopback only, keeps its state in the data folder, and stops on Ctrl-C or SIGTERM. After a
+    restart, also after a crash, it continues with the same state. Without root it serves what needs no root
+    and reports what is unavailable.
     """
     _run("up", given)
 
@@ -76,15 +78,16 @@ def up(**given: Any) -> None:
 def server(**given: Any) -> None:
     """Start the control plane alone; machines join it with 'skerry node'.
 
-    To be reached by other machines it needs an address of its own and TLS. Then, on this machine, make an
-    invitation for each machine that is to join:
+    For other machines to reach it, it needs a reachable address and TLS. Then create an invitation on this
+    machine for each machine that joins:
 
     \b
       skerry server --http 0.0.0.0:1323 --tls
       skerry token create --role node
 
-    gRPC, which nodes connect to, listens on the same host (port 50052) unless --grpc says otherwise. The
-    server's certificate is good for its host name and all of its addresses, and is renewed when those change.
+    Nodes connect to gRPC, which listens on the same host (port 50052) unless --grpc is given. The
+    certificate of the server is valid for its host name and all of its addresses, and is renewed when those
+    change.
     """
     _run("server", given)
 
@@ -93,8 +96,8 @@ joining = option_group(
     click.option(
         "--join",
         metavar="INVITATION",
-        help="Line from 'skerry token create --role node'; '-' reads it from standard input, '@FILE' from a "
-        "file. Or the URL of a server (of several, with commas), with --token. [env: SKERRY_NODE_JOIN]",
+        help="Invitation from 'skerry token create --role node'; '-' reads it from standard input, '@FILE' "
+        "from a file. Or URLs of servers, separated by commas, with --token. [env: SKERRY_NODE_JOIN]",
     ),
     click.option(
         "--token",
@@ -102,9 +105,9 @@ joining = option_group(
         envvar="SKERRY_TOKEN",
         help="Join token, if --join is a URL. [env: SKERRY_TOKEN]",
     ),
-    click.option("--name", metavar="NAME", help="Name of this node for people. [default: the host name]"),
+    click.option("--name", metavar="NAME", help="Name of this node. [default: the host name]"),
     click.option(
-        "--http", metavar="HOST:PORT", help="Functions over HTTP, for this machine alone. [default: none]"
+        "--http", metavar="HOST:PORT", help="HTTP address for functions, on loopback. [default: none]"
     ),
     socket,
     common,
@@ -161,7 +164,7 @@ def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
 
 
 def _admission(settings: Settings, token: str) -> tuple[Settings, JoinCredentials]:
-    """Take an invitation apart, wherever it was given, so that no secret stays in the settings."""
+    """Separate an invitation from the settings, so that no secret stays in them."""
     from msgspec.structs import replace
 
     from skerry.model.invitations import Invitation, JoinCredentials, MalformedInvitation, is_invitation
@@ -185,7 +188,7 @@ def _admission(settings: Settings, token: str) -> tuple[Settings, JoinCredential
 
 
 def _read_join(given: str) -> str:
-    """What --join says: itself, or what it names."""
+    """The value of --join, or the content of the file that it names."""
     if given == "-":
         return sys.stdin.readline().strip()
     if not given.startswith("@"):
@@ -197,10 +200,10 @@ def _read_join(given: str) -> str:
 
 
 def _announce(ready: ReadyDocument) -> None:
-    """Tell a person at a terminal that it is up and what to try next."""
+    """Print addresses and warnings, if stdout is a terminal."""
     if not sys.stdout.isatty():
         return
-    printing.styled(f"Skerry is up (process {ready.pid}).", bold=True)
+    printing.styled(f"Skerry is up (pid {ready.pid}).", bold=True)
     if ready.joined:
         click.echo(f"  {ready.joined}")
     for name, value in (
@@ -213,7 +216,7 @@ def _announce(ready: ReadyDocument) -> None:
         if value:
             click.echo(f"  {name:<7} {value}")
     for sentence in ready.lacking:
-        printing.styled(f"  lacks   {sentence}", fg="yellow")
+        printing.styled(f"  unavailable: {sentence}", fg="yellow")
     for sentence in ready.warnings:
-        printing.styled(f"  warning {sentence}", fg="yellow")
+        printing.styled(f"  warning: {sentence}", fg="yellow")
     click.echo("Try 'skerry status' in another terminal. Ctrl-C stops it.")

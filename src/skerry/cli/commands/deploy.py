@@ -1,4 +1,4 @@
-"""`skerry fn deploy`: code on this machine becomes a function on the server, new or anew."""
+"""`skerry fn deploy`: create or update a function from code on this machine or from an image."""
 
 from __future__ import annotations
 
@@ -20,45 +20,53 @@ _MEMORY: Final = 128
 
 @click.command()
 @click.argument("path", metavar="[PATH]", required=False, type=click.Path(exists=True, path_type=Path))
-@click.option("--name", metavar="NAME", default="", help="What to call it.  [default: as the file]")
+@click.option("--name", metavar="NAME", default="", help="Name.  [default: the name of the file]")
 @click.option(
     "--handler",
     metavar="MODULE.FUNCTION",
     default="",
-    help="What is called.  [default: 'handler', or the only function]",
+    help="Handler.  [default: 'handler', or the only function]",
 )
 @click.option(
-    "--runtime", metavar="NAME", default="", help="Such as python or nodejs.  [default: as the code]"
+    "--runtime",
+    metavar="NAME",
+    default="",
+    help="Runtime: python, nodejs and others.  [default: by the code]",
 )
-@click.option("--image", metavar="IMAGE", default="", help="An image that answers POST /invoke on port 8080.")
+@click.option("--image", metavar="IMAGE", default="", help="Image that serves POST /invoke on port 8080.")
 @click.option(
     "--memory",
     metavar="MB",
     type=click.IntRange(min=1),
-    help=f"Memory of each worker, at most.  [default: {_MEMORY}]",
+    help=f"Memory limit of each worker.  [default: {_MEMORY}]",
 )
 @click.option(
     "--cpu",
     metavar="MILLI",
     type=click.IntRange(min=0),
-    help="Thousandths of a processor for each worker, at most; 0 for no limit.  [default: no limit]",
+    help="CPU limit of each worker in millicores; 0: no limit.  [default: no limit]",
 )
 @click.option(
-    "--concurrency", metavar="N", type=click.IntRange(min=1), help="Calls at once in a worker.  [default: 1]"
+    "--concurrency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Concurrent calls per worker.  [default: 1]",
 )
 @container_options.environment
 @click.option(
     "--timeout",
     metavar="DURATION",
     type=printing.Duration(),
-    help="How long a call may take: 0.5s, 2m.  [default: the node's]",
+    help="Timeout of a call: 0.5s, 2m.  [default: the node's]",
 )
-@click.option("--network", type=click.Choice(["bridge", "none"]), help="none: it reaches nobody.")
-@click.option("--policy", metavar="NAME", help="Where its calls run.  [default: as each node's settings say]")
+@click.option(
+    "--network", type=click.Choice(["bridge", "none"]), help="Network; none has no connection at all."
+)
+@click.option("--policy", metavar="NAME", help="Offloading policy.  [default: the policy of each node]")
 @click.option(
     "--idempotent/--not-idempotent",
     default=None,
-    help="Whether a call that may have run may be run again.  [default: it may not]",
+    help="Whether a call that may have run may be retried.  [default: it may not]",
 )
 @client.options_or_node
 @printing.option
@@ -82,12 +90,12 @@ def deploy(
 ) -> None:
     """Deploy a function from a file, a folder or a tar archive; or from an image.
 
-    PATH is a .py or .js file, a folder with the code and what it needs beside it, or a .tar that is sent as
-    it is. Of a folder all is sent but .git, __pycache__ and the like. The code is loaded once before this
-    command ends, so what cannot be loaded is told now.
+    PATH is a .py or .js file, a folder with the code and its dependencies, or a .tar that is sent
+    unchanged. Of a folder everything is sent except .git, __pycache__ and the like. The code is loaded once
+    before this command ends, so that load errors are reported now.
 
-    If there is a function of that name it is updated: calls that run may end, and none that starts later runs
-    the old code. What is not said stays as it was then; -e adds to its environment.
+    If the function exists it is updated: running calls may finish, and calls that start later run the new
+    code. Options that are not given keep their values; -e adds to the environment.
 
     \b
       skerry fn deploy hello.py
@@ -96,7 +104,7 @@ def deploy(
       skerry fn deploy --name sums --image oci-archive:sums.tar
     """
     if (path is None) == (not image):
-        raise click.UsageError("Give the code of the function, or --image with an image; one of the two.")
+        raise click.UsageError("Give either PATH with the code of the function, or --image.")
     package = function_package.pack(path) if path is not None else None
     name = name or (package.name if package is not None else _name_of(image))
     before = function_calls.find(server, name)
@@ -111,7 +119,7 @@ def deploy(
         "Idempotent": idempotent,
         "Signature": None,  # of whoever registered it by the API
     }
-    wish = {
+    body = {
         "MemoryMB": _MEMORY,
         **{key: before[key] for key in given if before is not None and key in before},
         **{key: value for key, value in given.items() if value is not None},
@@ -124,16 +132,16 @@ def deploy(
     }
     with (
         function_calls.explain_call_errors(name),
-        function_calls.print_if_slow(f"{name}: is loaded once, to see that it can be"),
+        function_calls.print_if_slow(f"{name}: loading the code"),
     ):
-        made = server.post("create" if before is None else "update", body=wish, timeout=None)
+        made = server.post("create" if before is None else "update", body=body, timeout=None)
     if output == "json":
         printing.as_json({**made, "Updated": before is not None, "Bytes": _size(package)})
         return
-    click.echo(f"{_done(made, before)}: {_told(wish, made, package)}")
+    click.echo(f"{_done(made, before)}: {_summary(body, made, package)}")
     if (made.get("Copies") or 0) < (made.get("CopiesWanted") or 0):
         click.echo(
-            "Its code is on one member only: no other could be reached. It is copied when one can be.",
+            "Only one member has its code: no other was reachable. It is copied as soon as one is.",
             err=True,
         )
     click.echo(f"Call it with 'skerry fn invoke {name}'.", err=True)
@@ -142,7 +150,7 @@ def deploy(
 def _entry(
     package: FunctionPackage | None, before: JsonObject | None, handler: str, runtime: str
 ) -> EntryPoint:
-    """What is said comes first, then what was so before and can still be, then what the code looks like."""
+    """In this order: what was given, the present handler if the code still has it, a guess by the code."""
     if package is None:
         return EntryPoint(_CUSTOM, handler)
     kept = before["Handler"] if before is not None and before["Runtime"] != _CUSTOM else ""
@@ -152,7 +160,7 @@ def _entry(
     if handler:
         if not runtime:
             raise click.UsageError(
-                f"No file of '{handler}' is in what is sent; say --runtime, or mend --handler."
+                f"The code has no file for the handler '{handler}'; correct --handler, or give --runtime."
             )
         return EntryPoint(runtime, handler)
     guessed = function_package.guess(package)
@@ -165,7 +173,7 @@ def _environment(before: JsonObject | None, given: list[str]) -> list[str]:
 
 
 def _name_of(image: str) -> str:
-    """The last word of a reference, without its tag."""
+    """The last part of a reference, without its tag."""
     _, _, path = image_references.resolve(image).partition("@")[0].rstrip("/").rpartition("/")
     return re.sub(r"[^A-Za-z0-9._-]", "-", path.partition(":")[0].removesuffix(".tar")) or image
 
@@ -178,12 +186,12 @@ def _done(made: JsonObject, before: JsonObject | None) -> str:
     )
 
 
-def _told(wish: JsonObject, made: JsonObject, package: FunctionPackage | None) -> str:
+def _summary(body: JsonObject, made: JsonObject, package: FunctionPackage | None) -> str:
     if package is None:
-        return f"{wish['CustomImage']}, {wish['MemoryMB']}MB"
+        return f"{body['CustomImage']}, {body['MemoryMB']}MB"
     files = f"{len(package.files)} file{'' if len(package.files) == 1 else 's'}"
     size = printing.size(_size(package))
-    return f"{wish['Handler']}, {made['Runtime']}, {wish['MemoryMB']}MB; {files}, {size}"
+    return f"{body['Handler']}, {made['Runtime']}, {body['MemoryMB']}MB; {files}, {size}"
 
 
 def _size(package: FunctionPackage | None) -> int:

@@ -1,4 +1,4 @@
-"""`skerry events`: what happened, from the server's event stream."""
+"""`skerry events`: the event stream of a server."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ class ServerSentEvent(NamedTuple):
 
 
 @click.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on and show what happens; end with Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the events, until Ctrl-C.")
 @click.option(
-    "--kind", metavar="KIND[,KIND...]", help="Only these: a noun (token) or a whole kind (token.created)."
+    "--kind",
+    metavar="KIND[,KIND...]",
+    help="Only these types: a noun (token) or a whole type (token.created).",
 )
-@click.option("--after", metavar="ID", help="Only what came after this event; every event has an id.")
+@click.option("--after", metavar="ID", help="Only events after the event with this id.")
 @client.options
 @printing.option
 def events(server: client.ApiClient, follow: bool, kind: str | None, after: str | None, output: str) -> None:
-    """Show what happened, oldest first.
+    """Show events, oldest first.
 
-    With --output json each line is one event, with the id that --after takes. A broken connection is taken
-    up again where it ended.
+    With --output json each line is one event, with the id for --after. A broken connection is resumed where
+    it ended.
     """
     last = after or "0"
     while True:

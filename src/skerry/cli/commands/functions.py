@@ -1,7 +1,7 @@
 """`skerry fn`: functions, from a file on this machine to a call.
 
-The verbs speak Serverledge's API to a server, with what Skerry adds to it. `deploy` is in `deploy`,
-parameters and reports are `function_calls`'.
+The commands use Serverledge's API with the additions of Skerry. `deploy` is a module of its own; parameters
+and reports of calls are in `function_calls`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from skerry.cli.commands import deploy
 from skerry.cli.function_calls import JsonObject
 from skerry.cli.options import AliasGroup, raw
 
-_COLUMNS: Final = ("name", "runs", "handler", "memory", "cpu", "at once", "version", "age")
+_COLUMNS: Final = ("name", "runtime", "handler", "memory", "cpu", "concurrency", "version", "age")
 
 
 @click.group(cls=AliasGroup, aliases={"create": "deploy", "ls": "list", "rm": "delete", "call": "invoke"})
 def fn() -> None:
     """Deploy functions and call them.
 
-    A function is code with a handler. It runs when it is called, in a worker that is kept for a while.
+    A function is code with a handler. A call runs in a worker, which is kept warm for a while.
 
     \b
       def handler(params, context):                 hello.py
@@ -41,7 +41,7 @@ fn.add_command(deploy.deploy)
 
 
 @fn.command(name="list")
-@click.option("-q", "--quiet", is_flag=True, help="Names only; quick also if there are very many.")
+@click.option("-q", "--quiet", is_flag=True, help="Names only; fast for any number of functions.")
 @client.options_or_node
 @printing.option
 def list_(server: client.ApiClient, quiet: bool, output: str) -> None:
@@ -51,9 +51,7 @@ def list_(server: client.ApiClient, quiet: bool, output: str) -> None:
         if quiet:
             printing.as_json(names) if output == "json" else _show_names(names)
             return
-        with function_calls.print_if_slow(
-            f"{len(names)} functions are looked at one by one; -q shows names only"
-        ):
+        with function_calls.print_if_slow(f"Reading {len(names)} functions one by one; -q shows names only."):
             found = [one for name in names if (one := function_calls.find(server, name)) is not None]
     if output == "json":
         printing.as_json({"count": len(found), "functions": found})
@@ -66,14 +64,14 @@ def list_(server: client.ApiClient, quiet: bool, output: str) -> None:
 @client.options_or_node
 @printing.option
 def describe(server: client.ApiClient, name: str, output: str) -> None:
-    """Show all that is known of a function, but its code."""
+    """Show the details of a function, without its code."""
     one = function_calls.require_function(server, name)
     with function_calls.explain_call_errors(name):
         warm = server.get("status")["AvailableWarmContainers"].get(one["Name"], 0)
     if output == "json":
         printing.as_json({**one, "Warm": warm})
         return
-    printing.table(("what", "is"), [(what, text) for what, text in _facts(one, warm) if text])
+    printing.table(printing.DETAILS, [(field, text) for field, text in _facts(one, warm) if text])
 
 
 @fn.command()
@@ -84,17 +82,19 @@ def describe(server: client.ApiClient, name: str, output: str) -> None:
     "given",
     multiple=True,
     metavar="NAME:VALUE",
-    help="A parameter: a text, or with NAME:=JSON anything, as in n:=3; repeatable.",
+    help="A parameter: a string, or any JSON with NAME:=JSON, as in n:=3; repeatable.",
 )
 @click.option(
     "-j",
     "--json",
     "document",
     metavar="FILE|-|JSON",
-    help="All parameters, as one JSON object; - is standard input.",
+    help="All parameters as one JSON object; - reads standard input.",
 )
-@click.option("-a", "--async", "is_async", is_flag=True, help="Print the id of the call and do not wait.")
-@click.option("--wait", is_flag=True, help="With --async: wait for the result all the same.")
+@click.option(
+    "-a", "--async", "is_async", is_flag=True, help="Asynchronous: print the id of the call and do not wait."
+)
+@click.option("--wait", is_flag=True, help="With --async: wait for the result.")
 @click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
 @click.option(
     "-c",
@@ -104,13 +104,13 @@ def describe(server: client.ApiClient, name: str, output: str) -> None:
     type=click.IntRange(0, 255),
     default=0,
     show_default=True,
-    help="Class of the call: where calls wait, each class has its share.",
+    help="QoS class of the call: each class has its share of the queue.",
 )
 @click.option(
     "--resptime",
     metavar="DURATION",
     type=printing.Duration(),
-    help="A call that is not answered in this time is ended.  [default: the function's]",
+    help="Maximum response time; the call is ended after it.  [default: the function's]",
 )
 @raw
 @client.options_or_node
@@ -127,9 +127,9 @@ def invoke(
     resptime: float | None,
     output: str,
 ) -> None:
-    """Call a function and print what it returns, as JSON.
+    """Call a function and print its result as JSON.
 
-    If it fails, its traceback and what it printed are on standard error and the exit code is 1. With --output
+    If it fails, its traceback and output are printed on standard error and the exit code is 1. With --output
     json the whole report is printed, with times.
 
     \b
@@ -140,7 +140,7 @@ def invoke(
       skerry fn invoke report --async --wait
     """
     if wait and not is_async:
-        raise click.UsageError("--wait goes with --async; without it the result is waited for anyway.")
+        raise click.UsageError("--wait needs --async; a synchronous call always waits.")
     body = function_calls.body(
         function_calls.params(given, document),
         QoSClass=qos_class,
@@ -148,7 +148,7 @@ def invoke(
         Async=is_async,
         ReturnOutput=printed or output == "json",
     )
-    with function_calls.print_if_slow(f"{name}: runs"):
+    with function_calls.print_if_slow(f"{name}: running"):
         reply = function_calls.call(server, name, body)
     if is_async and not wait:
         printing.as_json(reply) if output == "json" else click.echo(reply["ReqId"])
@@ -159,7 +159,7 @@ def invoke(
 
 @fn.command()
 @click.argument("request", metavar="ID")
-@click.option("--wait", is_flag=True, help="Wait until it is done.")
+@click.option("--wait", is_flag=True, help="Wait until the call has ended.")
 @click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
 @raw
 @client.options_or_node
@@ -174,25 +174,25 @@ def poll(server: client.ApiClient, request: str, wait: bool, printed: bool, outp
         if output == "json":
             printing.as_json(report)
         raise function_calls.FunctionCallFailed(
-            f"{request} is {report['State']}. Ask again later, or wait for it with --wait."
+            f"{request} is {report['State']}. Try again later, or wait for it with --wait."
         )
     function_calls.show(request, report, output, with_printed=printed)
 
 
 @fn.command()
 @click.argument("name", metavar="FUNCTION")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what it prints; end with Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output, until Ctrl-C.")
 @click.option(
     "-n",
     "--tail",
-    metavar="LINES",
+    metavar="N",
     type=click.IntRange(min=0),
-    help="Of what is there, only so many lines at the end.",
+    help="Show only the last N lines.",
 )
 @raw
 @client.options_or_node
 def logs(server: client.ApiClient, name: str, follow: bool, tail: int | None) -> None:
-    """Show what the workers of a function have printed, all of them in the order of time."""
+    """Show the output of all workers of a function, ordered by time."""
     lines = None if tail is None else str(tail)
     with function_calls.explain_call_errors(name):
         for data in server.output("function", name, "logs", follow=str(follow).lower(), tail=lines):
@@ -202,35 +202,34 @@ def logs(server: client.ApiClient, name: str, follow: bool, tail: int | None) ->
 @fn.command()
 @click.argument("name", metavar="FUNCTION")
 @click.argument("count", metavar="[COUNT]", type=click.IntRange(min=0), default=1)
-@click.option("--pull", is_flag=True, help="Look for a newer image first.")
+@click.option("--pull", is_flag=True, help="Pull a newer image first.")
 @client.options_or_node
 @printing.option
 def prewarm(server: client.ApiClient, name: str, count: int, pull: bool, output: str) -> None:
-    """Have COUNT workers ready, 1 if it is not given, so that the next calls need not wait for one to start.
+    """Start COUNT warm workers, by default 1, so that the next calls need no cold start.
 
-    With 0 only what a start needs is fetched, such as an image. The exit code is 1 if there is no room for as
-    many.
+    With 0 only the image or code is fetched. The exit code is 1 if the resources suffice for fewer workers.
     """
-    wish = {"Function": name, "Instances": count, "ForceImagePull": pull}
+    body = {"Function": name, "Instances": count, "ForceImagePull": pull}
     with (
         function_calls.explain_call_errors(name),
-        function_calls.print_if_slow(f"{name}: workers are started"),
+        function_calls.print_if_slow(f"{name}: starting workers"),
     ):
-        reply = server.post("prewarm", body=wish, timeout=None)
+        reply = server.post("prewarm", body=body, timeout=None)
     made = int(reply["Prewarmed"])
     if output == "json":
         printing.as_json(reply)
     else:
-        click.echo(f"{made} ready" if count else "fetched")
+        click.echo(f"{made} warm" if count else "fetched")
     if made < count:
-        raise click.ClickException(f"{name}: there is no room for more than {made} of {count} workers.")
+        raise click.ClickException(f"{name}: resources suffice for {made} of {count} workers only.")
 
 
 @fn.command()
 @click.argument("names", metavar="FUNCTION...", nargs=-1, required=True)
 @client.options_or_node
 def delete(server: client.ApiClient, names: tuple[str, ...]) -> None:
-    """Delete functions. Calls that run may end; later ones are refused."""
+    """Delete functions. Running calls may finish; later calls are refused."""
     with client.ErrorCollector() as failures:
         for name in names:
             with failures.told(), function_calls.explain_call_errors(name):
@@ -241,9 +240,9 @@ def delete(server: client.ApiClient, names: tuple[str, ...]) -> None:
 @client.options_or_node
 @printing.option
 def neighbours(server: client.ApiClient, output: str) -> None:
-    """Show the other nodes that take calls, as the server sees them.
+    """Show the other nodes that accept calls, as the server sees them.
 
-    A call that has no room where it arrives may run at one of them, as `functions.policy` says.
+    A call may be offloaded to one of them, depending on the policy (`functions.policy`).
     """
     seen = server.get("neighbours")
     if output == "json":
@@ -265,7 +264,7 @@ def neighbours(server: client.ApiClient, output: str) -> None:
         for one in seen
     ]
     printing.table(
-        ("node", "area", "address", "state", "away", "memory", "cpus", "waiting", "done", "failed"), rows
+        ("node", "area", "address", "status", "rtt", "memory", "cpus", "queued", "completed", "failed"), rows
     )
 
 
@@ -292,32 +291,29 @@ def _cpu(one: JsonObject) -> str:
 
 
 def _copies(one: JsonObject) -> str:
-    """Of its code."""
-    return (
-        "" if one.get("Copies") is None else f"{one['Copies']}, of {one['CopiesWanted']} that there should be"
-    )
+    return "" if one.get("Copies") is None else f"{one['Copies']} of {one['CopiesWanted']} wanted"
 
 
 def _facts(one: JsonObject, warm: int) -> list[tuple[str, str]]:
     return [
         ("name", one["Name"]),
         ("runtime", one["Runtime"]),
-        ("runs", one["Runs"]),
+        ("runtime version", one["Runs"]),
         ("handler", one["Handler"]),
         ("image", one["CustomImage"]),
         ("code", one["Code"] or ""),
-        ("copies", _copies(one)),
+        ("code copies", _copies(one)),
         ("memory", f"{one['MemoryMB']}MB"),
         ("cpu", _cpu(one) or "no limit"),
-        ("at once", f"{one['MaxConcurrency']} in a worker"),
-        # Values may be secrets, and screens are seen; json has them.
+        ("concurrency", f"{one['MaxConcurrency']} per worker"),
+        # Names only: values may be secrets. JSON has them.
         ("environment", " ".join(each.partition("=")[0] for each in one["Environment"])),
         ("network", one["Network"]),
         ("timeout", f"{one['TimeoutS']:g}s"),
         ("policy", one["Policy"] or "the node's"),
-        ("run again", "if it may have run" if one["Idempotent"] else "never"),
+        ("idempotent", "yes" if one["Idempotent"] else "no"),
         ("version", str(one["Version"])),
-        ("ready", f"{warm} idle"),
-        ("deployed", printing.ago(one["CreatedAt"])),
+        ("warm workers", str(warm)),
+        ("created", printing.ago(one["CreatedAt"])),
         ("updated", printing.ago(one["UpdatedAt"]) if one["Version"] > 1 else ""),
     ]

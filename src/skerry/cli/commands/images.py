@@ -1,7 +1,7 @@
 """`skerry image`: the images on this machine.
 
-The verbs talk to the node over its unix socket (`node_socket`); how far a pull has come is shown by
-`pull_progress`. gRPC is imported by the verbs when they run, never by this module.
+The commands talk to the node over its unix socket (`node_socket`); `pull_progress` shows the progress of
+pulls. gRPC is imported by the commands when they run, never by this module.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 @click.group(cls=AliasGroup, aliases={"ls": "list", "rm": "remove"})
 def image() -> None:
-    """Fetch, list and remove images on this machine.
+    """Pull, list and remove images on this machine.
 
     An image comes from a registry or from files:
 
     \b
       example.org/team/web:1.2      a registry; 'web' alone is docker.io/library/web:latest
-      example.org/web@sha256:...    exactly this one
+      example.org/web@sha256:...    by digest
       oci:PATH[:TAG]                a folder in the OCI layout
-      oci-archive:FILE              a tar of one
-      docker-archive:FILE           what 'docker save' writes
+      oci-archive:FILE              a tar archive of such a folder
+      docker-archive:FILE           an archive by 'docker save'
       rootfs:PATH                   a folder or a tarball that is the root file system
     """
 
 
 @image.command()
 @click.argument("reference", metavar="IMAGE")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
 @node_socket.options
 @printing.option
 def pull(door: node_socket.NodeSocket, reference: str, quiet: bool, output: str) -> None:
-    """Fetch an image, or see whether its name leads to a newer one.
+    """Pull an image, or a newer version of it.
 
-    With --output json each line is one object: how far it has come, and last the image.
+    With --output json each line is an object: the progress, and last the image.
 
     \b
       skerry image pull docker.io/library/nginx:1.27
@@ -71,7 +71,7 @@ def pull(door: node_socket.NodeSocket, reference: str, quiet: bool, output: str)
 @node_socket.options
 @printing.option
 def list_images(door: node_socket.NodeSocket, output: str) -> None:
-    """List images, one line for each of their names."""
+    """List images, one line per name."""
     from skerry.transport.proto.containers_pb2 import ListImagesRequest
 
     found = node_socket.call_node(
@@ -99,9 +99,9 @@ def list_images(door: node_socket.NodeSocket, output: str) -> None:
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
 @node_socket.options
 def remove(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
-    """Remove images, by name or by the beginning of an id.
+    """Remove images by name or by a prefix of the id.
 
-    An image goes with its last name. One that a container is made from stays.
+    An image is removed with its last name. An image that a container uses is kept.
     """
     from skerry.transport.proto.containers_pb2 import RemoveImageRequest
 
@@ -117,7 +117,7 @@ def remove(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
 @node_socket.options
 @printing.option
 def prune(door: node_socket.NodeSocket, output: str) -> None:
-    """Remove what no image with a name and no container needs."""
+    """Remove data that no named image and no container uses."""
     from skerry.transport.proto.containers_pb2 import CollectRequest
 
     reply = node_socket.call_node(

@@ -1,7 +1,7 @@
-"""The verbs for instances: `skerry run`, `start`, `stop`, `logs`, `exec` and `explain`.
+"""The commands for instances: `skerry run`, `start`, `stop`, `logs`, `exec` and `explain`.
 
-They talk to a server, which places instances on nodes; containers that belong to this machine alone are
-`skerry container`'s. An instance is named by its id, or by its name if no other in its namespace has it.
+They talk to a server, which places instances on nodes; containers of this machine alone are managed by
+`skerry container`. An instance is named by its id, or by its name if it is the only one in its namespace.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
     type=click.Choice(["always", "on-failure", "never"]),
     default="always",
     show_default=True,
-    help="What happens when it ends by itself.",
+    help="Restart policy.",
 )
 @click.option(
     "--constraint",
     "constraints",
     multiple=True,
     metavar="LABEL=VALUE",
-    help="Only on nodes with this label; LABEL!=VALUE without it; repeatable.",
+    help="Only nodes with this label; LABEL!=VALUE: only nodes without it; repeatable.",
 )
 @watch.detach
 @object_kinds.namespace
@@ -68,17 +68,17 @@ def run(
     detach: bool,
     output: str,
 ) -> None:
-    """Run IMAGE on whichever node has room; what comes after -- replaces the image's command.
+    """Run IMAGE on a node with enough resources; arguments after -- replace the image's command.
 
-    Tells how it gets on until it is RUNNING, and then prints its id. It goes on when this command ends, and
-    Ctrl-C only ends the telling. If no node has room it waits for one; 'skerry explain' says what is missing.
+    Prints its status until it is RUNNING, then its id. The instance keeps running when this command ends;
+    Ctrl-C ends only this command. Without a feasible node it stays SCHEDULING; 'skerry explain' shows why.
 
     \b
       skerry run --name web -p 8080:80 docker.io/library/nginx
       skerry run --cpu 500 --memory 256 --constraint zone=edge example.org/sensor:3
       skerry run --restart never docker.io/library/busybox -- sh -c 'echo once'
     """
-    wish = {
+    body = {
         "name": name or container_options.name_for(image),
         "uri": image_references.resolve(image),
         "arguments": arguments,
@@ -89,10 +89,10 @@ def run(
         "constraints": constraints,
         "userns": userns,
     }
-    made = server.put("instance", body=wish, namespace=namespace)
+    made = server.put("instance", body=body, namespace=namespace)
     if not detach:
-        made = _told_until(server, made, _UP)
-        _tell_where(made, NodeNames(server))
+        made = _wait_until(server, made, _UP)
+        _print_location(made, NodeNames(server))
     printing.as_json(made) if output == "json" else click.echo(made["id"])
 
 
@@ -102,8 +102,8 @@ def run(
 @object_kinds.namespace
 @client.options
 def start(server: client.ApiClient, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
-    """Start instances that were stopped, and wait until they run."""
-    _wish(server, names, namespace, "RUNNING", None if detach else _UP)
+    """Start stopped instances, and wait until they run."""
+    _set_desired(server, names, namespace, "RUNNING", None if detach else _UP)
 
 
 @click.command()
@@ -112,11 +112,11 @@ def start(server: client.ApiClient, names: tuple[str, ...], namespace: str | Non
 @object_kinds.namespace
 @client.options
 def stop(server: client.ApiClient, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
-    """Stop instances, and wait until they have.
+    """Stop instances, and wait until they have stopped.
 
-    They keep their node, their room and their ports there, until they are started again or deleted.
+    They keep their node, resources and ports until they are started again or deleted.
     """
-    _wish(server, names, namespace, "STOPPED", None if detach else _DOWN)
+    _set_desired(server, names, namespace, "STOPPED", None if detach else _DOWN)
 
 
 @click.command()
@@ -132,9 +132,9 @@ def logs(
     tail: int | None,
     only: str | None,
 ) -> None:
-    """Show what an instance has written in its last run, output and errors as they came.
+    """Show the output of the last run of an instance, stdout and stderr in order.
 
-    With -f it goes on over restarts, until the instance is over.
+    With -f, follow the output across restarts until the instance ends.
 
     \b
       skerry logs web
@@ -161,10 +161,10 @@ def logs(
 def exec(
     server: client.ApiClient, name: str, namespace: str | None, program: exec_session.ExecCommand
 ) -> None:
-    """Run a COMMAND in an instance that runs, and end with its exit code.
+    """Run a COMMAND in a running instance, and exit with its exit code.
 
-    125 is the exit code if it could not be run, 126 if it cannot be executed, 127 if it is not there. Ctrl-C
-    is passed on, a second one kills it.
+    Exit code 125: it could not be run; 126: not executable; 127: not found. Ctrl-C is passed on; a second one
+    kills the command.
 
     \b
       skerry exec -it web sh
@@ -183,19 +183,19 @@ def exec(
 @client.options
 @printing.option
 def explain(server: client.ApiClient, name: str, namespace: str | None, output: str) -> None:
-    """Show what every node says to an instance: that it fits, or what speaks against it and by how much."""
+    """Show for every node whether an instance fits, and otherwise why not and how much is missing."""
     instance = object_kinds.find(server, INSTANCE, name, namespace)
     told = explanation(server, instance)
     if output == "json":
         printing.as_json(told)
         return
-    click.echo(f"{instance['name']} is {watch.describe(told)}")
-    click.echo(f"{told['fit']} of {told['count']} nodes could take it now.")
+    click.echo(f"{instance['name']}: {watch.describe(told)}")
+    click.echo(f"{told['fit']} of {told['count']} nodes are feasible now.")
     show_verdicts(told, NodeNames(server))
 
 
 def explanation(server: client.ApiClient, instance: JsonObject) -> JsonObject:
-    """What every node says, page after page."""
+    """The feasibility of every node, page by page."""
     told: JsonObject = server.get("instance", instance["id"], "explain", limit="0")
     while len(told["nodes"]) < told["count"]:
         page = server.get("instance", instance["id"], "explain", limit="0", offset=str(len(told["nodes"])))
@@ -208,7 +208,7 @@ def explanation(server: client.ApiClient, instance: JsonObject) -> JsonObject:
 def show_verdicts(told: JsonObject, names: NodeNames) -> None:
     if told["nodes"]:
         printing.table(
-            ("node", "fits", "says"),
+            ("node", "feasible", "reason"),
             [
                 (names.of(one["node_id"]), "yes" if one["fits"] else "no", one["text"])
                 for one in told["nodes"]
@@ -216,22 +216,22 @@ def show_verdicts(told: JsonObject, names: NodeNames) -> None:
         )
 
 
-def _tell_where(instance: JsonObject, names: NodeNames) -> None:
+def _print_location(instance: JsonObject, names: NodeNames) -> None:
     if instance["status"] == "RUNNING":
         ports = f", ports {' '.join(instance['ports'])}" if instance["ports"] else ""
         click.echo(
-            f"{instance['name']} runs on {names.of(instance['node_id'])} at {instance['ip']}{ports}", err=True
+            f"{instance['name']}: node {names.of(instance['node_id'])}, ip {instance['ip']}{ports}", err=True
         )
 
 
-def _wish(
+def _set_desired(
     server: client.ApiClient,
     names: tuple[str, ...],
     namespace: str | None,
     status: str,
     until: frozenset[str] | None,
 ) -> None:
-    """Tell each of them before any is waited for, and then say of each what came of it."""
+    """Set the desired status of all before waiting for any, then print the status of each."""
     with client.ErrorCollector() as failures:
         wished = []
         for name in names:
@@ -240,28 +240,28 @@ def _wish(
                 wished.append(server.patch("instance", instance["id"], body={"status": status}))
         for one in wished:
             with failures.told():
-                seen = _told_until(server, one, until) if until else one
+                seen = _wait_until(server, one, until) if until else one
                 is_there = seen["status"] == seen["desired"]
-                click.echo(f"{seen['name']} is {seen['status']}{'' if is_there else f', to be {status}'}")
+                click.echo(f"{seen['name']}: {seen['status']}{'' if is_there else f' (desired: {status})'}")
 
 
-def _told_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject:
-    """The instance when its status is as wanted, or when it is over and that is well, too."""
+def _wait_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject:
+    """The instance once its status is one of `wanted`; an error if it failed instead."""
     id, name = instance["id"], instance["name"]
     try:
         seen = watch.wait_until(server, instance, wanted)
     except KeyboardInterrupt:
         click.echo(
-            f"{name} goes on without this command: 'skerry describe instance {id}' shows how it does, "
-            f"'skerry delete instance {id}' removes it.",
+            f"{name} is not stopped by this: 'skerry describe instance {id}' shows its status, "
+            f"'skerry delete instance {id}' deletes it.",
             err=True,
         )
         raise
     if seen is None:
-        raise click.ClickException(f"{name} was deleted by somebody.")
+        raise click.ClickException(f"{name} was deleted by another client.")
     if seen["status"] == "FAILED" and wanted == _UP:
         raise click.ClickException(
-            f"{name} has failed: {seen['reason']}. 'skerry describe instance {id}' shows what happened, "
-            f"'skerry delete instance {id}' removes it."
+            f"{name} has failed: {seen['reason']}. 'skerry describe instance {id}' shows its events, "
+            f"'skerry delete instance {id}' deletes it."
         )
     return seen

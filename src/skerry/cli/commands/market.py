@@ -1,7 +1,7 @@
-"""`skerry market`: capacity bought of other clouds, and the contracts on both sides.
+"""`skerry market`: buying capacity from other clouds, and the contracts of both sides.
 
-Which clouds is `market_peers`', and what this one sells `market_sell`'s. A purchase is made by the server;
-the verb tells of its steps, and whoever breaks it off has bought nothing.
+Peers are managed in `market_peers`, own offers in `market_sell`. The server makes a purchase; the command
+prints its steps, and breaking it off before the signature buys nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _terms = option_group(
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="So many of that amount.",
+        help="Number of units of that amount.",
     ),
-    click.option("--max-price", metavar="AMOUNT", help="The most for all of it, for each hour: 0.50."),
+    click.option("--max-price", metavar="AMOUNT", help="Maximum total price per hour: 0.50."),
     click.option(
         "--currency",
         metavar="CODE",
         type=market_options.CurrencyParam(),
-        help="Only offers in it, as in EUR.",
+        help="Only offers in this currency, such as EUR.",
     ),
     market_options.where,
 )
@@ -42,9 +42,9 @@ _terms = option_group(
 
 @click.group(cls=DefaultCommandGroup, default="status", aliases={"ls": "offers"})
 def market() -> None:
-    """Buy capacity of other clouds, and sell some; without a COMMAND, show who this cloud is there.
+    """Buy capacity from other clouds, and sell your own; without a COMMAND, show the status.
 
-    What is bought becomes a node of this cloud, on which 'skerry run' places things as on any other.
+    Bought capacity becomes a node of this cloud, on which instances are placed as on any other.
 
     \b
       skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --ca north.pem
@@ -69,7 +69,7 @@ market.add_command(market_sell.holds)
 @client.options
 @printing.option
 def status(server: client.ApiClient, output: str) -> None:
-    """Show the id of this cloud, which its buyers need, and what goes on.
+    """Show the id of this cloud, which its buyers need, and counts of offers, holds, contracts and peers.
 
     \b
       skerry market
@@ -78,13 +78,13 @@ def status(server: client.ApiClient, output: str) -> None:
     printing.show(
         server.get("market"),
         output,
-        columns=("what", "is"),
+        columns=printing.DETAILS,
         rows=lambda value: [
             ("id", value["cloud"]),
-            ("offers", f"{value['flavors']} of ours"),
-            ("held", str(value["holds"])),
-            ("sold", f"{value['sold']} live"),
-            ("bought", f"{value['borrowed']} live"),
+            ("own offers", str(value["flavors"])),
+            ("holds", str(value["holds"])),
+            ("live contracts sold", str(value["sold"])),
+            ("live contracts bought", str(value["borrowed"])),
             ("peers", str(value["peers"])),
         ],
     )
@@ -93,7 +93,7 @@ def status(server: client.ApiClient, output: str) -> None:
 @market.command()
 @market_options.amounts
 @_terms
-@click.option("--own", is_flag=True, help="What this cloud sells itself, too.")
+@click.option("--own", is_flag=True, help="Include the offers of this cloud.")
 @client.options
 @printing.option
 def offers(
@@ -108,10 +108,10 @@ def offers(
     own: bool,
     output: str,
 ) -> None:
-    """Show what peers offer, the cheapest first. All are asked at once; who does not answer is named.
+    """Show the offers of all peers, cheapest first; peers that do not answer are named.
 
-    With an amount, the price is that of it; otherwise that of all that is free, or of one of those that are
-    sold whole.
+    PRICE is that of the requested amount; without one, that of all free resources, or of one unit of an offer
+    that is sold whole.
 
     \b
       skerry market offers
@@ -135,7 +135,7 @@ def offers(
     printing.show(
         found,
         output,
-        columns=("peer", "flavor", "cpu", "memory", "disk", "as", "price", "period", "location", "machine"),
+        columns=("peer", "flavor", "cpu", "memory", "disk", "sold as", "price", "period", "location", "arch"),
         rows=lambda value: [_offer(one) for one in value["offers"]],
     )
     for failure in found["failures"]:
@@ -151,7 +151,7 @@ def offers(
     "duration_s",
     metavar="DURATION",
     type=DurationParam(),
-    help="How long: 90s, 30m, 2h, 1d or PT2H.  [default: as the provider has it]",
+    help="Duration: 90s, 30m, 2h, 1d or PT2H.  [default: the provider's]",
 )
 @_terms
 @client.options
@@ -168,17 +168,17 @@ def buy(
     given: tuple[str, ...],
     output: str,
 ) -> None:
-    """Buy the best offer of all peers, and print the contract's id once its node is there.
+    """Buy the cheapest sufficient offer of all peers, and print the contract's id once its node is there.
 
-    The best is the cheapest of which at least that much can be had. It is reserved, bought, signed and
-    opened; if a step fails, or you press Ctrl-C before it is signed, what was begun is undone.
+    The offer is reserved, purchased, signed and activated. If a step fails, or on Ctrl-C before the
+    signature, the purchase is rolled back.
 
     \b
       skerry market buy --cpu 4 --memory 8192 --for 2h
       skerry market buy --cpu 2 --memory 2048 --max-price 0.20 --currency EUR --where architecture=arm64
     """
     wanted = OfferFilter.of(given)
-    wish = {
+    body = {
         "cpu": cpu,
         "memory": memory,
         "disk": disk,
@@ -191,21 +191,21 @@ def buy(
         "peer": wanted.peer,
     }
     try:
-        bought = _to_the_end(server, wish, is_told=output != "json")
+        bought = _purchase(server, body, is_told=output != "json")
     except KeyboardInterrupt:
         click.echo(
-            "Broken off: what was begun is undone, unless it was signed; 'skerry market contracts' tells.",
+            "Cancelled: the purchase is rolled back, unless it was signed; see 'skerry market contracts'.",
             err=True,
         )
         raise
     if output == "json":
         printing.as_json(bought)
         return
-    cost = f"{market_options.price(bought['price'])} for each {bought['price']['period']}"
-    whole = f"{bought['total']} {bought['price']['currency']} in all"
+    cost = f"{market_options.price(bought['price'])} per {bought['price']['period']}"
+    whole = f"{bought['total']} {bought['price']['currency']} in total"
     click.echo(
-        f"{market_options.format_resources(bought['room'], bought['count'])} of {bought['peer']} "
-        f"as the node {bought['node']}; "
+        f"{market_options.format_resources(bought['room'], bought['count'])} from {bought['peer']} "
+        f"as node {bought['node']}; "
         f"ends {market_options.format_end(bought)}, {cost}, {whole}",
         err=True,
     )
@@ -217,9 +217,9 @@ def buy(
 @client.options
 @printing.option
 def contracts(server: client.ApiClient, limit: int, output: str) -> None:
-    """Show contracts, sold and bought: live ones first, then those that ended not long ago.
+    """Show sold and bought contracts: live ones first, then those that ended recently.
 
-    'skerry contract verify' checks what was signed; 'skerry market document' prints it.
+    'skerry market document' prints the signed contract; 'skerry contract verify' verifies it.
 
     \b
       skerry market contracts
@@ -230,7 +230,7 @@ def contracts(server: client.ApiClient, limit: int, output: str) -> None:
     printing.show(
         {"contracts": both},
         output,
-        columns=("side", "id", "with", "room", "price", "period", "until", "state", "why"),
+        columns=("side", "id", "counterparty", "resources", "price", "period", "ends", "status", "reason"),
         rows=lambda value: [_contract(one) for one in value["contracts"]],
     )
     market_options.print_remaining_count(limit, sold_count, bought_count)
@@ -241,7 +241,7 @@ def contracts(server: client.ApiClient, limit: int, output: str) -> None:
 @client.options
 @printing.option
 def document(server: client.ApiClient, contract: str, output: str) -> None:
-    """Print a contract that was bought or sold, as it was signed.
+    """Print the signed document of a contract.
 
     \b
       skerry market document 01m7h3n5... | skerry contract verify -
@@ -255,7 +255,7 @@ def document(server: client.ApiClient, contract: str, output: str) -> None:
                 raise
     else:
         raise click.ClickException(
-            f"There is no contract '{contract}'. 'skerry market contracts' shows those there are."
+            f"There is no contract '{contract}'. 'skerry market contracts' lists them."
         )
     printing.as_json(found) if output == "json" else click.echo(found["document"])
 
@@ -266,7 +266,7 @@ def document(server: client.ApiClient, contract: str, output: str) -> None:
 @client.options
 @printing.option
 def release(server: client.ApiClient, contracts: tuple[str, ...], detach: bool, output: str) -> None:
-    """Give back what was bought: its work moves away first, and then its node is gone.
+    """Release bought contracts: the node is drained, then removed.
 
     \b
       skerry market release 01m7h3n5...
@@ -277,7 +277,7 @@ def release(server: client.ApiClient, contracts: tuple[str, ...], detach: bool, 
                 found: JsonObject = server.post("market", "borrowed", id, "release")
                 if not detach:
                     found = _until_ended(server, found)
-                market_options.print_result(found, f"{id} is {found['state']}", output)
+                market_options.print_result(found, f"{id}: {found['state']}", output)
 
 
 @market.command()
@@ -288,14 +288,14 @@ def release(server: client.ApiClient, contracts: tuple[str, ...], detach: bool, 
     metavar="DURATION",
     type=DurationParam(),
     required=True,
-    help="So much longer than it does: 90s, 30m, 2h, 1d or PT2H.",
+    help="Additional duration: 90s, 30m, 2h, 1d or PT2H.",
 )
 @client.options
 @printing.option
 def renew(server: client.ApiClient, contract: str, duration_s: float, output: str) -> None:
-    """Let what was bought last longer.
+    """Extend a bought contract.
 
-    The time that is added is at the provider's price of now; it is refused if that is higher than before.
+    The additional time has the current price of the provider; it is refused if that is higher than before.
 
     \b
       skerry market renew 01m7h3n5... --for 2h
@@ -306,13 +306,13 @@ def renew(server: client.ApiClient, contract: str, duration_s: float, output: st
         return
     click.echo(
         f"{contract} ends {market_options.format_end(found)}; "
-        f"{found['total']} {found['price']['currency']} in all"
+        f"{found['total']} {found['price']['currency']} in total"
     )
 
 
-def _to_the_end(server: client.ApiClient, wish: JsonObject, *, is_told: bool) -> JsonObject:
-    """What was bought; the steps on the way are told."""
-    for step in server.steps("market", "buy", body=wish):
+def _purchase(server: client.ApiClient, body: JsonObject, *, is_told: bool) -> JsonObject:
+    """The bought contract; its steps are printed if `is_told`."""
+    for step in server.steps("market", "buy", body=body):
         if "error" in step:
             raise client.ApiError(0, step["error"], step["code"], step)
         if step["step"] == _DONE:
@@ -321,7 +321,7 @@ def _to_the_end(server: client.ApiClient, wish: JsonObject, *, is_told: bool) ->
         if is_told:
             click.echo(f"{step['step']}: {step['message']}", err=True)
     raise client.ServerUnreachable(
-        "The server ended the purchase without a result. 'skerry market contracts' tells."
+        "The server ended the purchase without a result; see 'skerry market contracts'."
     )
 
 
@@ -340,9 +340,9 @@ def _until_ended(server: client.ApiClient, found: JsonObject) -> JsonObject:
 def _offer(one: JsonObject) -> tuple[str, ...]:
     flavor = one["flavor"]
     return (
-        one["peer"] or "(ours)",
+        one["peer"] or "(own)",
         flavor["id"],
-        *_had(flavor, one["free"]),
+        *_available(flavor, one["free"]),
         market_options.price(one["price"]),
         one["price"]["period"],
         flavor["location"] or "-",
@@ -350,8 +350,8 @@ def _offer(one: JsonObject) -> tuple[str, ...]:
     )
 
 
-def _had(flavor: JsonObject, free: JsonObject) -> tuple[str, ...]:
-    """All that is free, if parts of it may be had; else a whole one, and how many are left."""
+def _available(flavor: JsonObject, free: JsonObject) -> tuple[str, ...]:
+    """All free resources if parts are sold; else one unit, and how many are left."""
     if flavor["parts"] is not None:
         return *market_options.columns(free), "parts"
     room = flavor["room"]

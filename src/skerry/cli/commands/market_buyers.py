@@ -1,4 +1,4 @@
-"""`skerry market buyers`: who may buy of this cloud."""
+"""`skerry market buyers`: the clouds that may buy from this one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from skerry.cli.options import DefaultCommandGroup
 
 @click.group(cls=DefaultCommandGroup, default="list", aliases={"ls": "list", "rm": "remove"})
 def buyers() -> None:
-    """Say who may buy of this cloud; without a COMMAND, list them.
+    """Manage the clouds that may buy from this one; without a COMMAND, list them.
 
-    A buyer is known by its id on the market, which its own 'skerry market' shows. What keys that are not on
-    the list may do is the setting market.unknown_buyers: nothing, unless it says otherwise.
+    A buyer is identified by its id on the market, which its own 'skerry market' shows. The setting
+    market.unknown_buyers decides what other keys may do: by default, nothing.
 
     \b
       skerry market buyers add key.kPrK_qmx... --note home
@@ -28,7 +28,7 @@ def buyers() -> None:
 @client.options
 @printing.option
 def list_(server: client.ApiClient, output: str) -> None:
-    """List who may buy.
+    """List buyers.
 
     \b
       skerry market buyers
@@ -44,11 +44,11 @@ def list_(server: client.ApiClient, output: str) -> None:
 
 @buyers.command()
 @click.argument("id", metavar="ID")
-@click.option("--note", metavar="TEXT", default="", help="For people: whose key it is.")
+@click.option("--note", metavar="TEXT", default="", help="Note, such as the owner of the key.")
 @client.options
 @printing.option
 def add(server: client.ApiClient, id: str, note: str, output: str) -> None:
-    """Let a buyer in, at every server of this cloud, from now on.
+    """Allow a buyer, at once and at every server of this cloud.
 
     \b
       skerry market buyers add key.kPrK_qmx... --note home
@@ -62,7 +62,7 @@ def add(server: client.ApiClient, id: str, note: str, output: str) -> None:
 @client.options
 @printing.option
 def remove(server: client.ApiClient, ids: tuple[str, ...], output: str) -> None:
-    """Take buyers off the list. What they bought stays theirs, unless it is reclaimed.
+    """Remove buyers from the list. Their contracts continue, unless they are reclaimed.
 
     \b
       skerry market buyers remove key.kPrK_qmx...

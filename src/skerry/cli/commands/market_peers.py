@@ -16,10 +16,10 @@ _MAX_CA = 32768
 
 @click.group(cls=DefaultCommandGroup, default="list", aliases={"ls": "list", "rm": "remove"})
 def peers() -> None:
-    """Name the clouds to buy from; without a COMMAND, list them.
+    """Manage the clouds to buy from; without a COMMAND, list them.
 
-    A peer is known by its id on the market, which its own 'skerry market' shows: whatever it signs must be
-    signed by that. Ask its operator for it, and not the network.
+    A peer is identified by its id on the market, which its own 'skerry market' shows and its signatures must
+    match. Get the id from its operator, not over the network.
 
     \b
       skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --ca north.pem
@@ -32,7 +32,7 @@ def peers() -> None:
 @client.options
 @printing.option
 def list_(server: client.ApiClient, output: str) -> None:
-    """List peers, and how each was last found.
+    """List peers, and whether each was reachable last.
 
     \b
       skerry market peers
@@ -41,7 +41,7 @@ def list_(server: client.ApiClient, output: str) -> None:
     printing.show(
         server.get("market", "peers"),
         output,
-        columns=("name", "url", "cloud", "answers", "why"),
+        columns=("name", "url", "cloud", "reachable", "error"),
         rows=lambda value: [_row(one) for one in value["peers"]],
     )
 
@@ -49,23 +49,23 @@ def list_(server: client.ApiClient, output: str) -> None:
 @peers.command()
 @click.argument("name", metavar="NAME")
 @click.argument("address", metavar="URL")
-@click.option("--cloud", required=True, metavar="ID", help="Its id: key. and what follows.")
+@click.option("--cloud", required=True, metavar="ID", help="Id of the peer: key. and more.")
 @click.option(
     "--ca",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="CA certificate of the peer, PEM.  [default: those of the system]",
+    help="CA certificate of the peer, PEM.  [default: the CAs of the system]",
 )
 @client.options_without_ca
 @printing.option
 def add(server: client.ApiClient, name: str, address: str, cloud: str, ca: Path | None, output: str) -> None:
-    """Add a peer, or say anew where it is; then ask it for its offers.
+    """Add or update a peer, and request its offers.
 
     \b
       skerry market peers add north https://north.example:1323 --cloud key.kPrK_qmx... --ca north.pem
     """
-    wish = {"url": address, "cloud": cloud, "ca": "" if ca is None else _read(ca)}
-    server.put("market", "peers", name, body=wish)
+    body = {"url": address, "cloud": cloud, "ca": "" if ca is None else _read(ca)}
+    server.put("market", "peers", name, body=body)
     found = server.get("market", "offers", peer=name)
     added: JsonObject = server.get("market", "peers", name)
     if output == "json":
@@ -73,10 +73,10 @@ def add(server: client.ApiClient, name: str, address: str, cloud: str, ca: Path 
         return
     click.echo(f"added {name}")
     if found["failures"]:
-        click.echo(f"It does not answer yet: {found['failures'][0]['message']}", err=True)
+        click.echo(f"It is not reachable yet: {found['failures'][0]['message']}", err=True)
     else:
         count = len(found["offers"])
-        click.echo(f"It answers, with {count} offer{'' if count == 1 else 's'}.", err=True)
+        click.echo(f"It is reachable and has {count} offer{'' if count == 1 else 's'}.", err=True)
 
 
 @peers.command()
@@ -99,13 +99,13 @@ def remove(server: client.ApiClient, names: tuple[str, ...], output: str) -> Non
 def _row(one: JsonObject) -> tuple[str, ...]:
     match one["is_reached"]:
         case None:
-            answers = "not asked yet"
+            reachable = "not asked yet"
         case True:
-            took = "" if one["latency_s"] is None else f", in {one['latency_s'] * 1000:.0f}ms"
-            answers = f"{printing.ago(one['at'])}{took}"
+            took = "" if one["latency_s"] is None else f", {one['latency_s'] * 1000:.0f}ms"
+            reachable = f"yes, {printing.ago(one['at'])}{took}"
         case _:
-            answers = f"no, {printing.ago(one['at'])}"
-    return one["name"], one["url"], one["cloud"], answers, one["message"]
+            reachable = f"no, {printing.ago(one['at'])}"
+    return one["name"], one["url"], one["cloud"], reachable, one["message"]
 
 
 def _read(ca: Path) -> str:

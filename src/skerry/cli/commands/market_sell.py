@@ -1,4 +1,4 @@
-"""The selling side of `skerry market`: flavors put up and withdrawn, and where their capacity is."""
+"""The selling side of `skerry market`: own offers (flavors), their ledger and holds."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ from skerry.cli import output as printing
 from skerry.cli.market_options import JsonObject
 
 _PARTS = ("capacity", "free", "held", "sold")
-_RUNS_OUT = ("held", "expired")  # a hold that was bought or cancelled does so no more
+_EXPIRING = ("held", "expired")  # a hold that was purchased or cancelled expires no more
 
 
 @click.command()
 @market_options.amounts
-@click.option("--price", required=True, metavar="AMOUNT", help="Of all of it, for each period: 0.10.")
+@click.option("--price", required=True, metavar="AMOUNT", help="Price of all of it per period: 0.10.")
 @click.option(
     "--currency",
     required=True,
     metavar="CODE",
     type=market_options.CurrencyParam(),
-    help="ISO 4217, as in EUR.",
+    help="ISO 4217 code, such as EUR.",
 )
 @click.option(
-    "--period", default="PT1H", show_default=True, metavar="DURATION", help="ISO 8601: PT1H, P1D, P1M."
+    "--period",
+    default="PT1H",
+    show_default=True,
+    metavar="DURATION",
+    help="Billing period, ISO 8601: PT1H, P1D, P1M.",
 )
 @click.option(
-    "--cpu-min", metavar="CORES", type=click.IntRange(min=0), default=0, help="The least part of its cores."
+    "--cpu-min", metavar="CORES", type=click.IntRange(min=0), default=0, help="Minimum cores of a part."
 )
 @click.option(
-    "--cpu-step", metavar="CORES", type=click.IntRange(min=0), default=0, help="Parts grow in steps of this."
+    "--cpu-step", metavar="CORES", type=click.IntRange(min=0), default=0, help="Step between sizes of parts."
 )
 @click.option(
-    "--memory-min", metavar="MB", type=click.IntRange(min=0), default=0, help="The least part of its memory."
+    "--memory-min", metavar="MB", type=click.IntRange(min=0), default=0, help="Minimum memory of a part."
 )
 @click.option(
-    "--memory-step", metavar="MB", type=click.IntRange(min=0), default=0, help="Parts grow in steps of this."
+    "--memory-step", metavar="MB", type=click.IntRange(min=0), default=0, help="Step between sizes of parts."
 )
 @click.option(
     "--max-count",
@@ -43,7 +47,7 @@ _RUNS_OUT = ("held", "expired")  # a hold that was bought or cancelled does so n
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many may be taken together: whole ones, or equal parts.",
+    help="Maximum number of units, or of equal parts, per contract.",
 )
 @click.option(
     "--stock",
@@ -51,11 +55,11 @@ _RUNS_OUT = ("held", "expired")  # a hold that was bought or cancelled does so n
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many of it there are, if it is sold whole.",
+    help="Number of units, if it is sold whole.",
 )
-@click.option("--location", metavar="TEXT", default="", help="Where it is, for buyers to choose by.")
-@click.option("--architecture", metavar="TEXT", default="", help="Of its processors: amd64, arm64.")
-@click.option("--id", "name", metavar="TEXT", default="", help="Name of the flavor.  [default: made up]")
+@click.option("--location", metavar="TEXT", default="", help="Location, which buyers can filter by.")
+@click.option("--architecture", metavar="TEXT", default="", help="CPU architecture: amd64, arm64.")
+@click.option("--id", "name", metavar="TEXT", default="", help="Id of the flavor.  [default: generated]")
 @client.options
 @printing.option
 def sell(
@@ -77,17 +81,17 @@ def sell(
     name: str,
     output: str,
 ) -> None:
-    """Put capacity up for sale, and print the flavor's id.
+    """Offer capacity for sale, and print the id of the offer (flavor).
 
-    It is sold whole, unless a minimum or a step says in which parts. Offers that follow the nodes need no
-    'sell': the setting market.sell_percent makes them.
+    It is sold whole, unless a minimum or a step allows parts. Offers that follow the nodes are made by the
+    setting market.sell_percent instead.
 
     \b
       skerry market sell --cpu 8 --memory 16384 --price 0.10 --currency EUR \\
           --cpu-min 1 --cpu-step 1 --memory-min 512 --memory-step 512
       skerry market sell --id small --cpu 2 --memory 4096 --price 3 --currency EUR --period P1D --stock 4
     """
-    wish = {
+    body = {
         "id": name,
         "cpu": cpu,
         "memory": memory,
@@ -104,12 +108,12 @@ def sell(
         "location": location,
         "architecture": architecture,
     }
-    made: JsonObject = server.post("market", "flavors", body=wish)
+    made: JsonObject = server.post("market", "flavors", body=body)
     if output == "json":
         printing.as_json(made)
         return
     parts = "whole" if made["parts"] is None else "in parts"
-    cost = f"{market_options.price(made['price'])} for each {made['price']['period']}"
+    cost = f"{market_options.price(made['price'])} per {made['price']['period']}"
     click.echo(
         f"{market_options.format_resources(made['room'], made['stock'])}, {parts}, at {cost}", err=True
     )
@@ -125,37 +129,39 @@ def sell(
     "--currency",
     metavar="CODE",
     type=market_options.CurrencyParam(),
-    help="ISO 4217, as in EUR.  [default: as it is]",
+    help="ISO 4217 code, such as EUR.  [default: unchanged]",
 )
-@click.option("--period", metavar="DURATION", help="ISO 8601: PT1H, P1D, P1M.  [default: as it is]")
+@click.option(
+    "--period", metavar="DURATION", help="Billing period, ISO 8601: PT1H, P1D, P1M.  [default: unchanged]"
+)
 @client.options
 @printing.option
 def reprice(
     server: client.ApiClient, flavor: str, price: str, currency: str | None, period: str | None, output: str
 ) -> None:
-    """Ask another price for all of a flavor. Holds keep theirs, and contracts until they are renewed.
+    """Change the price of an offer (flavor). Holds keep their price, contracts too until they are renewed.
 
     \b
       skerry market reprice small 0.12
     """
     body = {"price": price, "currency": currency or "", "period": period or ""}
     changed: JsonObject = server.patch("market", "flavors", flavor, body=body)
-    cost = f"{market_options.price(changed['price'])} for each {changed['price']['period']}"
-    market_options.print_result(changed, f"{flavor} is at {cost}", output)
+    cost = f"{market_options.price(changed['price'])} per {changed['price']['period']}"
+    market_options.print_result(changed, f"{flavor}: {cost}", output)
 
 
 @click.command()
 @click.argument("flavors", metavar="FLAVOR...", nargs=-1, required=True)
-@click.option("--reclaim", is_flag=True, help="Take its contracts back, too, each after its notice.")
-@click.option("--reason", metavar="TEXT", default="", help="A word on why; buyers are told.")
+@click.option("--reclaim", is_flag=True, help="Also reclaim its contracts, each after its notice period.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason; buyers are notified of it.")
 @client.options
 @printing.option
 def withdraw(
     server: client.ApiClient, flavors: tuple[str, ...], reclaim: bool, reason: str, output: str
 ) -> None:
-    """Offer flavors no longer. Contracts run to their end, unless they are reclaimed.
+    """Withdraw offers (flavors). Contracts run to their end, unless they are reclaimed.
 
-    What follows a node is offered again; cordon the node instead.
+    An offer that follows a node is made again; cordon the node instead.
 
     \b
       skerry market withdraw small
@@ -167,26 +173,26 @@ def withdraw(
             with failures.told():
                 gone: JsonObject = server.delete("market", "flavors", flavor, **asked)
                 left = (
-                    f"; {market_options.format_resources(gone['sold'])} of it is sold"
+                    f"; {market_options.format_resources(gone['sold'])} of it remain sold"
                     if any(gone["sold"].values())
                     else ""
                 )
                 market_options.print_result(gone, f"withdrew {flavor}{left}", output)
                 if gone["node"]:
                     click.echo(
-                        f"It follows the node {gone['node']}, and is offered again while that takes work and "
-                        f"market.sell_percent says so; 'skerry node cordon {gone['node']}' ends that.",
+                        f"It follows the node {gone['node']}, and is offered again while that is schedulable "
+                        f"and market.sell_percent is set; 'skerry node cordon {gone['node']}' ends that.",
                         err=True,
                     )
 
 
 @click.command()
 @click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", default="", help="A word on why; its buyer is told.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason; the buyer is notified of it.")
 @client.options
 @printing.option
 def reclaim(server: client.ApiClient, contracts: tuple[str, ...], reason: str, output: str) -> None:
-    """Take back what was sold. The buyer is told, and has the notice of the contract to move its work.
+    """Reclaim sold contracts. The buyer is notified, and has the notice period to move its instances.
 
     \b
       skerry market reclaim 01m7h3n5... --reason 'needed at home'
@@ -205,10 +211,10 @@ def reclaim(server: client.ApiClient, contracts: tuple[str, ...], reason: str, o
 @client.options
 @printing.option
 def ledger(server: client.ApiClient, output: str) -> None:
-    """Show where the capacity of each flavor is, and whether it adds up: free + held + sold = capacity.
+    """Show the capacity of each flavor, and whether it is balanced: free + held + sold = capacity.
 
-    It is checked against every hold and every contract. The exit code is 1 if it does not add up, which
-    would be a fault of Skerry's.
+    It is checked against every hold and every contract. The exit code is 1 if it is not balanced, which
+    would be a bug in Skerry.
 
     \b
       skerry market ledger
@@ -218,12 +224,12 @@ def ledger(server: client.ApiClient, output: str) -> None:
         printing.as_json(found)
     else:
         rows = [row for account in found["flavors"] for row in _rows(account)]
-        printing.table(("flavor", "of", *_PARTS, "state"), rows)
+        printing.table(("flavor", "resource", *_PARTS, "status"), rows)
     if not found["is_balanced"]:
         wrong = [f"{flavor}: {'; '.join(why)}" for flavor, why in found["wrong"].items()]
-        raise click.ClickException("It does not add up. " + " ".join(wrong))
+        raise click.ClickException("The ledger is not balanced. " + " ".join(wrong))
     if output != "json":
-        click.echo("It adds up: free + held + sold = capacity.")
+        click.echo("Balanced: free + held + sold = capacity.")
 
 
 @click.command()
@@ -231,9 +237,9 @@ def ledger(server: client.ApiClient, output: str) -> None:
 @client.options
 @printing.option
 def holds(server: client.ApiClient, limit: int, output: str) -> None:
-    """Show what buyers hold of our flavors: live ones first, then those that ended not long ago.
+    """Show holds of buyers on own offers: live ones first, then those that ended recently.
 
-    A hold becomes a contract if it is bought in time, and is over if not.
+    A hold becomes a contract if it is purchased before it expires.
 
     \b
       skerry market holds
@@ -242,7 +248,7 @@ def holds(server: client.ApiClient, limit: int, output: str) -> None:
     printing.show(
         {"count": count, "holds": found},
         output,
-        columns=("id", "flavor", "buyer", "room", "price", "period", "expires", "state"),
+        columns=("id", "flavor", "buyer", "resources", "price", "period", "expires", "status"),
         rows=lambda value: [_hold(one) for one in value["holds"]],
     )
     market_options.print_remaining_count(limit, count)
@@ -269,7 +275,7 @@ def _rows(account: JsonObject) -> list[tuple[str, ...]]:
         if account["room"][name]:
             amounts = (f"{account[part][name]:g}{unit}" for part in _PARTS)
             rows.append((account["id"], name, *amounts, state))
-    # Named once: the eye finds the next flavor by it.
+    # The flavor only in its first row.
     return [row if place == 0 else ("", *row[1:-1], "") for place, row in enumerate(rows)]
 
 
@@ -281,6 +287,6 @@ def _hold(one: JsonObject) -> tuple[str, ...]:
         market_options.format_resources(one["room"], one["count"]),
         market_options.price(one["price"]),
         one["price"]["period"],
-        printing.ago(one["expires_at"]) if one["state"] in _RUNS_OUT else "-",
+        printing.ago(one["expires_at"]) if one["state"] in _EXPIRING else "-",
         one["state"],
     )

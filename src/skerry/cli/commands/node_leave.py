@@ -1,6 +1,6 @@
-"""`skerry node leave`: take this machine out of its cloud, and everything of Skerry off it.
+"""`skerry node leave`: unregister this machine, and remove everything of Skerry from it.
 
-Asks for confirmation on a terminal; what is done is `skerry.daemon.node_leave`, imported only then.
+Asks for confirmation on a terminal; `skerry.daemon.node_leave`, imported only then, does the work.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from skerry.cli import paths
 
 
 @click.command()
-@click.option("--no-drain", is_flag=True, help="Do not wait until what runs here is placed elsewhere.")
+@click.option("--no-drain", is_flag=True, help="Do not drain the node first.")
 @click.option(
     "--timeout",
     "within",
     metavar="DURATION",
     type=printing.Duration(),
-    help="For the drain; what is left then is given up at once: 90s, 15m.  [default: the server's "
-    "fleet.drain_s]",
+    help="Drain deadline, 90s or 15m; evict remaining instances after it.  [default: fleet.drain_s]",
 )
 @click.option(
-    "--force", is_flag=True, help="Also if no server can be reached, or none takes the certificate."
+    "--force", is_flag=True, help="Continue if no server is reachable, or none accepts the certificate."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--data",
     metavar="DIR",
@@ -35,12 +34,12 @@ from skerry.cli import paths
     help="Data folder of the node. [env: SKERRY_DATA] [default: /var/lib/skerry as root]",
 )
 def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: str | None) -> None:
-    """Take this machine out of its cloud, and everything of Skerry off it.
+    """Unregister this machine, and remove everything of Skerry from it.
 
-    Run on the node's own machine. Its instances are drained to other nodes; the server unregisters it and
-    revokes its certificate; its process is stopped; and containers, cells, networks, mounts, images and
-    all else in its data folder are removed. It may be repeated if something fails. A service manager that
-    starts Skerry again must be told not to.
+    Run it on the node itself. Its instances are drained to other nodes; the server unregisters the node and
+    revokes its certificate; its process is stopped; and containers, cells, networks, mounts, images and all
+    else in its data folder are removed. Repeat it if something fails. Disable a service manager that would
+    start Skerry again.
 
     \b
       skerry node leave
@@ -61,8 +60,8 @@ def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: st
         place = node_leave.find(folder, clock)
         settings = node_leave.read_settings(folder, reading.load({}, None))
         if not yes and sys.stdin.isatty():
-            who = f"node {place.name} ({place.node}) of {place.url}" if place else "what is left of a node"
-            click.confirm(f"Remove {who} and everything of it in {folder}?", abort=True, err=True)
+            who = f"node {place.name} ({place.node}) of {place.url}" if place else "the remains of a node"
+            click.confirm(f"Remove {who} and all its data in {folder}?", abort=True, err=True)
         asyncio.run(node_leave.leave(settings, folder, clock, options, _tell))
     except errors.SkerryError as error:
         raise click.ClickException(error.message) from None

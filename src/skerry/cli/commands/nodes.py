@@ -1,6 +1,6 @@
-"""`skerry node`: this machine as a node of a cloud, and looking after the nodes of one.
+"""`skerry node`: run this machine as a node, and manage the nodes of a server.
 
-Bare, with its options, the verb becomes a daemon (`daemon`); with a verb of its own it talks to a server.
+Without a subcommand it becomes a daemon (`daemon`); a subcommand talks to a server.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _OVER: Final = ("drained", "left", "lost")
 @daemon.joining
 @click.pass_context
 def node(context: click.Context, /, **given: Any) -> None:
-    """Join this machine to a server and stay a node of it; or look after the nodes of a server.
+    """Join this machine to a server as a node; or manage the nodes of a server.
 
     Without a COMMAND this machine becomes a node. INVITATION is the line that 'skerry token create --role
-    node' prints on the server's machine: it holds the server's addresses, the fingerprint of its CA and a
-    token. It is needed once; after that the node has its own certificate and renews it by itself. With a new
-    invitation it joins again, also when the server has moved, and says what it did.
+    node' prints on the server's machine: it contains the addresses of the server, the fingerprint of its CA
+    and a token. It is needed once; after that the node has a certificate and renews it. With a new
+    invitation it joins again, also when the server has moved.
 
     \b
       skerry node --join INVITATION
-      skerry node --join @FILE          so that it is not in the list of processes
+      skerry node --join @FILE          keeps it out of the process list
 
-    With a COMMAND a server is asked, which the COMMAND's own options name:
+    A COMMAND manages the nodes of a server, which the options of the COMMAND select:
 
     \b
       skerry node list
@@ -65,19 +65,19 @@ def list_nodes(server: client.ApiClient, output: str) -> None:
 
 @node.command()
 @click.argument("name", metavar="NODE")
-@click.option("--reason", metavar="TEXT", default="", help="A word on why, for those who look.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason, shown with the node.")
 @client.options
 def cordon(server: client.ApiClient, name: str, reason: str) -> None:
-    """Give a node nothing new; it keeps what it has."""
-    _tell(server.post("node", name, "cordon", body={"reason": reason}))
+    """Mark a node unschedulable: it keeps its instances and gets no new ones."""
+    _print_status(server.post("node", name, "cordon", body={"reason": reason}))
 
 
 @node.command()
 @click.argument("name", metavar="NODE")
 @client.options
 def uncordon(server: client.ApiClient, name: str) -> None:
-    """Let a node take instances again; ends a drain, too."""
-    _tell(server.post("node", name, "uncordon"))
+    """Mark a node schedulable again; this also cancels a drain."""
+    _print_status(server.post("node", name, "uncordon"))
 
 
 @node.command()
@@ -86,19 +86,19 @@ def uncordon(server: client.ApiClient, name: str) -> None:
     "--within",
     metavar="DURATION",
     type=printing.Duration(),
-    help="What is left then is given up at once: 90s, 15m.  [default: the server's fleet.drain_s]",
+    help="Drain deadline, 90s or 15m; evict remaining instances after it.  [default: fleet.drain_s]",
 )
 @watch.detach
 @client.options
 def drain(server: client.ApiClient, name: str, within: float | None, detach: bool) -> None:
-    """Take everything off a node, and wait until that is done.
+    """Move all instances off a node, and wait until it is empty.
 
-    Its instances are stopped and placed elsewhere, and it takes nothing new until 'skerry node uncordon'.
+    They are stopped and placed on other nodes; the node gets no new ones until 'skerry node uncordon'.
     """
     found: JsonObject = server.post("node", name, "drain", body={"within_s": within})
     if not detach:
         found = _until_drained(server, found)
-    _tell(found)
+    _print_status(found)
 
 
 @node.command()
@@ -106,26 +106,26 @@ def drain(server: client.ApiClient, name: str, within: float | None, detach: boo
 @click.argument("changes", metavar="LABEL=VALUE|LABEL-...", nargs=-1, required=True)
 @client.options
 def label(server: client.ApiClient, name: str, changes: tuple[str, ...]) -> None:
-    """Set labels of a node; LABEL- takes one away. Constraints of instances are about these.
+    """Set labels of a node; LABEL- removes one. Constraints of instances select nodes by label.
 
-    What runs there stays, whatever its constraints say now.
+    Instances that run there stay, whatever their constraints.
 
     \b
       skerry node label edge-1 zone=edge disk-
     """
-    told: JsonObject = server.patch("node", name, body={"labels": dict(map(_label, changes))})
-    click.echo(f"{told['name']}: {object_kinds.labels(told) or 'no labels'}")
+    changed: JsonObject = server.patch("node", name, body={"labels": dict(map(_label, changes))})
+    click.echo(f"{changed['name']}: {object_kinds.labels(changed) or 'no labels'}")
 
 
 @node.command()
 @click.argument("name", metavar="NODE")
-@click.option("--force", is_flag=True, help="Although it has instances, which are then placed elsewhere.")
+@click.option("--force", is_flag=True, help="Unregister with instances; they are rescheduled.")
 @client.options
 def remove(server: client.ApiClient, name: str, force: bool) -> None:
-    """Take a node out of the cloud; drain it first.
+    """Unregister a node; drain it first.
 
-    A machine that still runs Skerry as a node of this server comes back: stop it there, and revoke its
-    certificate if it is not to return.
+    A machine that still runs Skerry as a node of this server registers again: stop Skerry there, and revoke
+    its certificate if it must not return.
     """
     server.delete("node", name, force=str(force).lower())
     click.echo(f"removed {name}")
@@ -135,7 +135,7 @@ node.add_command(node_leave.leave)
 
 
 def _until_drained(server: client.ApiClient, found: JsonObject) -> JsonObject:
-    """Tell how many are left to go, until none is."""
+    """Print how many instances are left, until none is."""
 
     def read() -> tuple[JsonObject, int]:
         left: int = server.get(
@@ -148,11 +148,11 @@ def _until_drained(server: client.ApiClient, found: JsonObject) -> JsonObject:
         if seen["status"] in _OVER and not left:
             return seen
         if seen["drain_by"] is None:
-            raise click.ClickException(f"{seen['name']} is no longer drained, by somebody's word.")
+            raise click.ClickException(f"The drain of {seen['name']} was cancelled by another client.")
         if left != said:
             click.echo(
-                f"{seen['name']}: {left} to go, at the latest {printing.ago(seen['drain_by'])}, "
-                "which is when those go that no other node can take",
+                f"{seen['name']}: {left} left; deadline {printing.ago(seen['drain_by'])}, "
+                "when instances that no other node can take are evicted",
                 err=True,
             )
         said = left
@@ -165,8 +165,8 @@ def _label(text: str) -> tuple[str, str | None]:
         return key, value
     if text.endswith("-"):
         return text[:-1], None
-    raise click.UsageError(f"'{text}' is no label; write zone=edge, or zone- to take it away.")
+    raise click.UsageError(f"'{text}' is not a label; write zone=edge, or zone- to remove it.")
 
 
-def _tell(told: JsonObject) -> None:
-    click.echo(f"{told['name']} is {object_kinds.node_status_text(told)}")
+def _print_status(node: JsonObject) -> None:
+    click.echo(f"{node['name']}: {object_kinds.node_status_text(node)}")

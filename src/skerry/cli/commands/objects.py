@@ -1,4 +1,4 @@
-"""`skerry get`, `describe` and `delete`: what the server keeps, of whichever kind."""
+"""`skerry get`, `describe` and `delete`, for every kind of object of a server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ _GONE: Final[frozenset[str]] = frozenset()
 @click.command()
 @click.argument("kind", type=ObjectKindParam(*KINDS))
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("-w", "--watch", is_flag=True, help="Go on and show what changes; end with Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Watch: print a line for each change, until Ctrl-C.")
 @click.option(
-    "--status", metavar="STATUS[,STATUS...]", help="Only instances that are this, such as SCHEDULING,CRASHED."
+    "--status",
+    metavar="STATUS[,STATUS...]",
+    help="Only instances with this status, such as SCHEDULING,CRASHED.",
 )
 @object_kinds.namespace
-@click.option("-A", "--all-namespaces", is_flag=True, help="List those of every namespace, and show which.")
+@click.option(
+    "-A", "--all-namespaces", is_flag=True, help="List objects of all namespaces, with a NAMESPACE column."
+)
 @client.options
 @printing.option
 def get(
@@ -47,10 +51,10 @@ def get(
     all_namespaces: bool,
     output: str,
 ) -> None:
-    """List instances, workloads or nodes; with NAME, that one.
+    """List instances, workloads or nodes; with NAME, show one.
 
-    KIND is instance, workload or node, and NAME an id or a name. With --watch each change is a line, and with
-    --output json an object on a line. Nodes are in no namespace.
+    KIND is instance, workload or node, and NAME an id or a name. With --watch each change is a line; with
+    --output json each line is an object. Nodes have no namespace.
 
     \b
       skerry get instances
@@ -62,11 +66,11 @@ def get(
       skerry get nodes
     """
     if status and kind is not INSTANCE:
-        raise click.UsageError("--status is about instances: 'skerry get instances --status RUNNING'.")
+        raise click.UsageError("--status applies to instances: 'skerry get instances --status RUNNING'.")
     if status and (name or watch):
-        raise click.UsageError("--status is for a list; leave it out, or the name and --watch.")
+        raise click.UsageError("--status filters a list; it cannot be combined with a name or --watch.")
     if all_namespaces and (kind is NODE or name):
-        raise click.UsageError("--all-namespaces is for a list of instances or workloads.")
+        raise click.UsageError("--all-namespaces applies to a list of instances or workloads.")
     names = NodeNames(server)
     shown = kind.with_namespace() if all_namespaces else kind
 
@@ -96,10 +100,10 @@ def get(
 def describe(
     server: client.ApiClient, kind: ObjectKind, name: str, namespace: str | None, output: str
 ) -> None:
-    """Show all that is known of an instance, a workload or a node, and what belongs to it.
+    """Show the details of an instance, a workload or a node.
 
-    Of an instance that is what happened to it and, while it waits for a node, what every node says; of the
-    others, their instances.
+    An instance is shown with its events and, while it is SCHEDULING, the feasibility of every node; a
+    workload or a node with its instances.
 
     \b
       skerry describe instance web
@@ -120,7 +124,7 @@ def describe(
     if output == "json":
         printing.as_json(known)
         return
-    printing.table(("what", "is"), [(key, text) for key, text in _facts(kind, one, names) if text])
+    printing.table(printing.DETAILS, [(key, text) for key, text in _facts(kind, one, names) if text])
     _show_more(known, names)
 
 
@@ -141,14 +145,14 @@ def delete(
 ) -> None:
     """Delete instances, or workloads with all their instances, and wait until they are gone.
 
-    It cannot be undone. To take a node away, see 'skerry node drain' and 'skerry node remove'.
+    This cannot be undone. To remove a node, see 'skerry node drain' and 'skerry node remove'.
 
     \b
       skerry delete instance web
       skerry delete workload shop
     """
     if keep_instances and kind is INSTANCE:
-        raise click.UsageError("--keep-instances is about workloads.")
+        raise click.UsageError("--keep-instances applies to workloads.")
     with client.ErrorCollector() as failures:
         going = []
         for name in given:
@@ -165,7 +169,7 @@ def delete(
 def _delete(
     server: client.ApiClient, kind: ObjectKind, one: JsonObject, keep_instances: bool
 ) -> list[JsonObject]:
-    """The instances that go with it."""
+    """Delete it; returns the instances that are deleted with it."""
     if kind is INSTANCE:
         server.delete("instance", one["id"])
         return [one]
@@ -185,28 +189,28 @@ def _facts(kind: ObjectKind, one: JsonObject, names: NodeNames) -> list[tuple[st
         *(_instance(one, names) if kind is INSTANCE else [("version", str(one["version"]))]),
         ("image", one["uri"]),
         ("arguments", " ".join(one["arguments"])),
-        # Values may be secrets, and screens are seen; json has them.
+        # Names only: values may be secrets. JSON has them.
         ("environment", " ".join(each.partition("=")[0] for each in one["environment"])),
         ("ports", " ".join(one["ports"])),
-        ("may use", _amounts(resources)),
-        ("restart", _restart(one)),
+        ("limits", _amounts(resources)),
+        ("restart policy", _restart(one)),
         ("architecture", one["architecture"]),
         ("constraints", " ".join(one["constraints"])),
         ("user namespace", one["userns"]),
-        ("made", printing.ago(one["created_at"])),
+        ("created", printing.ago(one["created_at"])),
     ]
 
 
 def _instance(one: JsonObject, names: NodeNames) -> list[tuple[str, str]]:
     return [
         ("status", f"{cli_watch.describe(one)} (since {printing.ago(one['since'])})"),
-        ("to be", one["desired"]),
+        ("desired status", one["desired"]),
         ("exit code", "" if one["exit_code"] is None else str(one["exit_code"])),
         ("restarts", str(one["restarts"])),
-        ("next try", "" if one["retry_at"] is None else printing.next_try(one["retry_at"])),
+        ("next restart", "" if one["retry_at"] is None else printing.next_try(one["retry_at"])),
         ("node", names.of(one["node_id"]) if one["node_id"] else ""),
-        ("address", one["ip"]),
-        ("uses", _amounts(one["resources"]["usage"])),
+        ("ip", one["ip"]),
+        ("usage", _amounts(one["resources"]["usage"])),
         (
             "workload",
             f"{one['workload_id']}, version {one['workload_version']}" if one["workload_id"] else "",
@@ -225,19 +229,19 @@ def _node(one: JsonObject) -> list[tuple[str, str]]:
         ("name", one["name"]),
         ("id", one["id"]),
         ("status", ", ".join(part for part in (object_kinds.node_status_text(one), one["reason"]) if part)),
-        ("drained by", printing.ago(one["drain_by"]) if one["status"] == "draining" else ""),
-        ("may give away", _amounts(one["resources"])),
-        ("uses", _amounts(one["usage"]) if one.get("usage") else ""),
+        ("drain deadline", printing.ago(one["drain_by"]) if one["status"] == "draining" else ""),
+        ("resources", _amounts(one["resources"])),
+        ("usage", _amounts(one["usage"]) if one.get("usage") else ""),
         ("last report", printing.ago(one["last_report_at"]) if one.get("last_report_at") else ""),
         ("labels", object_kinds.labels(one)),
-        ("machine", ", ".join(facts[key] for key in ("architecture", "system", "kernel") if facts[key])),
-        ("skerry", facts["version"]),
+        ("system", ", ".join(facts[key] for key in ("architecture", "system", "kernel") if facts[key])),
+        ("version", facts["version"]),
         ("runtime", facts["runtime"]),
         ("user namespaces", ("yes" if facts["userns"] else "no") if facts["runtime"] else ""),
         *(("warning", sentence) for sentence in facts["warnings"]),
         ("DiskPressure", facts["disk_pressure"]),
         ("subnet", one["subnet"]),
-        ("joined", printing.ago(one["registered_at"])),
+        ("registered", printing.ago(one["registered_at"])),
     ]
 
 
@@ -248,12 +252,12 @@ def _amounts(resources: JsonObject) -> str:
 
 def _show_more(known: JsonObject, names: NodeNames) -> None:
     if explanation := known.get("explanation"):
-        click.echo("\nnodes:")
+        click.echo("\nNodes:")
         instances.show_verdicts(explanation, names)
     if events := known.get("events"):
-        click.echo("\nevents:")
+        click.echo("\nEvents:")
         printing.table(
-            ("when", "what", "by", "request", "why"),
+            ("time", "type", "actor", "request", "reason"),
             [
                 (
                     time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at"])),
@@ -266,14 +270,14 @@ def _show_more(known: JsonObject, names: NodeNames) -> None:
             ],
         )
     if reported := known.get("node", {}).get("instances"):
-        click.echo("\nreported instances:")
+        click.echo("\nReported instances:")
         printing.table(
-            ("id", "name", "status", "image", "uses"),
+            ("id", "name", "status", "image", "usage"),
             [
                 (each["id"], each["name"], each["status"], each["uri"], _amounts(each["usage"]))
                 for each in reported
             ],
         )
     if its := known.get("instances"):
-        click.echo("\ninstances:")
+        click.echo("\nInstances:")
         printing.table(INSTANCE.columns, [INSTANCE.row(each, names) for each in its])

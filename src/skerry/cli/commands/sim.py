@@ -1,6 +1,6 @@
-"""`skerry sim`: the code of a real cloud with nodes that only pretend, on this machine and nowhere else.
+"""`skerry sim`: the code of a real cloud with simulated nodes, on this machine alone.
 
-Bare, the verb tries the control plane; with a verb of its own it tries something else.
+Without a subcommand it simulates the control plane.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skerry.sim.coordinates.simulation import CoordinateRound
     from skerry.sim.scenarios import ScenarioProgress, ScenarioResult
 
-_ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near error", "moved, ms", "p90, ms")
+_ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near error", "moved ms", "p90 moved ms")
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]")
@@ -26,40 +26,41 @@ _ROUND_COLUMNS: Final = ("round", "median error", "p90 error", "near error", "mo
 @click.option(
     "--instances", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="Instances."
 )
-@click.option("--faults", is_flag=True, help="Let everything go wrong that can, and see that it gets right.")
+@click.option("--faults", is_flag=True, help="Inject faults and check recovery.")
 @click.option(
     "--for",
     "for_s",
     type=printing.Duration(),
     default="5m",
     show_default=True,
-    help="How long things go wrong, in simulated time.",
+    help="Duration of the faults, in simulated time.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another day.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
 @printing.option
 @click.pass_context
 def sim(
     context: click.Context, nodes: int, instances: int, faults: bool, for_s: float, seed: int, output: str
 ) -> None:
-    """Try the control plane with many nodes that only pretend; or, with a COMMAND, something else.
+    """Simulate the control plane with many nodes; with a COMMAND, simulate something else.
 
-    Placing, binding, following and replacing are done by the code that a server runs. Without --faults in
-    real time and on a store on this disk, so that the rates are this machine's; with --faults in simulated
-    time: nodes vanish and return, lose their memory or their power, servers are killed, messages and the
-    store fail, and callers change their minds. Ends with 1 if anything happened that never may.
+    Placement, binding, status updates and replacement are done by the code of a real server. Without
+    --faults it runs in real time with a store on this disk, so that the rates are those of this machine.
+    With --faults it runs in simulated time: nodes disappear and return, lose memory or power, servers are
+    killed, messages and the store fail, and callers change their requests. The exit code is 1 if an
+    invariant was violated.
 
-    Nothing of it touches a running Skerry.
+    A running Skerry is not touched.
     """
     if context.invoked_subcommand is not None:
         options.refuse_before_verb(context)
         return
     from skerry.sim import scenarios
 
-    _keep_quiet()
-    day = scenarios.Scenario(nodes, instances, seed)
+    _silence_logs()
+    scenario = scenarios.Scenario(nodes, instances, seed)
     show = _progress if output == "table" else lambda progress: None
     if faults:
-        outcome = scenarios.run_faulty(day, for_s, show)
+        outcome = scenarios.run_faulty(scenario, for_s, show)
     else:
         import tempfile
         from pathlib import Path
@@ -67,8 +68,8 @@ def sim(
         import uvloop
 
         with tempfile.TemporaryDirectory(prefix="skerry-sim-") as folder:
-            outcome = uvloop.run(scenarios.run_healthy(day, Path(folder), show))
-    _tell(outcome, output)
+            outcome = uvloop.run(scenarios.run_healthy(scenario, Path(folder), show))
+    _print_result(outcome, output)
     if outcome.wrong:
         sys.exit(1)
 
@@ -82,30 +83,30 @@ def sim(
     type=click.FloatRange(0, 0.5),
     default=0.2,
     show_default=True,
-    help="Share of triangles in which the way by a third node is shorter.",
+    help="Share of triangles that violate the triangle inequality.",
 )
 @click.option(
     "--jitter",
     type=click.FloatRange(0, 2),
     default=0.2,
     show_default=True,
-    help="By how much measurements differ: the sigma of a lognormal.",
+    help="Jitter of measurements: the sigma of a lognormal distribution.",
 )
 @click.option(
     "--churn",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Share of nodes that are replaced by new ones each round.",
+    help="Share of nodes that are replaced in each round.",
 )
 @click.option(
     "--liars",
     type=click.FloatRange(0, 0.9),
     default=0.0,
     show_default=True,
-    help="Share of nodes that claim to be a second away.",
+    help="Share of nodes that claim a distance of one second.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another network.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
 @printing.option
 def coordinates(rounds: int, output: str, **given: Any) -> None:
     """See how well nodes come to know the round trips between them.
@@ -141,7 +142,7 @@ sim.add_command(continuum)
 
 
 def _is_shown(number: int) -> bool:
-    """1, 2, 5, 10, 20, 50, 100 and so on: what changes less is shown more rarely."""
+    """1, 2, 5, 10, 20, 50, 100 and so on: later rounds change less."""
     return str(number).rstrip("0") in ("1", "2", "5")
 
 
@@ -155,8 +156,8 @@ def _row(one: CoordinateRound) -> list[str]:
     ]
 
 
-def _keep_quiet() -> None:
-    """What servers log of faults that were made on purpose is of no use here."""
+def _silence_logs() -> None:
+    """Silence the logs of servers, which are full of injected faults."""
     import logging
 
     import structlog
@@ -169,14 +170,14 @@ def _progress(progress: ScenarioProgress) -> None:
     click.echo(f"{progress.at_s:7.1f} s  {progress.nodes:,} nodes  {counts}", err=True)
 
 
-def _tell(outcome: ScenarioResult, output: str) -> None:
+def _print_result(outcome: ScenarioResult, output: str) -> None:
     if output == "json":
         printing.as_json({"figures": dict(outcome.figures), "wrong": outcome.wrong})
         return
-    printing.table(("what", "came of it"), outcome.figures)
+    printing.table(("metric", "value"), outcome.figures)
     for sentence in outcome.wrong[:20]:
-        click.echo(f"WRONG: {sentence}", err=True)
+        click.echo(f"VIOLATED: {sentence}", err=True)
     if len(outcome.wrong) > 20:
-        click.echo(f"WRONG: and {len(outcome.wrong) - 20:,} more", err=True)
+        click.echo(f"VIOLATED: and {len(outcome.wrong) - 20:,} more", err=True)
     if not outcome.wrong:
-        click.echo("Nothing happened that never may, and all is as it was wished.")
+        click.echo("No invariant was violated, and the actual state is the desired state.")

@@ -1,4 +1,4 @@
-"""`skerry sim continuum`: policies on the same calls, at edge sites and a cloud that only pretend."""
+"""`skerry sim continuum`: offloading policies compared on equal calls of simulated edge sites and a cloud."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COLUMNS: Final = ("policy", "utility", "p50", "p95", "late", "dropped", "cold",
     "--policy",
     "policies",
     multiple=True,
-    help="A policy to try; may be repeated.  [default: all of Skerry's]",
+    help="Policy to compare; repeatable.  [default: all built-in policies]",
 )
 @click.option(
     "--load",
     type=click.FloatRange(0, 20, min_open=True),
     default=1.5,
     show_default=True,
-    help="All work, by what the cores of the edges could do.",
+    help="Load as a multiple of the capacity of the edge cores.",
 )
 @click.option(
     "--for",
@@ -35,17 +35,17 @@ _COLUMNS: Final = ("policy", "utility", "p50", "p95", "late", "dropped", "cold",
     type=printing.Duration(),
     default="30s",
     show_default=True,
-    help="How long calls come, in simulated time.",
+    help="Duration of the calls, in simulated time.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed is another day.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
 @printing.option
 def continuum(policies: tuple[str, ...], load: float, for_s: float, seed: int, output: str) -> None:
-    """See what policies make of the same calls.
+    """Compare offloading policies on equal calls.
 
-    Three edge sites of two nodes and a cloud of two are called by chance, one of them more than others, and
-    in bursts. Queues, workers, policies and what they learn are the code that a node runs; runs, starts and
-    the network are simulated. 'utility' is the share that was had of what all calls were worth; p50 and p95
-    are response times of calls that were answered; the rest are shares of all calls.
+    Three edge sites of two nodes and a cloud of two nodes get random calls in bursts, one site more than
+    the others. Queues, workers, policies and estimates are the code of a real node; run times, cold starts
+    and the network are simulated. UTILITY is the achieved share of the utility of all calls; P50 and P95
+    are response times of answered calls; the other columns are shares of all calls.
     """
     outcomes = _outcomes(policies, load, for_s, seed)
     if output == "json":

@@ -16,9 +16,9 @@ from skerry.cli import output as printing
 @client.options
 @printing.option
 def status(server: client.ApiClient, output: str) -> None:
-    """Show whether the server is up, since when, and what it cannot do here.
+    """Show whether the server is ready, when it started, and what is unavailable.
 
-    Exit code 0 if it is ready, 1 if it is up but not ready, 3 if nothing answers.
+    Exit code 0: ready; 1: running but not ready; 3: unreachable.
     """
     about = server.get("about")
     code, ready = server.ask("readyz")
@@ -28,7 +28,7 @@ def status(server: client.ApiClient, output: str) -> None:
         ready=code == 200,
         checks=ready.get("checks", {}) if isinstance(ready, dict) else {},
     )
-    printing.show(value, output, columns=("what", "is"), rows=_rows)
+    printing.show(value, output, columns=printing.DETAILS, rows=_rows)
     if code != 200:
         raise SystemExit(1)
 
@@ -40,10 +40,10 @@ def _rows(value: dict[str, Any]) -> list[Any]:
         ("ready", "yes" if value["ready"] else "no"),
         ("started", printing.ago(value["started_at"])),
         ("store", value["store"]),
-        ("process", str(value["pid"])),
+        ("pid", str(value["pid"])),
     ]
     rows += [(f"check {name}", result) for name, result in value["checks"].items() if result != "ok"]
-    rows += [("lacks", sentence) for sentence in value["lacking"]]
+    rows += [("unavailable", sentence) for sentence in value["lacking"]]
     rows += [("warning", sentence) for sentence in value["warnings"]]
     rows += [("unreachable", sentence) for sentence in value.get("unreachable", ())]
     return rows

@@ -15,27 +15,27 @@ ROLES = ("admin", "deployer", "invoker", "viewer", "node")
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke access tokens.
+    """Create, list and revoke access tokens.
 
-    The secret is shown once, when the token is made; the server keeps only its hash.
+    The secret is shown once, when the token is created; the server stores only its hash.
     """
 
 
 @token.command()
-@click.option("--role", type=click.Choice(ROLES), required=True, help="What the bearer may do.")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Role of the bearer.")
 @click.option(
     "--ttl",
     type=printing.Duration(),
-    help="How long it is good for: 15m, 2h, 7d. [default: for ever; node: 1h]",
+    help="Lifetime: 15m, 2h, 7d. [default: unlimited; node: 1h]",
 )
-@click.option("--note", default="", help="A word on what it is for.")
+@click.option("--note", default="", help="Note.")
 @client.options
 @printing.option
 def create(server: client.ApiClient, role: str, ttl: float | None, note: str, output: str) -> None:
-    """Make a token and print it.
+    """Create a token and print it.
 
-    For role node it is an invitation: one line that lets one machine join, once, with 'skerry node --join'.
-    The token alone is in --output json.
+    For the role node an invitation is printed: one line that lets one machine join once with 'skerry node
+    --join'. --output json also has the token itself.
     """
     body: dict[str, Any] = {"role": role, "note": note}
     if ttl is not None:
@@ -46,21 +46,23 @@ def create(server: client.ApiClient, role: str, ttl: float | None, note: str, ou
         return
     # A server of an earlier version knows of no invitations.
     click.echo(made.get("invitation") or made["token"])
-    click.echo(f"This is shown once. Role {made['role']}, ends {_until(made['expires_at'])}.", err=True)
+    click.echo(f"This is shown once. Role {made['role']}, expires {_until(made['expires_at'])}.", err=True)
     if made.get("invitation"):
         _explain_invitation(made["invitation"])
 
 
 def _explain_invitation(text: str) -> None:
-    """Say where it can be used."""
+    """Print how to use it."""
     from skerry.model.invitations import Invitation
 
     urls = Invitation.parse(text).urls
-    click.echo("On the new machine: skerry node --join INVITATION, which is the line above.", err=True)
+    click.echo(
+        "On the new machine: skerry node --join INVITATION, where INVITATION is the line above.", err=True
+    )
     if all(urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost") for url in urls):
         click.echo(
-            "This server listens on loopback only, so no other machine reaches it. To change that, start it "
-            "with --http 0.0.0.0:1323 --tls and make a new invitation.",
+            "This server listens on loopback only, so other machines cannot reach it. Start it with "
+            "--http 0.0.0.0:1323 --tls, and create a new invitation.",
             err=True,
         )
 
@@ -73,7 +75,7 @@ def list_tokens(server: client.ApiClient, output: str) -> None:
     printing.show(
         server.get("token"),
         output,
-        columns=("id", "role", "made", "ends", "note"),
+        columns=("id", "role", "created", "expires", "note"),
         rows=lambda value: [
             (t["id"], t["role"], printing.ago(t["created_at"]), _until(t["expires_at"]), t["note"])
             for t in value["tokens"]
@@ -85,7 +87,7 @@ def list_tokens(server: client.ApiClient, output: str) -> None:
 @click.argument("token_id", metavar="ID")
 @client.options
 def revoke(server: client.ApiClient, token_id: str) -> None:
-    """Make a token useless from now on."""
+    """Revoke a token at once."""
     server.delete("token", token_id)
     click.echo(f"revoked {token_id}")
 
