@@ -263,7 +263,7 @@ def test_run_does_not_claim_success_if_output_was_lost(small_node: Node, capfdbi
     assert out.endswith(b"998\n999\n")
     assert b"records of output are lost here" in err
     assert result.exit_code == 1
-    assert "faster than could be read" in result.stderr
+    assert "faster than its output was read" in result.stderr
 
 
 def test_what_the_node_refuses_is_told_in_its_own_words(node: Node) -> None:

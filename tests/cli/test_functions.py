@@ -359,7 +359,7 @@ def test_prewarm_tells_how_many_are_ready_and_whether_that_is_all(ledge: Ledge) 
     assert ledge.say("prewarm", "--pull", "hello", "0") == "fetched\n"
     short = ledge.cli("prewarm", "hello", "5")
     assert (short.exit_code, short.stdout) == (1, "2 warm\n")
-    assert "no room for more than 2 of 5" in short.stderr
+    assert "resources suffice for 2 of 5" in short.stderr
     assert ledge.fakes.invoker.prewarmed == [("hello", 1, False), ("hello", 0, True), ("hello", 5, False)]
 
 

@@ -80,7 +80,7 @@ def test_run_of_what_is_tried_again_for_ever_says_at_once_how_to_be_rid_of_it(cl
         said = read_until(process.stderr, b"deletes it.").decode()
     instance = cloud.json("get", "instance", "crashing")["id"]
     assert "crashing: CRASHED, ended with code 3\n" in said
-    assert f"Ctrl-C ends this command and not the instance; 'skerry delete instance {instance}'" in said
+    assert f"Ctrl-C ends this command, not the instance; 'skerry delete instance {instance}'" in said
 
 
 def test_reasons_are_shown_while_it_starts(cloud: CloudServer) -> None:
