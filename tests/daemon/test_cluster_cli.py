@@ -66,7 +66,7 @@ def test_what_is_run_is_reached_seen_spoken_to_stopped_started_and_deleted(
     assert served(port) == PAGE
 
     assert shown(skerry, "instance", "web")["id"] == id
-    assert "running" in say(skerry, "describe", "instance", "web").partition("events:")[2]
+    assert "running" in say(skerry, "describe", "instance", "web").partition("Events:")[2]
     eventually_sync(lambda: say(skerry, "logs", "web") == "serving\n")
     assert say(skerry, "exec", "web", "sh", "-c", "echo $WHO; cat /www/index.html") == f"me\n{PAGE}"
     assert skerry.cli("exec", "web", "sh", "-c", "exit 7").returncode == 7

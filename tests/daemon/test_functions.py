@@ -327,7 +327,7 @@ def test_more_workers_than_fit_are_not_made_and_that_is_said(skerry: Skerry) -> 
     create(skerry, "wide", ECHO, MemoryMB=300)
     done = skerry.cli("fn", "prewarm", "wide", "9")
     assert (done.returncode, done.stdout) == (1, "3 ready\n")
-    assert "no room for more than 3 of 9" in done.stderr
+    assert "resources suffice for 3 of 9" in done.stderr
     delete(skerry, "wide")
 
 
