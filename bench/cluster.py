@@ -2,7 +2,7 @@
 
 All of it is the real control plane in this process, on a SQLite store with fsync on; only nodes pretend
 (`skerry.sim`). A placement counts from when an instance waits to when its binding is durable and this
-server's own mirror has it. Instances are made durable before, and that is told apart: first they are there,
+server's own table has it. Instances are made durable before, and that is told apart: first they are there,
 then the server begins to lead. While it places, nodes are registered and heard; they are connected, take
 their orders and report where it says so.
 """
@@ -170,12 +170,12 @@ async def _place(rooms: Sequence[Resources], specs: Sequence[InstanceSpec]) -> P
 
 
 class _Given:
-    """When what was given away, as the server's own mirror tells."""
+    """When what was given away, as the server's own instance_table tells."""
 
     def __init__(self, server: SimulatedServer) -> None:
         self.binds: list[tuple[float, int]] = []  # the time, and all cpu that was given away by then
         self._cpu = 0
-        server.mirror.listen(self._moved)
+        server.instance_table.listen(self._moved)
 
     def _moved(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         if before is not None and before.value.node is None and after is not None and after.value.node:
@@ -223,7 +223,9 @@ def _name(number: int) -> str:
 
 
 def _used(server: SimulatedServer, number: int) -> Resources:
-    return total(known.value.spec.room for known in server.mirror.census.on_node(NodeId(_name(number))))
+    return total(
+        known.value.spec.room for known in server.instance_table.index.on_node(NodeId(_name(number)))
+    )
 
 
 async def _create(server: SimulatedServer, specs: Sequence[InstanceSpec]) -> None:

@@ -24,7 +24,6 @@ from skerry.control.instances.report_rules import evaluate_report
 from skerry.control.instances.transitions import InstanceTransition
 from skerry.control.nodes.conditions import NodeCondition
 from skerry.control.placement.planner import PlacementPlanner, PlannedTransition
-from skerry.control.records import Record
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
@@ -32,6 +31,7 @@ from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import InstanceSpec
 from skerry.schedule.requests import PlacementPolicy
+from skerry.store.tables.table import Record
 from tests.control.worlds import instance, spec, standing
 
 CPU = st.sampled_from([100, 300, 500, 900])

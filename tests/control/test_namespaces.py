@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry.control import records
+from skerry.control import instance_index
 from skerry.control.instance_index import InstanceIndex
+from skerry.control.workloads import registry as workloads_registry
 from skerry.kit import json_codec
 from skerry.model import errors
 from skerry.model.callers import MARKET
@@ -158,7 +159,7 @@ async def test_what_was_stored_before_there_were_namespaces_is_in_the_default_on
             del fields["namespace"]
             await server.store.commit([Put(key, json_codec.encode(fields))])
         await server.store.commit([Put("workload-name/web", b"w-old")])
-        await server.mirror.caught_up()
+        await server.instance_table.sync()
         assert server.instances.list(namespace=DEFAULT_NAMESPACE).items[0].id == "i-old"
         assert (await server.workloads.read("web", DEFAULT_NAMESPACE)).value == old
         with pytest.raises(errors.AlreadyExists, match="belongs to workload w-old"):
@@ -202,7 +203,7 @@ def test_a_census_of_many_namespaces_is_in_the_order_of_age(
 
 @given(st.lists(st.tuples(_PLACES, _NAMES), unique=True, max_size=9))
 def test_no_two_names_share_a_key(named: list[tuple[Namespace, str]]) -> None:
-    assert len({records.name_key(*one) for one in named}) == len(named)
+    assert len({workloads_registry.name_key(*one) for one in named}) == len(named)
 
 
 @settings(max_examples=25, deadline=None)
@@ -241,7 +242,7 @@ def test_whatever_is_done_a_name_leads_to_one_workload_and_none_is_kept_for_nobo
                     assert (namespace, name if deed == "make" else other) in expected
             names = await server.store.range("workload-name/")
             assert {entry.key: entry.value.decode() for entry in names.entries} == {
-                records.name_key(*key): id for key, id in expected.items()
+                workloads_registry.name_key(*key): id for key, id in expected.items()
             }
             for (namespace, name), id in expected.items():
                 assert server.workloads.get(name, namespace).id == id
@@ -308,7 +309,7 @@ async def test_the_cell_of_a_contract_that_was_adopted_is_destroyed_by_an_admin_
     async with alone(leads=False) as (server, _):
         made, _ = await server.instances.create(CONTRACT_CELL, namespace=MARKET_NAMESPACE, actor=MARKET)
         adopted = replace(made, is_adopted=True)
-        await server.store.commit([Put(f"{records.INSTANCES}{made.id}", json_codec.encode(adopted))])
+        await server.store.commit([Put(f"{instance_index.PREFIX}{made.id}", json_codec.encode(adopted))])
         await eventually(lambda: server.instances.get(made.id).is_adopted)
         for refused in (
             server.instances.stop(made.id, actor="token:deployer"),

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances import transitions
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.instances.writer import TransitionWriter
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.conditions import NodeCondition
 from skerry.control.placement.reconciler import Reconciler
-from skerry.control.records import Record
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit import tasks
 from skerry.kit.clock import Clock, ManualClock
@@ -28,6 +27,7 @@ from skerry.model.workloads import Instance, InstanceSpec, ObservedState
 from skerry.schedule.requests import NodeView
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Store
+from skerry.store.tables.table import Record
 from tests.support.waiting import eventually
 
 
@@ -118,14 +118,14 @@ class Server:
         self.store = store
         self.revision = store.revision
         self.events = EventLog(store, clock, EventSettings())
-        self.mirror = InstanceCache(store)
-        self.workloads = WorkloadRegistry(store, self.events, clock, self.mirror)
+        self.instance_table = InstanceTable(store)
+        self.workloads = WorkloadRegistry(store, self.events, clock, self.instance_table)
         self.reconciler = Reconciler(
             store,
             self.events,
             clock,
             FleetSettings(),
-            mirror=self.mirror,
+            instance_table=self.instance_table,
             workloads=self.workloads,
             standings=standings,
         )
@@ -133,7 +133,7 @@ class Server:
             store,
             self.events,
             clock,
-            mirror=self.mirror,
+            instance_table=self.instance_table,
             workloads=self.workloads,
             standings=standings,
             explain=self.reconciler.explain,
@@ -142,12 +142,15 @@ class Server:
 
     @asynccontextmanager
     async def running(self, *, leads: bool = True) -> AsyncIterator[Server]:
-        loops = [asyncio.ensure_future(self.mirror.run()), asyncio.ensure_future(self.workloads.run())]
+        loops = [
+            asyncio.ensure_future(self.instance_table.run()),
+            asyncio.ensure_future(self.workloads.run()),
+        ]
         if leads:
             loops.append(asyncio.ensure_future(self.leader.run()))
             loops.append(asyncio.ensure_future(self.reconciler.run(self.leader)))
         try:
-            await self.mirror.ready()
+            await self.instance_table.ready()
             await self.workloads.ready()
             yield self
             for loop in loops:
@@ -157,18 +160,18 @@ class Server:
             await tasks.cancel_and_wait(loops)
 
     def status(self, id: str) -> InstanceStatus | None:
-        known = self.mirror.census.get(id)
+        known = self.instance_table.index.get(id)
         return known.value.observed.status if known else None
 
     async def becomes(self, id: str, status: InstanceStatus | None) -> Instance | None:
         """Wait until the instance is `status`; None: gone."""
         await eventually(lambda: self.status(id) is status, what=f"{id} is {status}, not {self.status(id)}")
-        known = self.mirror.census.get(id)
+        known = self.instance_table.index.get(id)
         return known.value if known else None
 
     async def say(self, id: str, *statuses: InstanceStatus, **more: object) -> list[str]:
         """What the instance's node reports, one after the other; what each came to."""
-        known = self.mirror.census.get(id)
+        known = self.instance_table.index.get(id)
         assert known is not None
         reports = [
             InstanceReport(known.value.id, known.value.generation, status, self.clock.now(), **more)
@@ -178,7 +181,7 @@ class Server:
 
     async def place(self, id: str, node: str) -> None:
         """Be a leader that puts it there."""
-        writer = TransitionWriter(self.store, self.events, self.mirror)
+        writer = TransitionWriter(self.events, self.instance_table)
         await writer.change(
             id, lambda known: transitions.bind(known.value, NodeId(node), at=self.clock.now())
         )

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache
+from skerry.control.instance_index import InstanceTable
 from skerry.control.instances import transitions
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.instances.writer import TransitionWriter
@@ -40,7 +40,7 @@ class Control:
     store: Store
     events: EventLog
     clock: Clock
-    mirror: InstanceCache
+    instance_table: InstanceTable
     workloads: WorkloadRegistry
     nodes: NodeRegistry
     instances: InstanceRegistry
@@ -56,12 +56,10 @@ class Control:
 
     async def bind(self, id: str, node: str) -> Instance:
         """Place it there, though nobody decides."""
-        writer = TransitionWriter(self.store, self.events, self.mirror)
-        step = await writer.change(
+        writer = TransitionWriter(self.events, self.instance_table)
+        return await writer.change(
             id, lambda known: transitions.bind(known.value, NodeId(node), at=self.clock.now())
         )
-        assert step is not None
-        return step.after
 
     async def report(self, id: str, *statuses: InstanceStatus, **more: object) -> None:
         """What its node saw of it."""
@@ -79,17 +77,19 @@ async def control_on(
 ) -> AsyncIterator[Control]:
     """One server; with `leads` it also places what is to be placed. `egress` is the setting."""
     settings = FleetSettings(egress=egress)
-    mirror = InstanceCache(store)
-    workloads = WorkloadRegistry(store, events, clock, mirror)
-    nodes = NodeRegistry(store, events, mirror, clock, settings, fingerprint="ab" * 32, server="http://here")
+    instance_table = InstanceTable(store)
+    workloads = WorkloadRegistry(store, events, clock, instance_table)
+    nodes = NodeRegistry(
+        store, events, instance_table, clock, settings, fingerprint="ab" * 32, server="http://here"
+    )
     reconciler = Reconciler(
-        store, events, clock, settings, mirror=mirror, workloads=workloads, standings=nodes
+        store, events, clock, settings, instance_table=instance_table, workloads=workloads, standings=nodes
     )
     instances = InstanceRegistry(
         store,
         events,
         clock,
-        mirror=mirror,
+        instance_table=instance_table,
         workloads=workloads,
         standings=nodes,
         explain=reconciler.explain,
@@ -97,14 +97,14 @@ async def control_on(
     )
     sessions = NodeSessions(nodes, instances, settings)
     leader = LeaderElection(store, events, clock, name="here", lease_s=settings.leader_lease_s)
-    works = [mirror.run(), workloads.run(), nodes.run()]
+    works = [instance_table.run(), workloads.run(), nodes.run()]
     if leads:
         works += [leader.run(), reconciler.run(leader)]
     loops = [asyncio.ensure_future(work) for work in works]
     try:
-        for part in (mirror, workloads, nodes):
+        for part in (instance_table, workloads, nodes):
             await part.ready()
-        yield Control(store, events, clock, mirror, workloads, nodes, instances, sessions)
+        yield Control(store, events, clock, instance_table, workloads, nodes, instances, sessions)
     finally:
         sessions.close()
         await cancel_and_wait(loops)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache
+from skerry.control.instance_index import InstanceTable
 from skerry.control.nodes.pause_aware_clock import TICK_S
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit import json_codec
@@ -36,7 +36,7 @@ class Fleet:
 
     store: MemoryStore
     clock: ManualClock
-    mirror: InstanceCache
+    instance_table: InstanceTable
     nodes: NodeRegistry
 
     async def join(
@@ -77,15 +77,15 @@ class Fleet:
         await self.settle()
 
     async def settle(self) -> None:
-        await self.mirror.caught_up()
+        await self.instance_table.sync()
         for _ in range(3):
             await asyncio.sleep(0)
         self.nodes.tell_of_losses()
         await self.nodes.settle()
 
     async def bind(self, instance: Instance) -> None:
-        revision = await self.store.commit([self.mirror.records.put(instance)])
-        await self.mirror.seen(revision)
+        revision = await self.store.commit([self.instance_table.put(instance.id, instance)])
+        await self.instance_table.wait_for_change(revision)
 
     async def events(self, kind: str) -> list[Event]:
         entries = (await self.store.range("event/")).entries
@@ -112,21 +112,21 @@ async def fleet_on(
     fingerprint: str = FINGERPRINT,
 ) -> AsyncIterator[Fleet]:
     """One server on this store, with its loops."""
-    mirror = InstanceCache(store)
+    instance_table = InstanceTable(store)
     nodes = NodeRegistry(
         store,
         EventLog(store, clock, EventSettings()),
-        mirror,
+        instance_table,
         clock,
         settings or FleetSettings(),
         fingerprint=fingerprint,
         server=server,
     )
-    loops = [asyncio.ensure_future(mirror.run()), asyncio.ensure_future(nodes.run())]
+    loops = [asyncio.ensure_future(instance_table.run()), asyncio.ensure_future(nodes.run())]
     try:
-        await mirror.ready()
+        await instance_table.ready()
         await nodes.ready()
-        yield Fleet(store, clock, mirror, nodes)
+        yield Fleet(store, clock, instance_table, nodes)
     finally:
         await cancel_and_wait(loops)
 

@@ -1,26 +1,28 @@
 """All instances in memory: found by id, by node, by workload, and in the order in which they were made.
 
-`InstanceIndex` is the index and knows no store; `InstanceCache` keeps one in line with the store and tells
-everybody who listens. Reads of the control plane come from here. Nothing here decides or writes.
+`InstanceIndex` is the index and knows no store; `InstanceTable` has the records and keeps an index of them.
+Reads of the control plane come from here. One record holds all that is known of an instance, desired and
+observed state together, so that every change is one compare-and-set (docs/adr/0017). What may become of an
+instance is `skerry.control.instances.transitions`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TypeVar
 
-from skerry.control.records import INSTANCES, Record, RecordCodec
 from skerry.model.ids import InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.statuses import TERMINAL
 from skerry.model.workloads import Instance
 from skerry.store.protocol import Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
 from skerry.store.tables.sorted_map import SortedMap
+from skerry.store.tables.table import Record, Table, json_of
 
 K = TypeVar("K")
+
+PREFIX = "instance/"
 
 InstanceRecord = Record[Instance]
 InstanceListener = Callable[[InstanceRecord | None, InstanceRecord | None], None]
@@ -111,52 +113,13 @@ class InstanceIndex:
             del self._by_age[one.namespace]
 
 
-class InstanceCache:
-    """The index of a store's instances, kept right by its watch."""
+class InstanceTable(Table[Instance]):
+    """The records of instances, and the index of them."""
 
     def __init__(self, store: Store) -> None:
-        self.records: RecordCodec[Instance] = RecordCodec(INSTANCES, Instance)
-        self.census = InstanceIndex()
-        self._view = PrefixCache(store, INSTANCES, self.records.read, changed=self._moved)
-        self._store = store
-        self._listeners: list[InstanceListener] = []
-        self._turns = count()
-        self._served = -1  # who took a turn before this one is caught up
-        self._catching_up = asyncio.Lock()
-
-    async def run(self) -> None:
-        """Follow the store for ever."""
-        await self._view.run()
-
-    async def ready(self) -> None:
-        await self._view.ready()
-
-    async def seen(self, revision: int) -> None:
-        """Wait for the change of an instance that got `revision`."""
-        await self._view.seen(revision)
-
-    async def caught_up(self) -> None:
-        """Wait for everything that was durable when this was called; all who wait share the work."""
-        turn = next(self._turns)
-        async with self._catching_up:
-            if turn < self._served:
-                return
-            served = next(self._turns)
-            await self._view.reached(await self._store.revision())
-            self._served = served
-
-    def listen(self, changed: InstanceListener) -> Callable[[], None]:
-        """Call `changed` with every change from now on, after the index has it; the result ends that."""
-        self._listeners.append(changed)
-        return lambda: self._listeners.remove(changed)
-
-    def _moved(self, moves: Sequence[RecordChange[InstanceRecord]]) -> None:
-        moves = [move for move in moves if _differ(move.before, move.after)]
-        for _, before, after in moves:
-            self.census.move(before, after)
-        for changed in tuple(self._listeners):
-            for _, before, after in moves:
-                changed(before, after)
+        super().__init__(store, PREFIX, json_of(Instance))
+        self.index = InstanceIndex()
+        self.listen(self.index.move)  # first: who is told of a change finds it in the index
 
 
 def age_key(instance: Instance) -> str:
@@ -167,10 +130,6 @@ def age_key(instance: Instance) -> str:
 def age_key_at(created_at: float, id: str) -> str:
     """A text that sorts by age and then by id."""
     return f"{int(created_at * 1e6):020d}/{id}"
-
-
-def _differ(before: InstanceRecord | None, after: InstanceRecord | None) -> bool:
-    return before is None or after is None or before.revision != after.revision
 
 
 def _refile(index: dict[K, dict[InstanceId, None]], id: InstanceId, was: K | None, now: K | None) -> None:

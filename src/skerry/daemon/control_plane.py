@@ -17,7 +17,7 @@ from skerry.control.cluster.members import MemberDirectory
 from skerry.control.cluster.servers import ServerDirectory
 from skerry.control.events.log import EventLog
 from skerry.control.identity.authenticator import Authenticator
-from skerry.control.instance_index import InstanceCache
+from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
@@ -46,7 +46,7 @@ from skerry.wire.kudo.context import KudoContext
 class ControlPlaneParts:
     """The parts that are served."""
 
-    mirror: InstanceCache
+    instance_table: InstanceTable
     nodes: NodeRegistry
     instances: InstanceRegistry
     reconciler: Reconciler
@@ -82,15 +82,17 @@ def start(
     `grpc` (HOST:PORT) where nodes do, and `node` what it is called as one; with `tls` it asks other servers
     for what only they can reach. `receipt_key` is the same for all servers of this cloud, and nobody else's.
     """
-    mirror = InstanceCache(store)
-    workloads = WorkloadRegistry(store, events, clock, mirror)
-    nodes = NodeRegistry(store, events, mirror, clock, settings, fingerprint=fingerprint, server=server)
+    instance_table = InstanceTable(store)
+    workloads = WorkloadRegistry(store, events, clock, instance_table)
+    nodes = NodeRegistry(
+        store, events, instance_table, clock, settings, fingerprint=fingerprint, server=server
+    )
     reconciler = Reconciler(
         store,
         events,
         clock,
         settings,
-        mirror=mirror,
+        instance_table=instance_table,
         workloads=workloads,
         standings=nodes,
         settled=history.settled,
@@ -99,7 +101,7 @@ def start(
         store,
         events,
         clock,
-        mirror=mirror,
+        instance_table=instance_table,
         workloads=workloads,
         standings=nodes,
         explain=reconciler.explain,
@@ -115,7 +117,9 @@ def start(
         members=members,
         functions=functions,
         certificates=identity,
-        adopter=ClaimProcessor(store, events, history, mirror=mirror, workloads=workloads, key=receipt_key),
+        adopter=ClaimProcessor(
+            store, events, history, instance_table=instance_table, workloads=workloads, key=receipt_key
+        ),
         here=node,
     )
     leader = LeaderElection(
@@ -127,7 +131,7 @@ def start(
         # Its file is locked for as long as it is open; in etcd there may be anybody.
         is_alone=isinstance(store, SqliteStore),
     )
-    loops.forever("instances", mirror.run, critical=True)
+    loops.forever("instances", instance_table.run, critical=True)
     loops.forever("workloads", workloads.run, critical=True)
     loops.forever("nodes", nodes.run, critical=True)
     loops.forever("servers", servers.run)
@@ -142,12 +146,12 @@ def start(
         loops.forever("placing", lambda: reconciler.run(leader))
 
     async def ready() -> None:
-        for part in (mirror, workloads, nodes, members):
+        for part in (instance_table, workloads, nodes, members):
             await part.ready()
 
     ways = TunnelRouter(sessions, servers, tls)
     return ControlPlaneParts(
-        mirror=mirror,
+        instance_table=instance_table,
         nodes=nodes,
         instances=instances,
         reconciler=reconciler,

@@ -94,7 +94,7 @@ async def start(
         clock,
         settings,
         key=key,
-        mirror=fleet.mirror,
+        instance_table=fleet.instance_table,
         instances=fleet.instances,
         standings=fleet.nodes,
         reconciler=fleet.reconciler,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from skerry.control.instance_index import InstanceCache
+from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.conditions import NodeConditions
@@ -36,7 +36,7 @@ def start(
     settings: MarketSettings,
     *,
     key: SigningKey,
-    mirror: InstanceCache,
+    instance_table: InstanceTable,
     instances: InstanceRegistry,
     standings: NodeConditions,
     reconciler: Reconciler,
@@ -53,9 +53,9 @@ def start(
     if settings.sell_percent:
         node_offers.price_of(settings)
     ReservedCapacitySync(ledger, reconciler.keep).follow()
-    NodeCapacity(ledger, mirror, standings).follow()
-    lender = ContractCellController(ledger, ContractCells(instances, mirror, clock))
-    offering = OfferController(ledger, mirror, standings, settings, provider=key.cloud)
+    NodeCapacity(ledger, instance_table, standings).follow()
+    lender = ContractCellController(ledger, ContractCells(instances, instance_table, clock))
+    offering = OfferController(ledger, instance_table, standings, settings, provider=key.cloud)
     visits = BuyerHeartbeats(store, ledger, settings)
     for named, run in (("lending", lender.run), ("offering", offering.run), ("visits", visits.run)):
         loops.forever(named, partial(leader.run_while_leading, named, run))

@@ -209,7 +209,7 @@ class _Stopwatch:
         self._made: dict[InstanceId, float] = {}
         self._placed: list[float] = []
         self._took: list[float] = []
-        cloud.servers[0].mirror.listen(self._moved)
+        cloud.servers[0].instance_table.listen(self._moved)
 
     def placed_per_s(self) -> float:
         if len(self._placed) < 2:

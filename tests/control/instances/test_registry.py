@@ -310,7 +310,7 @@ async def test_a_node_is_ordered_exactly_what_is_bound_to_it() -> None:
         one, _ = await server.instances.create(spec(), actor="me")
         await server.instances.create(spec(), actor="me")
         await server.place(one.id, "n")
-        await server.instances.caught_up()
+        await server.instances.sync()
         assert server.instances.orders(NodeId("n")) == [
             InstanceOrder(one.id, 1, one.spec, DesiredStatus.RUNNING)
         ]
@@ -341,5 +341,5 @@ async def test_who_waits_to_catch_up_sees_all_that_was_durable_before() -> None:
         async with other.running(leads=False):
             for _ in range(3):
                 one, _ = await server.instances.create(spec(), actor="me")
-                await asyncio.gather(*(other.instances.caught_up() for _ in range(20)))
+                await asyncio.gather(*(other.instances.sync() for _ in range(20)))
                 assert other.instances.get(one.id) == one

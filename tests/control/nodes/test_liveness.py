@@ -280,8 +280,10 @@ async def test_a_server_that_lost_its_lease_says_anew_who_it_hears(fleet):
     await fleet.join("n1")
     await fleet.hear("n1")
     [entry] = (await fleet.store.range("alive/")).entries
+    heard = []
+    fleet.nodes.listen(lambda node: heard.append(fleet.nodes.alive(node) is not None))
     await fleet.store.drop(entry.lease)
-    await eventually(lambda: (alive := fleet.nodes.alive(N1)) and alive.revision > entry.revision)
+    await eventually(lambda: heard == [False, True])
     assert fleet.nodes.liveness(N1) is Liveness.LIVE
 
 

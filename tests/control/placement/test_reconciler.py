@@ -66,7 +66,7 @@ async def test_a_drained_node_is_empty_in_the_end_and_nothing_ran_twice() -> Non
         await server.obey("old")
         standings.put(standing("new"))
         standings.put(standing("old", drain_by=server.clock.now() + 60))
-        await eventually(lambda: all(known.value.leaving for known in server.mirror.census))
+        await eventually(lambda: all(known.value.leaving for known in server.instance_table.index))
         assert not server.instances.orders(NodeId("new")), "it is placed anew when it is gone, and not before"
         await server.obey("old")
         for id in ids:
@@ -140,7 +140,7 @@ async def test_of_two_servers_on_one_store_one_places_at_a_time_and_nothing_is_p
             binds.setdefault((after.value.id, after.value.generation), set()).add(after.value.node)
 
     one, two = Server(store, standings, clock, "one"), Server(store, standings, clock, "two")
-    two.mirror.listen(note)
+    two.instance_table.listen(note)
     async with two.running():
         async with one.running():
             await eventually(lambda: one.leader.is_leading or two.leader.is_leading)

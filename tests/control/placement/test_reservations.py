@@ -177,4 +177,4 @@ async def test_a_reconciler_keeps_what_is_promised() -> None:
         server.reconciler.keep(N, {})
         await server.obey("n")
         await server.becomes(theirs.id, InstanceStatus.SCHEDULED)
-        assert server.mirror.census.get(theirs.id).value.desired is DesiredStatus.RUNNING
+        assert server.instance_table.index.get(theirs.id).value.desired is DesiredStatus.RUNNING

@@ -112,7 +112,12 @@ async def server_on(store: MemoryStore, clock: ManualClock, path: Path) -> Async
     await history.begin()
     async with control_on(store, events, clock) as control:
         adopter = ClaimProcessor(
-            store, events, history, mirror=control.mirror, workloads=control.workloads, key=KEY
+            store,
+            events,
+            history,
+            instance_table=control.instance_table,
+            workloads=control.workloads,
+            key=KEY,
         )
         await control.join(N1)
         await control.join(N2)
@@ -161,7 +166,7 @@ async def test_what_was_given_up_while_its_node_was_away_is_removed(
             order = await server.place(made.id, N1)
             await server.control.instances.destroy(made.id, actor="test")
             await server.control.report(made.id, InstanceStatus.TERMINATED)
-            assert server.control.mirror.census.get(made.id) is None
+            assert server.control.instance_table.index.get(made.id) is None
             assert await server.claim(N1, order) == [made.id]
         async with server_on(store, clock, tmp_path / "file") as server:
             assert await server.claim(N1, order) == [made.id], "nor does a restart forget that"
@@ -178,7 +183,7 @@ async def test_a_node_can_claim_only_what_it_was_ordered_itself(clock: ManualClo
         assert await server.claim(N1, other) == ["i9"]
         forged = order_receipts.write(b"x" * 32, OrderReceipt(N1, STAMP, instance()))
         assert await server.claim(N1, replace(order, receipt=forged)) == [made.id]
-        assert len(server.control.mirror.census) == 0
+        assert len(server.control.instance_table.index) == 0
 
 
 async def test_an_instance_whose_workloads_name_is_anothers_by_now_is_on_its_own(

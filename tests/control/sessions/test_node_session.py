@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
 from skerry.control.sessions import node_session
 from skerry.control.sessions.change_feed import MAX_CHANGES
@@ -47,28 +47,28 @@ HELLO = NodeHello("edge", FACTS, ROOM)
 
 
 class FakeInstances:
-    """Orders out of a real mirror; what is reported is only noted, when the test lets it."""
+    """Orders out of a real instance_table; what is reported is only noted, when the test lets it."""
 
-    def __init__(self, mirror: InstanceCache) -> None:
-        self._mirror = mirror
+    def __init__(self, instance_table: InstanceTable) -> None:
+        self._instance_table = instance_table
         self.reports: list[tuple[NodeId | None, tuple[InstanceReport, ...]]] = []
         self.weights: dict[str, ReportDisposition] = {}
         self.is_durable = asyncio.Event()
         self.is_durable.set()
 
     def orders(self, node: NodeId) -> Sequence[InstanceOrder]:
-        return [self.order(known.value) for known in self._mirror.census.on_node(node)]
+        return [self.order(known.value) for known in self._instance_table.index.on_node(node)]
 
     def order(self, instance: Instance) -> InstanceOrder:
         return InstanceOrder.of(instance)
 
-    async def caught_up(self) -> None:
-        await self._mirror.caught_up()
+    async def sync(self) -> None:
+        await self._instance_table.sync()
 
     def listen(
         self, changed: Callable[[InstanceRecord | None, InstanceRecord | None], None]
     ) -> Callable[[], None]:
-        return self._mirror.listen(changed)
+        return self._instance_table.listen(changed)
 
     async def reported(
         self, node: NodeId | None, reports: Sequence[InstanceReport]
@@ -101,7 +101,7 @@ async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 def instances(fleet: Fleet) -> FakeInstances:
-    return FakeInstances(fleet.mirror)
+    return FakeInstances(fleet.instance_table)
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ async def test_a_session_ends_when_its_node_connects_to_another_server(store, cl
     async with served.connect("n1", HELLO) as session:
         await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
         async with fleet_on(store, clock, server="http://two") as two:
-            elsewhere = NodeSessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
+            elsewhere = NodeSessions(two.nodes, FakeInstances(two.instance_table), FleetSettings())
             async with elsewhere.connect("n1", HELLO) as new:
                 await eventually(lambda: session.is_over)
                 assert not new.is_over
@@ -445,14 +445,14 @@ class FakeCatalogue:
 
     def __init__(self, *functions: Function) -> None:
         self.known = {each.name: each for each in functions}
-        self.caught_up_count = 0
+        self.sync_count = 0
         self.changed: Callable[[FunctionName, Function | None], None] = lambda name, function: None
 
     def all(self) -> Sequence[Function]:
         return list(self.known.values())
 
-    async def caught_up(self) -> None:
-        self.caught_up_count += 1
+    async def sync(self) -> None:
+        self.sync_count += 1
 
     def listen(self, changed: Callable[[FunctionName, Function | None], None]) -> None:
         self.changed = changed
@@ -488,7 +488,7 @@ async def test_a_node_that_takes_calls_is_told_who_else_does_and_all_functions(f
         assert (await told.orders()).is_whole
         assert await told.next() == MemberList((HERE,))
         assert await told.next() == FunctionUpdate(is_whole=True, functions=(function("a"),))
-        assert catalogue.caught_up_count == 1, "what it does not hear of is gone for it"
+        assert catalogue.sync_count == 1, "what it does not hear of is gone for it"
     assert fleet.nodes.get("n1").member == HERE
 
 
@@ -593,7 +593,7 @@ async def test_a_tunnel_to_a_node_that_is_not_connected_is_refused(fleet, served
 
 async def test_a_tunnel_to_a_node_of_another_server_names_that_server(store, clock, fleet, served):
     async with fleet_on(store, clock, server="http://two:8080") as two:
-        elsewhere = NodeSessions(two.nodes, FakeInstances(two.mirror), FleetSettings())
+        elsewhere = NodeSessions(two.nodes, FakeInstances(two.instance_table), FleetSettings())
         async with elsewhere.connect("n1", HELLO):
             await eventually(lambda: fleet.nodes.alive(NodeId("n1")))
             with pytest.raises(errors.Unavailable, match="http://two:8080; ask there"):

@@ -48,7 +48,7 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 def instances(fleet: Fleet) -> FakeInstances:
-    return FakeInstances(fleet.mirror)
+    return FakeInstances(fleet.instance_table)
 
 
 async def test_a_node_is_told_all_revoked_certificates_before_its_orders_and_then_further_ones(

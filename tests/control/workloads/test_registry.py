@@ -198,7 +198,7 @@ async def test_a_rolling_change_reaches_every_instance_one_after_the_other() -> 
         async def has_rolled() -> bool:
             nonlocal least
             await server.obey("n")
-            there = server.mirror.census.of_workload(workload.id)
+            there = server.instance_table.index.of_workload(workload.id)
             whole = [one for one in there if one.value.observed.status is InstanceStatus.RUNNING]
             least = min(least, len(whole))
             return len(whole) == 3 and all(one.value.version == 2 for one in there)

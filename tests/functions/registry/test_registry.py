@@ -275,11 +275,11 @@ async def test_who_listens_hears_of_every_change_and_can_catch_up(ground: Ground
         async with other.registry() as elsewhere:
             await elsewhere.create(hello("Hello"), actor="ann")
             made = await elsewhere.update(hello("Hello", code=OTHER), actor="ann")
-            await functions.caught_up()
+            await functions.sync()
             assert [each.version for each in functions.all()] == [2]
             assert functions.code_folder(made) is None, "code is where it was registered"
             await elsewhere.delete("Hello", actor="ann")
-        await functions.caught_up()
+        await functions.sync()
     assert heard == [("Hello", 1), ("Hello", 2), ("Hello", 0)]
 
 

@@ -161,7 +161,7 @@ class World:
         self.fleet = fleet
         self.clock = fleet.clock
         self.landlord = landlord
-        self.instances = FakeInstances(fleet.mirror)
+        self.instances = FakeInstances(fleet.instance_table)
         self.sessions = NodeSessions(fleet.nodes, self.instances, FleetSettings())
         events = EventLog(fleet.store, fleet.clock, EventSettings())
         self.loans = BorrowedContractTable(fleet.store, events)
@@ -337,7 +337,7 @@ async def test_what_is_taken_back_is_drained_and_released_when_it_is_empty() -> 
 
 async def remove(fleet: Fleet, id: str) -> None:
     revision = await fleet.store.commit([Delete(f"instance/{id}")])
-    await fleet.mirror.seen(revision)
+    await fleet.instance_table.wait_for_change(revision)
 
 
 async def test_what_we_give_back_is_drained_and_released() -> None:

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.records import INSTANCES
+from skerry.control.instance_index import PREFIX as INSTANCES
 from skerry.kit import json_codec
 from skerry.kit.clock import ManualClock
 from skerry.model.ids import InstanceId, NodeId

@@ -16,7 +16,6 @@ import structlog
 from aiohttp import WSMsgType
 
 from skerry.control.instance_index import InstanceListener, InstanceRecord
-from skerry.control.records import Record
 from skerry.control.sessions.tunnels import TunnelBroker, TunnelEndpoint
 from skerry.kit import json_codec, pki
 from skerry.kit.clock import ManualClock
@@ -40,6 +39,7 @@ from skerry.model.streams import (
     TunnelFrame,
 )
 from skerry.model.workloads import Instance, ObservedState
+from skerry.store.tables.table import Record
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.wire.rear import client_documents
 from skerry.wire.rear.contract_status import PROTOCOL, ContractStatusMessage
@@ -479,7 +479,7 @@ async def test_the_credentials_are_in_every_dialect_and_the_same_again(hall: Hal
 async def test_the_store_never_sees_a_credential(hall: Hall) -> None:
     door = await hall.open()
     await door.text()
-    store = hall.market.ledger._mirror._store
+    store = hall.market.ledger._instance_table._store
     code = hall.token.rpartition(".")[2].encode()
     entries = (await store.range("")).entries
     assert any(entry.key.startswith("market/contract/") for entry in entries)

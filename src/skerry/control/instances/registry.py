@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from skerry.control import idempotency, paging
 from skerry.control.events.log import EventLog, StoredEvent
 from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
-from skerry.control.instance_index import InstanceCache, InstanceListener, InstanceRecord, age_key
+from skerry.control.instance_index import InstanceListener, InstanceRecord, InstanceTable, age_key
 from skerry.control.instances import transitions, writer
 from skerry.control.instances.report_rules import ReportOutcome
 from skerry.control.instances.reports import ReportProcessor
@@ -48,8 +48,7 @@ from skerry.model.resources import Resources
 from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec, ObservedState, WorkloadKind, check_granted
 from skerry.schedule.results import NodeFeasibility
-from skerry.store import fencing
-from skerry.store.protocol import ABSENT, Expect, Store
+from skerry.store.protocol import Expect, Store
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class InstanceRegistry:
         events: EventLog,
         clock: Clock,
         *,
-        mirror: InstanceCache,
+        instance_table: InstanceTable,
         workloads: WorkloadRegistry,
         standings: NodeConditions,
         explain: Callable[[Instance], Sequence[NodeFeasibility]],
@@ -75,18 +74,18 @@ class InstanceRegistry:
         self._store = store
         self._events = events
         self._clock = clock
-        self._mirror = mirror
-        self._census = mirror.census
+        self._table = instance_table
+        self._index = instance_table.index
         self._workloads = workloads
         self._standings = standings
         self._explain = explain
         self._egress = egress
         self._memos = IdempotencyTable(store, clock)
-        self._writer = TransitionWriter(store, events, mirror)
-        self._reporter = ReportProcessor(self._writer, mirror, clock)
+        self._writer = TransitionWriter(events, instance_table)
+        self._reporter = ReportProcessor(self._writer, instance_table, clock)
         self._watches: dict[InstanceId, set[_InstanceWatch]] = {}
         self._removals: dict[InstanceId, set[asyncio.Event]] = {}
-        mirror.listen(self._tell_watches)
+        instance_table.listen(self._tell_watches)
 
     # What callers want
 
@@ -118,23 +117,22 @@ class InstanceRegistry:
         workload = None if isinstance(what, InstanceSpec) else await self._workloads.template(what, namespace)
         while True:
             if made := await self._memos.recall(request):
-                again = await self._writer.read(made)
+                again = await self._table.read(made)
                 if again is None:
                     raise idempotency.created_then_deleted("instance", made)
                 return again.value, False
-            if id is not None and (there := await self._writer.read(ids.check_id(id))):
+            if id is not None and (there := await self._table.read(ids.check_id(id))):
                 return _same(there.value, what, workload, namespace), False
             instance = _new(
                 id, what, workload, namespace, self._clock.now(), await self._first_generation(id)
             )
-            key = self._mirror.records.key(instance.id)
             puts, expect = await self._memos.note(request, instance.id)
-            expect.append(Expect(key, ABSENT))
+            expect.append(self._table.expect(instance.id, None))
             if workload is not None:
-                expect.append(self._workloads.records.expect(workload))
+                expect.append(self._workloads.table.expect(workload.value.id, workload))
             try:
                 ops = self._writer.ops(transitions.create(instance, actor=actor))
-                await self._mirror.seen(await fencing.commit(self._store, [*ops, *puts], expect, fence))
+                await self._table.commit([*ops, *puts], expect, fence)
             except errors.Conflict:
                 if workload is not None:
                     workload = await self._workloads.read(workload.value.id, namespace)
@@ -201,7 +199,7 @@ class InstanceRegistry:
     # What is known
 
     def get(self, id: str) -> Instance:
-        known = self._census.get(id)
+        known = self._table.get(id)
         if known is None:
             raise writer.unknown_instance(id)
         return self._shown(known)
@@ -221,7 +219,7 @@ class InstanceRegistry:
 
     def revision(self, id: str) -> int:
         """Changes with the instance: what an ETag is made of."""
-        known = self._census.get(id)
+        known = self._table.get(id)
         if known is None:
             raise writer.unknown_instance(id)
         return known.revision
@@ -262,20 +260,20 @@ class InstanceRegistry:
         is_filtered = bool(kind is not None or states or node or workload or name)
 
         def behind(place: str | None) -> Iterator[Instance]:
-            found = self._census.behind(place, namespace)
+            found = self._index.behind(place, namespace)
             return map(self._shown, filter(is_wanted, found) if is_filtered else found)
 
         total = (
-            sum(map(is_wanted, self._census.behind(None, namespace)))
+            sum(map(is_wanted, self._index.behind(None, namespace)))
             if is_filtered
-            else self._census.count(namespace)
+            else self._index.count(namespace)
         )
         return paging.paginate(behind, age_key, total=total, limit=limit, offset=offset, cursor=cursor)
 
     async def events(self, id: str) -> Sequence[StoredEvent]:
         """What happened to it, as far back as events are kept; also of one that is gone."""
-        told = await self._events.of(self._mirror.records.key(ids.check_id(id)))
-        if not told and self._census.get(id) is None:
+        told = await self._events.of(self._table.key(ids.check_id(id)))
+        if not told and self._table.get(id) is None:
             raise writer.unknown_instance(id)
         return told
 
@@ -302,7 +300,7 @@ class InstanceRegistry:
         """Wait until there is no such instance any more."""
         removal = asyncio.Event()
         with _filed(self._removals, InstanceId(id), removal):
-            if self._census.get(id) is None and await self._writer.read(id) is None:
+            if self._table.get(id) is None and await self._table.read(id) is None:
                 return
             await removal.wait()
 
@@ -310,23 +308,23 @@ class InstanceRegistry:
 
     def orders(self, node: NodeId) -> Sequence[InstanceOrder]:
         """All that a node is to have and to do."""
-        return [self.order(known.value) for known in self._census.on_node(node)]
+        return [self.order(known.value) for known in self._index.on_node(node)]
 
     def order(self, instance: Instance) -> InstanceOrder:
         """What its node is to do."""
         is_container = instance.spec.kind is WorkloadKind.CONTAINER
         return InstanceOrder.of(instance, self._egress.of(instance.namespace) if is_container else Egress.ALL)
 
-    async def caught_up(self) -> None:
+    async def sync(self) -> None:
         """Wait until what is known includes everything that was durable when this was called.
 
         A whole set of orders is sent only after this: a node removes what is not in it.
         """
-        await self._mirror.caught_up()
+        await self._table.sync()
 
     def listen(self, changed: InstanceListener) -> Callable[[], None]:
         """Call `changed(before, after)` with every change from now on; the result ends that."""
-        return self._mirror.listen(changed)
+        return self._table.listen(changed)
 
     async def reported(
         self, node: NodeId | None, reports: Sequence[InstanceReport], *, actor: str = ""
@@ -347,7 +345,7 @@ class InstanceRegistry:
         return 1 if id is None else await self._store.revision() + 1
 
     async def _known(self, id: str) -> InstanceRecord:
-        known = self._census.get(id) or await self._writer.read(id)  # perhaps another server has just made it
+        known = self._table.get(id) or await self._table.read(id)  # perhaps another server has just made it
         if known is None:
             raise writer.unknown_instance(id)
         return known
@@ -378,18 +376,15 @@ class InstanceRegistry:
         by_admin: bool = False,
         fence: Expect | None = None,
     ) -> Instance:
-        found: list[Instance] = []
         request_id = logs.request_id()
 
-        def remember(known: InstanceRecord) -> InstanceTransition | None:
-            found[:] = [known.value]
+        def check(known: InstanceRecord) -> InstanceTransition | None:
             if not (by_admin and known.value.is_adopted):
                 _check_may_change(known.value, actor)
             step = decide(known)
             return step and step.because_of(request_id)
 
-        step = await self._writer.change(id, remember, fence=fence)
-        return step.after if step is not None else found[0]
+        return await self._writer.change(id, check, fence=fence)
 
     def _shown(self, known: InstanceRecord) -> Instance:
         """With what only this moment knows: that its node is not heard of."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome, fold
 from skerry.control.instances.writer import STEPS_PER_COMMIT, TransitionWriter
 from skerry.kit.clock import Clock
@@ -29,12 +29,12 @@ _COUNTS = frozenset({ReportDisposition.APPLIED, ReportDisposition.REPEATED})
 class ReportProcessor:
     """Takes reports, and keeps what instances use."""
 
-    def __init__(self, writer: TransitionWriter, mirror: InstanceCache, clock: Clock) -> None:
+    def __init__(self, writer: TransitionWriter, table: InstanceTable, clock: Clock) -> None:
         self._writer = writer
-        self._census = mirror.census
+        self._table = table
         self._clock = clock
         self._usage: dict[InstanceId, Resources] = {}
-        mirror.listen(self._forget)
+        table.listen(self._forget)
 
     def usage(self, id: InstanceId) -> Resources:
         """What the instance used when it was last reported to this server."""
@@ -52,7 +52,7 @@ class ReportProcessor:
     async def _write(
         self, node: NodeId | None, reports: Sequence[InstanceReport], actor: str
     ) -> list[ReportOutcome]:
-        known = {report.instance: self._census.get(report.instance) for report in reports}
+        known = {report.instance: self._table.get(report.instance) for report in reports}
         while True:
             outcomes, steps = fold(known, node, reports, self._clock.now(), actor=actor)
             try:
@@ -69,7 +69,7 @@ class ReportProcessor:
                     *await self._write(node, reports[half:], actor),
                 ]
             except errors.Conflict:
-                known = {id: await self._writer.read(id) for id in known}
+                known = {id: await self._table.read(id) for id in known}
                 continue
             for report, outcome in zip(reports, outcomes, strict=True):
                 held = known[report.instance]

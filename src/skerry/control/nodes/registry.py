@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.nodes import index, transitions
 from skerry.control.nodes.conditions import NodeCondition
 from skerry.control.nodes.index import NodeChangeCallback, NodeIndex
@@ -55,7 +55,7 @@ class NodeRegistry:
         self,
         store: Store,
         events: EventLog,
-        mirror: InstanceCache,
+        instances: InstanceTable,
         clock: Clock,
         settings: FleetSettings,
         *,
@@ -65,7 +65,7 @@ class NodeRegistry:
         """`fingerprint` is that of the cloud's CA; `server` is where people reach this server."""
         self._store = store
         self._events = events
-        self._census = mirror.census
+        self._instances = instances.index
         self._clock = clock
         self._settings = settings
         self._subnets = SubnetAllocator(store, settings.subnets, fingerprint)
@@ -77,7 +77,7 @@ class NodeRegistry:
         self._unsettled: dict[NodeId, None] = {}  # in the order in which something happened to them
         self._wake = asyncio.Event()
         self._roster.listen(self._changed)
-        mirror.listen(self._instance_changed)
+        instances.listen(self._instance_changed)
 
     async def run(self) -> None:
         """Follow the store and keep this server's word on its nodes, for ever."""
@@ -123,7 +123,7 @@ class NodeRegistry:
 
     def count(self, node: NodeId) -> int:
         """How many instances it has that are not over."""
-        return sum(known.value.observed.status not in TERMINAL for known in self._census.on_node(node))
+        return sum(known.value.observed.status not in TERMINAL for known in self._instances.on_node(node))
 
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
         """Call `changed` whenever a node stands differently, also by silence; the result ends that."""

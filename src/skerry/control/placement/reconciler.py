@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 import structlog
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.writer import TransitionWriter
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.conditions import NodeConditions
@@ -59,7 +59,7 @@ class Reconciler:
         clock: Clock,
         settings: FleetSettings,
         *,
-        mirror: InstanceCache,
+        instance_table: InstanceTable,
         workloads: WorkloadRegistry,
         standings: NodeConditions,
         settled: Callable[[], Awaitable[None]] = _at_once,
@@ -68,21 +68,21 @@ class Reconciler:
         self._settled = settled
         self._store = store
         self._clock = clock
-        self._mirror = mirror
+        self._table = instance_table
         self._workloads = workloads
         self._standings = standings
-        self._writer = TransitionWriter(store, events, mirror)
+        self._writer = TransitionWriter(events, instance_table)
         self._decider = PlacementPlanner(
-            mirror.census,
+            instance_table.index,
             policy=PlacementPolicy(settings.placement),
             replacements_per_s=settings.replacements_per_s,
             spread_copies=settings.spread_copies,
         )
-        self._upkeep = RolloutPlanner(workloads, mirror.census)
+        self._upkeep = RolloutPlanner(workloads, instance_table.index)
         self._backoff = Backoff(cap_s=5.0)
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
-        mirror.listen(self._hear)
+        instance_table.listen(self._hear)
         workloads.listen(self._hear_of_workload)
         standings.listen(self._see)
 
@@ -97,7 +97,7 @@ class Reconciler:
 
     async def run(self, leader: LeaderElection) -> None:
         """Keep the books for ever, and decide while `leader` leads. The mirrors must be running."""
-        await self._mirror.ready()
+        await self._table.ready()
         await self._workloads.ready()
         await self._standings.ready()
         for standing in self._standings.standings():
@@ -106,7 +106,7 @@ class Reconciler:
 
     async def _lead(self, fence: Expect) -> None:
         # What was decided by who led before is in the store now, or never will be.
-        await self._mirror.caught_up()
+        await self._table.sync()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
         self._decider.begin()
         self._upkeep.begin()
@@ -161,7 +161,7 @@ class Reconciler:
             await self._writer.commit(batch, fence=fence)
         except (errors.Conflict, errors.TooLarge):
             if len(batch) == 1:
-                await self._mirror.caught_up()
+                await self._table.sync()
                 return
             for one in batch:  # some of them stand in the way of the others
                 await self._write([one], fence)
@@ -171,7 +171,7 @@ class Reconciler:
     async def _forget(self, kept: WorkloadRecord, fence: Expect) -> None:
         """Remove a deleted workload, unless an instance comes to light that was made just before."""
         try:
-            await self._mirror.caught_up()
+            await self._table.sync()
             if self._upkeep.is_done_with(kept):
                 await self._workloads.forget(kept, fence)
         except errors.Conflict:

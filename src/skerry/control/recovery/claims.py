@@ -15,14 +15,13 @@ import structlog
 from msgspec.structs import replace
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.transitions import InstanceTransition, TransitionEvent
 from skerry.control.instances.writer import TransitionWriter
-from skerry.control.records import name_key
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.order_receipts import OrderReceipt
 from skerry.control.recovery.store_history import StoreHistory, StoreStamp
-from skerry.control.workloads.registry import WorkloadRegistry
+from skerry.control.workloads.registry import WorkloadRegistry, name_key
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import InstanceClaim
@@ -92,7 +91,7 @@ class ClaimProcessor:
         events: EventLog,
         history: StoreHistory,
         *,
-        mirror: InstanceCache,
+        instance_table: InstanceTable,
         workloads: WorkloadRegistry,
         key: bytes,
     ) -> None:
@@ -100,9 +99,9 @@ class ClaimProcessor:
         self._store = store
         self._events = events
         self._history = history
-        self._mirror = mirror
+        self._table = instance_table
         self._workloads = workloads
-        self._writer = TransitionWriter(store, events, mirror)
+        self._writer = TransitionWriter(events, instance_table)
         self._key = key
 
     @property
@@ -117,7 +116,7 @@ class ClaimProcessor:
 
     def with_receipt(self, node: NodeId, order: InstanceOrder) -> InstanceOrder:
         """`order` as it is sent to `node`."""
-        known = self._mirror.census.get(order.instance)
+        known = self._table.get(order.instance)
         if known is None or known.value.node != node or known.value.generation != order.generation:
             return order  # it has changed since, and so will the order
         receipt = OrderReceipt(node, self._history.stamp(known.revision), known.value)
@@ -140,7 +139,7 @@ class ClaimProcessor:
             return ClaimDecision.REMOVED
         is_forgotten = forgotten(receipt.stamp)
         while True:
-            record = await self._writer.read(receipt.instance.id)
+            record = await self._table.read(receipt.instance.id)
             verdict = decide_claim(record and record.value, receipt, is_forgotten=is_forgotten)
             if verdict is not ClaimDecision.ADOPTED:
                 return verdict
@@ -157,9 +156,8 @@ class ClaimProcessor:
         instance, ops, expect = await self._with_workload(adopted_instance(receipt, report))
         told = TransitionEvent("adopted", _REASON, {"node": receipt.node, "status": report.status})
         step = InstanceTransition(instance, f"node/{receipt.node}", (told,))
-        records = self._mirror.records
-        expect.append(Expect(records.key(instance.id), ABSENT) if record is None else records.expect(record))
-        await self._mirror.seen(await self._store.commit([*self._writer.ops(step), *ops], expect))
+        expect.append(self._table.expect(instance.id, record))
+        await self._table.commit([*self._writer.ops(step), *ops], expect)
         log.info(
             "instance.adopted",
             instance=instance.id,
@@ -170,10 +168,10 @@ class ClaimProcessor:
 
     async def _with_workload(self, instance: Instance) -> tuple[Instance, list[Op], list[Expect]]:
         """`instance`, and what makes its workload be there: as it was when the instance was ordered."""
-        id, records = instance.workload, self._workloads.records
+        id, table = instance.workload, self._workloads.table
         if id is None:
             return instance, [], []
-        kept = await self._workloads.stored(id)
+        kept = await table.read(id)
         if kept is not None:
             if kept.value.version >= instance.version:
                 return instance, [], []
@@ -181,20 +179,20 @@ class ClaimProcessor:
             after = replace(
                 kept.value, spec=instance.spec, version=instance.version, rollout=RolloutStrategy.NONE
             )
-            return instance, [records.put(after), self._told(after)], [records.expect(kept)]
+            return instance, [table.put(id, after), self._told(after)], [table.expect(id, kept)]
         name = name_key(instance.namespace, instance.spec.name)
         if await self._store.get(name) is not None:  # of another workload by now
-            return replace(instance, workload=None, version=0), [], [Expect(records.key(id), ABSENT)]
+            return replace(instance, workload=None, version=0), [], [table.expect(id, None)]
         workload = Workload(
             id, instance.spec, instance.created_at, version=instance.version, namespace=instance.namespace
         )
-        ops: list[Op] = [records.put(workload), Put(name, id.encode()), self._told(workload)]
-        return instance, ops, [Expect(records.key(id), ABSENT), Expect(name, ABSENT)]
+        ops: list[Op] = [table.put(id, workload), Put(name, id.encode()), self._told(workload)]
+        return instance, ops, [table.expect(id, None), Expect(name, ABSENT)]
 
     def _told(self, workload: Workload) -> Put:
         return self._events.put(
             "workload.adopted",
-            self._workloads.records.key(workload.id),
+            self._workloads.table.key(workload.id),
             actor="skerry",
             reason=_REASON,
             name=workload.spec.name,

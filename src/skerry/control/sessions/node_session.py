@@ -64,7 +64,7 @@ class OrderSource(Protocol):
 
     def order(self, instance: Instance) -> InstanceOrder: ...
 
-    async def caught_up(self) -> None: ...
+    async def sync(self) -> None: ...
 
     def listen(
         self, changed: Callable[[InstanceRecord | None, InstanceRecord | None], None]
@@ -99,7 +99,7 @@ class FunctionDirectory(Protocol):
 
     def all(self) -> Sequence[Function]: ...
 
-    async def caught_up(self) -> None: ...
+    async def sync(self) -> None: ...
 
     def listen(self, changed: Callable[[FunctionName, Function | None], None]) -> None:
         """Call `changed` whenever the function of this name is another, or gone."""
@@ -326,9 +326,9 @@ class NodeSessions:
         self._require_open()
         node = await self._nodes.register(id, hello)
         # A node removes what is not among its orders: they must not be those of a while ago.
-        await self._instances.caught_up()
+        await self._instances.sync()
         if node.member is not None and self._functions is not None:
-            await self._functions.caught_up()
+            await self._functions.sync()
         self._require_open()
         adopter = self._adopter
         makes_claims = hello.makes_claims and adopter is not None

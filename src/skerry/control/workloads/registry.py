@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from skerry.control import idempotency, paging
 from skerry.control.events.log import EventLog
 from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
-from skerry.control.instance_index import InstanceCache, age_key_at
+from skerry.control.instance_index import InstanceTable, age_key_at
 from skerry.control.paging import ListPage
-from skerry.control.records import WORKLOADS, Record, RecordCodec, name_key
 from skerry.kit import disk_reserve, json_codec, logs, ulid
 from skerry.kit.clock import Clock
 from skerry.model import errors, ids
@@ -25,9 +24,11 @@ from skerry.model.callers import MARKET
 from skerry.model.ids import DEFAULT_NAMESPACE, MARKET_NAMESPACE, Namespace, WorkloadId
 from skerry.model.statuses import DesiredStatus
 from skerry.model.workloads import Instance, InstanceSpec, RolloutStrategy, Workload, check_granted
-from skerry.store import fencing
 from skerry.store.protocol import ABSENT, Delete, Expect, Op, Put, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.store.tables.table import Record, RecordChange, Table, Write, json_of
+
+PREFIX = "workload/"
+_NAMES = "workload-name/"
 
 # An instance that leaves a node has two specs in its record, and both must fit in one value of the store.
 MAX_SPEC = 256 * 1024
@@ -36,26 +37,34 @@ WorkloadRecord = Record[Workload]
 WorkloadListener = Callable[[WorkloadRecord | None, WorkloadRecord | None], None]
 
 
+def name_key(namespace: Namespace, name: str) -> str:
+    """Of a workload's name: which workload has it, in that namespace.
+
+    Names have no slash, so no two of these are the same; those of the default namespace are as they were
+    before there were others.
+    """
+    return _NAMES + (name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
+
+
 class WorkloadRegistry:
     """The workloads of one cloud."""
 
-    def __init__(self, store: Store, events: EventLog, clock: Clock, mirror: InstanceCache) -> None:
+    def __init__(self, store: Store, events: EventLog, clock: Clock, instances: InstanceTable) -> None:
         self._store = store
         self._events = events
         self._clock = clock
-        self._instances = mirror
+        self._instances = instances.index
         self._memos = IdempotencyTable(store, clock)
-        self.records: RecordCodec[Workload] = RecordCodec(WORKLOADS, Workload)
-        self._view = PrefixCache(store, WORKLOADS, self.records.read, changed=self._moved)
+        self.table = Table(store, PREFIX, json_of(Workload))
+        self.table.subscribe(self._moved)
         self._by_name: dict[tuple[Namespace, str], WorkloadId] = {}
-        self._listeners: list[WorkloadListener] = []
 
     async def run(self) -> None:
         """Follow the store for ever."""
-        await self._view.run()
+        await self.table.run()
 
     async def ready(self) -> None:
-        await self._view.ready()
+        await self.table.ready()
 
     async def create(
         self,
@@ -82,11 +91,11 @@ class WorkloadRegistry:
         name = name_key(namespace, spec.name)
         while True:
             if made := await self._memos.recall(request):
-                again = await self._read(made)
+                again = await self.table.read(made)
                 if again is None:
                     raise idempotency.created_then_deleted("workload", made)
                 return again.value, False
-            if id is not None and (there := await self._read(ids.check_id(id))):
+            if id is not None and (there := await self.table.read(ids.check_id(id))):
                 if there.value.namespace != namespace:
                     raise exists_elsewhere("workload", there.value)
                 if there.value.spec != spec or there.value.is_going:
@@ -100,11 +109,11 @@ class WorkloadRegistry:
             now = self._clock.now()
             workload = Workload(WorkloadId(id or ulid.new_id(now)), spec, now, namespace=namespace)
             puts, expect = await self._memos.note(request, workload.id)
-            key = self.records.key(workload.id)
+            key = self.table.key(workload.id)
             try:
-                await self._commit(
+                await self.table.commit(
                     [
-                        self.records.put(workload),
+                        self.table.put(workload.id, workload),
                         Put(name, workload.id.encode()),
                         self._events.put(
                             "workload.created",
@@ -134,23 +143,19 @@ class WorkloadRegistry:
 
         Without one, an id is looked for in all and a name in the default one.
         """
-        kept = self._view.get(WORKLOADS + id_or_name)
+        kept = self.table.get(id_or_name)
         if kept is None or not _is_in(kept, namespace):
             by_name = self._by_name.get((namespace or DEFAULT_NAMESPACE, id_or_name), "")
-            kept = self._view.get(WORKLOADS + by_name)
+            kept = self.table.get(by_name)
         return _there(kept, id_or_name, namespace)
 
     async def read(self, id_or_name: str, namespace: Namespace | None = None) -> WorkloadRecord:
         """`find` in the store itself, for who was told by it that the cache is behind."""
-        kept = await self._read(ids.check_id(id_or_name, "workload"))
+        kept = await self.table.read(ids.check_id(id_or_name, "workload"))
         if kept is None or not _is_in(kept, namespace):
             name = await self._store.get(name_key(namespace or DEFAULT_NAMESPACE, id_or_name))
-            kept = await self._read(name.value.decode()) if name else None
+            kept = await self.table.read(name.value.decode()) if name else None
         return _there(kept, id_or_name, namespace)
-
-    async def stored(self, id: str) -> WorkloadRecord | None:
-        """The workload of that id, however far behind the cache is."""
-        return await self._read(id)
 
     async def template(self, id_or_name: str, namespace: Namespace) -> WorkloadRecord:
         """What instances in `namespace` are made from; `Unprocessable` if that is the id of one elsewhere."""
@@ -158,13 +163,13 @@ class WorkloadRegistry:
             return self.find(id_or_name, namespace)
         with suppress(errors.NotFound):
             return await self.read(id_or_name, namespace)  # perhaps another server has just made it
-        kept = _there(await self._read(id_or_name), id_or_name, namespace)
+        kept = _there(await self.table.read(id_or_name), id_or_name, namespace)
         check_shared(kept.value, namespace)
         return kept
 
     def known(self) -> Sequence[WorkloadRecord]:
         """All, also those that are being deleted."""
-        return [kept for _, kept in self._view.items()]
+        return [kept for _, kept in self.table.items()]
 
     def list(
         self,
@@ -215,14 +220,14 @@ class WorkloadRegistry:
             after = replace(before, spec=spec, version=version, rollout=rollout, request_id=request_id)
             told = self._events.put(
                 "workload.changed",
-                self.records.key(before.id),
+                self.table.key(before.id),
                 actor=actor,
                 request_id=request_id,
                 version=str(version),
                 rollout=rollout,
             )
-            ops: list[Op] = [self.records.put(after), told]
-            expect = [self.records.expect(kept)]
+            ops: list[Op] = [self.table.put(before.id, after), told]
+            expect = [self.table.expect(before.id, kept)]
             if spec.name != before.spec.name:
                 old, new = (name_key(before.namespace, one.name) for one in (before.spec, spec))
                 ops += [Delete(old), Put(new, before.id.encode())]
@@ -230,7 +235,7 @@ class WorkloadRegistry:
                 if await self._store.get(new):
                     raise errors.AlreadyExists(f"the name {spec.name!r} is taken; choose another")
             try:
-                await self._commit(ops, expect)
+                await self.table.commit(ops, expect)
             except errors.Conflict:
                 kept = await self.read(before.id)
                 continue
@@ -243,14 +248,13 @@ class WorkloadRegistry:
 
         One that is going already may be deleted again, by its id.
         """
-        there = self._view.get(WORKLOADS + id_or_name)
+        there = self.table.get(id_or_name)
         if there is not None and there.value.is_going and _is_in(there, namespace):
             return there.value
-        kept = self.find(id_or_name, namespace)
-        while True:
-            workload = kept.value
-            key = self.records.key(workload.id)
-            left = [one for one in self._instances.census.of_workload(workload.id) if _is_wanted(one)]
+
+        def decide(kept: WorkloadRecord) -> Write[Workload]:
+            workload = _there(kept, id_or_name, namespace).value
+            left = [one for one in self._instances.of_workload(workload.id) if _is_wanted(one)]
             if left and not cascade:
                 raise errors.Conflict(
                     f"{len(left)} instances of workload {workload.spec.name} are there; "
@@ -259,49 +263,35 @@ class WorkloadRegistry:
             request_id = logs.request_id()
             told = self._events.put(
                 "workload.deleted",
-                key,
+                self.table.key(workload.id),
                 actor=actor,
                 request_id=request_id,
                 name=workload.spec.name,
                 namespace=workload.namespace,
             )
-            going = replace(workload, is_going=True, request_id=request_id)
-            own = self.records.put(going) if cascade else Delete(key)
             name = name_key(workload.namespace, workload.spec.name)
-            try:
-                await self._commit([own, Delete(name), told], [self.records.expect(kept)])
-            except errors.Conflict:
-                kept = await self.read(workload.id)
-                continue
-            return workload
+            going = replace(workload, is_going=True, request_id=request_id)
+            return Write(going, [Delete(name), told], is_delete=not cascade)
+
+        id = self.find(id_or_name, namespace).value.id
+        deleted = await self.table.update(id, decide, missing=unknown_workload(id_or_name, namespace))
+        return replace(deleted, is_going=False)
 
     async def forget(self, kept: WorkloadRecord, fence: Expect) -> None:
         """Its deletion is done: all its instances have been told to go."""
-        delete = Delete(self.records.key(kept.value.id))
-        revision = await fencing.commit(self._store, [delete], [self.records.expect(kept)], fence)
-        await self._view.seen(revision)
+        id = kept.value.id
+        await self.table.commit([self.table.delete(id)], [self.table.expect(id, kept)], fence)
 
     def listen(self, changed: WorkloadListener) -> Callable[[], None]:
         """Call `changed` with every change from now on; the result ends that."""
-        self._listeners.append(changed)
-        return lambda: self._listeners.remove(changed)
+        return self.table.listen(changed)
 
-    async def _read(self, id: str) -> WorkloadRecord | None:
-        entry = await self._store.get(self.records.key(id))
-        return None if entry is None else self.records.read(entry)
-
-    async def _commit(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
-        await self._view.seen(await self._store.commit(ops, expect))
-
-    def _moved(self, moves: Sequence[RecordChange[WorkloadRecord]]) -> None:
-        for _, before, after in moves:
+    def _moved(self, changes: Sequence[RecordChange[Workload]]) -> None:
+        for _, before, after in changes:
             if before is not None and self._by_name.get(_named(before)) == before.value.id:
                 del self._by_name[_named(before)]
             if after is not None and not after.value.is_going:
                 self._by_name[_named(after)] = after.value.id
-        for changed in tuple(self._listeners):
-            for _, before, after in moves:
-                changed(before, after)
 
 
 def check_space() -> None:

@@ -153,7 +153,7 @@ class FunctionRegistry:
     async def ready(self) -> None:
         await self._table.ready()
 
-    async def caught_up(self) -> None:
+    async def sync(self) -> None:
         """Wait until memory is no older than this call."""
         await self._table.sync()
 
@@ -216,7 +216,7 @@ class FunctionRegistry:
     async def catch_up(self, name: str, version: int) -> None:
         """Somebody knows this version: wait until we know what is in the store. Raises `Unavailable`."""
         log.info("functions.behind", function=name, version=version)
-        await self.caught_up()
+        await self.sync()
 
     async def _register(
         self, new: NewFunction, before: Record[Function] | None, actor: str, check: CheckFunction | None

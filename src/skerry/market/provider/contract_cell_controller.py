@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.kit.clock import Clock
 from skerry.market.provider import contract_cells
@@ -68,13 +68,13 @@ class CellProvisioner(Protocol):
 class ContractCells:
     """The cells of contracts among the instances: `CellProvisioner`."""
 
-    def __init__(self, instances: InstanceRegistry, mirror: InstanceCache, clock: Clock) -> None:
+    def __init__(self, instances: InstanceRegistry, instance_table: InstanceTable, clock: Clock) -> None:
         self._instances = instances
-        self._mirror = mirror
+        self._instance_table = instance_table
         self._clock = clock
 
     def lent(self) -> Mapping[ContractId, bool]:
-        cells = [known.value for known in self._mirror.census.behind(None, contract_cells.NAMESPACE)]
+        cells = [known.value for known in self._instance_table.index.behind(None, contract_cells.NAMESPACE)]
         found = [
             (contract_cells.contract_id_for(cell.id), cell)
             for cell in cells
@@ -88,7 +88,7 @@ class ContractCells:
 
     async def lend(self, contract: Contract, fence: Expect | None) -> None:
         id = contract_cells.cell_id_for(contract.id)
-        known = self._mirror.census.get(id)
+        known = self._instance_table.index.get(id)
         if known is None:
             await self._instances.create(
                 contract_cells.cell_spec_for(contract),
@@ -112,7 +112,7 @@ class ContractCells:
             await self._instances.destroy(contract_cells.cell_id_for(id), actor=MARKET, fence=fence)
 
     def is_adopted(self, id: ContractId) -> bool:
-        known = self._mirror.census.get(contract_cells.cell_id_for(id))
+        known = self._instance_table.index.get(contract_cells.cell_id_for(id))
         return known is not None and known.value.is_adopted
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -121,7 +121,7 @@ class ContractCells:
             if known is not None and known.value.namespace == contract_cells.NAMESPACE:
                 changed()
 
-        return self._mirror.listen(heard)
+        return self._instance_table.listen(heard)
 
 
 class ContractCellController:

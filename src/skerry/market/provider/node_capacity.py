@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from skerry.control.instance_index import InstanceCache, InstanceRecord
+from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.nodes.conditions import NodeCondition, NodeConditions
 from skerry.market.provider import contract_cells, node_offers
 from skerry.market.provider.ledger.change import UnplacedDemand
@@ -102,11 +102,11 @@ def node_resources(standings: NodeConditions) -> list[Resources]:
 class ChangedNodes:
     """Nodes that may stand differently for the market than when they were last taken from here."""
 
-    def __init__(self, ledger: Ledger, mirror: InstanceCache, standings: NodeConditions) -> None:
+    def __init__(self, ledger: Ledger, instance_table: InstanceTable, standings: NodeConditions) -> None:
         self.moved = asyncio.Event()
         self._nodes = {standing.view.id: None for standing in standings.standings()}
         self._stops = (
-            mirror.listen(self._hear),
+            instance_table.listen(self._hear),
             standings.listen(self._see),
             ledger.listen(self._hear_of_flavors),
         )
@@ -139,18 +139,18 @@ class ChangedNodes:
 class NodeCapacity:
     """Whether the nodes can take what is asked for, on every server."""
 
-    def __init__(self, ledger: Ledger, mirror: InstanceCache, standings: NodeConditions) -> None:
+    def __init__(self, ledger: Ledger, instance_table: InstanceTable, standings: NodeConditions) -> None:
         self._ledger = ledger
-        self._mirror = mirror
+        self._instance_table = instance_table
         self._standings = standings
-        self._changed = ChangedNodes(ledger, mirror, standings)
+        self._changed = ChangedNodes(ledger, instance_table, standings)
         self._supplies: dict[NodeId, NodeSupply] = {}  # of own nodes that can be ordered to run something
 
     def follow(self) -> None:
         """Have the ledger ask this from now on, and know which contracts are on a node."""
-        for cell in self._mirror.census.behind(None, contract_cells.NAMESPACE):
+        for cell in self._instance_table.index.behind(None, contract_cells.NAMESPACE):
             self._hear(None, cell)
-        self._mirror.listen(self._hear)
+        self._instance_table.listen(self._hear)
         self._ledger.follow_nodes(self.check)
 
     def check(self, flavor: Offer, room: Resources, unplaced: Callable[[], UnplacedDemand]) -> None:
@@ -172,7 +172,7 @@ class NodeCapacity:
     def _supply(self, standing: NodeCondition) -> NodeSupply:
         """A node, with what is promised of its own offer and not there yet."""
         node = standing.view.id
-        known = self._mirror.census.on_node(node)
+        known = self._instance_table.index.on_node(node)
         supply = supply_of(standing, known, ())
         try:
             account = self._ledger.flavor(node_offers.offer_id_for(node))

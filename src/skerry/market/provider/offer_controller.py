@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from skerry.control.instance_index import InstanceCache
+from skerry.control.instance_index import InstanceTable
 from skerry.control.nodes.conditions import NodeConditions
 from skerry.market.provider import node_offers
 from skerry.market.provider.ledger.ledger import Ledger
@@ -37,21 +37,21 @@ class OfferController:
     def __init__(
         self,
         ledger: Ledger,
-        mirror: InstanceCache,
+        instance_table: InstanceTable,
         standings: NodeConditions,
         settings: MarketSettings,
         *,
         provider: CloudId,
     ) -> None:
         self._ledger = ledger
-        self._mirror = mirror
+        self._instance_table = instance_table
         self._standings = standings
         self._settings = settings
         self._provider = provider
         self._supplies: dict[NodeId, NodeSupply] = {}
 
     async def run(self, fence: Expect) -> None:
-        changed = ChangedNodes(self._ledger, self._mirror, self._standings)
+        changed = ChangedNodes(self._ledger, self._instance_table, self._standings)
         try:
             while True:
                 changed.moved.clear()
@@ -73,7 +73,7 @@ class OfferController:
                 self._supplies.pop(node, None)
             else:
                 sold = self._ledger.live_contracts(node_offers.offer_id_for(node))
-                self._supplies[node] = supply_of(standing, self._mirror.census.on_node(node), sold)
+                self._supplies[node] = supply_of(standing, self._instance_table.index.on_node(node), sold)
         return await apply_plan(
             self._ledger,
             node_offers.desired_offers(

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from skerry.control.instance_index import PREFIX as INSTANCES
 from skerry.control.nodes import index
-from skerry.control.records import INSTANCES
 from skerry.kit import json_codec
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Node

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from skerry.control.events.log import EventLog
-from skerry.control.instance_index import InstanceCache
+from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
@@ -40,17 +40,17 @@ class SimulatedServer:
     ) -> None:
         self.name = name
         self.events = EventLog(store, clock, events)
-        self.mirror = InstanceCache(store)
-        self.workloads = WorkloadRegistry(store, self.events, clock, self.mirror)
+        self.instance_table = InstanceTable(store)
+        self.workloads = WorkloadRegistry(store, self.events, clock, self.instance_table)
         self.nodes = NodeRegistry(
-            store, self.events, self.mirror, clock, settings, fingerprint=_FINGERPRINT, server=name
+            store, self.events, self.instance_table, clock, settings, fingerprint=_FINGERPRINT, server=name
         )
         self.reconciler = Reconciler(
             store,
             self.events,
             clock,
             settings,
-            mirror=self.mirror,
+            instance_table=self.instance_table,
             workloads=self.workloads,
             standings=self.nodes,
         )
@@ -58,7 +58,7 @@ class SimulatedServer:
             store,
             self.events,
             clock,
-            mirror=self.mirror,
+            instance_table=self.instance_table,
             workloads=self.workloads,
             standings=self.nodes,
             explain=self.reconciler.explain,
@@ -72,11 +72,11 @@ class SimulatedServer:
     async def start(self, *, leads: bool = True) -> None:
         """Run; returns when it knows what is in the store. One that does not lead decides nothing."""
         await self._keeper.__aenter__()
-        self._keeper.forever("instances", self.mirror.run)
+        self._keeper.forever("instances", self.instance_table.run)
         self._keeper.forever("workloads", self.workloads.run)
         self._keeper.forever("nodes", self.nodes.run)
         self._keeper.forever("events", self.events.run)
-        await self.mirror.ready()
+        await self.instance_table.ready()
         await self.workloads.ready()
         await self.nodes.ready()
         if leads:

@@ -113,6 +113,15 @@ class Table(Generic[T]):
         it was; the result ends that."""
         return self._subscribers.add(changed)
 
+    def listen(self, changed: Callable[[Record[T] | None, Record[T] | None], object]) -> Callable[[], None]:
+        """Call `changed(before, after)` with every change of a record; the result ends that."""
+
+        def each(changes: Sequence[RecordChange[T]]) -> None:
+            for _, before, after in changes:
+                changed(before, after)
+
+        return self.subscribe(each)
+
     # Transactions
 
     def key(self, id: str) -> str:

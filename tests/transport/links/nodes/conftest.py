@@ -92,7 +92,7 @@ async def served(authority: TestAuthority) -> AsyncIterator[Served]:
     clock = ManualClock()
     store = MemoryStore(clock)
     async with fleet_on(store, clock) as fleet:
-        server = Served(fleet, FakeInstances(fleet.mirror), authority)
+        server = Served(fleet, FakeInstances(fleet.instance_table), authority)
         await server.start()
         yield server
         await server.stop()

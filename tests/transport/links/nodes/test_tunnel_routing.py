@@ -54,7 +54,7 @@ async def elsewhere(served: Served, authority: TestAuthority) -> AsyncIterator[E
     store, clock = served.fleet.store, served.fleet.clock
     async with AsyncExitStack() as undo:
         fleet = await undo.enter_async_context(fleet_on(store, clock, server="http://two:8080"))
-        sessions = NodeSessions(fleet.nodes, FakeInstances(fleet.mirror), FleetSettings())
+        sessions = NodeSessions(fleet.nodes, FakeInstances(fleet.instance_table), FleetSettings())
         one = ServerDirectory(store, name="http://one:8080", address=f"127.0.0.1:{served.port}", lease_s=60)
         two = ServerDirectory(store, name="http://two:8080", address="127.0.0.1:1", lease_s=60)
         undo.push_async_callback(cancel_and_wait, [asyncio.ensure_future(each.run()) for each in (one, two)])
@@ -138,7 +138,7 @@ async def test_a_node_that_is_connected_nowhere_is_unavailable(elsewhere):
 async def test_a_server_does_not_pass_on_what_another_passed_on(served, authority):
     """It is asked for a node that it knows to be elsewhere: it names that server, and goes no further."""
     async with fleet_on(served.fleet.store, served.fleet.clock, server="http://three:8080") as three:
-        third = NodeSessions(three.nodes, FakeInstances(three.mirror), FleetSettings())
+        third = NodeSessions(three.nodes, FakeInstances(three.instance_table), FleetSettings())
         async with third.connect("n1", NodeHello("edge", FACTS, ROOM)):
             await eventually(lambda: served.fleet.nodes.alive(N1))
             stub = ServerServiceStub(served.channel("local-admin", "admin"))
