@@ -37,7 +37,7 @@ from skerry.store.sqlite.store import SqliteStore
 from skerry.transport.links.nodes.code_transfer import CodeService
 from skerry.transport.links.nodes.departure import DepartureService
 from skerry.transport.links.nodes.service import NodeSessionService, ServerTunnelService
-from skerry.transport.tunnels.router import TunnelRouter
+from skerry.transport.links.nodes.tunnel_router import TunnelRouter
 from skerry.wire.kudo import grpc_services
 from skerry.wire.kudo.context import KudoContext
 

@@ -25,7 +25,7 @@ from skerry.market.terms.contract_credentials import ContractCredentials
 from skerry.market.terms.keys import SigningKey
 from skerry.model.market_settings import MarketSettings
 from skerry.store.protocol import Store
-from skerry.transport.tunnels.router import TunnelDialer
+from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 

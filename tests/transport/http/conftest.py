@@ -30,7 +30,7 @@ from skerry.transport.access.gate import AccessGate
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.asgi import ASGIApp
 from skerry.transport.http.server import HttpServer
-from skerry.transport.tunnels.router import TunnelDialer
+from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.rear.context import RearContext

@@ -26,7 +26,7 @@ from skerry.model.node_messages import TunnelRequest
 from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.statuses import InstanceStatus
 from skerry.model.streams import GuestStreamRequest, LogStreamRequest
-from skerry.transport.links.nodes import tunnel_codec
+from skerry.transport.tunnels import tunnel_codec
 from skerry.wire.rear import client_documents
 from skerry.wire.rear.client import RearClient, RearClientPool
 from tests.support.certificates import TestAuthority
@@ -387,7 +387,7 @@ async def test_what_is_no_frame_and_no_standing_ends_the_conversation(message: b
 async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("skerry.wire.rear.websocket_tunnel._PACE_S", 0.05)
+    monkeypatch.setattr("skerry.transport.tunnels.websocket_tunnel._PACE_S", 0.05)
     heard: list[float] = []
 
     async def answer(request: web.Request) -> web.WebSocketResponse:

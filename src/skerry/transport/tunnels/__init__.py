@@ -1,1 +1,1 @@
-"""Tunnels to instances: logs, programs and sessions of guests."""
+"""Ends of tunnels to instances, for logs, programs and sessions of guests: frames, and what carries them."""

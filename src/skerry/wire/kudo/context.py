@@ -9,7 +9,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.kit.clock import Clock
 from skerry.transport.limits import ConcurrencyLimit
-from skerry.transport.tunnels.router import TunnelDialer
+from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 
 # Streams of output and programs under way through one server: each holds a connection at both ends.
 _MAX_TUNNELS = 256

@@ -1,9 +1,10 @@
 """A client of one provider: REAR in the document's dialect, with each request signed by our key.
 
 Keeps `skerry.market.buyer.provider_client.ProviderClient`, and opens what was bought
-(`skerry.wire.rear.websocket_tunnel`). Answers are read within bounds (`skerry.wire.rear.client_documents`);
-whether a contract is good is for the caller to check. No redirects are followed and no proxies of the
-environment used: a proof is for one provider. On aiohttp, which is only imported with the first request.
+(`skerry.transport.tunnels.websocket_tunnel`). Answers are read within bounds
+(`skerry.wire.rear.client_documents`); whether a contract is good is for the caller to check. No redirects are
+followed and no proxies of the environment used: a proof is for one provider. On aiohttp, which is only
+imported with the first request.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from skerry.model import errors, ids
 from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.node_messages import TunnelRequest
 from skerry.model.resources import Resources
-from skerry.transport.links.nodes import tunnel_codec
+from skerry.transport.tunnels import tunnel_codec
+from skerry.transport.tunnels.websocket_tunnel import MAX_MESSAGE, WebSocketTunnel
 from skerry.wire.rear import client_documents
 from skerry.wire.rear.contract_status import PROTOCOL
-from skerry.wire.rear.websocket_tunnel import MAX_MESSAGE, WebSocketTunnel
 
 if TYPE_CHECKING:
     import aiohttp
@@ -141,8 +142,12 @@ class RearClient:
         self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[WebSocketTunnel]:
         """Frames of whoever lives behind the contract's door; `told` gets what the provider says of it."""
+
+        def read_status(text: str) -> None:
+            told(client_documents.decode_status_message(text))
+
         async with self._socket(f"/api/contracts/{_segment(contract)}/door", credential) as socket:
-            yield WebSocketTunnel(socket, self.peer.name, told)
+            yield WebSocketTunnel(socket, self.peer.name, read_status)
 
     @asynccontextmanager
     async def tunnel(

@@ -22,8 +22,8 @@ from skerry.model import errors, ids
 from skerry.model.ids import CloudId, HoldId, OfferId
 from skerry.model.market import Aggregation, Offer, Partition
 from skerry.model.resources import NO_RESOURCES, Gigabytes, Resources
-from skerry.transport.links.nodes import tunnel_codec
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.tunnels import tunnel_codec
 from skerry.wire.market_inputs import CORE, parse_resources
 from skerry.wire.rear.contract_status import ContractStatusMessage
 from skerry.wire.rear.documents import (

@@ -29,8 +29,8 @@ from skerry.model.streams import (
 )
 from skerry.transport.http.endpoints import Endpoint, RequestContext, WebSocketResponse, endpoint
 from skerry.transport.http.websocket import WebSocket
-from skerry.transport.links.nodes import tunnel_codec
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.tunnels import tunnel_codec
 from skerry.wire.market_inputs import MarketIdPath
 from skerry.wire.rear.context import RearContext
 from skerry.wire.rear.contract_status import PROTOCOL, ContractStatusMessage

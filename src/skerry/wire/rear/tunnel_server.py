@@ -23,7 +23,7 @@ from skerry.model import errors
 from skerry.model.ids import CloudId, ContractId, InstanceId, NodeId, OfferId
 from skerry.model.market import Contract, EndReason
 from skerry.transport.limits import ConcurrencyLimit
-from skerry.transport.tunnels.router import TunnelDialer
+from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.rear import documents
 from skerry.wire.rear.contract_status import ContractStatusMessage
 from skerry.wire.rear.ports import BuyerHeartbeatsPort, ContractCellsPort

@@ -19,9 +19,9 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello, TunnelRequest
 from skerry.model.settings import FleetSettings
 from skerry.model.streams import MAX_FRAME, ExecStreamRequest, LogStreamRequest, StreamRequest
+from skerry.transport.links.nodes.tunnel_router import TunnelRouter
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.proto.nodes_grpc import ServerServiceStub
-from skerry.transport.tunnels.router import TunnelRouter
 from tests.control.sessions.test_node_session import FakeInstances
 from tests.support.certificates import TestAuthority
 from tests.support.fleets import FACTS, ROOM, fleet_on

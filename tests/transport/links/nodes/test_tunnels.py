@@ -13,7 +13,7 @@ from skerry.model.cells import OutputChannel
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import NodeHello, TunnelRequest
 from skerry.model.streams import MAX_FRAME, ExecStreamRequest, LogStreamRequest, StreamRequest
-from skerry.transport.links.nodes import tunnel_codec
+from skerry.transport.tunnels import tunnel_codec
 from tests.support.fleets import FACTS, ROOM
 from tests.transport.links.nodes.test_session import next_of
 

@@ -13,9 +13,10 @@ from skerry.kit.clock import Clock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.market.buyer.borrowed_node_session import BorrowedNodeHooks, BorrowedNodeIdentity
 from skerry.model.streams import TunnelStream
-from skerry.transport.links.nodes import tunnel_codec, tunnel_connection
+from skerry.transport.links.nodes import tunnel_connection
 from skerry.transport.links.nodes.session_handler import handle_session
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.tunnels import tunnel_codec
 
 
 class BorrowedNodeConversations:

@@ -27,9 +27,10 @@ from skerry.model.node_messages import (
 )
 from skerry.model.streams import StreamRequest
 from skerry.transport.grpc.channels import dial, map_errors
-from skerry.transport.links.nodes import messages, tunnel_codec
+from skerry.transport.links.nodes import messages
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.proto.nodes_grpc import NodeServiceStub, ServerServiceStub
+from skerry.transport.tunnels import tunnel_codec
 
 S = TypeVar("S")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from skerry.model.functions import Function
 from skerry.model.ids import FunctionName
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import FunctionUpdate, MemberList
-from skerry.transport.links.nodes.enum_values import decode_enum, decode_image_access
+from skerry.transport.enum_values import decode_enum, decode_image_access
 from skerry.transport.links.nodes.message_parts import split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
 

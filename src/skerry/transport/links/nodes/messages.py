@@ -2,7 +2,7 @@
 
 Total: whatever a message holds becomes a noun or an `Invalid` that names the place. What people only read is
 cut to size instead: a report must not be refused for its wording, because the node would send it again for
-ever. Tunnels are `skerry.transport.links.nodes.tunnel_codec`, members and functions
+ever. Tunnels are `skerry.transport.tunnels.tunnel_codec`, members and functions
 `skerry.transport.links.nodes.member_messages`.
 """
 
@@ -49,10 +49,11 @@ from skerry.model.workloads import (
     UserNamespaceMode,
     WorkloadKind,
 )
-from skerry.transport.links.nodes import member_messages, protocol, tunnel_codec
-from skerry.transport.links.nodes.enum_values import decode_enum, decode_image_access
+from skerry.transport.enum_values import decode_enum, decode_image_access
+from skerry.transport.links.nodes import member_messages, protocol
 from skerry.transport.links.nodes.message_parts import PartAssembler, split_into_parts
 from skerry.transport.proto import nodes_pb2 as pb
+from skerry.transport.tunnels import tunnel_codec
 
 T = TypeVar("T")
 N = TypeVar("N")

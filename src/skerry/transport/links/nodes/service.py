@@ -23,10 +23,11 @@ from skerry.model import errors, ids
 from skerry.model.callers import AuthMethod, Caller
 from skerry.model.ids import InstanceId, NodeId
 from skerry.transport.grpc.call_streams import caller_of
-from skerry.transport.links.nodes import messages, tunnel_codec
+from skerry.transport.links.nodes import messages
 from skerry.transport.links.nodes.session_handler import CLOSE_GRACE_S, handle_session
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.proto.nodes_grpc import NodeServiceBase, ServerServiceBase
+from skerry.transport.tunnels import tunnel_codec
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from skerry.model.streams import (
     LogStreamRequest,
     StreamRequest,
 )
-from skerry.transport.links.nodes.enum_values import decode_enum
+from skerry.transport.enum_values import decode_enum
 from skerry.transport.proto import nodes_pb2 as pb
 
 _MAX_MESSAGE = 1000

@@ -1,8 +1,7 @@
 """Our end of a WebSocket to a provider: frames of a tunnel both ways, and what the provider says in between.
 
-Binary messages are `pb.Frame`, as on every tunnel; text messages come from the provider only, and tell how
-the contract stands; they are taken at a bearable pace. Bounded by the socket's own limit on messages. Made by
-`skerry.wire.rear.client`.
+Binary messages are `pb.Frame`, as on every tunnel; text messages come from the provider only, are handed on
+as they are, and are taken at a bearable pace. Bounded by the socket's own limit on messages.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from skerry.market.buyer.provider_client import RemoteContractStatus
 from skerry.model import errors
 from skerry.model.streams import MAX_FRAME
-from skerry.transport.links.nodes import tunnel_codec
 from skerry.transport.proto import nodes_pb2 as pb
-from skerry.wire.rear import client_documents
+from skerry.transport.tunnels import tunnel_codec
 
 if TYPE_CHECKING:
     import aiohttp
@@ -29,17 +26,17 @@ _PACE_S: Final = 0.01  # between two texts; who sends more of them is held up by
 
 
 class WebSocketTunnel:
-    """Of the shape that every end of a tunnel has: `receive`, `send`, `end`, `fail`."""
+    """A `skerry.model.streams.TunnelStream`; texts go to `on_text`, without which they are refused."""
 
     def __init__(
         self,
         socket: aiohttp.ClientWebSocketResponse,
         peer: str,
-        told: Callable[[RemoteContractStatus], None] | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> None:
         self._socket = socket
         self._peer = peer
-        self._told = told
+        self._on_text = on_text
 
     async def receive(self) -> bytes | None:
         """The next frame; None once there are no more. Raises what went wrong there."""
@@ -59,8 +56,8 @@ class WebSocketTunnel:
                             raise tunnel_codec.decode_failure(frame.failure)
                         case _:
                             raise errors.Invalid(f"peer {self._peer} sent a frame that holds nothing")
-                case aiohttp.WSMsgType.TEXT if self._told is not None:
-                    self._told(client_documents.decode_status_message(message.data))
+                case aiohttp.WSMsgType.TEXT if self._on_text is not None:
+                    self._on_text(message.data)
                     await asyncio.sleep(_PACE_S)
                 case aiohttp.WSMsgType.CLOSE if message.data == _DONE:
                     return None
