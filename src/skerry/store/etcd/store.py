@@ -3,7 +3,7 @@
 aetcd's own client has no TLS, no other endpoints, no compare-and-set over several keys with their failures
 named, and a watch that ends with its connection; so only its generated messages and stubs are used.
 `skerry.store.etcd.client` is the way there, `skerry.store.etcd.watch` the watch; this module makes requests
-of operations and entries of answers. Nothing is cached: reads ask etcd, `skerry.store.tables.cache` is the
+of operations and entries of answers. Nothing is cached: reads ask etcd, `skerry.store.tables.table` is the
 cache.
 """
 

@@ -1,1 +1,1 @@
-"""What is built on a store: cached prefixes, leased keys, sorted maps."""
+"""What is built on a store: tables of records, leased keys, sorted maps."""

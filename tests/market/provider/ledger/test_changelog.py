@@ -113,11 +113,11 @@ async def test_changes_that_are_learnt_together_have_a_place_each() -> None:
     async with market() as m:
         changes = OfferChangeLog(4, list)
         mirror = LedgerCache(m.store, m.events, changes, lambda touched: None)
-        await mirror._view._refresh()
+        await mirror._table._refresh()
         _, follower = changes.snapshot()
         await m.publish(id=OfferId("g"))
         await m.publish()
-        await mirror._view._refresh()  # as after an interruption of its watch
+        await mirror._table._refresh()  # as after an interruption of its watch
         told = follower.take()
         assert versions(told) == [("g", 1), (F, 2)]
         assert versions(changes.resume((told or [])[0][0]).take()) == [(F, 2)]

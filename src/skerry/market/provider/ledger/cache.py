@@ -1,15 +1,15 @@
 """The market in the store and in memory: decisions are written here, and come back as books and changes.
 
 The books are fed by the watch only, also with what was written by ourselves, so there is one order of things;
-who writes waits until its own has come back. What we wrote is recognized and need not be decoded. Each record
-is one key: `market/flavor/`, `market/hold/` and `market/contract/`, with its id.
+who writes waits until its own has come back. Each record is one key: `market/flavor/`, `market/hold/` and
+`market/contract/`, with its id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from skerry.kit import json_codec
 from skerry.market.events import MarketEventWriter
@@ -30,18 +30,11 @@ from skerry.model import errors, ids
 from skerry.model.ids import ContractId, HoldId, OfferId
 from skerry.model.market import Hold
 from skerry.store import fencing
-from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Op, Put, Store
-from skerry.store.tables.cache import PrefixCache, RecordChange
+from skerry.store.protocol import ABSENT, MAX_OPS, Delete, Entry, Expect, Op, Store
+from skerry.store.tables.table import RecordChange, Table
 
 Id = TypeVar("Id", OfferId, HoldId, ContractId)
 LedgerRecord = OfferRecord | Hold | ContractRecord
-
-
-class VersionedLedgerRecord(NamedTuple):
-    """A record as the store holds it."""
-
-    value: LedgerRecord
-    revision: int
 
 
 class LedgerCache:
@@ -59,20 +52,21 @@ class LedgerCache:
         self._events = events
         self._changes = changes
         self._touched = touched
-        self._view = PrefixCache(store, PREFIX, self._read, changed=self._moved)
-        self._written: dict[str, tuple[bytes, LedgerRecord]] = {}  # by us, and not come back yet
+        # One table for all kinds: what one transaction writes is seen whole.
+        self._table: Table[LedgerRecord] = Table(store, PREFIX, _decode)
+        self._table.subscribe(self._moved)
 
     @property
     def revision(self) -> int:
         """Of the store, up to which the books are. No flavor has had a version above it: each is a commit."""
-        return self._view.revision
+        return self._table.revision
 
     async def run(self) -> None:
         """Follow the store for ever."""
-        await self._view.run()
+        await self._table.run()
 
     async def ready(self) -> None:
-        await self._view.ready()
+        await self._table.ready()
 
     async def write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect] = ()) -> None:
         """Make a decision durable and wait until it is in the books.
@@ -85,8 +79,7 @@ class LedgerCache:
         records: dict[str, LedgerRecord] = {key: decision.account}
         records |= {hold_key(id): hold for id, hold in decision.holds.items()}
         records |= {contract_key(id): sale for id, sale in decision.sales.items()}
-        written = {name: (json_codec.encode(record), record) for name, record in records.items()}
-        ops = [Put(name, value) for name, (value, _) in written.items()]
+        ops = [self._table.put(name.removeprefix(PREFIX), record) for name, record in records.items()]
         ops += [
             self._events.put(told.kind, told.subject, actor=told.actor, reason=told.reason, **told.data)
             for told in decision.events
@@ -94,20 +87,19 @@ class LedgerCache:
         new = [hold for id, hold in decision.holds.items() if id not in self.books.holds]
         for hold in new:
             self.books.buyers.promise(hold)
-        self._written |= written
         try:
             expect = Expect(key, self.books.book(flavor).revision or ABSENT)
-            await self._view.seen(await self._store.commit(ops, [expect, *fences]))
+            await self._table.commit(ops, [expect, *fences])
         finally:
             for hold in new:
                 self.books.buyers.forget(hold)
-            for name in written:
-                self._written.pop(name, None)
 
     async def catch_up(self, flavor: OfferId) -> None:
         """Another server has changed this flavor: wait until that is in the books."""
         entry = await self._store.get(offer_key(flavor))
-        await self._view.reached(entry.revision if entry is not None else await self._store.revision())
+        await self._table.wait_for_revision(
+            entry.revision if entry is not None else await self._store.revision()
+        )
 
     async def look_up(self, key: str) -> None:
         """Perhaps another server has just written this: then wait until it is in the books."""
@@ -117,7 +109,7 @@ class LedgerCache:
             return  # there cannot be such a thing
         entry = await self._store.get(key)
         if entry is not None:
-            await self._view.reached(entry.revision)
+            await self._table.wait_for_revision(entry.revision)
 
     async def trim(self, keep: int, now: float, fence: Expect | None = None) -> None:
         """Forget the oldest of what is over but `keep` of each; such holds and contracts do not change any
@@ -141,27 +133,14 @@ class LedgerCache:
             ops: list[Op] = [Delete(key) for key in batch]
             expect = [Expect(key, seen[key]) for key in batch if key in seen]
             try:
-                await self._view.reached(await fencing.commit(self._store, ops, expect, fence))
+                await self._table.wait_for_revision(await fencing.commit(self._store, ops, expect, fence))
             except errors.Conflict:
                 return  # the books are about to move, and then it is looked at again
 
-    def _read(self, entry: Entry) -> VersionedLedgerRecord:
-        ours = self._written.pop(entry.key, None)
-        if ours is not None and ours[0] == entry.value:
-            return VersionedLedgerRecord(ours[1], entry.revision)
-        value: LedgerRecord
-        if entry.key.startswith(OFFER_PREFIX):
-            value = json_codec.decode(entry.value, OfferRecord)
-        elif entry.key.startswith(CONTRACT_PREFIX):
-            value = json_codec.decode(entry.value, ContractRecord)
-        else:
-            value = json_codec.decode(entry.value, Hold)
-        return VersionedLedgerRecord(value, entry.revision)
-
-    def _moved(self, moved: Sequence[RecordChange[VersionedLedgerRecord]]) -> None:
+    def _moved(self, moved: Sequence[RecordChange[LedgerRecord]]) -> None:
         touched: dict[OfferId, None] = {}
         changed: list[tuple[int, OfferChange]] = []
-        is_new = self._view.revision < 0
+        is_new = self._table.revision < 0
         for _, before, after in moved:
             was = before.value if before is not None else None
             now = after.value if after is not None else None
@@ -198,3 +177,11 @@ class LedgerCache:
 
 def _oldest(over: dict[Id, None], keep: int) -> list[Id]:
     return list(over)[: max(0, len(over) - keep)]
+
+
+def _decode(entry: Entry) -> LedgerRecord:
+    if entry.key.startswith(OFFER_PREFIX):
+        return json_codec.decode(entry.value, OfferRecord)
+    if entry.key.startswith(CONTRACT_PREFIX):
+        return json_codec.decode(entry.value, ContractRecord)
+    return json_codec.decode(entry.value, Hold)
