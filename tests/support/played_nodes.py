@@ -15,7 +15,7 @@ from typing import Final
 from skerry.kit.clock import SystemClock
 from skerry.kit.tasks import cancel_and_wait
 from skerry.model import errors
-from skerry.model.node_messages import NodeHello, OrderUpdate, ReportBatch
+from skerry.model.node_messages import NodeHello, OrderUpdate, ReportBatch, SessionHeartbeat
 from skerry.model.nodes import NodeFacts
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.resources import MAX_AMOUNT, Megabytes, Millicores, Resources
@@ -66,7 +66,7 @@ async def _play(dialer: GrpcControlDialer, hello: NodeHello, is_heard: asyncio.E
 async def _beat(connection: GrpcControlConnection, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s / 2)
-        await connection.heartbeat()
+        await connection.send(SessionHeartbeat())
 
 
 async def _obey(connection: GrpcControlConnection, is_heard: asyncio.Event) -> None:
@@ -75,7 +75,7 @@ async def _obey(connection: GrpcControlConnection, is_heard: asyncio.Event) -> N
         if isinstance(message, OrderUpdate):
             is_heard.set()
             if reports := tuple(_reports(message.orders)):
-                await connection.report(ReportBatch(next(numbers), reports))
+                await connection.send(ReportBatch(next(numbers), reports))
 
 
 def _reports(orders: Iterable[InstanceOrder]) -> Iterable[InstanceReport]:

@@ -131,7 +131,7 @@ class RevocationUpdate(msgspec.Struct, frozen=True):
 
 
 class SessionHeartbeat(msgspec.Struct, frozen=True):
-    """The server has nothing to say, and is still there."""
+    """Whoever sends it, server or node, has nothing to say and is still there."""
 
 
 class SessionClose(msgspec.Struct, frozen=True):
@@ -151,3 +151,4 @@ ServerMessage = (
     | SessionHeartbeat
     | SessionClose
 )
+NodeMessage = NodeHello | ReportBatch | ClaimBatch | SessionHeartbeat

@@ -25,6 +25,7 @@ from skerry.model.node_messages import (
     FunctionUpdate,
     MemberList,
     NodeHello,
+    NodeMessage,
     OrderUpdate,
     ReportAck,
     ReportBatch,
@@ -76,23 +77,22 @@ class FakeConnection:
         self.hellos.append(hello)
         return self._welcome
 
-    async def changed(self, hello: NodeHello) -> None:
-        self.hellos.append(hello)
-
     async def messages(self) -> AsyncIterator[ServerMessage]:
         while (message := await self._down.get()) is not None:
             if isinstance(message, errors.SkerryError):
                 raise message
             yield message
 
-    async def report(self, batch: ReportBatch) -> None:
-        self.batches.append(batch)
-
-    async def claim(self, claims: ClaimBatch) -> None:
-        self.claims.append(claims)
-
-    async def heartbeat(self) -> None:
-        self.heartbeats += 1
+    async def send(self, message: NodeMessage) -> None:
+        match message:
+            case NodeHello():
+                self.hellos.append(message)
+            case ReportBatch():
+                self.batches.append(message)
+            case ClaimBatch():
+                self.claims.append(message)
+            case SessionHeartbeat():
+                self.heartbeats += 1
 
     @contextlib.asynccontextmanager
     async def tunnel(self, id: str) -> AsyncIterator[FakeTunnel]:

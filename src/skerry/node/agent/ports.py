@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from skerry.model.node_messages import ClaimBatch, NodeHello, ReportBatch, ServerMessage, SessionConfig
+from skerry.model.node_messages import NodeHello, NodeMessage, ServerMessage, SessionConfig
 from skerry.model.streams import TunnelStream
 
 
@@ -22,24 +22,13 @@ class ControlConnection(Protocol):
         """Say who we are; must come first, and once. Raises what the control plane has against it."""
         ...
 
-    async def changed(self, hello: NodeHello) -> None:
-        """Say that something of the hello is different now."""
-        ...
-
     def messages(self) -> AsyncIterator[ServerMessage]:
         """What comes down after the welcome, in order; once. Ends if the control plane ends it."""
         ...
 
-    async def report(self, batch: ReportBatch) -> None:
-        """Send what was seen. It may be forgotten once an acknowledgement has its sequence number or more."""
-        ...
-
-    async def claim(self, claims: ClaimBatch) -> None:
-        """Send what the control plane may have forgotten."""
-        ...
-
-    async def heartbeat(self) -> None:
-        """Say that we are there, if nothing else was said for `SessionConfig.report_s`."""
+    async def send(self, message: NodeMessage) -> None:
+        """A hello that is different now; reports, which may be forgotten once an acknowledgement has their
+        sequence number or more; claims; or a heartbeat, if nothing else was said for `report_s`."""
         ...
 
     def tunnel(self, id: str) -> AbstractAsyncContextManager[TunnelStream]:

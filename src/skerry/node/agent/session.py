@@ -34,6 +34,7 @@ from skerry.model.node_messages import (
     ServerMessage,
     SessionClose,
     SessionConfig,
+    SessionHeartbeat,
     TunnelRequest,
 )
 from skerry.model.orders import InstanceReport
@@ -181,10 +182,10 @@ class AgentSession:
             batch.append(claim)
             size += len(claim.receipt)
             if size >= _CLAIMS_BYTES or len(batch) == MAX_CLAIMS:
-                await self._connection.claim(ClaimBatch(tuple(batch)))
+                await self._connection.send(ClaimBatch(tuple(batch)))
                 batch, size = [], 0
         if batch:
-            await self._connection.claim(ClaimBatch(tuple(batch)))
+            await self._connection.send(ClaimBatch(tuple(batch)))
 
     async def _next_of(
         self, messages: AsyncIterator[ServerMessage], silence_s: float
@@ -204,7 +205,7 @@ class AgentSession:
     async def _talk(self, terms: SessionConfig) -> None:
         report_s = terms.report_s
         if terms.takes_claims and (revoked := tuple(one for one in self._revoked() if one.proof)):
-            await self._connection.claim(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
+            await self._connection.send(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
         if terms.wants_claims:  # before reports, which mean nothing to who does not know of what
             await self._claim(self._instances.claims())
         # First all that was not acknowledged, in order; then what everything is now: whatever the control
@@ -226,7 +227,7 @@ class AgentSession:
             # The rest can wait for its turn, and is told together.
             has_spoken |= await self._tell(self._instances.take_usage())
             if not has_spoken:
-                await self._connection.heartbeat()
+                await self._connection.send(SessionHeartbeat())
             spoke_at = now
 
     async def _tell_news(self) -> bool:
@@ -247,14 +248,14 @@ class AgentSession:
             raise errors.Unavailable("the control plane acknowledges nothing that it is told")
         self._sequence += 1
         self._unacknowledged.append((self._sequence, self._sent))
-        await self._connection.report(ReportBatch(self._sequence, tuple(reports)))
+        await self._connection.send(ReportBatch(self._sequence, tuple(reports)))
 
     async def _describe_again(self) -> None:
         self._described = self._condition()
         hello = self._describe()
         if hello != self.hello:
             self.hello = hello
-            await self._connection.changed(hello)
+            await self._connection.send(hello)
 
     def _begin_tunnel(self, wanted: TunnelRequest) -> None:
         task = asyncio.create_task(self._serve_tunnel(wanted), name=f"tunnel to {wanted.instance}")

@@ -18,9 +18,8 @@ from grpclib.exceptions import StreamTerminatedError
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
 from skerry.model.node_messages import (
-    ClaimBatch,
     NodeHello,
-    ReportBatch,
+    NodeMessage,
     ServerMessage,
     SessionConfig,
     TunnelRequest,
@@ -37,7 +36,6 @@ R = TypeVar("R")
 
 _REACH_S = 20.0  # longer than the other server waits for its node
 _AIM = "talk to the control plane"
-_HEARTBEAT = pb.FromNode(heartbeat=pb.Heartbeat())
 
 
 class GrpcControlDialer:
@@ -85,7 +83,7 @@ class GrpcControlConnection:
         self._sending = asyncio.Lock()  # a message goes out whole
 
     async def hello(self, hello: NodeHello) -> SessionConfig:
-        await self._send(pb.FromNode(hello=messages.encode_hello(hello)))
+        await self.send(hello)
         with _told(self._stream, _AIM):
             first = await self._stream.recv_message()
             if first is None:
@@ -93,9 +91,6 @@ class GrpcControlConnection:
         if first is None or first.WhichOneof("message") != "welcome":
             raise errors.Unavailable("the server did not say welcome; is it a Skerry of another version?")
         return messages.decode_welcome(first.welcome)
-
-    async def changed(self, hello: NodeHello) -> None:
-        await self._send(pb.FromNode(hello=messages.encode_hello(hello)))
 
     async def messages(self) -> AsyncIterator[ServerMessage]:
         reader = messages.MessageReader()
@@ -108,14 +103,10 @@ class GrpcControlConnection:
             if (down := reader.read(message)) is not None:
                 yield down
 
-    async def report(self, batch: ReportBatch) -> None:
-        await self._send(pb.FromNode(reports=messages.encode_reports(batch)))
-
-    async def claim(self, claims: ClaimBatch) -> None:
-        await self._send(pb.FromNode(claims=messages.encode_claims(claims)))
-
-    async def heartbeat(self) -> None:
-        await self._send(_HEARTBEAT)
+    async def send(self, message: NodeMessage) -> None:
+        with _told(self._stream, _AIM):
+            async with self._sending:
+                await self._stream.send_message(messages.encode_node_message(message))
 
     @asynccontextmanager
     async def tunnel(self, id: str) -> AsyncIterator[GrpcTunnel]:
@@ -124,11 +115,6 @@ class GrpcControlConnection:
                 await stream.send_message(pb.Frame(open=id))
                 await stream.recv_initial_metadata()
             yield GrpcTunnel(stream)
-
-    async def _send(self, message: pb.FromNode) -> None:
-        with _told(self._stream, _AIM):
-            async with self._sending:
-                await self._stream.send_message(message)
 
 
 class GrpcTunnel:

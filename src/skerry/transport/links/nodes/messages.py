@@ -26,6 +26,7 @@ from skerry.model.node_messages import (
     InstanceClaim,
     MemberList,
     NodeHello,
+    NodeMessage,
     OrderUpdate,
     ReportAck,
     ReportBatch,
@@ -76,6 +77,18 @@ HEARTBEAT = pb.ToNode(heartbeat=pb.Heartbeat())
 
 
 # What a node says
+
+
+def encode_node_message(message: NodeMessage) -> pb.FromNode:
+    match message:
+        case NodeHello():
+            return pb.FromNode(hello=encode_hello(message))
+        case ReportBatch():
+            return pb.FromNode(reports=encode_reports(message))
+        case ClaimBatch():
+            return pb.FromNode(claims=encode_claims(message))
+        case SessionHeartbeat():
+            return pb.FromNode(heartbeat=pb.Heartbeat())
 
 
 def encode_hello(hello: NodeHello) -> pb.Hello:

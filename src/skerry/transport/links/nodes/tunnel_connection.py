@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from skerry.model import errors
-from skerry.model.node_messages import ClaimBatch, NodeHello, ReportBatch, ServerMessage, SessionConfig
+from skerry.model.node_messages import NodeHello, NodeMessage, ServerMessage, SessionConfig
 from skerry.model.streams import MAX_FRAME, TunnelStream
 from skerry.transport.links.nodes import messages
 from skerry.transport.proto import nodes_pb2 as pb
@@ -25,7 +25,6 @@ MAX_MESSAGE: Final = 4 * 1024 * 1024
 MAX_ORDERS_BYTES: Final = 16 * MAX_MESSAGE  # a set of them may come in parts
 MAX_ORDERS: Final = 10_000
 _MORE, _LAST = b"\0", b"\1"
-_HEARTBEAT: Final = pb.FromNode(heartbeat=pb.Heartbeat())
 
 Outgoing = TypeVar("Outgoing", bound=Message)
 Incoming = TypeVar("Incoming", bound=Message)
@@ -79,14 +78,11 @@ class TunnelConnection:
         self._link: TunnelMessageStream[pb.FromNode, pb.ToNode] = TunnelMessageStream(tunnel, pb.ToNode)
 
     async def hello(self, hello: NodeHello) -> SessionConfig:
-        await self._link.send_message(pb.FromNode(hello=messages.encode_hello(hello)))
+        await self.send(hello)
         first = await self._link.recv_message()
         if first is None or first.WhichOneof("message") != "welcome":
             raise errors.Unavailable("who bought this cell did not say welcome")
         return messages.decode_welcome(first.welcome)
-
-    async def changed(self, hello: NodeHello) -> None:
-        await self._link.send_message(pb.FromNode(hello=messages.encode_hello(hello)))
 
     async def messages(self) -> AsyncIterator[ServerMessage]:
         reader = messages.MessageReader(MAX_ORDERS_BYTES, MAX_ORDERS)
@@ -94,14 +90,8 @@ class TunnelConnection:
             if (down := reader.read(message)) is not None:
                 yield down
 
-    async def report(self, batch: ReportBatch) -> None:
-        await self._link.send_message(pb.FromNode(reports=messages.encode_reports(batch)))
-
-    async def claim(self, claims: ClaimBatch) -> None:
-        await self._link.send_message(pb.FromNode(claims=messages.encode_claims(claims)))
-
-    async def heartbeat(self) -> None:
-        await self._link.send_message(_HEARTBEAT)
+    async def send(self, message: NodeMessage) -> None:
+        await self._link.send_message(messages.encode_node_message(message))
 
     def tunnel(self, id: str) -> AbstractAsyncContextManager[TunnelStream]:
         raise errors.FailedPrecondition("tunnels into a lent cell are opened by its provider")
