@@ -8,7 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -147,35 +147,35 @@ async def test_a_lease_has_its_full_time_again_after_a_restart(path: Path) -> No
 
 
 @contextmanager
-def groups_of(store: SqliteStore) -> Iterator[list[journal.CommitGroup]]:
+def groups_written() -> Iterator[list[journal.CommitGroup]]:
     """What the writer is given meanwhile."""
     groups: list[journal.CommitGroup] = []
-    write = store._writer.write
+    write = journal.Journal.write
 
-    def noting(group: journal.CommitGroup, written: Callable[[Exception | None], None]) -> None:
+    def noting(self: journal.Journal, group: journal.CommitGroup) -> None:
         groups.append(group)
-        write(group, written)
+        write(self, group)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store._writer, "write", noting)
+        patch.setattr(journal.Journal, "write", noting)
         yield groups
 
 
 async def test_concurrent_transactions_share_a_commit(store: SqliteStore) -> None:
-    with groups_of(store) as groups:
+    with groups_written() as groups:
         await asyncio.gather(*(store.commit([Put(f"{number}", b"")]) for number in range(64)))
     assert [len(group.batches) for group in groups] == [64]
 
 
 async def test_a_group_in_which_nothing_changes_does_not_touch_the_disk(store: SqliteStore) -> None:
-    with groups_of(store) as groups:
+    with groups_written() as groups:
         await asyncio.gather(store.commit([Delete("nothing")]), store.commit([], [Expect("nothing")]))
     assert groups == []
 
 
 async def test_folding_is_seldom(path: Path) -> None:
     store = await SqliteStore.open(path, ManualClock(), history=100)
-    with groups_of(store) as groups:
+    with groups_written() as groups:
         for number in range(100 + 2 * CHECKPOINT_EVERY):
             await store.commit([Put(f"k{number % 7}", b"")])
     await store.close()

@@ -1,26 +1,19 @@
 """Async calls on disk: every change that returned is durable, and changes that come together share a commit.
 
-Steps that arrive while a commit is on its way to the disk wait together and become the next transaction, so
-that a thousand calls accepted at once cost a few syncs and not a thousand. `skerry.store.sqlite.call_rows`
-knows the file; this module knows the loop and the threads; what bodies mean is the business of
-`skerry.functions`.
+A thousand calls accepted at once cost a few syncs and not a thousand (`skerry.store.sqlite.group_commit`).
+`skerry.store.sqlite.call_rows` knows the file; what bodies mean is the business of `skerry.functions`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import structlog
+from typing import Any, TypeVar
 
 from skerry.model import errors
 from skerry.model.calls import CallState
-from skerry.store.sqlite import database
 from skerry.store.sqlite.call_rows import (
     SWEEP,
     CallReader,
@@ -30,36 +23,21 @@ from skerry.store.sqlite.call_rows import (
     UncopiedResult,
     UnfinishedCall,
 )
-
-log = structlog.get_logger(__name__)
+from skerry.store.sqlite.group_commit import GroupCommitter, StepGroup
 
 T = TypeVar("T")
-
-
-class _QueuedCallWrite(NamedTuple):
-    """A step and who waits for it."""
-
-    step: Callable[[CallRows], Any]
-    answer: asyncio.Future[Any]
+CallStep = Callable[[CallRows], Any]
 
 
 class CallStore:
     """`store, pending = await CallStore.open(path, keep_bytes)`; `close` last."""
 
     def __init__(self, path: Path, keep_bytes: int) -> None:
-        self._path = path
-        self._keep_bytes = keep_bytes
-        self._loop = asyncio.get_running_loop()
-        self._waiting: list[_QueuedCallWrite] = []
-        self._is_busy = False  # a group is being written, or is about to be
+        self._committer: GroupCommitter[CallRows, CallStep] = GroupCommitter(
+            "calls", path, lambda: CallRows(path, keep_bytes)
+        )
+        self._committer.prepare = _prepare
         self._is_closed = False
-        self._at_rest = asyncio.Event()
-        self._at_rest.set()
-        self._orders: queue.SimpleQueue[list[_QueuedCallWrite] | None] = queue.SimpleQueue()
-        self._opened: asyncio.Future[list[UnfinishedCall]] = self._loop.create_future()
-        self._stopped = asyncio.Event()
-        # A daemon, so that a program that ends without closing its store does end.
-        self._thread = threading.Thread(target=self._work, name=f"calls {path.name}", daemon=True)
         self._reader: CallReader | None = None
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="calls reader")
 
@@ -70,9 +48,8 @@ class CallStore:
         Raises `FailedPrecondition` if the file is damaged or newer than this program.
         """
         store = cls(path, keep_bytes)
-        store._thread.start()
+        pending = await store._committer.start(lambda rows: rows.pending)
         try:
-            pending = await asyncio.shield(store._opened)
             store._reader = CallReader(path)
         except BaseException:
             await store.close()
@@ -134,12 +111,7 @@ class CallStore:
     async def close(self) -> None:
         """Finish what was submitted and let go. Later calls raise `Unavailable`."""
         self._is_closed = True
-        await self._at_rest.wait()
-        self._orders.put(None)
-        await self._stopped.wait()
-        self._thread.join()
-        if self._opened.done() and not self._opened.cancelled():
-            self._opened.exception()  # seen by `open`, unless that was cancelled
+        await self._committer.stop()
         self._readers.shutdown()
         if self._reader is not None:
             self._reader.close()
@@ -148,82 +120,18 @@ class CallStore:
     async def _look(self, question: Callable[[CallReader], T]) -> T:
         if self._is_closed or self._reader is None:
             raise _closed()
-        return await self._loop.run_in_executor(self._readers, question, self._reader)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, question, self._reader)
 
     async def _submit(self, step: Callable[[CallRows], T]) -> T:
         if self._is_closed:
             raise _closed()
-        waiting = _QueuedCallWrite(step, self._loop.create_future())
-        self._waiting.append(waiting)
-        if not self._is_busy:
-            self._schedule()
-        answer: T = await waiting.answer
+        answer: T = await self._committer.submit(step)
         return answer
 
-    def _schedule(self) -> None:
-        # Not at once: tasks that are ready to run now may have something for the same group.
-        self._is_busy = True
-        self._at_rest.clear()
-        self._loop.call_soon(self._flush)
 
-    def _flush(self) -> None:
-        group, self._waiting = self._waiting, []
-        self._orders.put(group)
-
-    def _answer(self, group: list[_QueuedCallWrite], results: list[Any], failure: Exception | None) -> None:
-        """The group is durable, or it failed and never was: tell everybody, then let the next one go."""
-        if failure is not None:
-            log.error("calls.commit_failed", path=str(self._path), error=repr(failure))
-            if database.can_retry(failure):
-                self._waiting = [*group, *self._waiting]
-                self._schedule()
-                return
-            for waiting in group:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(database.refused_by_disk(self._path, failure))
-        else:
-            for waiting, result in zip(group, results, strict=True):
-                if not waiting.answer.done():  # or whoever waited was cancelled
-                    waiting.answer.set_result(result)
-        if self._waiting:
-            self._schedule()
-        else:
-            self._is_busy = False
-            self._at_rest.set()
-
-    def _work(self) -> None:
-        """The thread that owns the file."""
-        try:
-            rows = CallRows(self._path, self._keep_bytes)
-        except Exception as error:  # noqa: BLE001 - raised again where `open` waits
-            self._report(self._fail_opening, error)
-            self._report(self._stopped.set)
-            return
-        try:
-            self._report(self._opened.set_result, rows.pending)
-            while (group := self._orders.get()) is not None:
-                results: list[Any] = []
-                failure: Exception | None = None
-                try:
-                    results = rows.write([waiting.step for waiting in group])
-                except Exception as error:  # noqa: BLE001 - raised again where the group's callers wait
-                    failure = error
-                if not self._report(self._answer, group, results, failure):
-                    return
-        finally:
-            rows.close()
-            self._report(self._stopped.set)
-
-    def _fail_opening(self, error: Exception) -> None:
-        if not self._opened.done():
-            self._opened.set_exception(error)
-
-    def _report(self, callback: Callable[..., None], *values: Any) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(callback, *values)
-        except RuntimeError:  # the loop was closed under us: nobody is left to tell
-            return False
-        return True
+def _prepare(steps: Sequence[CallStep]) -> StepGroup[CallRows]:
+    answers: list[Any] = []
+    return StepGroup(answers, lambda rows: answers.extend(rows.write(steps)))
 
 
 def _closed() -> errors.Unavailable:
