@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -44,6 +45,23 @@ def paginate(
     found = list(islice(behind(_read(cursor)), offset, offset + limit + 1))
     items = tuple(found[:limit])
     return ListPage(total, items, _write(place_of(items[-1])) if len(found) > limit else None)
+
+
+def paginate_sorted(
+    items: Iterable[T],
+    place_of: Callable[[T], str],
+    *,
+    limit: int,
+    offset: int = 0,
+    cursor: str | None = None,
+) -> ListPage[T]:
+    """One page of `items`, in the order of their places."""
+    ordered = sorted(items, key=place_of)
+
+    def behind(place: str | None) -> Iterator[T]:
+        return iter(ordered if place is None else ordered[bisect_right(ordered, place, key=place_of) :])
+
+    return paginate(behind, place_of, total=len(ordered), limit=limit, offset=offset, cursor=cursor)
 
 
 def _write(place: str) -> str:

@@ -8,7 +8,7 @@ protobuf) is answered here with a clear status, before the handler sees anything
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 from grpclib import const, protocol, server
@@ -22,6 +22,8 @@ from skerry.model.callers import ANONYMOUS, Caller
 from skerry.transport.access import environment_redaction
 
 REQUEST_ID = "x-request-id"
+
+Request = TypeVar("Request")
 
 _PREFIX = struct.Struct(">?I")  # compressed or not, length
 _CODEC = ProtoCodec()
@@ -127,6 +129,13 @@ class CallStream(server.Stream[Any, Any]):
         except AssertionError:
             # grpclib's word for a client that ended its side in the middle of a message.
             raise _cut_off() from None
+
+
+async def request_of(stream: server.Stream[Request, Any]) -> Request:
+    """The message of a call that has exactly one; without it the call fails before its handler runs."""
+    request = await stream.recv_message()
+    assert request is not None
+    return request
 
 
 def caller_of(stream: server.Stream[Any, Any]) -> Caller:

@@ -22,6 +22,8 @@ from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV
 from grpclib.reflection.service import ServerReflection
 from grpclib.server import Stream
 
+from skerry.transport.grpc.call_streams import request_of
+
 log = structlog.get_logger(__name__)
 
 ReadinessCheck = Callable[[], Awaitable[None]]
@@ -106,8 +108,7 @@ class HealthService(HealthBase):
         self._watch_every_s = watch_every_s
 
     async def Check(self, stream: _HealthStream) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         if request.service not in self._names:
             raise GRPCError(
                 Status.NOT_FOUND, f"no service {request.service[:200]!r} here; server reflection lists them"
@@ -115,8 +116,7 @@ class HealthService(HealthBase):
         await stream.send_message(HealthCheckResponse(status=await self._status()))
 
     async def Watch(self, stream: _HealthStream) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         is_known = request.service in self._names
         told = None
         while True:

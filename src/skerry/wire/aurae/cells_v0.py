@@ -17,7 +17,7 @@ from skerry.model.cells import parse_name
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.ports import CellDescription, CellRuntime
 from skerry.transport.access.cell_users import check_user
-from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.call_streams import caller_of, request_of
 from skerry.transport.proto.aurae_cells_grpc import CellServiceBase
 from skerry.transport.proto.aurae_cells_pb2 import (
     Cell,
@@ -49,8 +49,7 @@ class CellServiceV0(CellServiceBase):
     async def Allocate(  # noqa: N802 - gRPC's name
         self, stream: Stream[CellServiceAllocateRequest, CellServiceAllocateResponse]
     ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words("cell", **limits_v0.FIELDS):
             require(request.HasField("cell"), "cell")
             asked = request.cell
@@ -65,15 +64,13 @@ class CellServiceV0(CellServiceBase):
         )
 
     async def Free(self, stream: Stream[CellServiceFreeRequest, CellServiceFreeResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words():
             await self._keeper.free(parse_name(request.cell_name))
         await stream.send_message(CellServiceFreeResponse())
 
     async def Start(self, stream: Stream[CellServiceStartRequest, CellServiceStartResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         uid = request.uid if request.HasField("uid") else None
         gid = request.gid if request.HasField("gid") else None
         if uid is not None or gid is not None:
@@ -99,8 +96,7 @@ class CellServiceV0(CellServiceBase):
         )
 
     async def Stop(self, stream: Stream[CellServiceStopRequest, CellServiceStopResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words():
             await stop(self._keeper, _cell(request), request.executable_name)
         await stream.send_message(CellServiceStopResponse())

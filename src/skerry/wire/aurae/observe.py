@@ -14,6 +14,7 @@ from skerry.kit import logs
 from skerry.kit.log_buffer import LogBuffer
 from skerry.model import cells, errors
 from skerry.node.cells.ports import CellRuntime
+from skerry.transport.grpc.call_streams import request_of
 
 # The package has nothing in it; imported, so that reflection can describe its file.
 from skerry.transport.proto import schedule_pb2  # noqa: F401
@@ -48,8 +49,7 @@ class ObserveService(ObserveBase):
     async def GetSubProcessStream(  # noqa: N802 - gRPC's name
         self, stream: Stream[GetSubProcessStreamRequest, LogItem]
     ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         channel = _STREAM.get(request.channel_type)
         if channel is None:
             raise errors.Invalid(

@@ -18,6 +18,7 @@ from skerry.model.cells import parse_name
 from skerry.model.ids import CellName
 from skerry.node.cells.ports import CellRuntime
 from skerry.node.signals.following import SignalSource
+from skerry.transport.grpc.call_streams import request_of
 from skerry.transport.proto.aurae_observe_grpc import ObserveServiceBase
 from skerry.transport.proto.aurae_observe_pb2 import (
     LOG_CHANNEL_TYPE_STDERR,
@@ -63,8 +64,7 @@ class ObserveServiceV0(ObserveServiceBase):
     async def GetSubProcessStream(  # noqa: N802 - gRPC's name
         self, stream: Stream[GetSubProcessStreamRequest, GetSubProcessStreamResponse]
     ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         channel = _STREAM.get(request.channel_type)
         if channel is None:
             raise errors.Invalid(
@@ -79,8 +79,7 @@ class ObserveServiceV0(ObserveServiceBase):
     async def GetPosixSignalsStream(  # noqa: N802 - gRPC's name
         self, stream: Stream[GetPosixSignalsStreamRequest, GetPosixSignalsStreamResponse]
     ) -> None:
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with self._signals.follow(_cell_of(request.workload)) as signals:
             await stream.send_initial_metadata()
             async for sent in signals:

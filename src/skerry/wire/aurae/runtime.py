@@ -14,6 +14,7 @@ from grpclib.server import Stream
 from skerry.model.cells import Cell, CellLimits, Executable, parse_name
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.ports import CellRuntime
+from skerry.transport.grpc.call_streams import request_of
 from skerry.transport.proto.runtime_grpc import CellServiceBase
 from skerry.transport.proto.runtime_pb2 import (
     AllocateCellRequest,
@@ -38,8 +39,7 @@ class AuraeCellService(CellServiceBase):
         self._keeper = keeper
 
     async def Allocate(self, stream: Stream[AllocateCellRequest, AllocateCellResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words("cell", cell_name="name"):
             require(request.HasField("cell"), "cell")
             asked = request.cell
@@ -51,15 +51,13 @@ class AuraeCellService(CellServiceBase):
         )
 
     async def Free(self, stream: Stream[FreeCellRequest, FreeCellResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words():
             await self._keeper.free(parse_name(request.cell_name))
         await stream.send_message(FreeCellResponse())
 
     async def Start(self, stream: Stream[StartCellRequest, StartCellResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words("executable"):
             require(request.HasField("executable"), "executable")
             asked = request.executable
@@ -73,8 +71,7 @@ class AuraeCellService(CellServiceBase):
         await stream.send_message(StartCellResponse())
 
     async def Stop(self, stream: Stream[StopCellRequest, StopCellResponse]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         with aurae_words():
             await stop(self._keeper, parse_name(request.cell_name), request.executable_name)
         await stream.send_message(StopCellResponse())

@@ -27,7 +27,7 @@ from skerry.model.settings import FleetSettings
 from skerry.model.statuses import TERMINAL, InstanceStatus
 from skerry.model.workloads import Instance, ObservedState
 from skerry.node.images import references
-from skerry.transport.grpc.call_streams import caller_of, connection_of
+from skerry.transport.grpc.call_streams import caller_of, connection_of, request_of
 from skerry.transport.proto import (
     kudo_controller_pb2,
     kudo_services_grpc,
@@ -80,14 +80,12 @@ class SchedulerService(kudo_services_grpc.SchedulerServiceBase):
         self._reports = reports
 
     async def setNodeStatus(self, stream: Stream[kudo_controller_pb2.NodeStatus, Empty]) -> None:  # noqa: N802 - the document's name
-        told = await stream.recv_message()
-        assert told is not None
+        told = await request_of(stream)
         await self._reports.node(grpc_controller_messages.reported_node(told), caller_of(stream))
         await stream.send_message(Empty())
 
     async def setInstanceStatus(self, stream: Stream[kudo_controller_pb2.InstanceStatus, Empty]) -> None:  # noqa: N802 - the document's name
-        told = await stream.recv_message()
-        assert told is not None
+        told = await request_of(stream)
         await self._reports.instance(grpc_controller_messages.reported_instance(told), caller_of(stream))
         await stream.send_message(Empty())
 
@@ -113,8 +111,7 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
         self._certificates = certificates
 
     async def Register(self, stream: Stream[pb.NodeRegisterRequest, pb.NodeRegisterResponse]) -> None:  # noqa: N802 - the document's name
-        told = await stream.recv_message()
-        assert told is not None
+        told = await request_of(stream)
         try:
             id = registered_node(told.certificate, caller_of(stream), self._certificates)
             known = find_node(self._nodes, id)
@@ -144,8 +141,7 @@ class KudoNodeService(kudo_services_grpc.NodeServiceBase):
         await stream.send_message(Empty())
 
     async def Unregister(self, stream: Stream[pb.NodeUnregisterRequest, pb.NodeUnregisterResponse]) -> None:  # noqa: N802 - the document's name
-        told = await stream.recv_message()
-        assert told is not None
+        told = await request_of(stream)
         caller = caller_of(stream)
         check_speaks_for(caller, ids.check_id(told.id))
         reply = pb.NodeUnregisterResponse(code=RegistrationCode.DONE, description="unregistered")
@@ -174,8 +170,7 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
         self._usage_s = usage_s
 
     async def Create(self, stream: Stream[pb.Instance, pb.InstanceStatus]) -> None:  # noqa: N802 - the document's name
-        told = await stream.recv_message()
-        assert told is not None
+        told = await request_of(stream)
         caller = caller_of(stream)
         spec = grpc_scheduler_messages.decode_spec(told, caller.image_access, ulid.new_id(self._clock.now()))
         references.parse(spec.uri)  # raises `Invalid`
@@ -221,8 +216,7 @@ class KudoInstanceService(kudo_services_grpc.InstanceServiceBase):
         await self._wish(stream, self._instances.destroy)
 
     async def _wish(self, stream: Stream[pb.InstanceIdentifier, Empty], wish: _Wish) -> None:
-        told = await stream.recv_message()
-        assert told is not None
+        told = await request_of(stream)
         await wish(ids.check_id(told.id), actor=caller_of(stream).name)
         await stream.send_message(Empty())
 

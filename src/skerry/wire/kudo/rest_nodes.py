@@ -125,11 +125,9 @@ class UnregisterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) -> NodeList | Response:
     """By id. `X-Total-Count` is the `count`, too."""
-    there = sorted(kudo.nodes.list(), key=_place)
-    found = paging.paginate(
-        lambda place: (node for node in there if place is None or _place(node) > place),
+    found = paging.paginate_sorted(
+        kudo.nodes.list(),
         _place,
-        total=len(there),
         limit=envelope.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,

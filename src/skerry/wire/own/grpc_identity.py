@@ -11,7 +11,7 @@ from typing import Protocol
 from grpclib.server import Stream
 
 from skerry.model.callers import Caller
-from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.call_streams import caller_of, request_of
 from skerry.transport.proto.identity_grpc import IdentityServiceBase
 from skerry.transport.proto.identity_pb2 import RenewReply, RenewRequest
 
@@ -29,7 +29,6 @@ class IdentityService(IdentityServiceBase):
         self._identity = identity
 
     async def Renew(self, stream: Stream[RenewRequest, RenewReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         certificate = await self._identity.renew(caller_of(stream), request.csr)
         await stream.send_message(RenewReply(certificate=certificate))

@@ -6,7 +6,7 @@ Pure translation. Fields that have no meaning here (`pods`, cluster ids) are rea
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 import msgspec
 from msgspec import field
@@ -17,7 +17,7 @@ from skerry.market.terms.selectors import OfferSelector, OfferSnapshot, OfferSor
 from skerry.model import errors
 from skerry.model.ids import CloudId
 from skerry.model.market import NO_CONTACT, Contact, Contract, Hold, Offer
-from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.resources import MAX_AMOUNT, Resources
 from skerry.wire.market_inputs import Text
 from skerry.wire.rear import documents, quantities
 from skerry.wire.rear.kubernetes_names import kubernetes_name
@@ -44,11 +44,11 @@ class IdentityV1(msgspec.Struct, frozen=True):
     domain: Text = ""
 
     @classmethod
-    def of(cls, identity: documents.IdentityDocument) -> IdentityV1:
+    def of(cls, identity: documents.IdentityDocument) -> Self:
         return cls(kubernetes_name(identity.node_id), identity.ip, identity.domain)
 
     @classmethod
-    def of_buyer(cls, buyer: CloudId, contact: Contact) -> IdentityV1:
+    def of_buyer(cls, buyer: CloudId, contact: Contact) -> Self:
         """The buyer as it described itself, under the name that it has here."""
         return cls(contact.node or buyer, contact.address, contact.domain)
 
@@ -259,11 +259,7 @@ class PartitionV1(msgspec.Struct, frozen=True, rename="camel"):
     def room(self) -> Resources | None:
         reject_unsupported(self.gpu, "gpu", NOT_IN_PARTS)
         reject_unsupported(self.storage, "storage", NOT_IN_PARTS)
-        asked = Resources(
-            Millicores(quantities.read(self.cpu, quantities.MILLICORE, "cpu")),
-            Megabytes(quantities.read(self.memory, quantities.MEGABYTE, "memory")),
-            Gigabytes(quantities.read(self.ephemeral_storage, quantities.GIGABYTE, "ephemeralStorage")),
-        )
+        asked = quantities.read_resources(self.cpu, self.memory, self.ephemeral_storage, "ephemeralStorage")
         return None if asked == Resources() else asked
 
 

@@ -8,7 +8,7 @@ translation.
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import msgspec
 from msgspec import Meta, field
@@ -20,10 +20,10 @@ from skerry.market.terms.selectors import OfferSelector, OfferSnapshot
 from skerry.model import errors
 from skerry.model.ids import CloudId
 from skerry.model.market import MAX_KUBECONFIG, NO_CONTACT, Contact, Contract, Hold, Offer
-from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
+from skerry.model.resources import Resources
 from skerry.wire.market_inputs import MAX_TEXT, Text
 from skerry.wire.rear import documents, quantities
-from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, PriceV1, reject_unsupported
+from skerry.wire.rear.documents_v1 import NOT_IN_PARTS, PODS, IdentityV1, PriceV1, reject_unsupported
 from skerry.wire.rear.kubernetes_names import kubernetes_name
 from skerry.wire.rear.quantities import Quantity
 
@@ -36,25 +36,18 @@ _KUBECONFIG: Final = "kubeconfig"
 _MAX_DEPTH: Final = 8
 
 
-class IdentityV2(msgspec.Struct, frozen=True):
+class IdentityV2(IdentityV1, frozen=True):
     """A cloud."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"ID": ("nodeID",)}
 
-    id: Text = field(default="", name="ID")
-    ip: Text = field(default="", name="IP")
-    domain: Text = ""
     additional_information: Annotated[
         dict[str, Any] | msgspec.UnsetType,
         Meta(description="Such as `liqoID` and `kubeconfig`; kept with the deal as it was given, unread"),
     ] = field(default=msgspec.UNSET, name="additionalInformation")
 
     @classmethod
-    def of(cls, identity: documents.IdentityDocument) -> IdentityV2:
-        return cls(kubernetes_name(identity.node_id), identity.ip, identity.domain)
-
-    @classmethod
-    def of_buyer(cls, buyer: CloudId, contact: Contact) -> IdentityV2:
+    def of_buyer(cls, buyer: CloudId, contact: Contact) -> Self:
         """The buyer as it described itself, under the name that it has here."""
         return cls(contact.node or buyer, contact.address, contact.domain, _details_of(contact))
 
@@ -255,11 +248,7 @@ class ConfigurationV2(msgspec.Struct, frozen=True):
         if asked.gpu is not msgspec.UNSET:
             reject_unsupported(asked.gpu.cores, "gpu.cores", NOT_IN_PARTS)
             reject_unsupported(asked.gpu.memory, "gpu.memory", NOT_IN_PARTS)
-        return Resources(
-            Millicores(quantities.read(asked.cpu, quantities.MILLICORE, "cpu")),
-            Megabytes(quantities.read(asked.memory, quantities.MEGABYTE, "memory")),
-            Gigabytes(quantities.read(asked.storage, quantities.GIGABYTE, "storage")),
-        )
+        return quantities.read_resources(asked.cpu, asked.memory, asked.storage, "storage")
 
 
 class ReserveV2(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from skerry.model import errors
-from skerry.model.resources import MAX_AMOUNT
+from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 
 Quantity = Annotated[str, Meta(max_length=40, description="As in Kubernetes: `2`, `500m`, `8Gi`")]
 
@@ -38,6 +38,15 @@ def read(text: str, unit: Fraction, field: str) -> int:
     if units > MAX_AMOUNT:
         raise errors.Invalid(f"{field}: {text[:40]!r} is more than there can be", field=field)
     return int(units)
+
+
+def read_resources(cpu: str, memory: str, disk: str, disk_field: str) -> Resources:
+    """An amount of each; `disk_field` is what the disk is called."""
+    return Resources(
+        Millicores(read(cpu, MILLICORE, "cpu")),
+        Megabytes(read(memory, MEGABYTE, "memory")),
+        Gigabytes(read(disk, GIGABYTE, disk_field)),
+    )
 
 
 def at_least(text: str, unit: Fraction, field: str) -> int:

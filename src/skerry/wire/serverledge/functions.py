@@ -5,6 +5,7 @@ Only translation: what a function must be is `skerry.functions`' to say, and wha
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import msgspec
@@ -56,12 +57,7 @@ async def create(room: ServerledgeContext, call: RequestContext, body: FunctionB
 
     A handler that cannot be loaded is 422, with what was printed and the traceback.
     """
-    try:
-        return _created(
-            room, await room.functions.create(body.new_function(call.caller), actor=call.caller.name)
-        )
-    except (errors.NotFound, errors.Unprocessable) as error:
-        raise _in_its_words(error, body) from None
+    return await _register(room, call, body, room.functions.create)
 
 
 @endpoint(
@@ -77,12 +73,7 @@ async def update(room: ServerledgeContext, call: RequestContext, body: FunctionB
 
     No call that starts after the answer runs the old code; calls that run may end.
     """
-    try:
-        return _created(
-            room, await room.functions.update(body.new_function(call.caller), actor=call.caller.name)
-        )
-    except (errors.NotFound, errors.Unprocessable) as error:
-        raise _in_its_words(error, body) from None
+    return await _register(room, call, body, room.functions.update)
 
 
 @endpoint(
@@ -176,7 +167,20 @@ def require_function(room: ServerledgeContext, name: str) -> Function:
     return function
 
 
-def _created(room: ServerledgeContext, function: Function) -> FunctionCreated:
+async def _register(
+    room: ServerledgeContext,
+    call: RequestContext,
+    body: FunctionBody,
+    register: Callable[..., Awaitable[Function]],
+) -> FunctionCreated:
+    try:
+        function = await register(body.new_function(call.caller), actor=call.caller.name)
+    except errors.NotFound:
+        raise FixedTextError(404, error_texts.INVALID_RUNTIME) from None
+    except errors.Unprocessable:
+        if body.memory_mb < 1:
+            raise FixedTextError(422, error_texts.INVALID_MEMORY) from None
+        raise
     return documents.created_document(function, _runs(room, function), room.functions.copies(function))
 
 
@@ -185,9 +189,3 @@ def _runs(room: ServerledgeContext, function: Function) -> str:
         return room.functions.runs(function)
     except errors.Unavailable as error:
         return f"nothing here: {error.message}"
-
-
-def _in_its_words(error: errors.SkerryError, body: FunctionBody) -> Exception:
-    if isinstance(error, errors.NotFound):
-        return FixedTextError(404, error_texts.INVALID_RUNTIME)
-    return FixedTextError(422, error_texts.INVALID_MEMORY) if body.memory_mb < 1 else error

@@ -16,7 +16,7 @@ from grpclib.server import Stream
 from skerry.model import errors, ids
 from skerry.model.callers import Role
 from skerry.model.ids import Digest, NodeId
-from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.call_streams import caller_of, request_of
 from skerry.transport.grpc.channels import dial, map_errors
 from skerry.transport.proto import nodes_pb2 as pb
 from skerry.transport.proto.nodes_grpc import CodeServiceBase, CodeServiceStub
@@ -36,8 +36,7 @@ class CodeService(CodeServiceBase):
 
     async def Fetch(self, stream: Stream[pb.CodeAsk, pb.CodePart]) -> None:  # noqa: N802 - gRPC's name
         caller = caller_of(stream)
-        ask = await stream.recv_message()
-        assert ask is not None, "a call of one message has it, or fails before this"
+        ask = await request_of(stream)
         if caller.role is Role.NODE and not self._is_member(NodeId(caller.node)):
             raise errors.Forbidden(f"node {caller.node} takes no calls of functions, and so gets no code")
         archive = await self._archive(Digest(ids.check_digest(ask.digest, "digest")))

@@ -20,7 +20,7 @@ from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.ports import CellRuntime
 from skerry.node.host import HostInfo, HostUsage
 from skerry.transport.access.cell_users import check_user
-from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.call_streams import caller_of, request_of
 from skerry.transport.proto.cells_grpc import CellServiceBase
 from skerry.transport.proto.cells_pb2 import (
     AllocateReply,
@@ -55,20 +55,17 @@ class CellService(CellServiceBase):
         self._node = node
 
     async def Allocate(self, stream: Stream[AllocateRequest, AllocateReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         await self._keeper.allocate(messages.decode_cell(request))
         await stream.send_message(AllocateReply(cgroup_v2=self._keeper.limits_in_v2))
 
     async def Free(self, stream: Stream[FreeRequest, FreeReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         await self._keeper.free(_clients_cell(request))
         await stream.send_message(FreeReply())
 
     async def Start(self, stream: Stream[StartRequest, StartReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         told = request.sandbox
         if told.HasField("uid") or told.HasField("gid") or told.root_capabilities:
             check_user(caller_of(stream))
@@ -77,8 +74,7 @@ class CellService(CellServiceBase):
         await stream.send_message(StartReply(pid=state.pid, started_at=state.started_at))
 
     async def Stop(self, stream: Stream[StopRequest, StopReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         grace_s = request.grace_s if request.HasField("grace_s") else None
         if grace_s is not None and not 0 <= grace_s < math.inf:
             raise errors.Invalid(f"grace_s must be 0 or more seconds, not {grace_s}", field="grace_s")
@@ -86,8 +82,7 @@ class CellService(CellServiceBase):
         await stream.send_message(StopReply(exit=messages.encode_exit(how)))
 
     async def List(self, stream: Stream[ListRequest, CellStatus]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         top = _cell(request) if request.cell else None
         views = [view for view in self._keeper.list() if top is None or is_within(view.cell.name, top)]
         if top is not None and not views:
@@ -103,14 +98,12 @@ class CellService(CellServiceBase):
             await asyncio.sleep(0)  # a node may have thousands, and others call, too
 
     async def Wait(self, stream: Stream[WaitRequest, WaitReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         how = await self._keeper.wait(_cell(request), _executable(request))
         await stream.send_message(WaitReply(exit=messages.encode_exit(how)))
 
     async def Logs(self, stream: Stream[LogsRequest, LogItem]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         logs = partial(self._keeper.logs, _cell(request), _executable(request))
         sources = grpc_logs.log_sources(request, logs)
         async with aclosing(grpc_logs.log_items(sources, request)) as items:
@@ -118,8 +111,7 @@ class CellService(CellServiceBase):
                 await stream.send_message(item)
 
     async def Usage(self, stream: Stream[UsageRequest, UsageReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         usage = self._keeper.usage(_cell(request))
         await stream.send_message(UsageReply(usage=messages.encode_usage(usage)))
 

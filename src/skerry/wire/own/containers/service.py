@@ -19,7 +19,7 @@ from skerry.model.containers import ContainerView
 from skerry.model.images import Image, ImageAccess, PullProgress
 from skerry.node.containers.ports import ContainerRuntime, ImageStore, OnPullProgress
 from skerry.transport.access.spec_rules import check_userns
-from skerry.transport.grpc.call_streams import caller_of
+from skerry.transport.grpc.call_streams import caller_of, request_of
 from skerry.transport.grpc.progress import run_with_progress
 from skerry.transport.proto import cells_pb2
 from skerry.transport.proto import containers_pb2 as pb
@@ -38,8 +38,7 @@ class ImageService(ImageServiceBase):
         self._images = images
 
     async def Pull(self, stream: Stream[pb.PullRequest, pb.PullItem]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         access = caller_of(stream).image_access
 
         async def pull(on_progress: OnPullProgress) -> Image:
@@ -58,8 +57,7 @@ class ImageService(ImageServiceBase):
             await asyncio.sleep(0)  # a node may have many, and others call, too
 
     async def Remove(self, stream: Stream[pb.RemoveImageRequest, pb.RemoveImageReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         if not request.image:
             raise errors.Invalid("image must be a reference or an id", field="image")
         freed = await self._images.remove(request.image, access=caller_of(stream).image_access)
@@ -84,13 +82,11 @@ class ContainerService(ContainerServiceBase):
         await self._make(stream, starts=True)
 
     async def Start(self, stream: Stream[pb.StartRequest, pb.Container]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         await stream.send_message(messages.encode_container(await self._containers.start(_name(request))))
 
     async def Stop(self, stream: Stream[pb.StopRequest, pb.Container]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         grace_s = request.grace_s if request.HasField("grace_s") else None
         if grace_s is not None and not 0 <= grace_s < math.inf:
             raise errors.Invalid(f"grace_s must be 0 or more seconds, not {grace_s}", field="grace_s")
@@ -98,8 +94,7 @@ class ContainerService(ContainerServiceBase):
         await stream.send_message(messages.encode_container(view))
 
     async def Remove(self, stream: Stream[pb.RemoveRequest, pb.RemoveReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         await self._containers.remove(_name(request), force=request.force)
         await stream.send_message(pb.RemoveReply())
 
@@ -110,35 +105,30 @@ class ContainerService(ContainerServiceBase):
             await asyncio.sleep(0)  # a node may have many, and others call, too
 
     async def Get(self, stream: Stream[pb.GetRequest, pb.Container]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         await stream.send_message(messages.encode_container(self._containers.get(_name(request))))
 
     async def Wait(self, stream: Stream[pb.WaitRequest, pb.WaitReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         how = await self._containers.wait(_name(request))
         await stream.send_message(pb.WaitReply(exit=encode_exit(how)))
 
     async def Logs(self, stream: Stream[pb.LogsRequest, cells_pb2.LogItem]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         sources = grpc_logs.log_sources(request, partial(self._containers.logs, _name(request)))
         async with aclosing(grpc_logs.log_items(sources, request)) as items:
             async for item in items:
                 await stream.send_message(item)
 
     async def Stats(self, stream: Stream[pb.StatsRequest, pb.StatsReply]) -> None:  # noqa: N802 - gRPC's name
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         await stream.send_message(messages.encode_stats(await self._containers.stats(_name(request))))
 
     async def Exec(self, stream: Stream[pb.ExecRequest, pb.ExecReply]) -> None:  # noqa: N802 - gRPC's name
         await exec_stream.serve_exec(stream, self._containers)
 
     async def _make(self, stream: Stream[pb.CreateRequest, pb.CreateItem], *, starts: bool) -> None:
-        request = await stream.recv_message()
-        assert request is not None
+        request = await request_of(stream)
         spec = messages.decode_spec(request.spec)
         caller = caller_of(stream)
         check_userns(spec.userns, caller)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from skerry.control import paging
-from skerry.control.paging import ListPage
+from skerry.control.paging import ListPage, paginate_sorted
 
 T = TypeVar("T")
 
@@ -27,14 +25,7 @@ class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def paginate(items: Iterable[T], place_of: Callable[[T], str], query: PageQuery) -> ListPage[T]:
     """The page of `items` that is asked for, in the order of their places."""
-    ordered = sorted(items, key=place_of)
-
-    def behind(place: str | None) -> Iterator[T]:
-        return iter(ordered if place is None else ordered[bisect_right(ordered, place, key=place_of) :])
-
-    return paging.paginate(
-        behind, place_of, total=len(ordered), limit=query.limit, offset=0, cursor=query.cursor or None
-    )
+    return paginate_sorted(items, place_of, limit=query.limit, cursor=query.cursor or None)
 
 
 def newest_first_key(*, is_over: bool, at: float, id: str) -> str:
