@@ -31,7 +31,8 @@ from tests.node.agent.instances.ground import Ground
 from tests.node.logs.keeping import Ring
 from tests.support.controls import ROOM, Control, control_on
 from tests.support.waiting import eventually
-from tests.transport.links.nodes.conftest import Listening, authority
+from tests.transport.conftest import authority
+from tests.transport.links.nodes.conftest import Listening
 
 __all__ = ["authority"]
 

@@ -24,12 +24,9 @@ from skerry.wire.kudo.envelope import ENVELOPE
 from tests.support.certificates import SERVER_NAME, TestAuthority
 from tests.support.containers import FakeContainers, container_server
 from tests.transport.http.conftest import serving
-from tests.wire.conftest import authority
 from tests.wire.kudo.rest_client import WEB, Rest
 from tests.wire.own.containers.test_images import WEB as IMAGE
 from tests.wire.serverledge.fakes import Fakes
-
-__all__ = ["authority"]
 
 SECRET = "hunter2"
 VARIABLES = ["PASSWORD=" + SECRET, "EMPTY="]

@@ -34,11 +34,6 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 
 @pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
     """A CA that the server does not know."""
     return TestAuthority(tmp_path_factory.mktemp("stranger"), "strange CA")

@@ -27,11 +27,6 @@ from tests.support.fleets import Fleet, fleet_on
 from tests.transport.grpc.fakes import FakeIdentity
 
 
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
-    return TestAuthority(tmp_path_factory.mktemp("ca"))
-
-
 class Listening:
     """A server of sessions, and ways to it."""
 
