@@ -237,7 +237,8 @@ async def test_what_cannot_be_had_is_undone_and_what_an_earlier_agent_left_is_re
     with pytest.raises(CodeLoadError, match="with exit code 5") as failed:
         await workers.spawn(a_function(f"oci:{ends}"), None)
     assert failed.value.output == "no\n"
-    spawning = asyncio.ensure_future(workers.spawn(a_function(image), None))
+    deaf = imagery.write_layout(imagery.busybox(command=("sleep", "600")), tmp_path / "deaf")
+    spawning = asyncio.ensure_future(workers.spawn(a_function(f"oci:{deaf}"), None))
     await eventually(agent.containers.list)
     spawning.cancel()
     with pytest.raises(asyncio.CancelledError):

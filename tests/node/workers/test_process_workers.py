@@ -354,6 +354,7 @@ async def test_a_start_that_fails_or_is_given_up_at_any_step_leaves_nothing(
 
 
 async def test_a_prestarted_worker_whose_cell_somebody_has_removed_is_passed_over(ground: Ground) -> None:
+    ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
     limited = 0
 
     def reached(name: str) -> None:
