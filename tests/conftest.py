@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from tests.support import leaks
+from tests.support.drivers import Drivers
 
 pytest_plugins = ["tests.support.selection"]
 
@@ -48,6 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += short[: max(0, size)]
         del short[: max(0, size)]
     items[:] = ordered + short
+
+
+@pytest.fixture(scope="session")
+def drivers() -> Iterator[Drivers]:
+    made = Drivers()
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,9 +22,8 @@ from skerry.model.ids import Digest, NodeId
 from skerry.store.sqlite.store import SqliteStore
 from tests.functions.registry import tarballs
 from tests.functions.registry.registries import HELLO, OTHER, Ground, hello
-from tests.support.waiting import PATIENCE_S, eventually
-
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.support.drivers import Drivers
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -190,18 +187,11 @@ STEPS = [
 
 @pytest.mark.parametrize(("step", "times"), STEPS)
 async def test_a_kill_at_any_step_leaves_no_function_without_code_and_no_code_for_ever(
-    tmp_path: Path, step: str, times: int
+    drivers: Drivers, tmp_path: Path, step: str, times: int
 ) -> None:
     calls = ("create", "update", "delete")
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "tests.functions.registry.registry_driver", str(tmp_path), step, str(times)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    arguments = (str(tmp_path), step, str(times))
+    done = await asyncio.to_thread(drivers.run, "tests.functions.registry.registry_driver", *arguments)
     assert done.returncode == -signal.SIGKILL
     acknowledged = done.stdout.split()
     assert acknowledged == list(calls[: len(acknowledged)])

@@ -1,6 +1,6 @@
 """An agent in a process of its own: does what its input says, line by line, and says when each is done.
 
-    python -m tests.node.cells.driver FOLDER ROOT [STEP TIMES]
+Its arguments are FOLDER ROOT [STEP TIMES]. See `tests.support.drivers`.
 
 With STEP it kills itself, as `kill -9` would, when that step of `skerry.node.cells` is reached for the
 TIMESth time.
@@ -8,10 +8,7 @@ TIMESth time.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -22,19 +19,7 @@ from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.launcher.client import LauncherClient
-
-
-class Death:
-    """Counts one step, and dies of it."""
-
-    def __init__(self, step: str, times: int) -> None:
-        self.step = step
-        self.left = times
-
-    def __call__(self, step: str) -> None:
-        self.left -= step == self.step
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+from tests.support.drivers import Death
 
 
 def say(**what: object) -> None:
@@ -69,11 +54,3 @@ async def main(folder: str, root: str, step: str = "", times: str = "0") -> None
         say(pid=await do(cells, *json.loads(line)))
     await cells.close()
     await launcher.stop()
-
-
-if __name__ == "__main__":
-    # Logs would mix with what is said.
-    import structlog
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(*sys.argv[1:]))

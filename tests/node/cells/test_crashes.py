@@ -6,10 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +15,11 @@ from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from skerry.node.logs.readers import LogRecord
 from tests.node.cells.real import Ground, executable, is_alive, needs_root, printed
-from tests.support.waiting import PATIENCE_S, eventually, eventually_sync
+from tests.support.drivers import Drivers
+from tests.support.waiting import eventually, eventually_sync
 
 pytestmark = [needs_root, pytest.mark.root]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 A, X = CellName("a"), ExecutableName("x")
 Call = tuple[str, ...]
 State = dict[str, dict[str, int]]  # cells, their executables, their pids
@@ -50,17 +47,10 @@ STEPS = [
 ]
 
 
-def drive(ground: Ground, script: Iterable[Call], *death: str) -> list[int]:
+def drive(drivers: Drivers, ground: Ground, script: Iterable[Call], *death: str) -> list[int]:
     """Have an agent do `script` until it dies or is done; the answers, one for each call that was done."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.node.cells.driver", str(ground.folder), ground.root, *death],
-        input="".join(json.dumps(call) + "\n" for call in script),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    text = "".join(json.dumps(call) + "\n" for call in script)
+    done = drivers.run("tests.node.cells.driver", str(ground.folder), ground.root, *death, text=text)
     assert done.returncode == (-signal.SIGKILL if death else 0)
     launcher, *answers = [json.loads(line) for line in done.stdout.splitlines()]
     # It ends by itself, and only then are its inits somebody else's.
@@ -110,9 +100,9 @@ def strays(ground: Ground, cells: Cells) -> list[str]:
 
 @pytest.mark.parametrize(("step", "times"), STEPS)
 async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_right(
-    ground: Ground, step: str, times: int
+    drivers: Drivers, ground: Ground, step: str, times: int
 ) -> None:
-    pids = await asyncio.to_thread(drive, ground, SCRIPT, step, str(times))
+    pids = await asyncio.to_thread(drive, drivers, ground, SCRIPT, step, str(times))
     done, under_way = SCRIPT[: len(pids)], SCRIPT[len(pids)]
     assert under_way[0] == step.partition(".")[0] or step.startswith("init.")
     before = outcome(done, pids)
@@ -154,11 +144,13 @@ async def test_the_users_of_cells_are_kept(ground: Ground) -> None:
             await cells.free(view.cell.name)
 
 
-async def test_what_runs_goes_on_without_an_agent_and_is_told_of_by_the_next(ground: Ground) -> None:
+async def test_what_runs_goes_on_without_an_agent_and_is_told_of_by_the_next(
+    drivers: Drivers, ground: Ground
+) -> None:
     loop = "trap 'echo after; exit 7' TERM; echo before; while :; do sleep 0.01; done"
     script = [("allocate", "a"), ("start", "a", "x", loop), ("start", "a", "y", loop)]
     _, first, second = await asyncio.to_thread(
-        drive, ground, [*script, ("allocate", "b")], "allocate.group", "2"
+        drive, drivers, ground, [*script, ("allocate", "b")], "allocate.group", "2"
     )
     await eventually(lambda: (ground.folder / "a" / "x1" / "stdout-0000000000000001").exists())
     assert is_alive(first)

@@ -1,6 +1,6 @@
 """An agent in a process of its own: does what its input says, line by line, and says when each is done.
 
-    python -m tests.node.containers.driver FOLDER IMAGE ROOT [STEP TIMES]
+Its arguments are FOLDER IMAGE ROOT [STEP TIMES]. See `tests.support.drivers`.
 
 With STEP it kills itself, as `kill -9` would, when that step is reached for the TIMESth time.
 """
@@ -17,8 +17,9 @@ from skerry.model.containers import NetworkMode
 from skerry.model.ports import PortMapping
 from skerry.model.resources import Gigabytes, Resources
 from skerry.node.containers.containers import Containers
-from tests.node.cells.driver import Death, say
+from tests.node.cells.driver import say
 from tests.node.containers.real import Ground, spec
+from tests.support.drivers import Death
 
 
 async def do(containers: Containers, verb: str, *names: str) -> None:
@@ -71,11 +72,3 @@ async def main(folder: str, image: str, root: str, step: str = "", times: str = 
         for line in sys.stdin:
             await do(agent.containers, *json.loads(line))
             say(done=True)
-
-
-if __name__ == "__main__":
-    # Logs would mix with what is said.
-    import structlog
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(*sys.argv[1:]))

@@ -6,10 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Set
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +16,11 @@ from skerry.model.containers import ContainerState
 from tests.node.cells.real import is_alive
 from tests.node.containers.driver import do
 from tests.node.containers.real import Agent, Ground, needs_root, needs_runc, stuck_loops
+from tests.support.drivers import Drivers
 from tests.support.waiting import eventually_sync
 
 pytestmark = [needs_root, needs_runc, pytest.mark.root]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 Call = tuple[str, ...]
 State = dict[str, str]  # containers, and what they are
 
@@ -78,20 +75,11 @@ WISHES = {
 }
 
 
-def drive(ground: Ground, script: Iterable[Call], *death: str) -> int:
+def drive(drivers: Drivers, ground: Ground, script: Iterable[Call], *death: str) -> int:
     """Have an agent do `script` until it dies or is done; how many calls were done."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.node.containers.driver"),
-            *(str(ground.folder), str(ground.image), ground.root, *death),
-        ],
-        input="".join(json.dumps(call) + "\n" for call in script),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=120,
-        check=False,
-    )
+    arguments = (str(ground.folder), str(ground.image), ground.root, *death)
+    text = "".join(json.dumps(call) + "\n" for call in script)
+    done = drivers.run("tests.node.containers.driver", *arguments, text=text)
     assert done.returncode == (-signal.SIGKILL if death else 0)
     launcher, *answers = [json.loads(line) for line in done.stdout.splitlines()]
     # It ends by itself, and only then are its inits somebody else's.
@@ -148,9 +136,9 @@ def strays(ground: Ground, agent: Agent) -> list[str]:
 
 @pytest.mark.parametrize(("step", "times"), STEPS)
 async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_right(
-    ground: Ground, step: str, times: int
+    drivers: Drivers, ground: Ground, step: str, times: int
 ) -> None:
-    count = await asyncio.to_thread(drive, ground, SCRIPT, step, str(times))
+    count = await asyncio.to_thread(drive, drivers, ground, SCRIPT, step, str(times))
     done, under_way = SCRIPT[:count], SCRIPT[count]
     before, after = outcome(done), outcome([*done, under_way])
     halfway = {"remove": ContainerState.EXITED, "run": ContainerState.CREATED}
@@ -176,9 +164,11 @@ async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_rig
         *("tidy.unmounted", "tidy.layer_unmounted", "remove.freed", "remove.left", "remove.discarded"),
     ],
 )
-async def test_the_disk_of_a_stranger_is_left_by_no_dead_agent(ground: Ground, step: str) -> None:
+async def test_the_disk_of_a_stranger_is_left_by_no_dead_agent(
+    drivers: Drivers, ground: Ground, step: str
+) -> None:
     script = [("create", "guest"), ("start", "guest"), ("remove", "guest")]
-    await asyncio.to_thread(drive, ground, script, step, "1")
+    await asyncio.to_thread(drive, drivers, ground, script, step, "1")
     disks = ground.folder / "containers" / "filesystems"
     async with ground.agent() as agent:
         assert strays(ground, agent) == []
@@ -191,9 +181,9 @@ async def test_the_disk_of_a_stranger_is_left_by_no_dead_agent(ground: Ground, s
         assert list(disks.glob("*.ext4")) == []
 
 
-async def test_what_is_removed_by_force_goes_on_being_removed(ground: Ground) -> None:
+async def test_what_is_removed_by_force_goes_on_being_removed(drivers: Drivers, ground: Ground) -> None:
     script = [("create", "web1"), ("start", "web1"), ("create", "web2")]
-    count = await asyncio.to_thread(drive, ground, script, "create.synced", "2")
+    count = await asyncio.to_thread(drive, drivers, ground, script, "create.synced", "2")
     assert count == 2
     (ground.folder / "containers/all/web1/removing").touch()
     async with ground.agent() as agent:
@@ -203,10 +193,9 @@ async def test_what_is_removed_by_force_goes_on_being_removed(ground: Ground) ->
             await agent.containers.remove(view.spec.name)
 
 
-async def test_an_end_that_nobody_saw_is_told_with_its_output(ground: Ground) -> None:
-    count = await asyncio.to_thread(
-        drive, ground, [("create", "web1"), ("start", "web1"), ("create", "web2")], "create.recorded", "2"
-    )
+async def test_an_end_that_nobody_saw_is_told_with_its_output(drivers: Drivers, ground: Ground) -> None:
+    script = [("create", "web1"), ("start", "web1"), ("create", "web2")]
+    count = await asyncio.to_thread(drive, drivers, ground, script, "create.recorded", "2")
     assert count == 2
     (pid,) = [pid for name in ground.groups.cells() for pid in ground.groups.pids(name, "_x1")]
     os.kill(pid, signal.SIGKILL)

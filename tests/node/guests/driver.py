@@ -1,14 +1,12 @@
 """A node that lends a cell, in a process of its own: a guest begins in it, and then the agent is killed.
 
-python -m tests.node.guests.driver FOLDER IMAGE ROOT
+Its arguments are FOLDER IMAGE ROOT. See `tests.support.drivers`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 from tests.node.agent.instances.driver import hurry
@@ -28,11 +26,3 @@ async def main(folder: str, image: str, root: str) -> None:
         (view,) = here.agent.containers.list()
         say(launcher=here.agent.launcher, pid=view.pid)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    # Logs would mix with what is said.
-    import structlog
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(*sys.argv[1:]))

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,12 +28,12 @@ from tests.node.containers.conftest import busybox, ground
 from tests.node.containers.real import Ground, needs_root, needs_runc
 from tests.node.guests.ground import BOUGHT, CELL, CONTRACT, OWN
 from tests.node.guests.real import Lender, group_of, guests_order, lender
+from tests.support.drivers import Drivers
 from tests.support.waiting import eventually, eventually_sync
 
 __all__ = ["busybox", "ground"]
 pytestmark = [needs_root, needs_runc, pytest.mark.root]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 GREEDY = "x=aaaaaaaaaaaaaaaa; while true; do x=$x$x; done"
 MEGABYTE = 1024**2
 
@@ -137,17 +135,11 @@ async def test_guests_write_no_more_together_than_was_bought_though_they_ask_for
         await here.clear()
 
 
-async def test_an_agent_that_was_killed_is_followed_by_one_that_finds_all(ground: Ground) -> None:
-    killed = await asyncio.to_thread(
-        subprocess.run,
-        [
-            *(sys.executable, "-m", "tests.node.guests.driver"),
-            *(str(ground.folder), str(ground.image), ground.root),
-        ],
-        stdout=subprocess.PIPE,
-        cwd=REPOSITORY,
-        timeout=120,
-    )
+async def test_an_agent_that_was_killed_is_followed_by_one_that_finds_all(
+    drivers: Drivers, ground: Ground
+) -> None:
+    arguments = (str(ground.folder), str(ground.image), ground.root)
+    killed = await asyncio.to_thread(drivers.run, "tests.node.guests.driver", *arguments)
     assert killed.returncode == -signal.SIGKILL
     said = json.loads(killed.stdout)
     eventually_sync(lambda: not is_alive(said["launcher"]))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +11,12 @@ from skerry.node.images.images import Images
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from tests.node.images.ground import Ground, diff_ids, needs_root
 from tests.support import imagery
+from tests.support.drivers import Drivers
 from tests.support.imagery import Made
 from tests.support.registry import Registry
-from tests.support.waiting import PATIENCE_S
 
 pytestmark = [needs_root, pytest.mark.root]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 BASE = imagery.layer(*(imagery.file(f"base{number}", "b" * 3000) for number in range(20)))
 OLD = imagery.image(BASE, imagery.layer(imagery.file("old", "o" * 100)))
 NEW = imagery.image(BASE, imagery.layer(imagery.file("new", "n" * 100)))
@@ -37,16 +33,9 @@ STEPS = [
 ]
 
 
-def drive(ground: Ground, step: str, times: int, *calls: str) -> list[str]:
+def drive(drivers: Drivers, ground: Ground, step: str, times: int, *calls: str) -> list[str]:
     """Have a process do `calls` until it dies of `step`; those that were done."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.node.images.driver", str(ground.folder), step, str(times), *calls],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = drivers.run("tests.node.images.driver", str(ground.folder), step, str(times), *calls)
     assert done.returncode == (-signal.SIGKILL if step else 0)
     return done.stdout.splitlines()
 
@@ -63,7 +52,7 @@ def check_whole(images: Images, *known: Made) -> None:
 
 @pytest.mark.parametrize(("step", "times"), STEPS)
 async def test_an_agent_that_dies_after_a_step_leaves_nothing_that_only_looks_complete(
-    registry: Registry, ground: Ground, step: str, times: int
+    drivers: Drivers, registry: Registry, ground: Ground, step: str, times: int
 ) -> None:
     ground.unpacker = LayerUnpacker()
     name = f"{registry.address}/crash:{step}-{times}"
@@ -71,7 +60,7 @@ async def test_an_agent_that_dies_after_a_step_leaves_nothing_that_only_looks_co
     other = f"{name}-other"
     registry.push(NEW, f"crash:{step}-{times}-other")
     calls = (f"pull:{name}", f"pull:{other}", f"remove:{name}", "collect:")
-    done = await asyncio.to_thread(drive, ground, step, times, *calls)
+    done = await asyncio.to_thread(drive, drivers, ground, step, times, *calls)
     assert len(done) < len(calls)
     async with ground.images() as images:
         acknowledged = {call.removeprefix("pull:") for call in done if call.startswith("pull:")}
@@ -94,11 +83,11 @@ async def test_an_agent_that_dies_after_a_step_leaves_nothing_that_only_looks_co
 
 
 async def test_an_agent_that_dies_while_a_layer_streams_leaves_no_child_behind(
-    registry: Registry, ground: Ground
+    drivers: Drivers, registry: Registry, ground: Ground
 ) -> None:
     """The death of the step before the end of the stream: the draft is there, the unpacker is at work."""
     registry.push(OLD, "crash:stream")
-    await asyncio.to_thread(drive, ground, "layer.draft", 1, f"pull:{registry.address}/crash:stream")
+    await asyncio.to_thread(drive, drivers, ground, "layer.draft", 1, f"pull:{registry.address}/crash:stream")
     assert [path.name for path in (ground.folder / "drafts").iterdir()] == ["0"]
     ground.unpacker = LayerUnpacker()
     async with ground.images() as images:

@@ -1,6 +1,6 @@
 """An agent in a process of its own: does what its input says, line by line, and says when each is done.
 
-    python -m tests.node.network.driver FOLDER KEY SETTINGS [STEP TIMES]
+Its arguments are FOLDER KEY SETTINGS [STEP TIMES]. See `tests.support.drivers`.
 
 With STEP it kills itself, as `kill -9` would, when that step of `skerry.node.network` is reached for the
 TIMESth time.
@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -24,20 +22,8 @@ from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.settings import NetworkSettings
 from skerry.node.network.network import Network
 from tests.node.network.machines import pool_of
+from tests.support.drivers import Death
 from tests.support.waiting import eventually
-
-
-class Death:
-    """Counts one step, and dies of it."""
-
-    def __init__(self, step: str, times: int) -> None:
-        self.step = step
-        self.left = times
-
-    def __call__(self, step: str) -> None:
-        self.left -= step == self.step
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def say(what: str) -> None:
@@ -85,11 +71,3 @@ async def main(folder: str, key: str, settings: str, step: str = "", times: str 
         verb, *rest = json.loads(line)
         await do(network, verb, *rest)
         say(verb)
-
-
-if __name__ == "__main__":
-    # Logs would mix with what is said.
-    import structlog
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(*sys.argv[1:]))

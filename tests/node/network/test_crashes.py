@@ -6,10 +6,7 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,11 +15,10 @@ from skerry.model.network import OPEN_POLICY
 from skerry.node.network.network import Network
 from tests.node.network.driver import do
 from tests.node.network.machines import Ground, listen, needs_root, run, speak
-from tests.support.waiting import PATIENCE_S
+from tests.support.drivers import Drivers
 
 pytestmark = [needs_root, pytest.mark.root]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 Call = tuple[str, ...]
 State = dict[str, tuple[str, ...]]  # owners and their ports
 
@@ -65,20 +61,11 @@ STEPS = [
 ]
 
 
-def drive(ground: Ground, script: Iterable[Call], *death: str) -> list[str]:
+def drive(drivers: Drivers, ground: Ground, script: Iterable[Call], *death: str) -> list[str]:
     """Have an agent do `script` until it dies or is done; what it has done."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.node.network.driver"),
-            *(str(ground.folder), ground.key, msgspec.json.encode(ground.settings).decode(), *death),
-        ],
-        input="".join(json.dumps(call) + "\n" for call in script),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    arguments = (str(ground.folder), ground.key, msgspec.json.encode(ground.settings).decode(), *death)
+    text = "".join(json.dumps(call) + "\n" for call in script)
+    done = drivers.run("tests.node.network.driver", *arguments, text=text)
     assert done.returncode == (-signal.SIGKILL if death else 0)
     return done.stdout.splitlines()
 
@@ -149,9 +136,9 @@ def _members(family: str, table: str, name: str) -> set[str]:
     ],
 )
 async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_right(
-    ground: Ground, script: list[Call], step: str, times: int
+    drivers: Drivers, ground: Ground, script: list[Call], step: str, times: int
 ) -> None:
-    _, *done = await asyncio.to_thread(drive, ground, script, step, str(times))
+    _, *done = await asyncio.to_thread(drive, drivers, ground, script, step, str(times))
     before, under_way = outcome(script[: len(done)]), script[len(done)]
     after = outcome(script[: len(done) + 1])
     network = await ground.open()
@@ -177,10 +164,10 @@ async def test_an_agent_that_dies_after_a_step_leaves_what_the_next_one_puts_rig
 @pytest.mark.parametrize("opening", ["open.swept", "open.bridge", "open.ruled"])
 @pytest.mark.parametrize(("step", "times"), [("make.linked", 2), ("attach.recorded", 2), ("remove.links", 1)])
 async def test_an_agent_that_dies_while_it_puts_things_right_leaves_no_less_to_the_next(
-    ground: Ground, opening: str, step: str, times: int
+    drivers: Drivers, ground: Ground, opening: str, step: str, times: int
 ) -> None:
-    _, *done = await asyncio.to_thread(drive, ground, SCRIPT, step, str(times))
-    assert await asyncio.to_thread(drive, ground, [], opening, "1") == []
+    _, *done = await asyncio.to_thread(drive, drivers, ground, SCRIPT, step, str(times))
+    assert await asyncio.to_thread(drive, drivers, ground, [], opening, "1") == []
     before, after = outcome(SCRIPT[: len(done)]), outcome(SCRIPT[: len(done) + 1])
     network = await ground.open()
     assert observed(network) in (before, after)
@@ -189,10 +176,12 @@ async def test_an_agent_that_dies_while_it_puts_things_right_leaves_no_less_to_t
     await network.close()
 
 
-async def test_fifty_that_leave_at_once_with_the_agent_killed_half_way_leave_nothing(ground: Ground) -> None:
+async def test_fifty_that_leave_at_once_with_the_agent_killed_half_way_leave_nothing(
+    drivers: Drivers, ground: Ground
+) -> None:
     owners = [f"c{number}" for number in range(50)]
     script: list[Call] = [("attach", owner, f"{9000 + number}:80") for number, owner in enumerate(owners)]
-    await asyncio.to_thread(drive, ground, [*script, ("detach", *owners)], "detach.unrecorded", "25")
+    await asyncio.to_thread(drive, drivers, ground, [*script, ("detach", *owners)], "detach.unrecorded", "25")
     async with ground.agent() as network:
         assert strays(ground, network) == []
         await network.keep_only(set())

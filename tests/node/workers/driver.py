@@ -1,6 +1,6 @@
 """An agent in a process of its own, which starts a worker and dies on the way.
 
-    python -m tests.node.workers.driver FOLDER ROOT STEP
+Its arguments are FOLDER ROOT STEP. See `tests.support.drivers`.
 
 It kills itself, as `kill -9` would, when that step of `skerry.node.workers` is reached. What it says before
 that, line by line, are the processes that are to end by themselves then.
@@ -8,7 +8,6 @@ that, line by line, are the processes that are to end by themselves then.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -41,11 +40,3 @@ async def main(folder: str, root: str, fatal: str) -> None:
 
     async with ground.agent(reached) as agent:
         await agent.workers.spawn(ground.function(), ground.folder / "code" / "hello")
-
-
-if __name__ == "__main__":
-    # Logs would mix with what is said.
-    import structlog
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(*sys.argv[1:]))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,11 +13,10 @@ from skerry.node.workers.process_workers import CELL
 from tests.node.cells.real import is_alive
 from tests.node.network import machines
 from tests.node.workers.ground import Ground, answered, needs_root
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.drivers import Drivers
+from tests.support.waiting import eventually
 
 pytestmark = [needs_root, pytest.mark.root]
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -36,16 +33,12 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
 @pytest.mark.parametrize(
     "step", ["blank.attached", "blank.allocated", "blank.prepared", "blank.started", "spawn.loaded"]
 )
-async def test_the_next_agent_removes_what_a_killed_one_has_begun(ground: Ground, step: str) -> None:
+async def test_the_next_agent_removes_what_a_killed_one_has_begun(
+    drivers: Drivers, ground: Ground, step: str
+) -> None:
     ground.settings = msgspec.structs.replace(ground.settings, spare_workers=0)
     code = ground.code(main="def handle(params):\n    return params\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.node.workers.driver", str(ground.folder), ground.root, step],
-        stdout=subprocess.PIPE,
-        cwd=REPOSITORY,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = drivers.run("tests.node.workers.driver", str(ground.folder), ground.root, step)
     assert done.returncode == -signal.SIGKILL
     children = [int(pid) for pid in done.stdout.split()]
     assert len(children) == 2  # its launchers

@@ -1,13 +1,12 @@
 """An agent with instances in a process of its own: takes orders, line by line, and says when each is done.
 
-    python -m tests.node.agent.instances.driver FOLDER IMAGE ROOT [STEP TIMES]
+Its arguments are FOLDER IMAGE ROOT [STEP TIMES]. See `tests.support.drivers`.
 
 With STEP it kills itself, as `kill -9` would, when that step is reached for the TIMESth time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import sys
@@ -24,8 +23,9 @@ from skerry.model.ports import PortMapping
 from skerry.model.statuses import DesiredStatus
 from skerry.node.agent.instances.instances import NodeInstances
 from tests.node.agent.instances import worlds
-from tests.node.cells.driver import Death, say
+from tests.node.cells.driver import say
 from tests.node.containers.real import Agent, Ground
+from tests.support.drivers import Death
 from tests.support.waiting import eventually
 
 TERMS = SessionConfig(worlds.TERMS.node, "", 2, restart_base_s=0.01, restart_cap_s=0.05, restart_reset_s=600)
@@ -88,11 +88,3 @@ async def main(folder: str, image: str, root: str, step: str = "", times: str = 
         await instances.apply([], is_whole=True)
         await eventually(lambda: not instances._drivers)
         say(done=True)
-
-
-if __name__ == "__main__":
-    # Logs would mix with what is said.
-    import structlog
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(*sys.argv[1:]))

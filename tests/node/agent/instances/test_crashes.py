@@ -7,9 +7,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,12 +18,12 @@ from tests.node.agent.instances.worlds import ID
 from tests.node.cells.real import is_alive
 from tests.node.containers.conftest import busybox, ground
 from tests.node.containers.real import Ground, needs_root, needs_runc
+from tests.support.drivers import Drivers
 from tests.support.waiting import eventually, eventually_sync
 
 __all__ = ["busybox", "ground"]
 pytestmark = [needs_root, needs_runc, pytest.mark.root]
 
-REPOSITORY = Path(__file__).resolve().parents[4]
 # What is ordered, in which generation, and what it leads to.
 SCRIPT = [
     ("RUNNING", 1, "RUNNING"),
@@ -51,20 +48,11 @@ STEPS = [
 ]
 
 
-def drive(ground: Ground, step: str, times: int) -> int:
+def drive(drivers: Drivers, ground: Ground, step: str, times: int) -> int:
     """Have an agent do the script until it dies; how many orders were carried out."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.node.agent.instances.driver"),
-            *(str(ground.folder), str(ground.image), ground.root, step, str(times)),
-        ],
-        input="".join(json.dumps(call) + "\n" for call in SCRIPT),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=120,
-        check=False,
-    )
+    arguments = (str(ground.folder), str(ground.image), ground.root, step, str(times))
+    text = "".join(json.dumps(call) + "\n" for call in SCRIPT)
+    done = drivers.run("tests.node.agent.instances.driver", *arguments, text=text)
     assert done.returncode == -signal.SIGKILL
     launcher, *answers = [json.loads(line) for line in done.stdout.splitlines()]
     # It ends by itself, and only then are its inits somebody else's.
@@ -87,9 +75,9 @@ def check_told(instances: NodeInstances) -> None:
 
 @pytest.mark.parametrize(("step", "times"), STEPS)
 async def test_an_agent_that_dies_after_a_step_is_followed_by_one_that_goes_on(
-    ground: Ground, step: str, times: int
+    drivers: Drivers, ground: Ground, step: str, times: int
 ) -> None:
-    count = await asyncio.to_thread(drive, ground, step, times)
+    count = await asyncio.to_thread(drive, drivers, ground, step, times)
     hurry(ground)
     async with ground.agent() as agent, instances_of(ground, agent) as instances:
         # What was under way, as the control plane would say it again, and then the rest.
@@ -107,8 +95,10 @@ async def test_an_agent_that_dies_after_a_step_is_followed_by_one_that_goes_on(
         assert list((ground.folder / "instances/copies").iterdir()) == []
 
 
-async def test_an_end_that_no_agent_saw_is_told_by_the_next_which_starts_it_again(ground: Ground) -> None:
-    await asyncio.to_thread(drive, ground, "applied", 2)
+async def test_an_end_that_no_agent_saw_is_told_by_the_next_which_starts_it_again(
+    drivers: Drivers, ground: Ground
+) -> None:
+    await asyncio.to_thread(drive, drivers, ground, "applied", 2)
     (pid,) = [pid for name in ground.groups.cells() for pid in ground.groups.pids(name, "_x1")]
     os.kill(pid, signal.SIGKILL)
     eventually_sync(lambda: not is_alive(pid))
