@@ -12,6 +12,7 @@ from grpclib.reflection.v1.reflection_grpc import ServerReflectionStub
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 
 from skerry.daemon import node_runtime
+from skerry.daemon.role_parts import RoleContext
 from skerry.kit.clock import SystemClock
 from skerry.model.settings import Settings
 from skerry.transport.access.gate import AccessGate
@@ -85,15 +86,12 @@ async def test_a_machine_without_cells_serves_health_reflection_and_discovery_on
     socket = tmp_path / "s.sock"
     async with AsyncExitStack() as undo:
         started = await node_runtime.start(
-            Settings(),
-            tmp_path,
-            SystemClock(),
+            RoleContext(Settings(), tmp_path, SystemClock(), undo),
             gate=AccessGate(FakeIdentity(), os.getuid()),
             tls=authority.server_context(),
             socket_path=socket,
             checks={},
             has_server=True,
-            undo=undo,
         )
         assert started.cells is None
         tls = authority.client_context(authority.issue("an-admin", "admin"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from skerry.daemon import market_provider
+from skerry.daemon.market import start_provider
 from skerry.kit.clock import ManualClock
 from skerry.kit.tasks import TaskSupervisor
 from skerry.market.provider import contract_cell_controller, node_capacity
@@ -52,7 +52,7 @@ class Provider:
     nodes: Standings
 
     def cell(self, id: ContractId) -> Instance | None:
-        known = self.server.instance_table.index.get(cell_id_for(id))
+        known = self.server.mirror.census.get(cell_id_for(id))
         return None if known is None else known.value
 
     def offered(self, id: OfferId = FLAVOR) -> int:
@@ -91,22 +91,19 @@ async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
             Server(store, standings, clock).running() as server,
             TaskSupervisor("provider", clock=clock) as loops,
         ):
-            market_provider.start(
-                store,
-                m.ledger,
-                clock,
-                m.settings,
-                key=KEY,
+            # As much of both as is needed.
+            base: Any = SimpleNamespace(
+                store=store, clock=clock, loops=loops, settings=SimpleNamespace(market=m.settings)
+            )
+            fleet: Any = SimpleNamespace(
                 instance_table=server.instance_table,
                 instances=server.instances,
-                standings=standings,
+                nodes=standings,
                 reconciler=server.reconciler,
                 ways=Ways(),
                 leader=server.leader,
-                name="skerry.example",
-                url="https://skerry.example",
-                loops=loops,
             )
+            start_provider(base, fleet, m.ledger, KEY, name="skerry.example", url="https://skerry.example")
             yield Provider(m, server, standings)
     finally:
         await store.close()
@@ -180,9 +177,7 @@ async def test_a_cell_that_failed_is_shown_for_a_while_and_then_made_again() -> 
         cell = cell_id_for(contract.id)
         await p.server.becomes(cell, InstanceStatus.SCHEDULED)
         await p.server.say(cell, InstanceStatus.STARTING, InstanceStatus.FAILED, reason="no cgroups")
-        estate = contract_cell_controller.ContractCells(
-            p.server.instances, p.server.instance_table, p.market.clock
-        )
+        estate = contract_cell_controller.ContractCells(p.server.instances, p.server.mirror, p.market.clock)
         await estate.lend(contract, None)
         assert p.server.status(cell) is InstanceStatus.FAILED
         p.market.clock.advance(10)
@@ -199,15 +194,13 @@ async def test_a_server_that_no_longer_leads_makes_and_removes_no_cell() -> None
         store = p.market.store
         stale = Expect("other-leader", await store.commit([Put("other-leader", b"here")]))
         await store.commit([Put("other-leader", b"there")])
-        estate = contract_cell_controller.ContractCells(
-            p.server.instances, p.server.instance_table, p.market.clock
-        )
+        estate = contract_cell_controller.ContractCells(p.server.instances, p.server.mirror, p.market.clock)
         with pytest.raises(LeadershipLost):
             await estate.take_back(contract.id, stale)
         with pytest.raises(LeadershipLost):
             await estate.lend(replace(contract, id=ContractId("another")), stale)
         assert list(estate.lent()) == [contract.id]
-        known = p.server.instance_table.index.get(cell.id)
+        known = p.server.mirror.census.get(cell.id)
         assert known is not None
         assert known.value.desired is DesiredStatus.RUNNING
 

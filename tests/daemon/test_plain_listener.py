@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from skerry.daemon import host_identity
+from skerry.transport import host_identity
 from tests.daemon.test_node import join_token
 from tests.support.played_nodes import played_node
 from tests.support.skerry import Skerry, ask, running

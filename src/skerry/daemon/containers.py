@@ -6,20 +6,18 @@ runtime, nft) keeps neither the cells nor the images from being served, and is s
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import structlog
 from grpclib._typing import IServable
 
+from skerry.daemon.role_parts import RoleContext
 from skerry.kit import files
-from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
 from skerry.model.images import Platform
-from skerry.model.settings import NodeSettings, Settings
+from skerry.model.settings import NodeSettings
 from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.containers import runtime_advisories
@@ -69,35 +67,27 @@ class ContainerParts:
     lacking: tuple[str, ...]
 
 
-async def start(
-    settings: Settings,
-    folder: Path,
-    clock: Clock,
-    cells: Cells,
-    *,
-    group_root: str,
-    has_server: bool,
-    undo: AsyncExitStack,
-) -> ContainerParts:
+async def start(context: RoleContext, cells: Cells, *, group_root: str, has_server: bool) -> ContainerParts:
     """Open images and containers; the cells are closed after them. `group_root` tells Skerrys apart. Without
     `has_server` in this process, containers wait until another one has given this node a subnet."""
+    settings, undo = context.settings, context.undo
     images = await Images.open(
-        folder / "images",
+        context.folder / "images",
         settings.images,
-        clock,
+        context.clock,
         platform=_platform(),
         unpacker=LayerUnpacker(),
         guest_registries=settings.market.guest_registries,
     )
     undo.push_async_callback(images.close)
     try:
-        engine = await _open(settings, folder, clock, cells, images, group_root, has_server, undo)
+        engine = await _open(context, cells, images, group_root, has_server=has_server)
     except (errors.Unavailable, errors.FailedPrecondition, errors.Invalid) as error:
         log.warning("containers.unavailable", reason=error.message)
         stand_in = UnavailableService(ContainerService, error.message)
         return ContainerParts([ImageService(images), stand_in], None, (f"containers: {error.message}",))
     # Entered after the containers, so that it is left before they close.
-    loops = await undo.enter_async_context(TaskSupervisor("containers", clock=clock))
+    loops = await undo.enter_async_context(TaskSupervisor("containers", clock=context.clock))
     loops.forever("network", engine.network.run)
     loops.forever("containers", engine.containers.run)
     services: list[IServable] = [
@@ -108,15 +98,9 @@ async def start(
 
 
 async def _open(
-    settings: Settings,
-    folder: Path,
-    clock: Clock,
-    cells: Cells,
-    images: Images,
-    group_root: str,
-    has_server: bool,
-    undo: AsyncExitStack,
+    context: RoleContext, cells: Cells, images: Images, group_root: str, *, has_server: bool
 ) -> ContainerEngine:
+    settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     home = files.private_folder(folder / "containers")
     boot = host.boot_id()
     runtime = await find_runtime(settings.node.runtime, home, cgroup_root=group_root, boot_id=boot)

@@ -7,7 +7,6 @@ settled by the lease of `skerry.control.leadership.election`.
 from __future__ import annotations
 
 import math
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -15,24 +14,19 @@ from grpclib._typing import IServable
 
 from skerry.control.cluster.members import MemberDirectory
 from skerry.control.cluster.servers import ServerDirectory
-from skerry.control.events.log import EventLog
-from skerry.control.identity.authenticator import Authenticator
 from skerry.control.instance_index import InstanceTable
 from skerry.control.instances.registry import InstanceRegistry
 from skerry.control.leadership.election import LeaderElection
 from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
+from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
-from skerry.control.recovery.store_history import StoreHistory
 from skerry.control.sessions.node_session import NodeSessions
 from skerry.control.workloads.registry import WorkloadRegistry
+from skerry.daemon.server_base import ServerBase
 from skerry.functions.registry.registry import FunctionRegistry
-from skerry.kit.clock import Clock
-from skerry.kit.tasks import TaskSupervisor
 from skerry.model.ids import NodeId
 from skerry.model.network import NamespaceEgress
-from skerry.model.settings import FleetSettings
-from skerry.store.protocol import Store
 from skerry.store.sqlite.store import SqliteStore
 from skerry.transport.links.nodes.code_transfer import CodeService
 from skerry.transport.links.nodes.departure import DepartureService
@@ -61,31 +55,14 @@ class ControlPlaneParts:
     place: Callable[[], None]  # begin to place instances, and to lead if nobody does
 
 
-def start(
-    store: Store,
-    events: EventLog,
-    identity: Authenticator,
-    clock: Clock,
-    settings: FleetSettings,
-    *,
-    functions: FunctionRegistry,
-    history: StoreHistory,
-    receipt_key: bytes,
-    fingerprint: str,
-    server: str,
-    grpc: str,
-    node: NodeId,
-    tls: ssl.SSLContext,
-    loops: TaskSupervisor,
-) -> ControlPlaneParts:
-    """Begin to read what is in the store, and to act on it. `server` is where people reach this process,
-    `grpc` (HOST:PORT) where nodes do, and `node` what it is called as one; with `tls` it asks other servers
-    for what only they can reach. `receipt_key` is the same for all servers of this cloud, and nobody else's.
-    """
+def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
+    """Begin to read what is in the store, and to act on it."""
+    store, events, clock, settings = base.store, base.events, base.clock, base.settings.fleet
+    identity, history, loops, server = base.identity, base.history, base.loops, base.addresses.url
     instance_table = InstanceTable(store)
     workloads = WorkloadRegistry(store, events, clock, instance_table)
     nodes = NodeRegistry(
-        store, events, instance_table, clock, settings, fingerprint=fingerprint, server=server
+        store, events, instance_table, clock, settings, fingerprint=base.authority.fingerprint, server=server
     )
     reconciler = Reconciler(
         store,
@@ -107,7 +84,12 @@ def start(
         explain=reconciler.explain,
         egress=NamespaceEgress.parse(settings.egress),
     )
-    servers = ServerDirectory(store, name=server, address=grpc, lease_s=math.ceil(settings.suspect_after_s))
+    servers = ServerDirectory(
+        store,
+        name=server,
+        address=base.addresses.for_nodes(),
+        lease_s=math.ceil(settings.suspect_after_s),
+    )
     members = MemberDirectory(store, nodes)
     sessions = NodeSessions(
         nodes,
@@ -118,9 +100,15 @@ def start(
         functions=functions,
         certificates=identity,
         adopter=ClaimProcessor(
-            store, events, history, instance_table=instance_table, workloads=workloads, key=receipt_key
+            store,
+            events,
+            history,
+            instance_table=instance_table,
+            workloads=workloads,
+            # The same for all servers of this cloud, and nobody else's.
+            key=base.authority.derive(order_receipts.KEY_USE),
         ),
-        here=node,
+        here=base.node,
     )
     leader = LeaderElection(
         store,
@@ -149,7 +137,7 @@ def start(
         for part in (instance_table, workloads, nodes, members):
             await part.ready()
 
-    ways = TunnelRouter(sessions, servers, tls)
+    ways = TunnelRouter(sessions, servers, base.certificates.client_context)
     return ControlPlaneParts(
         instance_table=instance_table,
         nodes=nodes,

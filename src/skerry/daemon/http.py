@@ -6,11 +6,9 @@ Called once by the daemon. Which endpoints there are is told by their rooms; wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from skerry.control.context import ControlPlane
-from skerry.daemon.openapi import openapi_bytes
 from skerry.kit.clock import Clock
 from skerry.kit.networks import Network
 from skerry.model.settings import Settings
@@ -32,26 +30,22 @@ from skerry.wire.serverledge.context import ServerledgeContext
 
 
 def build_app(
-    plane: ControlPlane,
+    own: OwnContext,
     gate: AccessGate,
-    grpc_address: Callable[[], str],
     kudo: KudoContext,
     serverledge: ServerledgeContext | None = None,
     rear: RearContext | None = None,
     desk: MarketContext | None = None,
     *,
-    urls: Callable[[], Sequence[str]] = tuple,
     own_names: Callable[[], frozenset[str]] = frozenset,
 ) -> HttpDispatcher:
-    """The app that `HttpServer` serves; `grpc_address` is asked when a node joins, `urls` for an invitation,
-    `own_names` when somebody calls this server by a name.
+    """The app that `HttpServer` serves; `own_names` is asked when somebody calls this server by a name.
 
     Without `serverledge` this server has no functions, and without `rear` and `desk` no market, for other
     clouds and for its own people; it says so where they are asked for.
     """
-    own = OwnContext.of(plane, grpc_address, urls, openapi_bytes)
+    plane = own.plane
     settings = plane.settings.http
-
     rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_routes.ENDPOINTS, own), (kudo_routes.ENDPOINTS, kudo)]
     behind = [
         build_route(declared, OWN, context, settings)

@@ -1,45 +1,47 @@
 """The market of this cloud: its key, the ledger of what it offers and has sold, what it lends and borrows.
 
-Called by `skerry.daemon.server_role`. Every server of a cloud sells from the one ledger in the store, and
-buys; the one that leads minds deadlines. Lending is `skerry.daemon.market_provider`, borrowing
-`skerry.daemon.market_buyer`.
+Called by `skerry.daemon.server_role`. Every server of a cloud sells from the one ledger in the store, keeps
+what is promised, and buys; the one that leads minds deadlines, lends, offers, keeps sessions with borrowed
+nodes, and undoes what others left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from urllib.parse import urlsplit
 
-import structlog
-
-from skerry.control.events.log import EventLog
-from skerry.daemon import listeners, market_buyer, market_provider
 from skerry.daemon.control_plane import ControlPlaneParts
-from skerry.daemon.http import build_plain_app
+from skerry.daemon.server_base import ServerBase
 from skerry.kit import ulid
-from skerry.kit.clock import Clock
-from skerry.kit.pki import CertificateAuthority
 from skerry.kit.tasks import TaskSupervisor
-from skerry.market import plain
+from skerry.market.buyer.acquisition import ContractBuyer
+from skerry.market.buyer.borrowed_node_controller import BorrowedNodeController
+from skerry.market.buyer.contract_table import BorrowedContractTable
+from skerry.market.buyer.peers import MarketPeerTable
+from skerry.market.buyer.quotes import BuyerPort
+from skerry.market.buyer.search import OfferSearch
+from skerry.market.buyer.service import BuyerService
 from skerry.market.provider import cloud_key, node_capacity, node_offers
 from skerry.market.provider.allowlist import BuyerAllowlist
+from skerry.market.provider.contract_cell_controller import ContractCellController, ContractCells
+from skerry.market.provider.heartbeats import BuyerHeartbeats
 from skerry.market.provider.ledger.ledger import Ledger
-from skerry.market.terms.request_proofs import ProofVerifier
+from skerry.market.provider.node_capacity import NodeCapacity, ReservedCapacitySync
+from skerry.market.provider.offer_controller import OfferController
+from skerry.market.terms.contract_credentials import ContractCredentials
+from skerry.market.terms.keys import SigningKey
+from skerry.market.terms.request_proofs import ProofVerifier, RequestSigner
+from skerry.market.terms.selectors import OfferSnapshot
 from skerry.market.terms.signatures import ContractSigner
 from skerry.model.market import Offer
-from skerry.model.market_settings import MarketSettings
-from skerry.model.settings import Settings
-from skerry.store.protocol import Store
-from skerry.transport.http.server import HttpServer
+from skerry.transport.links.nodes.borrowed_session import BorrowedNodeConversations
 from skerry.wire.own.market.context import MarketContext
+from skerry.wire.rear.client import RearClientPool
 from skerry.wire.rear.context import RearContext
-
-log = structlog.get_logger(__name__)
+from skerry.wire.rear.tunnel_server import ContractTunnelServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +52,16 @@ class MarketParts:
     desk: MarketContext
 
 
-async def start(
-    store: Store,
-    events: EventLog,
-    clock: Clock,
-    settings: MarketSettings,
-    folder: Path,
-    authority: CertificateAuthority,
-    fleet: ControlPlaneParts,
-    *,
-    domain: str,
-    url: str,
-    loops: TaskSupervisor,
-    undo: AsyncExitStack,
-) -> MarketParts:
-    """Sell, lend, buy and borrow from now on. `folder` is that of the keys; `domain` and `url` are where this
-    cloud says that it is. Raises if the key is damaged, or the store another cloud's."""
-    key = await asyncio.to_thread(cloud_key.load_or_create, folder, authority.derive)
+async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
+    """Sell, lend, buy and borrow from now on. Raises if the key is damaged, or the store another cloud's."""
+    store, events, clock, loops, settings = (
+        base.store,
+        base.events,
+        base.clock,
+        base.loops,
+        base.settings.market,
+    )
+    key = await asyncio.to_thread(cloud_key.load_or_create, base.folder / "pki", base.authority.derive)
     await cloud_key.claim(store, key)
 
     def new_id() -> str:
@@ -88,22 +83,7 @@ async def start(
     loops.forever("ledger", ledger.run, critical=True)
     loops.forever("deadlines", lambda: fleet.leader.run_while_leading("deadlines", ledger.lead))
     await loops.unless_failed(ledger.ready())
-    porter = market_provider.start(
-        store,
-        ledger,
-        clock,
-        settings,
-        key=key,
-        instance_table=fleet.instance_table,
-        instances=fleet.instances,
-        standings=fleet.nodes,
-        reconciler=fleet.reconciler,
-        ways=fleet.ways,
-        leader=fleet.leader,
-        name=domain,
-        url=url,
-        loops=loops,
-    )
+    domain, url = socket.gethostname().lower(), base.addresses.url
     rear = RearContext.of(
         ledger,
         ProofVerifier(store, clock, key.cloud),
@@ -111,57 +91,79 @@ async def start(
         new_id=new_id,
         domain=domain,
         address=urlsplit(url).netloc,
-        porter=porter,
+        porter=start_provider(base, fleet, ledger, key, name=domain, url=url),
     )
     loops.forever("offers", rear.shelf.run)
-    trader = await market_buyer.start(
-        store,
-        events,
-        clock,
-        settings,
-        key=key,
-        ledger=ledger,
-        nodes=fleet.nodes,
-        sessions=fleet.sessions,
-        leader=fleet.leader,
-        loops=loops,
-        undo=undo,
-    )
+    buyer = await _start_buyer(base, fleet, ledger, key)
 
     def shortage(flavor: Offer) -> str:
         return node_offers.shortage(ledger.flavors(), flavor, node_capacity.node_resources(fleet.nodes))
 
-    return MarketParts(rear, MarketContext(ledger, trader, allowlist, key.cloud, new_id, shortage))
+    return MarketParts(rear, MarketContext(ledger, buyer, allowlist, key.cloud, new_id, shortage))
 
 
-class PlainListener:
-    """The listener for buyers without credentials, on a socket that is bound already."""
+def start_provider(
+    base: ServerBase, fleet: ControlPlaneParts, ledger: Ledger, key: SigningKey, *, name: str, url: str
+) -> ContractTunnelServer:
+    """Lend what is sold, keep what is promised and offer what is free, from now on; gives who lets buyers in.
+    The tables and the ledger must be ready. `name` and `url` are those of this server. Raises `Invalid` if
+    the settings name no price.
+    """
+    settings = base.settings.market
+    if settings.sell_percent:
+        node_offers.price_of(settings)
+    ReservedCapacitySync(ledger, fleet.reconciler.keep).follow()
+    NodeCapacity(ledger, fleet.instance_table, fleet.nodes).follow()
+    lender = ContractCellController(ledger, ContractCells(fleet.instances, fleet.instance_table, base.clock))
+    offering = OfferController(ledger, fleet.instance_table, fleet.nodes, settings, provider=key.cloud)
+    visits = BuyerHeartbeats(base.store, ledger, settings)
+    for named, run in (("lending", lender.run), ("offering", offering.run), ("visits", visits.run)):
+        base.loops.forever(named, partial(fleet.leader.run_while_leading, named, run))
+    return ContractTunnelServer(
+        ledger,
+        ContractCredentials(key),
+        fleet.instances,
+        fleet.ways,
+        visits,
+        provider=key.cloud,
+        name=name,
+        url=url,
+    )
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        settings: Settings,
-        clock: Clock,
-        rear: RearContext,
-        *,
-        own_names: Callable[[], frozenset[str]],
-    ) -> None:
-        self._sock = sock
-        self._networks = plain.networks_of(settings.market)
-        app = build_plain_app(settings, clock, rear, self._networks, own_names=own_names)
-        self._server = HttpServer(app, settings.http, trusted_uids=frozenset())
-        self.stop = self._server.stop
-        self.failed = self._server.failed
 
-    async def start(self) -> None:
-        await self._server.start(self._sock, None, listener="http-plain", networks=self._networks)
-        log.warning("market.plain", addresses=[str(network) for network in self._networks])
-
-
-def bind_plain(settings: MarketSettings, undo: AsyncExitStack) -> socket.socket | None:
-    """The socket for buyers without credentials; None if there is to be none, `Invalid` if nobody is named
-    who may call there."""
-    if not settings.plain_listen:
-        return None
-    plain.networks_of(settings)
-    return undo.enter_context(listeners.bind(settings.plain_listen, "market.plain_listen"))
+async def _start_buyer(
+    base: ServerBase, fleet: ControlPlaneParts, ledger: Ledger, key: SigningKey
+) -> BuyerPort:
+    """Begin to buy and to borrow, with `key`. What `ledger` offers is shown beside what peers do."""
+    store, events, clock, settings = base.store, base.events, base.clock, base.settings.market
+    peers, loans = MarketPeerTable(store, events, own=key.cloud), BorrowedContractTable(store, events)
+    clients = RearClientPool(RequestSigner(key, clock), timeout_s=settings.deal_timeout_s)
+    base.undo.push_async_callback(clients.close)
+    # Entered after it, so that it is left before it: these loops must not outlive their connections.
+    errands = await base.undo.enter_async_context(TaskSupervisor("borrowing", clock=clock))
+    lister = OfferSearch(
+        peers,
+        clients,
+        clock,
+        timeout_s=settings.list_timeout_s,
+        own=lambda: [OfferSnapshot(account.flavor, account.free) for account in ledger.flavors()],
+    )
+    buyer = ContractBuyer(loans, peers, lister, clients, key, clock, settings)
+    borrower = BorrowedNodeController(
+        loans,
+        peers,
+        clients,
+        fleet.sessions,
+        fleet.nodes,
+        clock,
+        settings,
+        converse=BorrowedNodeConversations(fleet.sessions, clock),
+    )
+    base.loops.forever("peers", peers.run, critical=True)
+    base.loops.forever("loans", loans.run, critical=True)
+    await base.loops.unless_failed(peers.ready())
+    await base.loops.unless_failed(loans.ready())
+    errands.forever("deals", buyer.run)
+    for named, run in (("overdue deals", buyer.lead), ("doors", borrower.run)):
+        errands.forever(named, partial(fleet.leader.run_while_leading, named, run))
+    return BuyerService(loans, peers, lister, buyer, clients, key, clock, settings)

@@ -8,16 +8,15 @@ one comes to it by a tunnel of that session.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from skerry.daemon.containers import ContainerEngine
-from skerry.kit.clock import Clock
+from skerry.daemon.role_parts import RoleContext
 from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.tasks import TaskSupervisor
+from skerry.model import errors, ids
 from skerry.model.members import ContinuumMember
 from skerry.node.agent import agent
 from skerry.node.agent.instances.instances import NodeInstances
@@ -25,35 +24,35 @@ from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.agent.session import MemberListener, ignore_revocations
-from skerry.node.guests.leased_cells import MAX_INSTANCES, LeasedCells
+from skerry.node.guests.leased_cells import LeasedCells
 from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLink:
+    """How a node stays in touch with the servers."""
+
+    servers: ServerAddressCache
+    tls: ssl.SSLContext
+    revocations: RevocationList | None = None  # told which certificates are to be refused
+    listener: MemberListener | None = None  # told who takes calls of functions, and which there are
+
+
 async def start(
+    context: RoleContext,
     engine: ContainerEngine,
-    folder: Path,
-    clock: Clock,
-    *,
-    name: str,
-    labels: Mapping[str, str],
-    subnet: str = "",
-    kept_mb: int = 0,
-    servers: ServerAddressCache,
-    tls: ssl.SSLContext,
-    max_guest_instances: int = MAX_INSTANCES,
-    revocations: RevocationList | None = None,
-    member: ContinuumMember | None = None,
-    hears: MemberListener | None = None,
+    member: ContinuumMember,
+    link: ServerLink,
     disk: DiskMonitor,
     loops: TaskSupervisor,
-    undo: AsyncExitStack,
 ) -> None:
-    """Go on with what was ordered, and stay in touch with one of `servers`, which gives this node its subnet,
-    if possible the `subnet` that its operator wants. Of the machine's memory `kept_mb`
-    are not for instances; a cell that is lent may have `max_guest_instances` in it. `revocations` is told
-    which certificates are to be refused. As a `member` it takes calls of functions, and `hears` what it is
-    told for that. What is wrong with the `disk` is told."""
+    """Go on with what was ordered, and stay in touch with one of the servers, which gives this node its
+    subnet, if possible the one that its operator wants. Of the machine's memory, what the workers of `member`
+    may have is not for instances. What is wrong with the `disk` is told."""
+    settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
+    revocations, subnet = link.revocations, settings.network.subnet
+    labels = _parse_labels(settings.node.labels)
     lent = await LeasedCells.open(
         folder / "lent",
         engine.cells,
@@ -62,7 +61,7 @@ async def start(
         engine.settings,
         clock,
         connect=TunnelConnection,
-        max_instances=max_guest_instances,
+        max_instances=settings.market.max_guests,
     )
     undo.push_async_callback(lent.close)
     instances = await NodeInstances.open(
@@ -75,19 +74,19 @@ async def start(
         await engine.subnet.save(given)
 
     line = agent.NodeAgent(
-        servers,
-        lambda address: GrpcControlDialer(address, tls),
+        link.servers,
+        lambda address: GrpcControlDialer(address, link.tls),
         instances,
         TunnelHandler(instances, engine.containers, lent),
         lambda: agent.introduce(
-            name,
+            member.name,
             folder,
             instances,
             subnet=subnet or engine.network.subnet,
             occupied=engine.network.occupied,
             former=engine.network.former,
             labels=labels,
-            kept_mb=kept_mb,
+            kept_mb=member.memory,
             member=member,
             about=replace(
                 agent.facts(),
@@ -103,13 +102,23 @@ async def start(
         assign=assign,
         revoke=ignore_revocations if revocations is None else revocations.hear,
         revoked=lambda: () if revocations is None else revocations.all,
-        member=hears,
+        member=link.listener,
         condition=lambda: disk.condition,
     )
     engine.network.explain_wait(lambda: line.complaint)
     loops.forever("instances of this node", instances.run)
     loops.forever("lent cells", lent.run)
     loops.forever("session", line.run)
+
+
+def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise errors.Invalid(f"node.labels: {text[:40]!r} must read KEY=VALUE", field="node.labels")
+        labels[ids.check_id(key, "node.labels")] = ids.check_display_text(value, "node.labels")
+    return labels
 
 
 def _subnet_warnings(wanted: str, engine: ContainerEngine) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from grpclib.client import Channel
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest
 
-from skerry.daemon import containers, listeners, node_runtime
+from skerry.daemon import containers, node_runtime
+from skerry.daemon.role_parts import RoleContext
 from skerry.kit import disk_monitor, disk_reserve, files, json_codec
 from skerry.kit.clock import Clock
 from skerry.kit.tasks import TaskSupervisor
@@ -35,7 +36,7 @@ from skerry.node.agent.server_addresses import ServerAddressCache
 from skerry.node.containers import tree_size
 from skerry.node.containers.overlays import mount_points
 from skerry.node.kernel import namespaces
-from skerry.transport import unix_sockets
+from skerry.transport import addresses, unix_sockets
 from skerry.transport.grpc import channels
 from skerry.transport.links.nodes import departure
 
@@ -169,14 +170,13 @@ async def remove_runtime(settings: Settings, folder: Path, clock: Clock) -> None
 
 async def _remove_running(settings: Settings, folder: Path, clock: Clock) -> None:
     async with AsyncExitStack() as undo:
-        socket_path = listeners.unix_socket(settings.grpc.socket, folder)
-        cells = await node_runtime.open_cells(settings, folder, clock, socket_path, undo)
+        socket_path = addresses.unix_socket(settings.grpc.socket, folder)
+        context = RoleContext(settings, folder, clock, undo)
+        cells = await node_runtime.open_cells(context, socket_path)
         loops = await undo.enter_async_context(TaskSupervisor("departure", clock=clock))
         loops.forever("cells", cells.run)
         root = node_runtime.group_root(settings.node.cgroup_root, folder)
-        boxes = await containers.start(
-            settings, folder, clock, cells, group_root=root, has_server=False, undo=undo
-        )
+        boxes = await containers.start(context, cells, group_root=root, has_server=False)
         if boxes.engine is not None:
             held = boxes.engine.containers
             await asyncio.gather(*(held.remove(each.spec.name, force=True) for each in held.list()))
@@ -196,7 +196,7 @@ def _unmount_below(folder: Path) -> None:
 
 def _remove_outside(settings: Settings, folder: Path) -> None:
     """What is outside the data folder, if it is empty or dead."""
-    socket_path = listeners.unix_socket(settings.grpc.socket, folder)
+    socket_path = addresses.unix_socket(settings.grpc.socket, folder)
     unix_sockets.remove_stale(socket_path)
     for path in (socket_path.parent, user_namespaces.FOLDER):
         with suppress(OSError):  # not empty, or never there

@@ -7,21 +7,20 @@ import os
 import socket
 from contextlib import suppress
 
-from skerry.daemon import functions, listeners, node_agent, node_leave, node_runtime
-from skerry.daemon.continuum import LocalMember, MemberSync
+from skerry.daemon import functions, node_agent, node_leave, node_runtime
+from skerry.daemon.functions import LocalMember
 from skerry.daemon.http import build_node_app
+from skerry.daemon.node_agent import ServerLink
 from skerry.daemon.role_parts import (
     DRAIN_SHARE,
     REVOKED_FILE,
     RoleContext,
     RoleHandle,
-    bind_member_socket,
-    describe_member,
     node_name,
-    parse_labels,
     takes_writes,
     watch_disk,
 )
+from skerry.functions.continuum.member_sync import MemberSync
 from skerry.kit.tasks import TaskSupervisor, race
 from skerry.model import errors
 from skerry.model.ids import NodeId
@@ -30,6 +29,7 @@ from skerry.node.agent.certificates import CertificateVerifier
 from skerry.node.agent.node_identity import NodeIdentity
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.transport import addresses
 from skerry.transport.access import gate
 from skerry.transport.grpc import channels
 from skerry.transport.http.server import HttpServer
@@ -40,10 +40,10 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     http_socket = None
     if settings.node.http:
-        gate.check_exposure(listeners.split_host_port(settings.node.http, "--http")[0], tls=False)
-        http_socket = undo.enter_context(listeners.bind(settings.node.http, "--http"))
+        gate.check_exposure(addresses.split_host_port(settings.node.http, "--http")[0], tls=False)
+        http_socket = undo.enter_context(addresses.bind(settings.node.http, "--http"))
     membership = NodeIdentity(folder / "node", clock)
-    name = settings.node.name or node_name(socket.gethostname())
+    name = node_name(settings, socket.gethostname())
     place = await membership.join(
         settings.node.join, admission.token, name, fingerprint=admission.fingerprint
     )
@@ -51,8 +51,8 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
         await node_leave.remove_runtime(settings, folder, clock)
         (folder / "node" / REVOKED_FILE).unlink(missing_ok=True)
     node_leave.save_settings(folder, settings)
-    host = await asyncio.to_thread(listeners.local_address, place.grpc)  # may ask a name server
-    neighbours_socket = bind_member_socket(context, host)
+    host = await asyncio.to_thread(addresses.local_address, place.grpc)  # may ask a name server
+    neighbours_socket = functions.bind_member_socket(context, host)
     servers = ServerAddressCache(place.grpc, folder / node_leave.SERVERS_FILE, also=place.also)
     revocations = RevocationList(folder / "node" / REVOKED_FILE, clock)
 
@@ -66,29 +66,28 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
     loops = await undo.enter_async_context(TaskSupervisor("node", clock=clock))
     loops.forever("certificate", lambda: membership.run(renew))
     disk = await watch_disk(folder, loops)
-    unix_path = listeners.unix_socket(settings.grpc.socket, folder)
+    unix_path = addresses.unix_socket(settings.grpc.socket, folder)
     door = gate.AccessGate(
         CertificateVerifier(place.node, clock, revocations),
         os.geteuid(),
         local_trust=settings.identity.local_trust,
     )
     node = await node_runtime.start(
-        settings,
-        folder,
-        clock,
+        context,
         gate=door,
         tls=membership.serving_context,
         socket_path=unix_path,
         checks={"disk": takes_writes(disk)},
         has_server=False,
-        undo=undo,
     )
     failures = [loops.failed, node.failed]
-    url = f"http://{listeners.display_address(http_socket)}" if http_socket is not None else ""
+    url = f"http://{addresses.display_address(http_socket)}" if http_socket is not None else ""
     routes = None
     if node.cells is not None and node.engine is not None:
-        heard = await MemberSync.open(folder / "functions", settings.functions, clock)
-        member = describe_member(NodeId(place.node), name, settings, neighbours_socket, runs_functions=True)
+        heard = await MemberSync.open(folder / functions.FOLDER, settings.functions, clock)
+        member = functions.describe_member(
+            NodeId(place.node), name, settings, neighbours_socket, runs_functions=True
+        )
         here = LocalMember(
             member,
             heard.members,
@@ -98,39 +97,11 @@ async def start(context: RoleContext, admission: JoinCredentials) -> RoleHandle:
             neighbours_socket,
             lambda: servers.addresses,
         )
-        served = await functions.start_replica(
-            heard.copies,
-            here,
-            node.cells,
-            node.engine,
-            settings.functions,
-            folder / "functions",
-            clock,
-            server=place.url,
-            url=url,
-            stop_timeout_s=settings.stop_timeout_s,
-            undo=undo,
-        )
+        served = await functions.start_replica(context, heard.copies, here, node, server=place.url, url=url)
         routes = served.routes
         failures.append(served.failed)
-        await node_agent.start(
-            node.engine,
-            folder,
-            clock,
-            name=name,
-            labels=parse_labels(settings.node.labels),
-            subnet=settings.network.subnet,
-            kept_mb=member.memory,
-            member=member,
-            revocations=revocations,
-            hears=heard,
-            servers=servers,
-            tls=membership.context,
-            max_guest_instances=settings.market.max_guests,
-            disk=disk,
-            loops=loops,
-            undo=undo,
-        )
+        link = ServerLink(servers, membership.context, revocations, heard)
+        await node_agent.start(context, node.engine, member, link, disk, loops)
     if http_socket is not None:
         http = HttpServer(
             build_node_app(settings, clock, door, routes), settings.http, trusted_uids=door.trusted_uids

@@ -11,7 +11,6 @@ import hashlib
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,9 @@ import structlog
 from grpclib._typing import IServable
 
 from skerry.daemon import containers
-from skerry.kit.clock import Clock
+from skerry.daemon.role_parts import RoleContext
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors
-from skerry.model.settings import Settings
 from skerry.node import host
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
@@ -54,25 +52,23 @@ class NodeRuntimeParts:
 
 
 async def start(
-    settings: Settings,
-    folder: Path,
-    clock: Clock,
+    context: RoleContext,
     *,
     gate: AccessGate,
     tls: ssl.SSLContext,
     socket_path: Path,
     checks: Mapping[str, health.ReadinessCheck],
     has_server: bool,
-    undo: AsyncExitStack,
 ) -> NodeRuntimeParts:
     """Open the cells and serve them on `socket_path`. `has_server`: this process is its own server, too."""
+    settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     readiness = health.ReadinessChecks(checks)
     services: list[IServable] = [DiscoveryServiceV0(readiness.all_pass)]
     empty_services: tuple[str, ...] = ()
     engine: containers.ContainerEngine | None = None
     lacking: tuple[str, ...] = ()
     try:
-        cells = await open_cells(settings, folder, clock, socket_path, undo)
+        cells = await open_cells(context, socket_path)
     except errors.Unavailable as error:
         log.warning("runtime.unavailable", reason=error.message)
         cells, lacking = None, (error.message,)
@@ -81,9 +77,7 @@ async def start(
     if cells is not None:
         loops.forever("cells", cells.run, critical=True)
         root = group_root(settings.node.cgroup_root, folder)
-        boxes = await containers.start(
-            settings, folder, clock, cells, group_root=root, has_server=has_server, undo=undo
-        )
+        boxes = await containers.start(context, cells, group_root=root, has_server=has_server)
         lacking += boxes.lacking
         engine = boxes.engine
         facts = host.describe(folder, cells.cgroups_kind, "" if engine is None else engine.version)
@@ -112,11 +106,10 @@ async def start(
     return NodeRuntimeParts(cells, engine, lacking, warnings, loops.failed)
 
 
-async def open_cells(
-    settings: Settings, folder: Path, clock: Clock, socket_path: Path, undo: AsyncExitStack
-) -> Cells:
+async def open_cells(context: RoleContext, socket_path: Path) -> Cells:
     """The cells of this data folder, those of an earlier process among them; `Unavailable` says what
     lacks."""
+    settings, folder, undo = context.settings, context.folder, context.undo
     if os.geteuid() != 0:
         raise errors.Unavailable("root: cells need it; start with sudo to have them")
     socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what is to be hidden must be there
@@ -128,7 +121,7 @@ async def open_cells(
         view=HostView(cell_paths(settings.node.cell_paths), tuple(str(path.resolve()) for path in hidden))
     )
     undo.push_async_callback(launcher.stop)
-    cells = await Cells.open(folder / "cells", groups, launcher, settings.node, clock)
+    cells = await Cells.open(folder / "cells", groups, launcher, settings.node, context.clock)
     undo.push_async_callback(cells.close)
     return cells
 

@@ -7,11 +7,13 @@ worker is started, what it is handed and when it ends; a host decides nothing an
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
 from skerry.model.calls import CallResult
 from skerry.model.functions import Function
+from skerry.model.ids import FunctionName
 
 
 class FunctionWorker(Protocol):
@@ -77,6 +79,18 @@ class WorkerHost(Protocol):
 
     def describe(self, runtime_kind: str) -> str:
         """What runs for functions of this kind: `Python 3.11.2`."""
+        ...
+
+
+class LocalWorkerHost(WorkerHost, Protocol):
+    """The workers of this machine, with what is kept here of each function."""
+
+    def provisional(self, name: str, image: str) -> AbstractAsyncContextManager[None]:
+        """Where a function of `image` is tried and registered: if that fails, images are as they were."""
+        ...
+
+    def forget(self, name: FunctionName) -> None:
+        """The function is gone: drop what its workers printed."""
         ...
 
 

@@ -6,10 +6,13 @@ what changes with every call, such as free room, members tell each other (`skerr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from skerry.model import errors, ids
 from skerry.model.ids import NodeId
+from skerry.model.resources import Megabytes, Millicores, Resources
 
 
 class ContinuumMember(msgspec.Struct, frozen=True):
@@ -30,6 +33,14 @@ class ContinuumMember(msgspec.Struct, frozen=True):
             ids.check_display_text(getattr(self, field), field)
         if not 0 <= self.memory < 2**53 or not 0.0 <= self.cpus < 2**53:
             raise errors.Invalid("memory and cpus of a member must be numbers from 0 on", field="memory")
+
+
+def max_worker_resources(members: Sequence[ContinuumMember]) -> Resources:
+    """The largest worker that any of them could have."""
+    return Resources(
+        Millicores(max((int(member.cpus * 1000) for member in members), default=0)),
+        Megabytes(max((member.memory for member in members), default=0)),
+    )
 
 
 class MemberStatus(msgspec.Struct, frozen=True):

@@ -369,15 +369,13 @@ async def test_nonsense_is_no_certificate(cloud: Cloud) -> None:
 async def test_certificates_of_servers_and_unknown_roles_make_no_caller(
     cloud: Cloud, tmp_path: Path, role: str, reason: str
 ) -> None:
-    issued = await cloud.identity.issue_local(new_request(tmp_path), role=role, name="x", lifetime_s=60)
+    issued = await cloud.identity.issue_local(new_request(tmp_path), role=role, name="x")
     with pytest.raises(errors.Unauthenticated, match=reason):
         caller_of(cloud, issued.pem)
 
 
 async def test_a_local_certificate_is_on_record_and_works(cloud: Cloud, tmp_path: Path) -> None:
-    issued = await cloud.identity.issue_local(
-        new_request(tmp_path), role=Role.ADMIN, name="local-admin", lifetime_s=60
-    )
+    issued = await cloud.identity.issue_local(new_request(tmp_path), role=Role.ADMIN, name="local-admin")
     caller = caller_of(cloud, issued.pem)
     assert (caller.name, caller.role) == ("certificate:local-admin", Role.ADMIN)
     assert [record.serial for record in cloud.identity.certificates()] == [issued.serial]
@@ -429,9 +427,7 @@ async def test_a_node_is_told_to_join_again_and_the_local_admin_to_start_the_ser
     cloud: Cloud, tmp_path: Path
 ) -> None:
     node = (await join(cloud, tmp_path)).certificate_pem
-    admin = await cloud.identity.issue_local(
-        new_request(tmp_path), role=Role.ADMIN, name="local-admin", lifetime_s=60
-    )
+    admin = await cloud.identity.issue_local(new_request(tmp_path), role=Role.ADMIN, name="local-admin")
     for certificate, remedy in ((node, "join again"), (admin.pem, "start the server again")):
         await cloud.identity.revoke_certificate(caller_of(cloud, certificate).serial, actor="somebody")
         with pytest.raises(errors.Unauthenticated, match=f"was revoked at .*{remedy}"):

@@ -37,6 +37,7 @@ from skerry.functions.continuum.member_api import (
     ResultCopy,
 )
 from skerry.functions.continuum.member_service import LocalMemberService
+from skerry.functions.continuum.member_table import MemberTable
 from skerry.functions.continuum.policies import loading
 from skerry.functions.continuum.router import CallRouter
 from skerry.functions.invocation.invoker import Invoker
@@ -155,7 +156,7 @@ class Resident:
             self.links,
             self.settings,
             town.clock,
-            me=member,
+            places=MemberTable(member),
             choose=lambda name: loading.load_policy(name, DEFAULT_CLASSES),
             chance=random.Random(member.node),
         )

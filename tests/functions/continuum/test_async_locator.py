@@ -134,10 +134,20 @@ async def test_code_comes_from_the_nearest_that_has_it_and_else_from_a_server() 
                 return await here.links.fetch(member, digest)  # type: ignore[arg-type]
 
         here.continuum.places.peers[near.member.node].rtt_s = 0.0001
-        sources = CodeSources(Noting(), here.continuum.places)  # type: ignore[arg-type]  # only for its code
-        with pytest.raises(errors.NotFound, match="no other node has the code"):
+
+        async def at_server(address: str, digest: Digest) -> bytes:
+            asked.append(address)
+            raise errors.NotFound("not there")
+
+        sources = CodeSources(
+            Noting(),  # type: ignore[arg-type]  # only for its code
+            here.continuum.places,
+            lambda: ["192.0.2.1:50052"],
+            at_server,
+        )
+        with pytest.raises(errors.NotFound, match="nobody has the code"):
             await sources.fetch(CODE)
-        assert asked == ["near", "far", "server", "strange"]
+        assert asked == ["near", "far", "server", "strange", "192.0.2.1:50052"]
         for resident in (strange, server, far, near):
             resident.shelf.archives[CODE] = resident.member.name.encode()
             asked.clear()

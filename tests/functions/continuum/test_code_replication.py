@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skerry.functions.continuum.code_replication import CodeCopies, CodeReplicator, ReplicationStatus
+from skerry.functions.continuum.member_table import MemberState
 from skerry.functions.continuum.replica_placement import COPIES, plan_copies, rank_members
 from skerry.model import errors
 from skerry.model.functions import Function
@@ -98,13 +99,29 @@ class Here:
         return digest in self._archives
 
 
+class Around:
+    """Everybody in town, whom the resident hears of at once: its prober and table of members."""
+
+    def __init__(self, resident: Resident) -> None:
+        self.me = resident.member
+        self._residents = resident.town.residents
+        self.places = self
+
+    @property
+    def peers(self) -> dict[NodeId, MemberState]:
+        members = [resident.member for resident in self._residents.values()]
+        return {member.node: MemberState(member) for member in members if member != self.me}
+
+    def seen(self, node: NodeId) -> None:
+        pass
+
+
 def replicator(resident: Resident, *functions: Function, leads: bool = True) -> CodeReplicator:
     town = resident.town
     return CodeReplicator(
-        resident.member,
-        lambda: [each.member for each in town.residents.values()],
+        Around(resident),  # type: ignore[arg-type]  # as much of it as is needed
         Registered(*functions),
-        Here(resident),  # type: ignore[arg-type]  # as much of it as is needed
+        Here(resident),  # type: ignore[arg-type]
         resident,  # type: ignore[arg-type]
         resident.links,
         town.clock,

@@ -21,6 +21,7 @@ from skerry.control.context import ControlPlane
 from skerry.control.events.log import EventLog
 from skerry.control.identity.authenticator import Authenticator
 from skerry.daemon.http import build_app
+from skerry.daemon.openapi import openapi_bytes
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.model.callers import Caller, Role
@@ -32,6 +33,7 @@ from skerry.transport.http.asgi import ASGIApp
 from skerry.transport.http.server import HttpServer
 from skerry.transport.links.nodes.tunnel_router import TunnelDialer
 from skerry.wire.kudo.context import KudoContext
+from skerry.wire.own.context import OwnContext
 from skerry.wire.own.market.context import MarketContext
 from skerry.wire.rear.context import RearContext
 from skerry.wire.serverledge.context import ServerledgeContext
@@ -145,14 +147,17 @@ async def serving(
             control.workloads, control.instances, control.nodes, tunnels or control.sessions, clock
         )
         built = app or build_app(
-            plane,
+            OwnContext.of(
+                plane,
+                lambda: "127.0.0.1:50052",
+                lambda: ["https://192.0.2.1:1323", "https://hub:1323", "https://192.0.2.1:1323"],
+                openapi_bytes,
+            ),
             gate(identity, os.geteuid()),
-            lambda: "127.0.0.1:50052",
             kudo,
             serverledge,
             rear,
             desk,
-            urls=lambda: ["https://192.0.2.1:1323", "https://hub:1323", "https://192.0.2.1:1323"],
             own_names=lambda: frozenset({"hub.example"}),
         )
         server = HttpServer(built, settings.http)

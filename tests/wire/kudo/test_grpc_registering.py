@@ -73,9 +73,7 @@ async def test_a_certificate_of_another_ca_makes_no_node(cloud, tmp_path):
 
 
 async def test_a_certificate_of_another_role_makes_no_node(cloud, tmp_path):
-    issued = await cloud.identity.issue_local(
-        new_request(tmp_path), role=Role.ADMIN, name="operator", lifetime_s=600
-    )
+    issued = await cloud.identity.issue_local(new_request(tmp_path), role=Role.ADMIN, name="operator")
     with pytest.raises(RegistrationRefused, match="makes its holder admin, not a node"):
         registered_node(issued.pem.decode(), LOCAL, cloud.identity)
 

@@ -193,11 +193,16 @@ class Authenticator:
                 continue  # renewed twice at once, or revoked; reading again shows which
 
     async def issue_local(
-        self, csr_pem: bytes, *, role: str, name: str, lifetime_s: float, hosts: Iterable[str] = ()
+        self, csr_pem: bytes, *, role: str, name: str, hosts: Iterable[str] = ()
     ) -> pki.IssuedCertificate:
         """A certificate for this machine's own listeners (role `server`) or its local client, on record."""
         issued = self._authority.issue(
-            _checked(csr_pem), name=name, role=role, lifetime_s=lifetime_s, server=role == SERVER, hosts=hosts
+            _checked(csr_pem),
+            name=name,
+            role=role,
+            lifetime_s=self._settings.server_certificate_s,
+            server=role == SERVER,
+            hosts=hosts,
         )
         told = self._events.put(
             "certificate.issued", f"certificate/{issued.serial}", actor="skerry", role=role, name=name

@@ -10,7 +10,7 @@ have, a few at a time. Members fetch from each other (`code_fetcher`); which mem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ import structlog
 from skerry.functions.continuum import replica_placement
 from skerry.functions.continuum.code_fetcher import CodeFetcher
 from skerry.functions.continuum.member_api import CopyRefused, ReplicationClient
+from skerry.functions.continuum.prober import MemberProber
 from skerry.functions.continuum.replica_placement import CodeCopy, ReplicationPlan
 from skerry.functions.registry.code_store import CodeStore
 from skerry.kit import metrics
@@ -85,8 +86,7 @@ class CodeReplicator:
 
     def __init__(
         self,
-        me: ContinuumMember,
-        members: Callable[[], Iterable[ContinuumMember]],
+        prober: MemberProber,
         functions: RegisteredFunctions,
         code: CodeStore,
         fetcher: CodeFetcher,
@@ -95,13 +95,11 @@ class CodeReplicator:
         *,
         every_s: float,
         leads: Callable[[], bool],
-        seen: Callable[[NodeId], None] = lambda node: None,
-        wait_s: float = _WAIT_S,
     ) -> None:
-        """`leads` says whether this server is the one that repairs. It looks `every_s`. `seen` is told who
-        answers that did not before."""
-        self._me = me
-        self._members = members
+        """`leads` says whether this server is the one that repairs. It looks `every_s`. The `prober` is told
+        who answers that did not before."""
+        self._prober = prober
+        self._me = prober.places.me
         self._functions = functions
         self._code = code
         self._fetcher = fetcher
@@ -109,8 +107,6 @@ class CodeReplicator:
         self._monotonic = clock.monotonic
         self._every_s = every_s
         self._leads = leads
-        self._seen = seen
-        self._wait_s = wait_s
         self._inventories: dict[NodeId, _Inventory] = {}
         self._wake = asyncio.Event()
         self.status = ReplicationStatus()
@@ -122,18 +118,16 @@ class CodeReplicator:
     def copies(self, digest: Digest) -> CodeCopies:
         """Who cannot be reached for a while counts as one that should have it, and not as one that has."""
         others = sum(digest in inventory.digests for inventory in self._inventories.values())
-        members = {member.node for member in self._members() if member.address} | {self._me.node}
-        return CodeCopies(
-            others + self._code.has_archive(digest), min(replica_placement.COPIES, len(members))
-        )
+        members = 1 + len(self._prober.places.peers)
+        return CodeCopies(others + self._code.has_archive(digest), min(replica_placement.COPIES, members))
 
     async def replicate(self, digest: Digest) -> None:
         """Have another member keep code that is here. Returns without a copy only if no other is there.
 
         Raises `Unavailable` if one is, and none of those that are has taken it in time.
         """
-        until = self._monotonic() + self._wait_s
-        patient_until = self._monotonic() + min(_PATIENCE_S, self._wait_s)
+        until = self._monotonic() + _WAIT_S
+        patient_until = self._monotonic() + min(_PATIENCE_S, _WAIT_S)
         while True:
             candidates = self._candidates(digest)
             refusals: list[str] = []
@@ -158,7 +152,7 @@ class CodeReplicator:
         """Have `member` keep code of ours; None if it has done so, else why not: nothing if it is away."""
         inventory = self._inventories.setdefault(member.node, _Inventory(self._monotonic()))
         # Half of the time, so that one that is slow leaves some for the next.
-        within_s = max(0.0, min(self._wait_s / 2, until - self._monotonic()))
+        within_s = max(0.0, min(_WAIT_S / 2, until - self._monotonic()))
         try:
             async with asyncio.timeout(within_s):
                 await self._links.store_code(member, digest, self._me.node)
@@ -176,14 +170,16 @@ class CodeReplicator:
 
     def _candidates(self, digest: Digest) -> list[ContinuumMember]:
         """Whom to ask for a copy: those that answered last come first, and of these who has it already."""
-        others = [member for member in self._members() if member.node != self._me.node]
 
         def likelihood(member: ContinuumMember) -> tuple[bool, bool]:
             inventory = self._inventories.get(member.node)
             is_up = inventory is not None and inventory.is_up
             return not is_up, inventory is None or digest not in inventory.digests
 
-        return sorted(replica_placement.rank_members(digest, others), key=likelihood)[:_TRIED]
+        return sorted(replica_placement.rank_members(digest, self._others()), key=likelihood)[:_TRIED]
+
+    def _others(self) -> list[ContinuumMember]:
+        return [peer.member for peer in self._prober.places.peers.values()]
 
     async def run(self) -> None:
         """Keep an eye on who has what, and have copied what too few have, for ever."""
@@ -201,11 +197,7 @@ class CodeReplicator:
     async def look(self) -> None:
         """Ask every member what it has."""
         now = self._monotonic()
-        others = {
-            member.node: member
-            for member in self._members()
-            if member.node != self._me.node and member.address
-        }
+        others = {member.node: member for member in self._others()}
         for node in self._inventories.keys() - others.keys():
             del self._inventories[node]
         for node in others.keys() - self._inventories.keys():
@@ -235,7 +227,7 @@ class CodeReplicator:
         inventory.heard_at = self._monotonic()
         if not inventory.is_up:
             inventory.is_up = True
-            self._seen(member.node)
+            self._prober.seen(member.node)
 
     def _is_long_away(self, inventory: _Inventory) -> bool:
         return self._monotonic() - inventory.heard_at > _AWAY_ROUNDS * self._every_s
@@ -251,7 +243,7 @@ class CodeReplicator:
         needed = {function.code for function in self._functions.all() if function.code is not None}
         up = [
             member
-            for member in self._members()
+            for member in self._others()
             if member.node in self._inventories and self._inventories[member.node].is_up
         ]
         code = {node: held.digests for node, held in self._inventories.items() if held.is_known}

@@ -6,6 +6,8 @@ who wants the code, and where it is put, is `code_fetcher`'s business.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from skerry.functions.continuum.member_api import MemberClient
@@ -17,29 +19,40 @@ _AHEAD: Final = 4  # of the nearest are asked before the servers, which have the
 
 
 class CodeSources:
-    """All other members, for their code."""
+    """All other members, and then the servers, for their code."""
 
-    def __init__(self, links: MemberClient, places: MemberTable) -> None:
+    def __init__(
+        self,
+        links: MemberClient,
+        places: MemberTable,
+        servers: Callable[[], Sequence[str]],
+        fetch_from: Callable[[str, Digest], Awaitable[bytes]],
+    ) -> None:
+        """`fetch_from` asks one of the `servers`, HOST:PORT."""
         self._links = links
         self._places = places
+        self._servers = servers
+        self._fetch_from = fetch_from
 
     async def fetch(self, digest: Digest, source: NodeId | None = None) -> bytes:
-        """The archive, which is what its digest says, of `source` if it has it. Raises `NotFound` if nobody
-        has it.
-
-        `Unavailable` says who would not give it, or could not be asked.
-        """
+        """The archive, of `source` if it has it. Raises `NotFound` if nobody has it, `Unavailable` if not all
+        could be asked."""
+        asks: list[tuple[str, Callable[[Digest], Awaitable[bytes]]]] = [
+            (f"{peer.member.name}: ", partial(self._links.fetch, peer.member))
+            for peer in self._in_order(source)
+        ]
+        asks += [("", partial(self._fetch_from, server)) for server in self._servers()]
         reasons = []
-        for peer in self._in_order(source):
+        for name, ask in asks:
             try:
-                return await self._links.fetch(peer.member, digest)
+                return await ask(digest)
             except errors.NotFound:
                 continue
             except errors.SkerryError as error:
-                reasons.append(f"{peer.member.name}: {error.message}")
+                reasons.append(name + error.message)
         if reasons:
             raise errors.Unavailable("; ".join(reasons))
-        raise errors.NotFound(f"no other node has the code {digest}")
+        raise errors.NotFound(f"nobody has the code {digest}")
 
     def _in_order(self, source: NodeId | None) -> list[MemberState]:
         """The source, a few that are near and up, then the servers, then all others."""

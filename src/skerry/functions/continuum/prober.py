@@ -53,7 +53,7 @@ class MemberProber:
         chance: random.Random,
     ) -> None:
         self._links = links
-        self._places = places
+        self.places = places
         self._vivaldi = vivaldi
         self._standing = standing
         self._every_s = settings.ping_s
@@ -67,10 +67,10 @@ class MemberProber:
 
     def heard(self, node: NodeId, standing: MemberLoad) -> None:
         """A neighbour told of itself, when it asked us."""
-        peer = self._places.peers.get(node)
+        peer = self.places.peers.get(node)
         if peer is None:
             return
-        self._places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self.places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
         if not peer.is_up:
             self.ask_soon(peer)
 
@@ -85,7 +85,7 @@ class MemberProber:
 
     def seen(self, node: NodeId) -> None:
         """A member answered somebody else of this process: if it was down, it is asked at once."""
-        peer = self._places.peers.get(node)
+        peer = self.places.peers.get(node)
         if peer is not None and not peer.is_up:
             peer.misses = 0
             self.ask_soon(peer)
@@ -101,7 +101,7 @@ class MemberProber:
                     await self._told.wait()
 
     def _has_unknown(self) -> bool:
-        peers = (*self._places.neighbours, *self._places.remote)
+        peers = (*self.places.neighbours, *self.places.remote)
         return not any(peer.is_up for peer in peers) and any(
             not (peer.is_measured or peer.misses) and (peer.is_asked or peer.due_at == -math.inf)
             for peer in peers
@@ -128,10 +128,10 @@ class MemberProber:
         """Ask whoever's time it is; seconds until the next one's."""
         if now >= self._ranked_at + _RANK_S:
             self._ranked_at = now
-            self._places.rank()
+            self.places.rank()
         next_at = now + self._every_s
         soon = now + _STEP_S
-        for peers in (self._places.neighbours, self._places.remote):
+        for peers in (self.places.neighbours, self.places.remote):
             others_s = self._every_s * max(1.0, (len(peers) - _NEAR) / _TURNS)
             for rank, peer in enumerate(peers):
                 every_s = self._every_s if rank < _NEAR else others_s
@@ -170,14 +170,14 @@ class MemberProber:
             self._down(peer, error.message)
             self._ask_again(peer)
             return
-        if self._places.peers.get(peer.member.node) is not peer or peer.member.address != address:
+        if self.places.peers.get(peer.member.node) is not peer or peer.member.address != address:
             return  # it has left meanwhile, or is elsewhere
         peer.misses = 0
         if not peer.is_up:
             log.info("neighbour.up", node=peer.member.node, name=peer.member.name, rtt_s=round(rtt_s, 6))
         self._vivaldi.observe(peer.member.node, standing.coordinate, rtt_s)
-        self._places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
-        self._places.measured(peer, rtt_s)
+        self.places.hear(peer, standing, self._vivaldi.coordinate, self._monotonic())
+        self.places.measured(peer, rtt_s)
 
     def _ask_again(self, peer: MemberState) -> None:
         """Before its time, as long as it has missed only a few."""
@@ -190,4 +190,4 @@ class MemberProber:
     def _down(self, peer: MemberState, reason: str) -> None:
         if peer.is_up:
             log.warning("neighbour.down", node=peer.member.node, name=peer.member.name, reason=reason)
-            self._places.lose(peer)
+            self.places.lose(peer)

@@ -72,31 +72,28 @@ class CallRouter:
         settings: FunctionSettings,
         clock: Clock,
         *,
-        me: ContinuumMember,
+        places: MemberTable,
         choose: Callable[[str], RoutingPolicy],
         chance: random.Random,
-        learnt: CallTimeModel | None = None,
     ) -> None:
         """`choose` makes the policy of a name, and raises `Invalid` if there is none."""
         self._invoker = invoker
         self._get = registry.get
         self._settings = settings
         self._monotonic = clock.monotonic
-        self._me = me
+        self._me = places.me
         self._choose = choose
         self._policies: dict[str, RoutingPolicy] = {}
         self._policy = self._policies[settings.policy] = choose(settings.policy)
         self._entries: dict[FunctionName, _Entry] = {}
-        self._learnt = learnt if learnt is not None else CallTimeModel()
+        self._learnt = CallTimeModel()
         self._vivaldi = Vivaldi(chance)
         self._standing: MemberLoad | None = None
         self._stood_at = 0.0
-        self.places = MemberTable(me)
-        self.measuring = MemberProber(
-            links, self.places, self._vivaldi, self.standing, settings, clock, chance
-        )
-        self._travel = CallForwarder(invoker, links, self.places, self.measuring, self._learnt, clock)
-        self._counts = MemberMetrics(self.places)
+        self.places = places
+        self.measuring = MemberProber(links, places, self._vivaldi, self.standing, settings, clock, chance)
+        self._travel = CallForwarder(invoker, links, places, self.measuring, self._learnt, clock)
+        self._counts = MemberMetrics(places)
 
     def follow(self, members: Iterable[ContinuumMember]) -> None:
         """These are all members now; this one among them or not."""

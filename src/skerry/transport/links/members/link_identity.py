@@ -17,6 +17,7 @@ import msgspec
 from skerry.model import errors
 from skerry.model.callers import SERVER, Role
 from skerry.model.ids import NodeId
+from skerry.model.members import ContinuumMember
 
 
 class LinkAccess(Protocol):
@@ -30,6 +31,39 @@ class LinkAccess(Protocol):
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever somebody who was let in may not be any more."""
         ...
+
+
+class MemberSource(Protocol):
+    """Who takes calls, as the control plane knows it or told it."""
+
+    @property
+    def all(self) -> tuple[ContinuumMember, ...]: ...
+
+    def listen(self, changed: Callable[[], None]) -> None: ...
+
+
+class RevocationChecker(Protocol):
+    """Which certificates do not count, as far as this process can know."""
+
+    def is_revoked(self, serial: str) -> bool: ...
+
+    def listen(self, changed: Callable[[], None]) -> None: ...
+
+
+class MemberLinkAccess:
+    """Members have links, but with a certificate that was revoked."""
+
+    def __init__(self, members: MemberSource, revocations: RevocationChecker) -> None:
+        self._members = members
+        self._revocations = revocations
+        self.is_revoked = revocations.is_revoked
+
+    def is_member(self, node: NodeId) -> bool:
+        return any(member.node == node for member in self._members.all)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self._members.listen(changed)
+        self._revocations.listen(changed)
 
 
 class LinkIdentity(msgspec.Struct, frozen=True):

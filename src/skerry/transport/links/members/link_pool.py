@@ -145,8 +145,13 @@ class LinkPool:
                 self._forget(way)
 
     def unreachable(self) -> dict[NodeId, str]:
-        """Why members cannot be reached that were dialled in vain."""
-        return {node: way.reason for node, way in self._ways.items() if way.failures}
+        """Why members cannot be reached that were dialled in vain, and what to do."""
+        return {
+            node: f"{way.reason}; calls, code and results of functions cannot get there: open that port "
+            "on the node, or set functions.neighbour_address there"
+            for node, way in self._ways.items()
+            if way.failures
+        }
 
     async def close(self) -> None:
         """End all links at once, with whatever is under way."""

@@ -1,8 +1,7 @@
 """What this machine is called and which addresses it has, asked of the system.
 
-For the server's certificate, the Host check and invitations (`skerry.daemon.server_certificates`,
-`skerry.daemon.listeners`). Loopback and link-local addresses are not counted, nor those of Skerry's own
-bridges: nobody else can dial them.
+For the server's certificate, the Host check and invitations (`skerry.transport.addresses`). Loopback and
+link-local addresses are not counted, nor those of Skerry's own bridges: nobody else can dial them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.daemon.functions import NodeWorkers
 from skerry.model import errors
 from skerry.model.ids import FunctionName
+from skerry.node.workers.node_workers import NodeWorkers
 
 
 def test_a_function_runs_on_nodes() -> None:

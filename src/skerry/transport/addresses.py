@@ -10,19 +10,27 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from skerry.daemon.host_identity import HostIdentity, source_address
+from skerry.control.identity.server_certificates import ServerNames
+from skerry.kit import files
 from skerry.model import errors
+from skerry.model.callers import NODE_TLS_NAME
 from skerry.model.settings import Settings
 from skerry.transport.access import peers
+from skerry.transport.host_identity import HostIdentity, source_address
 
 GRPC_PORT = 50052
+_MEMBERS = "functions.neighbours"
+_AUTO = "auto"
+_MEMBER_PORT = 7331
 # Of the addresses of a machine, what others are told: one that tries them all waits seconds for each.
 _MOST_TOLD = 8
+_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
 _LOOPBACK_FOR = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what to dial, not what to bind
 
 
@@ -65,13 +73,42 @@ def grpc_listen(settings: Settings) -> str:
 
 def is_exposed(settings: Settings) -> bool:
     """Whether a listener may be reached from other machines."""
-    hosts = [
-        split_host_port(settings.http.listen, "--http")[0],
-        split_host_port(grpc_listen(settings), "--grpc")[0],
-    ]
+    hosts = _listening_hosts(settings)
     if settings.market.plain_listen:
         hosts.append(split_host_port(settings.market.plain_listen, "market.plain_listen")[0])
     return not all(host == "localhost" or peers.is_loopback(host) for host in hosts)
+
+
+def server_names(settings: Settings, machine: HostIdentity) -> ServerNames:
+    """What a server on this machine is called, for its certificate and the Host check."""
+    for name in settings.http.names:
+        if _plain_host(name) is None:
+            raise errors.Invalid(f"http.names: {name!r} is no host name and no address", field="http.names")
+    own = _plain_hosts(*machine.names, *machine.addresses) if is_exposed(settings) else frozenset()
+    given = _plain_hosts(*_listening_hosts(settings), *settings.http.names, machine.name)
+    hosts = frozenset({"localhost", "127.0.0.1", "::1", NODE_TLS_NAME, *given, *own})
+    return ServerNames(machine.name, own, hosts)
+
+
+def _listening_hosts(settings: Settings) -> list[str]:
+    return [
+        split_host_port(settings.http.listen, "--http")[0],
+        split_host_port(grpc_listen(settings), "--grpc")[0],
+    ]
+
+
+def _plain_hosts(*hosts: str) -> frozenset[str]:
+    return frozenset(name for name in map(_plain_host, hosts) if name is not None)
+
+
+def _plain_host(host: str) -> str | None:
+    """One spelling per host, or None for what no certificate can name: wildcards and nonsense."""
+    text = host.strip().lower().removesuffix(".").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text if _DNS_NAME.fullmatch(text) else None
+    return None if address.is_unspecified else str(address)
 
 
 def local_dial_address(address: str) -> str:
@@ -132,6 +169,22 @@ def bind_first_free(host: str, ports: Iterable[int], flag: str) -> socket.socket
         except errors.AlreadyExists as error:
             taken = error
     raise taken or errors.Invalid(f"{flag}: no port is named")
+
+
+def bind_member_listener(wanted: str, folder: Path, *, host: str) -> socket.socket | None:
+    """Where other members of the continuum call, as the setting says; with `auto` at `host`, and on the same
+    port after a restart (in `folder`), so that members that know this one find it again while there is no
+    server to tell them."""
+    if wanted != _AUTO:
+        return bind(wanted, _MEMBERS) if wanted else None
+    remembered = files.private_folder(folder) / "listen.port"
+    try:
+        ports = [int(remembered.read_text()), _MEMBER_PORT, 0]
+    except (FileNotFoundError, ValueError):
+        ports = [_MEMBER_PORT, 0]
+    bound = bind_first_free(host, ports, _MEMBERS)
+    files.write_atomically(remembered, str(bound.getsockname()[1]).encode())
+    return bound
 
 
 def local_address(target: str) -> str:

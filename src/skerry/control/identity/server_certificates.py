@@ -9,28 +9,29 @@ read the CA's beside it. The contexts are made once, too, and get new certificat
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from skerry.control.identity.authenticator import Authenticator
-from skerry.daemon import listeners
-from skerry.daemon.host_identity import HostIdentity
 from skerry.kit import files, pki, renewal, tls
 from skerry.kit.clock import Clock, iso
 from skerry.model import errors
-from skerry.model.callers import NODE_TLS_NAME, SERVER, Role
-from skerry.model.settings import Settings
+from skerry.model.callers import SERVER, Role
 
 log = structlog.get_logger(__name__)
 
-_ADDRESSES_S = 15.0  # how often it is looked whether this machine has other addresses
-_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
+
+@dataclass(frozen=True, slots=True)
+class ServerNames:
+    """What a server is called."""
+
+    name: str  # short host name
+    own: frozenset[str]  # what others call the machine; nothing while only itself can reach its listeners
+    hosts: frozenset[str]  # every name and address that the listeners' certificate stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +66,6 @@ def open_authority(folder: Path, clock: Clock) -> pki.CertificateAuthority:
         ) from None
 
 
-def own_names(settings: Settings, machine: HostIdentity) -> frozenset[str]:
-    """What the machine is called by others: nothing while only the machine itself can reach its listeners."""
-    if not listeners.is_exposed(settings):
-        return frozenset()
-    return frozenset(name for name in map(_plain, (*machine.names, *machine.addresses)) if name is not None)
-
-
-def server_hosts(settings: Settings, machine: HostIdentity) -> frozenset[str]:
-    """Every name and address that the listeners' certificate stands for."""
-    listening = [
-        listeners.split_host_port(settings.http.listen, "--http")[0],
-        listeners.split_host_port(listeners.grpc_listen(settings), "--grpc")[0],
-    ]
-    for name in settings.http.names:
-        if _plain(name) is None:
-            raise errors.Invalid(f"http.names: {name!r} is no host name and no address", field="http.names")
-    given: Iterable[str] = [*listening, *settings.http.names, machine.name]
-    plain = {name for name in map(_plain, given) if name is not None}
-    return frozenset({"localhost", "127.0.0.1", "::1", NODE_TLS_NAME, *plain, *own_names(settings, machine)})
-
-
 class ServerCertificates:
     """The certificates and TLS contexts of one server, and of the `node` that is this machine, if it is one.
     `folder` is the data folder."""
@@ -95,31 +75,26 @@ class ServerCertificates:
         folder: Path,
         identity: Authenticator,
         authority: pki.CertificateAuthority,
-        settings: Settings,
         clock: Clock,
         *,
-        machine: Callable[[], HostIdentity],
+        names: Callable[[], ServerNames],
         node: str = "",
+        look_again_s: float = renewal.LOOK_AGAIN_S,
         sleep: renewal.Sleep = asyncio.sleep,
     ) -> None:
+        """`names` is asked again every `look_again_s`: addresses of a machine come and go while it runs."""
         pki_folder = folder / "pki"
         self._identity = identity
         self._clock = clock
         self._sleep = sleep
-        self._settings = settings
-        self._machine = machine
+        self._names = names
         self.names: frozenset[str] = frozenset()  # of this machine, in the certificate that is shown now
-        # Addresses of a machine come and go while it runs; what only it can reach does not name them.
-        self._look_again_s = _ADDRESSES_S if listeners.is_exposed(settings) else renewal.LOOK_AGAIN_S
-        self._lifetime_s = settings.identity.server_certificate_s
+        self._look_again_s = look_again_s
         self.ca_file = pki_folder / "ca.crt"
         self.client_certificate_file = pki_folder / "client.crt"
         self.client_key_file = pki_folder / "client.key"
         self._server = _CertificateFiles(
-            pki_folder / "server.crt",
-            pki_folder / "server.key",
-            SERVER,
-            machine().name,
+            pki_folder / "server.crt", pki_folder / "server.key", SERVER, names().name
         )
         self._client = _CertificateFiles(
             self.client_certificate_file, self.client_key_file, Role.ADMIN, "local-admin"
@@ -137,9 +112,9 @@ class ServerCertificates:
 
     async def prepare(self) -> None:
         """Have the certificates in their files and the server's in the contexts. Needs `identity` ready."""
-        machine = self._machine()
-        self.names = own_names(self._settings, machine)
-        self._server = replace(self._server, hosts=server_hosts(self._settings, machine))
+        names = self._names()
+        self.names = names.own
+        self._server = replace(self._server, hosts=names.hosts)
         for pair in (self._server, self._client, *((self._node,) if self._node else ())):
             await self._ensure(pair)
         self._load()
@@ -156,7 +131,7 @@ class ServerCertificates:
         )
 
     def _due(self) -> float:
-        if server_hosts(self._settings, self._machine()) != self._server.hosts:
+        if self._names().hosts != self._server.hosts:
             return self._clock.now()
         return min(renewal.due_at(held.issued_at, held.not_after) for held in self._held.values())
 
@@ -169,11 +144,7 @@ class ServerCertificates:
                 return
             reason = "it is revoked or not on record"
         issued = await self._identity.issue_local(
-            pki.make_request(key_pem),
-            role=pair.role,
-            name=pair.name,
-            lifetime_s=self._lifetime_s,
-            hosts=pair.hosts,
+            pki.make_request(key_pem), role=pair.role, name=pair.name, hosts=pair.hosts
         )
         await asyncio.to_thread(files.write_atomically, pair.certificate_file, issued.pem)
         self._held[pair.key_file] = issued
@@ -219,13 +190,3 @@ def _read(pair: _CertificateFiles) -> tuple[bytes, pki.IssuedCertificate | None]
         return key_pem, pki.read_certificate(pair.certificate_file.read_bytes())
     except (FileNotFoundError, pki.InvalidCertificate):
         return key_pem, None
-
-
-def _plain(host: str) -> str | None:
-    """One spelling per host, or None for what no certificate can name: wildcards and nonsense."""
-    text = host.strip().lower().removesuffix(".").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return text if _DNS_NAME.fullmatch(text) else None
-    return None if address.is_unspecified else str(address)

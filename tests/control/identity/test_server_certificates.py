@@ -10,19 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from skerry.daemon import server_certificates
-from skerry.daemon.host_identity import HostIdentity
-from skerry.daemon.server_certificates import ServerCertificates, server_hosts
+from skerry.control.identity import server_certificates
+from skerry.control.identity.server_certificates import ServerCertificates, ServerNames
 from skerry.kit import pki, renewal, tls
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.model.callers import NODE_TLS_NAME, Role
-from skerry.model.settings import GrpcSettings, HttpSettings, IdentitySettings, Settings
+from skerry.model.settings import IdentitySettings
 from tests.support.clouds import Cloud, cloud_in
 
-SETTINGS = Settings()
-EXPOSED = Settings(http=HttpSettings(listen="0.0.0.0:1323", tls=True))
-EDGE = HostIdentity("edge-1", "edge-1")
+LOCAL = frozenset({"localhost", NODE_TLS_NAME})
+EDGE = ServerNames("edge-1", frozenset(), LOCAL)
 
 
 class Enough(BaseException):
@@ -40,15 +38,19 @@ async def cloud(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Cloud]:
         yield made
 
 
+def exposed(*own: str) -> ServerNames:
+    """A server that others reach by these names."""
+    return ServerNames("hub", frozenset(own), LOCAL | frozenset(own))
+
+
 def credentials_in(
     folder: Path,
     cloud: Cloud,
-    settings: Settings = SETTINGS,
+    names: Callable[[], ServerNames] = lambda: EDGE,
     sleep: renewal.Sleep = asyncio.sleep,
-    machine: Callable[[], HostIdentity] = lambda: EDGE,
 ) -> ServerCertificates:
     return ServerCertificates(
-        folder, cloud.identity, cloud.authority, settings, cloud.clock, machine=machine, sleep=sleep
+        folder, cloud.identity, cloud.authority, cloud.clock, names=names, look_again_s=15.0, sleep=sleep
     )
 
 
@@ -82,7 +84,7 @@ async def test_a_server_with_new_names_gets_a_new_certificate_and_its_client_doe
 ) -> None:
     await credentials_in(tmp_path, cloud).prepare()
     client = certificate(tmp_path, "client")
-    await credentials_in(tmp_path, cloud, Settings(http=HttpSettings(names=("cloud.example",)))).prepare()
+    await credentials_in(tmp_path, cloud, lambda: exposed("cloud.example")).prepare()
     assert "cloud.example" in certificate(tmp_path, "server").hosts
     assert certificate(tmp_path, "client") == client
 
@@ -130,35 +132,10 @@ def test_a_broken_ca_is_refused_in_plain_words(tmp_path: Path, clock: ManualCloc
         server_certificates.open_authority(tmp_path / "other", clock)
 
 
-def test_the_certificate_names_every_way_to_call_the_server() -> None:
-    settings = Settings(
-        http=HttpSettings(listen="192.0.2.7:1323", names=("Cloud.Example.", "2001:DB8::1")),
-        grpc=GrpcSettings(listen="[::]:50052"),
-    )
-    assert server_hosts(settings, HostIdentity("Edge-1", "edge-1.example", ("192.0.2.8",))) == {
-        "localhost",
-        "127.0.0.1",
-        "::1",
-        "server.unsafe.aurae.io",
-        "192.0.2.7",
-        "cloud.example",
-        "2001:db8::1",
-        "edge-1",
-        "edge-1.example",
-        "192.0.2.8",
-    }
-
-
-def test_a_server_for_its_own_machine_alone_does_not_name_addresses_that_may_change() -> None:
-    machine = HostIdentity("edge-1", "edge-1.example", ("192.0.2.8",))
-    assert server_hosts(SETTINGS, machine) == {"localhost", "127.0.0.1", "::1", NODE_TLS_NAME, "edge-1"}
-
-
 async def test_a_server_that_others_reach_has_a_certificate_for_its_names_and_addresses(
     tmp_path: Path, cloud: Cloud
 ) -> None:
-    machine = HostIdentity("hub", "hub.example", ("192.0.2.1", "2001:db8::1"))
-    made = credentials_in(tmp_path, cloud, EXPOSED, machine=lambda: machine)
+    made = credentials_in(tmp_path, cloud, lambda: exposed("hub", "hub.example", "192.0.2.1", "2001:db8::1"))
     await made.prepare()
     assert made.names == {"hub", "hub.example", "192.0.2.1", "2001:db8::1"}
     assert certificate(tmp_path, "server").hosts >= made.names
@@ -178,29 +155,22 @@ async def test_a_new_address_is_noticed_while_running_and_at_the_next_start(
             raise Enough
         addresses[:] = ["192.0.2.2"]
 
-    def machine() -> HostIdentity:
-        return HostIdentity("hub", "hub", tuple(addresses))
+    def names() -> ServerNames:
+        return exposed("hub", *addresses)
 
-    made = credentials_in(tmp_path, cloud, EXPOSED, sleep=nap, machine=machine)
+    made = credentials_in(tmp_path, cloud, names, sleep=nap)
     await made.prepare()
     with pytest.raises(Enough):
         await made.run()
     assert waited <= 60
     assert made.names == {"hub", "192.0.2.2"}
     addresses[:] = ["192.0.2.3"]
-    await credentials_in(tmp_path, cloud, EXPOSED, machine=machine).prepare()
+    await credentials_in(tmp_path, cloud, names).prepare()
     assert "192.0.2.3" in certificate(tmp_path, "server").hosts
 
 
-def test_a_name_that_no_certificate_can_hold_is_refused_if_it_was_asked_for() -> None:
-    assert "not a name" not in server_hosts(SETTINGS, HostIdentity("not a name", "not a name"))
-    for name in ("not a name", "", "ü.example", "*", "0.0.0.0"):
-        with pytest.raises(errors.Invalid, match=r"http\.names"):
-            server_hosts(Settings(http=HttpSettings(names=(name,))), EDGE)
-
-
 async def test_both_are_renewed_before_two_thirds_of_their_life_with_the_same_keys(
-    tmp_path: Path, cloud: Cloud, clock: ManualClock
+    tmp_path: Path, clock: ManualClock
 ) -> None:
     life = 86400
     ends: dict[str, float] = {}  # by serial
@@ -214,15 +184,15 @@ async def test_both_are_renewed_before_two_thirds_of_their_life_with_the_same_ke
         if len(ends) == 6:
             raise Enough
 
-    settings = Settings(identity=IdentitySettings(server_certificate_s=life))
-    made = credentials_in(tmp_path, cloud, settings, sleep=nap)
-    await made.prepare()
-    keys = [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
-    with pytest.raises(Enough):
-        await made.run()
-    valid = {serial for serial, end in ends.items() if end > clock.now()}
-    assert len(valid) >= 4
-    assert {record.serial for record in cloud.identity.certificates()} == valid
+    async with cloud_in(tmp_path, clock, IdentitySettings(server_certificate_s=life)) as cloud:
+        made = credentials_in(tmp_path, cloud, sleep=nap)
+        await made.prepare()
+        keys = [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
+        with pytest.raises(Enough):
+            await made.run()
+        valid = {serial for serial, end in ends.items() if end > clock.now()}
+        assert len(valid) >= 4
+        assert {record.serial for record in cloud.identity.certificates()} == valid
     assert keys == [(tmp_path / "pki" / f"{name}.key").read_bytes() for name in ("server", "client")]
 
 

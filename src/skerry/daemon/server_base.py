@@ -1,0 +1,184 @@
+"""What all parts of a server rest on: its sockets and addresses, the store, and what is known of callers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from skerry.control.events.log import EventLog
+from skerry.control.identity import server_certificates
+from skerry.control.identity.authenticator import Authenticator
+from skerry.control.identity.server_certificates import ServerCertificates
+from skerry.control.recovery.store_history import StoreHistory
+from skerry.daemon.functions import bind_member_socket
+from skerry.daemon.role_parts import REVOKED_FILE, RoleContext, node_id, takes_writes, watch_disk
+from skerry.kit import renewal
+from skerry.kit.disk_monitor import DiskMonitor
+from skerry.kit.pki import CertificateAuthority
+from skerry.kit.tasks import TaskSupervisor
+from skerry.market import plain
+from skerry.model.ids import NodeId
+from skerry.model.settings import Settings
+from skerry.node.agent.revocations import RevocationList
+from skerry.store.factory import open_store
+from skerry.store.protocol import Store
+from skerry.store.sqlite.store import SqliteStore
+from skerry.transport import addresses, host_identity
+from skerry.transport.access import gate
+from skerry.transport.grpc import health
+from skerry.transport.host_identity import HostIdentity
+
+_ADDRESSES_S = 15.0  # how often it is looked whether this machine has other addresses
+_HISTORY_FILE = "history.json"  # in the data folder of a server
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSockets:
+    """What a server listens on."""
+
+    http: socket.socket
+    grpc: socket.socket
+    members: socket.socket | None  # calls of functions by other members
+    plain: socket.socket | None  # buyers without credentials
+    unix: Path  # gRPC, for this machine alone
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddresses:
+    """Where a server is reached."""
+
+    settings: Settings
+    machine: Callable[[], HostIdentity]
+    http: str
+    grpc: str
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.settings.http.tls else "http"
+
+    @property
+    def url(self) -> str:
+        """The best one for people."""
+        return self.urls()[0]
+
+    def urls(self) -> list[str]:
+        """For people, the best first."""
+        found = addresses.advertised_addresses(self.http, self.settings, self.machine())
+        return [f"{self.scheme}://{each}" for each in found]
+
+    def for_nodes(self) -> str:
+        """HOST:PORT that nodes dial."""
+        return addresses.advertised_addresses(self.grpc, self.settings, self.machine())[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBase(RoleContext):
+    """Handed to every step of starting a server."""
+
+    sockets: ServerSockets
+    addresses: ServerAddresses
+    authority: CertificateAuthority
+    store: Store
+    loops: TaskSupervisor
+    events: EventLog
+    identity: Authenticator
+    history: StoreHistory
+    node: NodeId  # of this machine
+    certificates: ServerCertificates
+    gate: gate.AccessGate
+    disk: DiskMonitor
+    checks: dict[str, health.ReadinessCheck]
+
+
+def bind_sockets(context: RoleContext) -> ServerSockets:
+    settings, undo = context.settings, context.undo
+    http_host, _ = addresses.split_host_port(settings.http.listen, "--http")
+    gate.check_exposure(http_host, tls=settings.http.tls)
+    http = undo.enter_context(addresses.bind(settings.http.listen, "--http"))
+    grpc = undo.enter_context(addresses.bind(addresses.grpc_listen(settings), "--grpc"))
+    members = bind_member_socket(context, grpc.getsockname()[0])
+    unencrypted = None
+    if settings.market.plain_listen:
+        plain.networks_of(settings.market)  # `Invalid` if nobody is named who may call there
+        unencrypted = undo.enter_context(addresses.bind(settings.market.plain_listen, "market.plain_listen"))
+    unix = addresses.unix_socket(settings.grpc.socket, context.folder)
+    return ServerSockets(http, grpc, members, unencrypted, unix)
+
+
+async def open_base(context: RoleContext, sockets: ServerSockets) -> ServerBase:
+    """The store and what is known of callers; from here on requests could be told apart."""
+    settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
+    authority = server_certificates.open_authority(folder, clock)
+    store = await open_store(settings.store, folder, clock)
+    undo.push_async_callback(store.close)
+    # Entered after the store, so that it is left before it: loops must not outlive what they use.
+    loops = await undo.enter_async_context(TaskSupervisor("server", clock=clock))
+    events = EventLog(store, clock, settings.events)
+    identity = Authenticator(store, events, authority, clock, settings.identity)
+    loops.forever("identity", identity.run, critical=True)
+    await loops.unless_failed(identity.ready())
+    node = NodeId(await asyncio.to_thread(node_id, folder, clock))
+    # Before anything else is written: where this run began is where a store that was restored had come to.
+    history = StoreHistory(
+        store,
+        events,
+        clock,
+        folder / _HISTORY_FILE,
+        server=node,
+        is_alone=isinstance(store, SqliteStore),
+        settle_s=settings.fleet.lost_after_s,
+    )
+    await history.begin()
+    loops.forever("history", history.run)
+    undo.push_async_callback(history.remember)
+    loops.forever("events", events.run)
+    at_start = await asyncio.to_thread(host_identity.resolve)
+    revoked = RevocationList(folder / "pki" / REVOKED_FILE, clock)
+    await identity.learn_revoked(revoked.all, actor="skerry")
+    # Outside of the store, too, which may be restored from a backup.
+    loops.forever("revocations", lambda: revoked.follow(identity.revoked, identity.listen))
+
+    def machine() -> HostIdentity:
+        return replace(at_start, addresses=host_identity.read_addresses())
+
+    certificates = ServerCertificates(
+        folder,
+        identity,
+        authority,
+        clock,
+        names=lambda: addresses.server_names(settings, machine()),
+        node=node,
+        # What only this machine can reach does not name its addresses.
+        look_again_s=_ADDRESSES_S if addresses.is_exposed(settings) else renewal.LOOK_AGAIN_S,
+    )
+    await certificates.prepare()
+    loops.forever("credentials", certificates.run)
+    disk = await watch_disk(folder, loops)
+    return ServerBase(
+        settings=settings,
+        folder=folder,
+        clock=clock,
+        undo=undo,
+        sockets=sockets,
+        addresses=ServerAddresses(
+            settings,
+            machine,
+            addresses.display_address(sockets.http),
+            addresses.display_address(sockets.grpc),
+        ),
+        authority=authority,
+        store=store,
+        loops=loops,
+        events=events,
+        identity=identity,
+        history=history,
+        node=node,
+        certificates=certificates,
+        gate=gate.AccessGate(identity, os.geteuid(), local_trust=settings.identity.local_trust),
+        disk=disk,
+        checks={"store": store.check_writes, "disk": takes_writes(disk)},
+    )
