@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from skerry.model import errors
-from skerry.model.cells import Cell, CellOwner, Executable, own_name, parse_any_name, parse_name
+from skerry.model.cells import (
+    Cell,
+    CellOwner,
+    Executable,
+    OutputChannel,
+    own_name,
+    parse_any_name,
+    parse_name,
+)
 from skerry.model.ids import CellName, ExecutableName
 from skerry.node.cells.cells import Cells
 from skerry.node.cells.records import CellRecord
@@ -47,6 +55,22 @@ async def test_its_owner_does_all_that(node: Node, owner: CellOwner) -> None:
     await cells.stop(OWNED, MAIN, owner=owner)
     await cells.free(OWNED, owner=owner)
     assert cells.list() == []
+
+
+@pytest.mark.parametrize("at", [OWNED, INSIDE])
+async def test_what_runs_for_a_contract_writes_for_no_client(node: Node, at: CellName) -> None:
+    cells = await owned(node, CellOwner.CONTRACT)
+    await cells.allocate(Cell(INSIDE, owner=CellOwner.CONTAINER))
+    if at == INSIDE:
+        await cells.start_trusted(Executable(MAIN, INSIDE, "serve"), ("serve",), (0, 1, 2))
+    with pytest.raises(errors.FailedPrecondition, match="cell 'owned' belongs to a contract"):
+        cells.logs(at, MAIN, OutputChannel.STDOUT)
+    assert cells.logs(at, MAIN, OutputChannel.STDOUT, owner=CellOwner.CONTAINER) is not None
+
+
+@pytest.mark.parametrize("owner", [CellOwner.CONTAINER, CellOwner.FUNCTIONS])
+async def test_what_others_write_is_for_all_who_may_read(node: Node, owner: CellOwner) -> None:
+    assert (await owned(node, owner)).logs(OWNED, MAIN, OutputChannel.STDOUT) is not None
 
 
 async def test_one_owner_does_not_free_what_another_has(node: Node) -> None:

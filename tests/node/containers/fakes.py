@@ -299,7 +299,9 @@ class FakeCells:
         assert process.state.exit is not None
         return process.state.exit
 
-    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader:
+    def logs(
+        self, cell: CellName, name: ExecutableName, stream: OutputChannel, *, owner: CellOwner | None = None
+    ) -> RingReader:
         self._process(cell, name)
         return RingReader(self._machine.folder / "logs", stream.value)
 

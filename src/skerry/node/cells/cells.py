@@ -64,7 +64,7 @@ _LOOK_S = 5.0  # between two looks at whether the groups of cells are there
 _CROWD = 64  # cells that are looked at before others have a turn
 _OWNED: Final = {
     CellOwner.CONTAINER: "belongs to a container; use `skerry container`, or `skerry stop` for an instance",
-    CellOwner.CONTRACT: "belongs to a contract of the market: only its buyer runs anything in it",
+    CellOwner.CONTRACT: "belongs to a contract of the market: only its buyer runs and reads anything in it",
     CellOwner.FUNCTIONS: "belongs to the workers of functions; use `skerry fn`",
 }
 
@@ -450,9 +450,20 @@ class Cells:
         """How it ended, once it has."""
         return await asyncio.shield(self._known(cell, name).exit)
 
-    def logs(self, cell: CellName, name: ExecutableName, stream: OutputChannel) -> RingReader:
-        """What it has written to `stream`, and writes."""
+    def logs(
+        self,
+        cell: CellName,
+        name: ExecutableName,
+        stream: OutputChannel,
+        *,
+        owner: CellOwner | None = None,
+    ) -> RingReader:
+        """What it has written to `stream`, and writes. Of what runs for a contract no client reads that."""
         known = self._known(cell, name)
+        if owner is None:
+            for home in filter(None, map(self._homes.get, upwards(cell))):
+                if home.record.cell.owner is CellOwner.CONTRACT:
+                    _check_owner(home, None)
         folder = self._means.records.folder(cell, known.number)
         # What it printed is kept before its end is told. A child that outlives it may hold the stream open.
         return RingReader(folder, stream.value, ended=lambda: known.has_ended)

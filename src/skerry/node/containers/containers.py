@@ -20,7 +20,7 @@ import structlog
 from skerry.kit import tasks
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.cells import Cell, CellUsage, ExitStatus, OutputChannel
+from skerry.model.cells import Cell, CellOwner, CellUsage, ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.ids import CellName
 from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
@@ -344,7 +344,7 @@ class Containers:
         Raises NotFound."""
         container = self._container(name)
         try:
-            return self._means.cells.logs(container.cell, MAIN, stream)
+            return self._means.cells.logs(container.cell, MAIN, stream, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             return RingReader(container.place.folder, stream.value, ended=lambda: True)
 
