@@ -15,11 +15,11 @@ from skerry.kit import json_codec
 from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
-from skerry.store.protocol import ABSENT, NO_LEASE, Expect, LeaseId, Put, Store
+from skerry.store.protocol import ABSENT, Expect, Put, Store
+from skerry.store.tables.leases import SharedLease
 
 PREFIX = "idempotency/"
 KEEP_S = 24 * 3600
-# Memos of one hour share a lease: one for each would cost more than what it is for.
 _SHARED_S = 3600
 _MAX_KEY = 255
 
@@ -54,9 +54,7 @@ class IdempotencyTable:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._clock = clock
-        self._lease = NO_LEASE
-        self._shared_until = 0.0
+        self._lease = SharedLease(store, clock, keep_s=KEEP_S, shared_s=_SHARED_S)
 
     async def recall(self, request: IdempotentRequest | None) -> str | None:
         """The id of what it made, None if it was not done; `AlreadyExists` if its key made something else."""
@@ -77,16 +75,9 @@ class IdempotencyTable:
         put = Put(
             request.key,
             json_codec.encode(IdempotencyRecord(made, request.digest)),
-            await self._current_lease(),
+            await self._lease.current(),
         )
         return [put], [Expect(request.key, ABSENT)]
-
-    async def _current_lease(self) -> LeaseId:
-        now = self._clock.monotonic()
-        if self._lease == NO_LEASE or now >= self._shared_until:
-            self._lease = await self._store.grant(KEEP_S + _SHARED_S)
-            self._shared_until = now + _SHARED_S
-        return self._lease
 
 
 def created_then_deleted(noun: str, id: str) -> errors.Expired:

@@ -24,12 +24,11 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.store.fencing import LeadershipLost
 from skerry.store.protocol import ABSENT, Expect, LeaseId, Put, Store
+from skerry.store.tables.leases import RENEWALS
 
 log = structlog.get_logger(__name__)
 
 KEY = "leader"
-_RENEWALS = 3  # in the time of a lease
-
 
 Loop = Callable[[Expect], Coroutine[Any, Any, None]]
 
@@ -162,7 +161,7 @@ class LeaderElection:
 
     async def _renew(self, lease: LeaseId) -> NoReturn:
         """Keep the lease; raise `LeadershipLost` when it is over, or may be."""
-        pause_s = self._lease_s / _RENEWALS
+        pause_s = self._lease_s / RENEWALS
         sure_until = self._clock.monotonic() + self._lease_s
         while True:
             await asyncio.sleep(pause_s)

@@ -28,13 +28,12 @@ from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.settings import FleetSettings
 from skerry.store.protocol import MAX_OPS, NO_LEASE, Delete, Expect, Put, Store
+from skerry.store.tables.leases import RENEWALS, RETRY_S, LeaseKeeper
 from skerry.store.tables.table import Record
 
 log = structlog.get_logger(__name__)
 
 PREFIX = "alive/"
-_KEEPS_PER_LEASE = 3  # one that fails or is late does not end it
-_RETRY_S = 1.0
 _LOOK_S = 0.25  # between two looks for who has fallen silent, at least
 
 
@@ -61,7 +60,7 @@ class HeartbeatPublisher:
         self._silence_s = settings.suspect_after_s
         self._ttl_s = math.ceil(settings.suspect_after_s)
         self._beats: dict[NodeId, _Beat] = {}
-        self._lease = NO_LEASE
+        self._keeper = LeaseKeeper(store, self._ttl_s)
         self._wake = asyncio.Event()
         self._listeners: CallbackList[[NodeId]] = CallbackList()
         self._busy_with: Counter[NodeId] = Counter()
@@ -111,11 +110,11 @@ class HeartbeatPublisher:
         while True:
             try:
                 await self.beat()
-                pause_s = min(self._ttl_s / _KEEPS_PER_LEASE, self._until_silence())
+                pause_s = min(self._ttl_s / RENEWALS, self._until_silence())
             except (errors.Unavailable, errors.NotFound) as error:
                 # The store is away, or the lease ended in the middle of it.
                 log.warning("pulse.interrupted", error=error.message)
-                pause_s = _RETRY_S
+                pause_s = RETRY_S
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
@@ -144,19 +143,19 @@ class HeartbeatPublisher:
         return max(_LOOK_S, first + self._silence_s - self._clock.monotonic())
 
     async def _renew(self) -> None:
-        if self._lease != NO_LEASE:
-            try:
-                await self._store.keep(self._lease)
-                return
-            except errors.NotFound:
-                log.warning("pulse.lease-ended", server=self.server)
-        self._lease = await self._store.grant(self._ttl_s)
+        before = self._keeper.lease
+        if await self._keeper.renew():
+            return
+        if before != NO_LEASE:
+            log.warning("pulse.lease-ended", server=self.server)
         for beat in self._beats.values():
             beat.revision = 0  # the keys went with the lease before
 
     async def _write(self, nodes: list[NodeId]) -> None:
         beats = {node: beat for node in nodes if (beat := self._beats.get(node)) is not None}
-        revision = await self._store.commit([Put(PREFIX + node, self._value, self._lease) for node in beats])
+        revision = await self._store.commit(
+            [Put(PREFIX + node, self._value, self._keeper.lease) for node in beats]
+        )
         for beat in beats.values():
             beat.revision = revision
 

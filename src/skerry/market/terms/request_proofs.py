@@ -23,7 +23,8 @@ from skerry.market.terms import canonical_json, signatures
 from skerry.market.terms.keys import SigningKey
 from skerry.model import errors
 from skerry.model.ids import CloudId
-from skerry.store.protocol import ABSENT, NO_LEASE, Expect, LeaseId, Put, Store
+from skerry.store.protocol import ABSENT, Expect, Put, Store
+from skerry.store.tables.leases import SharedLease
 
 SCHEME: Final = "Skerry-Proof"
 TYPE: Final = "vnd.skerry.proof+jws"
@@ -139,8 +140,7 @@ class ProofVerifier:
         self._most = most
         self._seen: set[str] = set()
         self._order: deque[tuple[float, str]] = deque()
-        self._lease = NO_LEASE
-        self._shared_until = 0.0
+        self._lease = SharedLease(store, clock, keep_s=_KEEP_S, shared_s=_SHARED_S)
 
     async def check(
         self,
@@ -190,23 +190,14 @@ class ProofVerifier:
         try:
             await self._commit(key)
         except errors.NotFound:
-            # The lease ended under us, as it does on a machine that slept; what it kept was too old to count.
-            self._lease = NO_LEASE
+            self._lease.forget()  # what it kept was too old to count
             await self._commit(key)
 
     async def _commit(self, key: str) -> None:
         try:
-            await self._store.commit([Put(key, b"", await self._current_lease())], [Expect(key, ABSENT)])
+            await self._store.commit([Put(key, b"", await self._lease.current())], [Expect(key, ABSENT)])
         except errors.Conflict as error:
             raise _used() from error
-
-    async def _current_lease(self) -> LeaseId:
-        # Proofs of a minute share a lease: one for each would cost more than what it is for.
-        now = self._clock.monotonic()
-        if self._lease == NO_LEASE or now >= self._shared_until:
-            self._lease = await self._store.grant(_SHARED_S + _KEEP_S)
-            self._shared_until = now + _SHARED_S
-        return self._lease
 
 
 def _used() -> errors.Unauthenticated:
