@@ -400,7 +400,7 @@ async def test_an_end_that_the_disk_refuses_to_record_is_told_and_recorded_later
 ) -> None:
     containers = await running(node)
     with monkeypatch.context() as refusing:
-        refusing.setattr("skerry.node.containers.records.write_json", refused)
+        refusing.setattr("skerry.node.record_files.write", refused)
         node.machine.main("web").exit(code=7)
         assert (await containers.wait("web")).code == 7
     record = node.folder / "web" / "run.json"
@@ -436,7 +436,7 @@ async def test_a_container_is_stopped_and_removed_on_a_disk_that_takes_nothing_a
             await containers.create(spec("more"))
         with pytest.raises(errors.ResourcesExhausted, match="is full"):
             await containers.start("idle")
-        monkeypatch.setattr("skerry.node.containers.records.write_json", refused)
+        monkeypatch.setattr("skerry.node.record_files.write", refused)
         assert (await containers.stop("web")).state is ContainerState.EXITED
         await containers.remove("web")
         await containers.remove("idle")

@@ -556,7 +556,7 @@ async def test_an_attachment_that_cannot_be_written_down_is_none(
 
     async with ground.agent() as network:
         with monkeypatch.context() as full:
-            full.setattr(network._records, "add", fail)
+            full.setattr(network._records, "save", fail)
             with pytest.raises(errors.Unavailable, match="No space left"):
                 await network.attach("web", mappings("8080:80"))
         assert network.attachments() == {}

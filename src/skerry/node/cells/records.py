@@ -20,25 +20,22 @@ agent can tell.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from skerry.kit import disk_reserve, files, json_codec
+from skerry.kit import disk_reserve, json_codec
 from skerry.model.cells import Cell, Executable, parse_any_name
 from skerry.model.errors import Invalid
 from skerry.model.ids import CellName
+from skerry.node import record_files
+from skerry.node.record_files import RecordFolders
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_TRASH = ".gone-"
 _PASSES = 50
-
-T = TypeVar("T")
 
 
 class CellRecord(msgspec.Struct, frozen=True):
@@ -108,12 +105,11 @@ class CellRecords:
     """The folder of all cells. Every method is short: none waits for a disk."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = files.private_folder(folder)
-        self._removals = itertools.count()
+        self._cells = RecordFolders(folder)
 
     def folder(self, cell: CellName, number: int | None = None) -> Path:
         """Where the records of a cell are, or those of one executable in it."""
-        home = self._folder / cell.replace("/", ".")
+        home = self._cells.folder / cell.replace("/", ".")
         return home if number is None else home / f"x{number}"
 
     def add_cell(self, record: CellRecord) -> None:
@@ -122,17 +118,17 @@ class CellRecords:
         _write_new(f"{folder}/cell.json", record)
 
     def change_cell(self, record: CellRecord) -> None:
-        _write(self.folder(record.cell.name) / "cell.json", record)
+        record_files.write(self.folder(record.cell.name) / "cell.json", record)
 
     def set_init(self, cell: CellName, record: InitRecord | None) -> None:
         path = self.folder(cell) / "init.json"
         if record is None:
             path.unlink(missing_ok=True)
         else:
-            _write(path, record)
+            record_files.write(path, record)
 
     def mark_freeing(self, cell: CellName) -> None:
-        disk_reserve.spend(lambda: (self.folder(cell) / "freeing").touch(mode=0o600))
+        self._cells.mark(self.folder(cell) / "freeing")
 
     def add_executable(self, spec: Executable, number: int) -> Path:
         folder = self.folder(spec.cell, number)
@@ -141,23 +137,21 @@ class CellRecords:
         return folder
 
     def change_started(self, cell: CellName, number: int, record: ProcessRecord) -> None:
-        disk_reserve.spend(lambda: _write(self.folder(cell, number) / "started.json", record))
+        disk_reserve.spend(lambda: record_files.write(self.folder(cell, number) / "started.json", record))
 
     def set_started(self, cell: CellName, number: int, record: ProcessRecord) -> None:
         _write_new(f"{self.folder(cell, number)}/started.json", record)
 
     def exit(self, cell: CellName, number: int) -> ExitRecord | None:
-        return _read(self.folder(cell, number) / "exit.json", ExitRecord)
+        return record_files.read(self.folder(cell, number) / "exit.json", ExitRecord)
 
     def set_exit(self, cell: CellName, number: int, record: ExitRecord) -> None:
-        disk_reserve.spend(lambda: _write(self.folder(cell, number) / "exit.json", record))
+        disk_reserve.spend(lambda: record_files.write(self.folder(cell, number) / "exit.json", record))
 
     def remove(self, cell: CellName, number: int | None = None) -> None:
         """Drop a cell with all in it, or one executable: gone at once for every reader, then file by file."""
-        trash = self._folder / f"{_TRASH}{next(self._removals)}"
-        try:
-            disk_reserve.spend(lambda: os.rename(self.folder(cell, number), trash))
-        except FileNotFoundError:
+        trash = self._cells.discard(self.folder(cell, number))
+        if trash is None:
             return
         # An init may be about to add the record of an end. A pass fails only if one was just made or renamed
         # there, and after a pass that does not fail none can be added.
@@ -168,13 +162,12 @@ class CellRecords:
 
     def empty_trash(self) -> None:
         """Remove what a crash left half removed, and what is no record at all. Before anything else."""
-        for path in self._folder.iterdir():
-            if path.name.startswith("."):
-                shutil.rmtree(path, ignore_errors=True)
+        for path in self._cells.leftovers():
+            shutil.rmtree(path, ignore_errors=True)
 
     def scan(self) -> Iterator[StoredCell]:
         """Everything there is, in the order of names."""
-        for path in sorted(self._folder.iterdir()):
+        for path in sorted(self._cells.folder.iterdir()):
             try:
                 name = parse_any_name(path.name.replace(".", "/"))
             except Invalid:
@@ -188,17 +181,17 @@ class CellRecords:
             for path in folder.iterdir()
             if path.name[:1] == "x" and path.name[1:].isdigit()
         )
-        record = _read(folder / "cell.json", CellRecord)
+        record = record_files.read(folder / "cell.json", CellRecord)
         return StoredCell(
             name=name,
             record=record if record is not None and record.cell.name == name else None,
-            init=_read(folder / "init.json", InitRecord),
+            init=record_files.read(folder / "init.json", InitRecord),
             is_freeing=(folder / "freeing").exists(),
             executables=tuple(
                 StoredExecutable(
                     number=number,
-                    spec=_read(self.folder(name, number) / "spec.json", Executable),
-                    started=_read(self.folder(name, number) / "started.json", ProcessRecord),
+                    spec=record_files.read(self.folder(name, number) / "spec.json", Executable),
+                    started=record_files.read(self.folder(name, number) / "started.json", ProcessRecord),
                     exit=self.exit(name, number),
                 )
                 for number in numbers
@@ -217,19 +210,3 @@ def _write_new(path: str, value: object) -> None:
     if written != len(data):
         os.unlink(path)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-
-def _write(path: Path, value: object) -> None:
-    """Whole or absent. The name of the draft is fixed: each file has one writer at a time."""
-    draft = path.with_name(f".{path.name}.new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(json_codec.encode(value))
-    os.rename(draft, path)
-
-
-def _read(path: Path, as_type: type[T]) -> T | None:
-    """What the file holds; None if there is none, or nothing that this version understands."""
-    try:
-        return json_codec.decode(path.read_bytes(), as_type)
-    except (FileNotFoundError, NotADirectoryError, json_codec.InvalidJson, Invalid):
-        return None

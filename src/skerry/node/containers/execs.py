@@ -24,9 +24,9 @@ from skerry.kit.ulid import new_id
 from skerry.model import errors
 from skerry.model.cells import CellOwner, Executable, ExecutableState, ExitStatus
 from skerry.model.ids import CellName, ExecutableName
+from skerry.node import record_files
 from skerry.node.containers import orphaned_execs, runtimes, tree_size
 from skerry.node.containers.oci_config import make_process
-from skerry.node.containers.records import write_json
 from skerry.node.containers.state import ContainerDeps, ContainerEntry, command_text
 from skerry.node.containers.users import resolve_user
 
@@ -124,7 +124,7 @@ class ExecManager:
         # Held until the helper runs: the caller may close its own, and a size may be told at any time.
         terminal = os.dup(stdio[0]) if tty else None
         try:
-            write_json(home / "process.json", process)
+            record_files.write(home / "process.json", process)
             command = self.means.runtime.exec_arguments(
                 container.name, process=home / "process.json", log=home / "log", pid_file=home / "pid"
             )

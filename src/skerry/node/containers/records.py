@@ -18,28 +18,23 @@ run does not, and its record is not. What a set of records means is decided in `
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from skerry.kit import disk_reserve, files, json_codec
+from skerry.kit import disk_reserve, files
 from skerry.model.cells import Cell, ExitStatus
 from skerry.model.containers import ContainerSpec
-from skerry.model.errors import Invalid
 from skerry.model.images import ImageConfig, ImageId
 from skerry.model.network import Egress, NetworkPolicy
+from skerry.node import record_files
 from skerry.node.containers import tree_size
+from skerry.node.record_files import RecordFolders
 
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
-_DRAFT = ".new-"
-_TRASH = ".gone-"
-
-T = TypeVar("T")
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
@@ -94,8 +89,8 @@ class ContainerRecords:
     """The folder of all containers."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = files.private_folder(folder)
-        self._removals = itertools.count()
+        self._containers = RecordFolders(folder)
+        self._folder = self._containers.folder
 
     def place(self, name: str) -> ContainerPaths:
         return ContainerPaths(self._folder / name)
@@ -110,10 +105,10 @@ class ContainerRecords:
 
     def add(self, record: ContainerRecord) -> None:
         """Make the container's folder with its record in it: all of it, or nothing."""
-        draft = self._folder / f"{_DRAFT}{record.spec.name}"
+        draft = self._folder / f"{record_files.DRAFT}{record.spec.name}"
         draft.mkdir(mode=0o700)
         try:
-            write_json(draft / "container.json", record)
+            record_files.write(draft / "container.json", record)
             os.rename(draft, self._folder / record.spec.name)
         except BaseException:
             tree_size.remove(draft)
@@ -121,67 +116,41 @@ class ContainerRecords:
 
     def replace(self, record: ContainerRecord) -> None:
         """Another record for a container that is there."""
-        write_json(self._folder / record.spec.name / "container.json", record)
+        record_files.write(self._folder / record.spec.name / "container.json", record)
 
     def sync(self, name: str) -> None:
         """Make what `add` or `replace` wrote last through a power cut. Waits for the disk."""
         folder = self._folder / name
-        descriptor = os.open(folder / "container.json", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        record_files.sync(folder / "container.json")
         files.sync_folder(folder)
         files.sync_folder(self._folder)
 
     def set_run(self, name: str, run: RunRecord) -> None:
-        disk_reserve.spend(lambda: write_json(self._folder / name / "run.json", run))
+        disk_reserve.spend(lambda: record_files.write(self._folder / name / "run.json", run))
 
     def mark_removing(self, name: str) -> None:
-        disk_reserve.spend(lambda: (self._folder / name / "removing").touch(mode=0o600))
+        self._containers.mark(self._folder / name / "removing")
 
     def discard(self, name: str) -> Path | None:
         """Take the container out of sight, at once and for good; the folder that its files are in now.
         Nothing may be mounted in it. Waits for the disk."""
-        trash = self._folder / f"{_TRASH}{next(self._removals)}"
-        try:
-            disk_reserve.spend(lambda: os.rename(self._folder / name, trash))
-        except FileNotFoundError:
-            return None
-        files.sync_folder(self._folder)
+        trash = self._containers.discard(self._folder / name)
+        if trash is not None:
+            files.sync_folder(self._folder)
         return trash
 
     def trash(self) -> list[Path]:
         """Folders that a crash left half made or half removed. Before anything else is done here."""
-        found = [path for path in self._folder.iterdir() if path.name.startswith((_DRAFT, _TRASH))]
-        numbers = [int(path.name.removeprefix(_TRASH)) for path in found if path.name.startswith(_TRASH)]
-        self._removals = itertools.count(max(numbers, default=0) + 1)
-        return found
+        return self._containers.leftovers()
 
     def scan(self) -> Iterator[StoredContainer]:
         """Everything there is, in the order of names."""
         for path in sorted(self._folder.iterdir()):
             if _NAME.fullmatch(path.name) and path.is_dir():
-                record = _read(path / "container.json", ContainerRecord)
+                record = record_files.read(path / "container.json", ContainerRecord)
                 yield StoredContainer(
                     name=path.name,
                     record=record if record is not None and record.spec.name == path.name else None,
-                    run=_read(path / "run.json", RunRecord),
+                    run=record_files.read(path / "run.json", RunRecord),
                     is_removing=(path / "removing").exists(),
                 )
-
-
-def write_json(path: Path, value: object) -> None:
-    """Whole or absent, and for us alone. Each file has one writer at a time."""
-    draft = path.with_name(f".{path.name}.new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(json_codec.encode(value))
-    os.rename(draft, path)
-
-
-def _read(path: Path, as_type: type[T]) -> T | None:
-    """What the file holds; None if there is none, or nothing that this version understands."""
-    try:
-        return json_codec.decode(path.read_bytes(), as_type)
-    except (FileNotFoundError, NotADirectoryError, json_codec.InvalidJson, Invalid):
-        return None

@@ -5,14 +5,13 @@
         cell.json         what was asked for, the cell that it became, when that was made last
         removing          there while it is removed: whoever finds it finishes that
         instances/        its guest's (`skerry.node.agent.instances.records`)
-      .gone-i-...         being removed: left over only by a crash
+      .gone-7             being removed: left over only by a crash
 
 A file is whole or absent, and outlives a power cut. Every method waits for the disk.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +22,10 @@ import structlog
 from skerry.kit import files, json_codec
 from skerry.model.cells import Cell
 from skerry.model.containers import ContainerSpec
-from skerry.model.errors import Invalid
+from skerry.node import record_files
+from skerry.node.record_files import RecordFolders, UnreadableRecord
 
 log = structlog.get_logger(__name__)
-
-_TRASH = ".gone-"
 
 
 class LeasedCellRecord(msgspec.Struct, frozen=True):
@@ -43,7 +41,8 @@ class LeasedCellRecords:
     """The folder of all of them."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = files.private_folder(folder)
+        self._cells = RecordFolders(folder)
+        self._folder = self._cells.folder
 
     def guests_folder(self, name: str) -> Path:
         """For the records of the guest in it."""
@@ -55,31 +54,26 @@ class LeasedCellRecords:
         files.sync_folder(self._folder)
 
     def mark_removing(self, name: str) -> None:
-        (self._folder / name / "removing").touch(mode=files.PRIVATE)
+        self._cells.mark(self._folder / name / "removing")
 
     def is_removing(self, name: str) -> bool:
         return (self._folder / name / "removing").exists()
 
     def discard(self, name: str) -> None:
         """It is gone at once for whoever reads, then file by file."""
-        trash = self._folder / f"{_TRASH}{name}"
-        shutil.rmtree(trash, ignore_errors=True)
-        try:
-            os.rename(self._folder / name, trash)
-        except FileNotFoundError:
-            return
-        files.sync_folder(self._folder)
-        shutil.rmtree(trash, ignore_errors=True)
+        trash = self._cells.discard(self._folder / name)
+        if trash is not None:
+            files.sync_folder(self._folder)
+            shutil.rmtree(trash, ignore_errors=True)
 
     def load(self) -> Iterator[LeasedCellRecord]:
         """Everything there is; what a crash left half removed goes."""
+        for folder in self._cells.leftovers():
+            shutil.rmtree(folder, ignore_errors=True)
         for folder in sorted(self._folder.iterdir()):
-            if folder.name.startswith(_TRASH):
-                shutil.rmtree(folder, ignore_errors=True)
-                continue
             try:
-                record = json_codec.decode((folder / "cell.json").read_bytes(), LeasedCellRecord)
-            except (FileNotFoundError, NotADirectoryError, json_codec.InvalidJson, Invalid) as error:
+                record = record_files.load(folder / "cell.json", LeasedCellRecord)
+            except UnreadableRecord as error:
                 log.warning("lent.unreadable", folder=folder.name, error=str(error))
                 continue
             if record.spec.name == folder.name:

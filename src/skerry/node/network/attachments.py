@@ -11,17 +11,14 @@ wrote it can read, also after `kill -9`. What a set of records means for an agen
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import msgspec
 
-from skerry.kit import files, json_codec
-from skerry.model.errors import Invalid
 from skerry.model.network import OPEN_POLICY, NetworkPolicy
 from skerry.model.ports import PortMapping
+from skerry.node.record_files import RecordFiles
 from skerry.node.user_namespaces import UserNamespace
 
 
@@ -47,38 +44,13 @@ class AttachmentRecord(msgspec.Struct, frozen=True):
     at: float
 
 
-class AttachmentRecords:
-    """The folder of all attachments. Every method is short: none waits for a disk."""
+def attachment_records(folder: Path) -> RecordFiles[AttachmentRecord]:
+    """The folder of all attachments. Nothing that is done to it waits for a disk."""
+    return RecordFiles(folder, AttachmentRecord, _address)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = files.private_folder(folder)
 
-    def add(self, record: AttachmentRecord) -> None:
-        path = self._path(record.attachment.address)
-        draft = path.with_name(f".{path.name}.new")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(json_codec.encode(record))
-        os.rename(draft, path)
-
-    def remove(self, address: str) -> None:
-        self._path(address).unlink(missing_ok=True)
-
-    def keep_only(self, addresses: Iterable[str]) -> None:
-        kept = {self._path(address) for address in addresses}
-        for path in self._folder.iterdir():
-            if path not in kept:
-                path.unlink()
-
-    def scan(self) -> Iterator[AttachmentRecord]:
-        """Every record; what is none, or none that this version understands, is passed over."""
-        for path in sorted(self._folder.iterdir()):
-            try:
-                record = json_codec.decode(path.read_bytes(), AttachmentRecord)
-                is_sound = self._path(str(IPv4Address(record.attachment.address))) == path
-            except (json_codec.InvalidJson, Invalid, ValueError):
-                continue
-            if is_sound:
-                yield record
-
-    def _path(self, address: str) -> Path:
-        return self._folder / f"{address}.json"
+def _address(record: AttachmentRecord) -> str:
+    try:
+        return str(IPv4Address(record.attachment.address))
+    except ValueError:
+        return ""  # no file has this name, so such a record is passed over

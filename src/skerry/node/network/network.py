@@ -27,7 +27,7 @@ from skerry.model.settings import NetworkSettings
 from skerry.node import host
 from skerry.node.network import adoption, commands, host_routes, nameservers, port_rules, subnets
 from skerry.node.network.address_ranges import parse_allowed
-from skerry.node.network.attachments import Attachment, AttachmentRecord, AttachmentRecords
+from skerry.node.network.attachments import Attachment, AttachmentRecord, attachment_records
 from skerry.node.network.bridge import Bridge
 from skerry.node.network.firewall import Firewall
 from skerry.node.network.isolation import NetworkIsolation
@@ -64,7 +64,7 @@ class Network:
         self._key = key
         self._reached = reached
         self._names = KernelNames(key)
-        self._records = AttachmentRecords(folder / "attached")
+        self._records = attachment_records(folder / "attached")
         self._subnets = BridgeSubnets()
         self._links = Bridge(tools, self._names, self._subnets, folder / "ns", reached, users)
         self._firewall = Firewall(tools, self._names, self._subnets, ranges, self._name_servers)
@@ -378,7 +378,7 @@ class Network:
 
     def _write_down(self, attachment: Attachment) -> None:
         with _told():
-            self._records.add(AttachmentRecord(attachment, self._boot, self._clock.now()))
+            self._records.save(AttachmentRecord(attachment, self._boot, self._clock.now()))
         self._reached("attach.recorded")
 
     async def publish(self, owner: str) -> None:

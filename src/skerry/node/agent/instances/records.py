@@ -12,90 +12,55 @@ the machine's going down (`sync`); what becomes of a run does not outlive that, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
 from skerry.kit import disk_reserve, files, json_codec
-from skerry.model import errors
 from skerry.model.ids import InstanceId
 from skerry.model.node_messages import SessionConfig
+from skerry.node import record_files
 from skerry.node.agent.instances.state import LocalInstance
+from skerry.node.record_files import RecordFiles, UnreadableRecord
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-
-_SUFFIX = ".json"
-_DRAFT = ".new"
 
 
 class InstanceRecords:
     """The folder of all instances."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = files.private_folder(folder)
-        self._copies = files.private_folder(folder / "copies")
+        self._terms = files.private_folder(folder) / "terms.json"
+        self._copies = RecordFiles(folder / "copies", LocalInstance, lambda copy: copy.instance)
 
     def save(self, copy: LocalInstance) -> None:
-        path = self._path(copy.instance)
-        draft = path.with_name(f".{path.name}{_DRAFT}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        data = json_codec.encode(copy)
-
-        def write() -> None:
-            # The environment of an instance may hold secrets.
-            with open(os.open(draft, flags, files.PRIVATE), "wb") as file:
-                file.write(data)
-            os.rename(draft, path)
-
-        disk_reserve.spend(write)
+        disk_reserve.spend(lambda: self._copies.save(copy))
 
     def sync(self, instances: Iterable[InstanceId]) -> None:
         """What was saved of these outlives a power cut from now on. Waits for the disk."""
-        for instance in instances:
-            try:
-                descriptor = os.open(self._path(instance), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue  # forgotten meanwhile
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        files.sync_folder(self._copies)
+        self._copies.sync(instances)
 
     def forget(self, instance: InstanceId) -> None:
-        self._path(instance).unlink(missing_ok=True)
+        self._copies.remove(instance)
 
     def load(self) -> Iterator[LocalInstance]:
         """Everything there is; what a crash left half written is removed."""
-        for path in sorted(self._copies.iterdir()):
-            if path.name.endswith(_DRAFT):
-                path.unlink()
-            elif (copy := _read(path, LocalInstance)) is not None and path == self._path(copy.instance):
-                yield copy
+        return self._copies.scan(_warn)
 
     def set_terms(self, terms: SessionConfig) -> None:
         """Waits for the disk."""
-        files.write_atomically(self._folder / "terms.json", json_codec.encode(terms), files.PRIVATE)
+        files.write_atomically(self._terms, json_codec.encode(terms), files.PRIVATE)
 
     def terms(self) -> SessionConfig | None:
         """None if no control plane was ever reached."""
-        return _read(self._folder / "terms.json", SessionConfig)
+        try:
+            return record_files.load(self._terms, SessionConfig)
+        except UnreadableRecord as error:
+            if self._terms.exists():
+                _warn(self._terms, str(error))
+            return None
 
-    def _path(self, instance: InstanceId) -> Path:
-        return self._copies / f"{instance}{_SUFFIX}"
 
-
-def _read(path: Path, as_type: type[T]) -> T | None:
-    """What the file holds; None if there is none, or nothing that this version understands."""
-    try:
-        return json_codec.decode(path.read_bytes(), as_type)
-    except FileNotFoundError:
-        return None
-    except (json_codec.InvalidJson, errors.Invalid) as error:
-        log.warning("instances.unreadable", file=path.name, error=str(error))
-        return None
+def _warn(path: Path, why: str) -> None:
+    log.warning("instances.unreadable", file=path.name, error=why)
