@@ -1,4 +1,4 @@
-"""The whole HTTP side as one ASGI app: every endpoint with what it works with, behind one front.
+"""The whole HTTP side as one ASGI app: every endpoint with what it works with, behind one dispatcher.
 
 Called once by the daemon. Which endpoints there are is told by their rooms; what a caller may do, by
 `skerry.transport.access.rules`, without whose row nothing is built.
@@ -35,33 +35,33 @@ def build_app(
     kudo: KudoContext,
     serverledge: ServerledgeContext | None = None,
     rear: RearContext | None = None,
-    desk: MarketContext | None = None,
+    market: MarketContext | None = None,
     *,
     own_names: Callable[[], frozenset[str]] = frozenset,
 ) -> HttpDispatcher:
     """The app that `HttpServer` serves; `own_names` is asked when somebody calls this server by a name.
 
-    Without `serverledge` this server has no functions, and without `rear` and `desk` no market, for other
+    Without `serverledge` this server has no functions, and without `rear` and `market` no market, for other
     clouds and for its own people; it says so where they are asked for.
     """
     plane = own.plane
     settings = plane.settings.http
     rooms: list[tuple[Iterable[Endpoint], Any]] = [(own_routes.ENDPOINTS, own), (kudo_routes.ENDPOINTS, kudo)]
-    behind = [
+    routes = [
         build_route(declared, OWN, context, settings)
         for endpoints, context in rooms
         for declared in endpoints
         if declared is not health.healthz
     ]
-    behind.extend(serverledge_routes.build_routes(serverledge, plane.settings))
-    behind.extend(rear_routes.build_routes(rear, plane.settings))
-    behind.extend(market_routes.build_routes(desk, plane.settings))
+    routes.extend(serverledge_routes.build_routes(serverledge, plane.settings))
+    routes.extend(rear_routes.build_routes(rear, plane.settings))
+    routes.extend(market_routes.build_routes(market, plane.settings))
     return HttpDispatcher(
-        bare={
+        prefix_routes={
             "/healthz": [health.build_health_route()],
             **serverledge_routes.build_prefix_routes(serverledge, plane.settings),
         },
-        behind=behind,
+        routes=routes,
         guard=gate,
         hosts=allowed_hosts(settings.listen.rpartition(":")[0], settings.names),
         settings=settings,
@@ -75,14 +75,14 @@ def build_node_app(
     settings: Settings, clock: Clock, gate: AccessGate, serverledge: ServerledgeContext | None
 ) -> HttpDispatcher:
     """The app of a node, which has functions alone, and tells how it is."""
-    behind = [build_route(about.show_metrics, OWN, None, settings.http)]
-    behind.extend(serverledge_routes.build_routes(serverledge, settings))
+    routes = [build_route(about.show_metrics, OWN, None, settings.http)]
+    routes.extend(serverledge_routes.build_routes(serverledge, settings))
     return HttpDispatcher(
-        bare={
+        prefix_routes={
             "/healthz": [health.build_health_route()],
             **serverledge_routes.build_prefix_routes(serverledge, settings),
         },
-        behind=behind,
+        routes=routes,
         guard=gate,
         hosts=allowed_hosts(settings.node.http.rpartition(":")[0]),
         settings=settings.http,
@@ -101,8 +101,8 @@ def build_plain_app(
 ) -> HttpDispatcher:
     """The app of the listener for buyers without credentials: what such buyers need of the market alone."""
     return HttpDispatcher(
-        bare={},
-        behind=rear_routes.build_plain_routes(rear, settings),
+        prefix_routes={},
+        routes=rear_routes.build_plain_routes(rear, settings),
         guard=AddressGate(networks),
         hosts=allowed_hosts(settings.market.plain_listen.rpartition(":")[0], settings.http.names),
         settings=settings.http,

@@ -91,9 +91,9 @@ async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
         new_id=new_id,
         domain=domain,
         address=urlsplit(url).netloc,
-        porter=start_provider(base, fleet, ledger, key, name=domain, url=url),
+        tunnels=start_provider(base, fleet, ledger, key, name=domain, url=url),
     )
-    loops.forever("offers", rear.shelf.run)
+    loops.forever("offers", rear.offers.run)
     buyer = await _start_buyer(base, fleet, ledger, key)
 
     def shortage(flavor: Offer) -> str:

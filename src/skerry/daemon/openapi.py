@@ -97,10 +97,10 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         structs.update(
             dict.fromkeys(
                 (
-                    *endpoint.media_too.values(),
+                    *endpoint.other_media.values(),
                     *endpoint.alternatives,
                     endpoint.problem,
-                    *endpoint.problems_too.values(),
+                    *endpoint.other_problems.values(),
                 )
             )
         )
@@ -191,20 +191,20 @@ def _responses(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
     elif _is_described(endpoint.reply):
         shapes = [schema_of[reply] for reply in (endpoint.reply, *endpoint.alternatives)]
         usual["content"] = {endpoint.media: {"schema": {"anyOf": shapes} if len(shapes) > 1 else shapes[0]}}
-    for media, shape in endpoint.media_too.items():
+    for media, shape in endpoint.other_media.items():
         usual["content"][media] = {"schema": schema_of[shape]}
     responses = {str(endpoint.status): usual}
-    for status, text in endpoint.also.items():
+    for status, text in endpoint.extra_statuses.items():
         responses[str(status)] = {**({} if status == _NO_CONTENT else usual), "description": text}
     problem = {http_responses.JSON: {"schema": schema_of[endpoint.problem]}}
-    problem |= {media: {"schema": schema_of[shape]} for media, shape in endpoint.problems_too.items()}
+    problem |= {media: {"schema": schema_of[shape]} for media, shape in endpoint.other_problems.items()}
     causes: dict[int, list[str]] = {}
     closed = () if rules.HTTP_RULES[endpoint.name].anybody else (errors.Unauthenticated, errors.Forbidden)
     for kind in (*endpoint.raises, *closed):
         causes.setdefault(error_codes.HTTP_STATUS[kind], []).append(f"`{kind.slug}`: {_first_sentence(kind)}")
     for status, texts in sorted(causes.items()):
         responses[str(status)] = {"description": " ".join(texts), "content": problem}
-    for status, text in sorted(endpoint.texts.items()):
+    for status, text in sorted(endpoint.text_statuses.items()):
         said = responses.get(str(status), {"description": "", "content": {}})
         responses[str(status)] = {
             "description": f"{said['description']} {text}".strip(),

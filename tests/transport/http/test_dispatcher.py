@@ -41,8 +41,10 @@ def front(app: Any, *, timeout_s: float | None = 5.0, settings: HttpSettings = S
     """A front with one route, `/it`, and one bare prefix, `/fast/`."""
     target = HttpRoute("GET", "/it", app, rules.OPEN_RULE, 1000, timeout_s)
     return HttpDispatcher(
-        bare={"/fast/": [HttpRoute("GET", "/fast/{name}", app, rules.OPEN_RULE, 1000, None, is_quiet=True)]},
-        behind=[target],
+        prefix_routes={
+            "/fast/": [HttpRoute("GET", "/fast/{name}", app, rules.OPEN_RULE, 1000, None, is_quiet=True)]
+        },
+        routes=[target],
         guard=AccessGate(NoCallers(), os.geteuid()),
         hosts=allowed_hosts("127.0.0.1"),
         settings=settings,

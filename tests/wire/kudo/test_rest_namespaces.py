@@ -33,7 +33,7 @@ def test_every_route_of_instances_and_workloads_is_there_once_more_with_the_same
     assert len(plain) == 16
     for name in plain:
         here, there = routes[name], routes[name.replace(" ", f" {rest_namespaces.PREFIX}")]
-        assert (there.reply, there.status, there.media_too) == (here.reply, here.status, here.media_too)
+        assert (there.reply, there.status, there.other_media) == (here.reply, here.status, here.other_media)
         assert there.inputs["query"] is here.inputs["query"]
         assert there.inputs.get("body") is here.inputs.get("body")
     assert len(routes) == len(kudo_routes.ENDPOINTS)

@@ -179,8 +179,8 @@ async def test_what_changes_is_taken_in_also_if_nobody_looks_and_if_it_is_no_lon
         ]
         for id in ("f-0", "f-3", "f-4"):
             await market.ask("DELETE", f"/api/flavors/{id}")
-        following = asyncio.ensure_future(rear.shelf.run())
-        await eventually(lambda: len(rear.shelf._catalog) == 2)
+        following = asyncio.ensure_future(rear.offers.run())
+        await eventually(lambda: len(rear.offers._catalog) == 2)
         await cancel_and_wait([following])
         listed = (await market.get("/api/listflavors")).json["Items"]
         assert [item["FlavorID"] for item in listed] == ["f-2", "f-5"]

@@ -212,7 +212,7 @@ async def hall(cloud: pki.CertificateAuthority, provider: SigningKey) -> AsyncIt
     clock, cells, ways, visits = ManualClock(), Cells(), Ways(), Visits()
     with structlog.testing.capture_logs() as logs:
         async with market_of(provider, clock, OPEN) as (ledger, rear):
-            porter = ContractTunnelServer(
+            tunnels = ContractTunnelServer(
                 ledger,
                 ContractCredentials(provider),
                 cells,
@@ -222,7 +222,7 @@ async def hall(cloud: pki.CertificateAuthority, provider: SigningKey) -> AsyncIt
                 name="skerry.example",
                 url="https://192.0.2.1:1323",
             )
-            rear = replace(rear, porter=porter)
+            rear = replace(rear, tunnels=tunnels)
             async with serving(cloud, rear=rear) as site:
                 market = Market(site, await site.session(), ledger, rear, clock, provider)
                 await market.sell()
@@ -310,9 +310,9 @@ async def test_a_node_that_refuses_is_told_before_the_door_opens(hall: Hall) -> 
         def open_tunnel(self, node: NodeId, instance: InstanceId, ask: StreamRequest) -> Any:
             raise errors.Unavailable("node n is not connected")
 
-    porter = hall.market.rear.porter
-    assert porter is not None
-    porter.ways = Away()
+    tunnels = hall.market.rear.tunnels
+    assert tunnels is not None
+    tunnels.dialer = Away()
     answer = await hall.ask(token=hall.good)
     assert (answer.status, answer.json["error"]) == (503, "node n is not connected")
     assert hall.visits.there == []
@@ -419,7 +419,7 @@ async def test_a_program_is_spoken_to_by_a_tunnel(hall: Hall) -> None:
     await tunnel.send(pb.Frame(data=b"\4ls\n"))
     assert (await tunnel.frame()).data == b"\4ls\n"
     await tunnel.socket.close()
-    await eventually(lambda: hall.market.rear.porter is not None and not hall.market.rear.porter._tunnels)
+    await eventually(lambda: hall.market.rear.tunnels is not None and not hall.market.rear.tunnels._tunnels)
 
 
 @pytest.mark.parametrize(
@@ -443,9 +443,9 @@ async def test_a_contract_has_so_many_tunnels_and_no_more(hall: Hall) -> None:
     opened = [await hall.open("tunnel") for _ in range(MAX_TUNNELS)]
     assert (await hall.ask("tunnel", hall.good)).status == 429
     await opened[0].socket.close()
-    porter = hall.market.rear.porter
-    assert porter is not None
-    await eventually(lambda: porter._tunnels[hall.id].taken < MAX_TUNNELS)
+    tunnels = hall.market.rear.tunnels
+    assert tunnels is not None
+    await eventually(lambda: tunnels._tunnels[hall.id].taken < MAX_TUNNELS)
     await hall.open("tunnel")
 
 

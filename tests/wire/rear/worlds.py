@@ -50,8 +50,8 @@ def market_alone(rear: RearContext) -> HttpDispatcher:
     """The app with nothing but the market: it starts much sooner than the whole, and here it often does."""
     targets = list(routes.build_routes(rear, Settings()))
     return HttpDispatcher(
-        bare={},
-        behind=targets,
+        prefix_routes={},
+        routes=targets,
         guard=AccessGate(Nobody(), os.geteuid()),
         hosts=allowed_hosts("127.0.0.1"),
         settings=HttpSettings(),

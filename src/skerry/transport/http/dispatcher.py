@@ -62,7 +62,7 @@ class HttpRoute:
     max_body_bytes: int
     timeout_s: float | None  # None for what streams, or bounds itself
     is_quiet: bool = False  # logged at debug only
-    told: ErrorShape = responses.error_response  # errors, in its own shape
+    error_response: ErrorShape = responses.error_response  # in its own shape
     problems: Mapping[str, Callable[[responses.Problem], Any]] = field(
         default_factory=dict
     )  # by what is accepted
@@ -115,8 +115,8 @@ class HttpDispatcher:
     def __init__(
         self,
         *,
-        bare: Mapping[str, Iterable[HttpRoute]],
-        behind: Iterable[HttpRoute],
+        prefix_routes: Mapping[str, Iterable[HttpRoute]],
+        routes: Iterable[HttpRoute],
         guard: gate.Guard,
         hosts: frozenset[str],
         settings: HttpSettings,
@@ -124,18 +124,20 @@ class HttpDispatcher:
         own_names: Callable[[], frozenset[str]] = frozenset,
         shapes: Mapping[str, ErrorShape] = MappingProxyType({}),
     ) -> None:
-        """`bare` is keyed by a whole path (`/healthz`) or a first segment and its slash (`/invoke/`).
+        """`prefix_routes` are keyed by a path (`/healthz`) or a first segment and its slash (`/invoke/`).
         `own_names` are hosts besides `hosts`, which may change while this runs. `shapes` are those of errors
         below first segments (`/workflow`) that have no route."""
-        self._bare = {path: {target.method: target for target in targets} for path, targets in bare.items()}
-        self._behind: dict[str, list[tuple[re.Pattern[str], HttpRoute]]] = {}
-        self._plain: dict[tuple[str, str], HttpRoute] = {}  # of those, what has no names in its path
-        for target in behind:
+        self._prefix_routes = {
+            path: {target.method: target for target in targets} for path, targets in prefix_routes.items()
+        }
+        self._routes: dict[str, list[tuple[re.Pattern[str], HttpRoute]]] = {}
+        self._plain_routes: dict[tuple[str, str], HttpRoute] = {}  # of those, what has no names in its path
+        for target in routes:
             path = target.template.rstrip("/") or "/"
             pattern = _path_pattern(path)
-            self._behind.setdefault(_first_segment(path), []).append((pattern, target))
+            self._routes.setdefault(_first_segment(path), []).append((pattern, target))
             if not pattern.groups:
-                self._plain.setdefault((target.method, path), target)
+                self._plain_routes.setdefault((target.method, path), target)
         # Of a path that nothing is at, errors have the shape of what is beside it: by the first segment.
         self._beside = {_first_segment(target.template): target for target in self.targets()}
         self._shapes = shapes
@@ -152,8 +154,8 @@ class HttpDispatcher:
 
     def targets(self) -> list[HttpRoute]:
         """Everything that is served, for tests and tables."""
-        bare = [target for verbs in self._bare.values() for target in verbs.values()]
-        return bare + [target for routes in self._behind.values() for _, target in routes]
+        bare = [target for verbs in self._prefix_routes.values() for target in verbs.values()]
+        return bare + [target for routes in self._routes.values() for _, target in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server speaks HTTP only"
@@ -259,19 +261,19 @@ class HttpDispatcher:
         if len(path) > 1 and path.endswith("/"):
             path = scope["path"] = path[:-1]
         first = _first_segment(path)
-        verbs = self._bare.get(path)
+        verbs = self._prefix_routes.get(path)
         if verbs is None and len(first) < len(path):
-            verbs = self._bare.get(path[: len(first) + 1])
+            verbs = self._prefix_routes.get(path[: len(first) + 1])
         if verbs is not None:
             if (target := verbs.get(sought)) is not None:
                 return target
             raise _wrong_verb(method, verbs)
-        plain = self._plain.get((sought, path))
+        plain = self._plain_routes.get((sought, path))
         if plain is not None:
             scope["path_params"] = {}
             return plain
         allowed = set()
-        for pattern, target in self._behind.get(first, ()):
+        for pattern, target in self._routes.get(first, ()):
             if (match := pattern.fullmatch(path)) is None:
                 continue
             if target.method == sought:
@@ -333,7 +335,7 @@ def _told(
     for media, shape in target.problems.items():
         if responses.accepts(headers, media):
             return responses.in_shape(error, request_id, media, shape)
-    return target.told(error, request_id)
+    return target.error_response(error, request_id)
 
 
 def _path_pattern(template: str) -> re.Pattern[str]:

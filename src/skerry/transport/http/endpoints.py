@@ -75,20 +75,20 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class StreamResponse:
-    """An answer that comes bit by bit; `held` is closed when it has ended, or could not begin."""
+    """An answer that comes bit by bit; `cleanup` is closed when it has ended, or could not begin."""
 
     parts: AsyncGenerator[bytes, None]
     manner: StreamFormat
-    held: AsyncExitStack
+    cleanup: AsyncExitStack
     heartbeat_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WebSocketResponse:
-    """A WebSocket, and the conversation on it; `held` is closed when it has ended, or could not begin."""
+    """A WebSocket, and the conversation on it; `cleanup` is closed when it has ended, or could not begin."""
 
     converse: Callable[[WebSocket], Awaitable[None]]
-    held: AsyncExitStack
+    cleanup: AsyncExitStack
     speaks_text: bool = False
 
 
@@ -107,12 +107,16 @@ class Endpoint:
     status: int = 200
     media: str = responses.JSON
     raises: tuple[type[errors.SkerryError], ...] = ()
-    also: dict[int, str] = field(default_factory=dict)  # other statuses with the same reply, and when
-    texts: dict[int, str] = field(default_factory=dict)  # statuses answered in plain text, and when
+    extra_statuses: dict[int, str] = field(
+        default_factory=dict
+    )  # other statuses with the same reply, and when
+    text_statuses: dict[int, str] = field(default_factory=dict)  # statuses answered in plain text, and when
     alternatives: tuple[Any, ...] = ()  # other replies with the same status
     problem: type[msgspec.Struct] = responses.Problem  # the shape of what it raises
-    media_too: dict[str, Any] = field(default_factory=dict)  # by Accept, with the shape of their replies
-    problems_too: dict[str, type[msgspec.Struct]] = field(default_factory=dict)  # likewise, around a problem
+    other_media: dict[str, Any] = field(default_factory=dict)  # by Accept, with the shape of their replies
+    other_problems: dict[str, type[msgspec.Struct]] = field(
+        default_factory=dict
+    )  # likewise, around a problem
     headers: dict[str, str] = field(default_factory=dict)  # that it reads, and what for
     streams: bool = False
     is_quiet: bool = False
@@ -135,11 +139,11 @@ class EndpointOptions(TypedDict, total=False):
     status: int
     media: str
     raises: tuple[type[errors.SkerryError], ...]
-    also: dict[int, str]
-    texts: dict[int, str]
+    extra_statuses: dict[int, str]
+    text_statuses: dict[int, str]
     alternatives: tuple[Any, ...]
     problem: type[msgspec.Struct]
-    media_too: dict[str, Any]
+    other_media: dict[str, Any]
     headers: dict[str, str]
     streams: bool
     is_quiet: bool

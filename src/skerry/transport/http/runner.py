@@ -116,13 +116,13 @@ class EndpointRunner:
             inputs["body"] = self._read(data, scope)
         reply = await self._handle(self._context, call, **inputs)
         if isinstance(reply, StreamResponse):
-            async with reply.held:
+            async with reply.cleanup:
                 await streaming.write(
                     reply.parts, scope, receive, send, manner=reply.manner, heartbeat_s=reply.heartbeat_s
                 )
             return
         if isinstance(reply, WebSocketResponse):
-            async with reply.held:
+            async with reply.cleanup:
                 await websocket.serve(
                     reply.converse,
                     handshake,
@@ -180,6 +180,6 @@ def build_route(
         max_body_bytes=max_body_bytes,
         timeout_s=None if declared.streams else settings.request_timeout_s,
         is_quiet=declared.is_quiet,
-        told=dialect.error_response,
-        problems=declared.problems_too,
+        error_response=dialect.error_response,
+        problems=declared.other_problems,
     )

@@ -76,7 +76,7 @@ class DeletingInstance(msgspec.Struct, frozen=True):
     "/instance/",
     summary="List instances",
     raises=(errors.Invalid, errors.Unprocessable),
-    media_too={ENVELOPE: Envelopes[InstanceDocument]},
+    other_media={ENVELOPE: Envelopes[InstanceDocument]},
 )
 async def list_instances(
     kudo: KudoContext, call: RequestContext, query: InstanceQuery
@@ -102,7 +102,7 @@ async def list_instances(
     "/instance/{id}",
     summary="Show an instance",
     raises=(errors.Invalid, errors.NotFound),
-    media_too={ENVELOPE: Envelope[InstanceDocument]},
+    other_media={ENVELOPE: Envelope[InstanceDocument]},
 )
 async def show(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
@@ -117,7 +117,9 @@ async def show(
     "/instance/",
     summary="Create an instance",
     status=201,
-    also={200: "It was there already: the same id or the same Idempotency-Key, with the same wish."},
+    extra_statuses={
+        200: "It was there already: the same id or the same Idempotency-Key, with the same wish."
+    },
     raises=(
         errors.Invalid,
         errors.NotFound,
@@ -128,7 +130,7 @@ async def show(
         errors.Unavailable,
     ),
     headers=envelope.RETRY_HEADER,
-    media_too={ENVELOPE: Envelope[InstanceDocument]},
+    other_media={ENVELOPE: Envelope[InstanceDocument]},
     max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def create(
@@ -179,7 +181,7 @@ create_by_post = replace(
         errors.Unavailable,
     ),
     headers=envelope.MATCH_HEADER,
-    media_too={ENVELOPE: Envelope[InstanceDocument]},
+    other_media={ENVELOPE: Envelope[InstanceDocument]},
     max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def change(
@@ -218,7 +220,7 @@ async def change(
     "/instance/{id}",
     summary="Delete an instance",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
-    media_too={ENVELOPE: Envelope[DeletingInstance]},
+    other_media={ENVELOPE: Envelope[DeletingInstance]},
 )
 async def delete(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery

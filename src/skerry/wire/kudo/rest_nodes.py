@@ -121,7 +121,7 @@ class UnregisterQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     "/node/",
     summary="List nodes",
     raises=(errors.Invalid,),
-    media_too={ENVELOPE: Envelopes[NodeDocument]},
+    other_media={ENVELOPE: Envelopes[NodeDocument]},
 )
 async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) -> NodeList | Response:
     """By id. `X-Total-Count` is the `count`, too."""
@@ -141,7 +141,7 @@ async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) 
     "/node/{id}",
     summary="Show a node",
     raises=(errors.Invalid, errors.NotFound, errors.FailedPrecondition),
-    media_too={ENVELOPE: Envelope[NodeDocument]},
+    other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def show(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeDocument | Response:
     """By its id, or by its name if no other node has the same."""
@@ -153,7 +153,7 @@ async def show(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeD
     "/node/{id}/cordon",
     summary="Give a node nothing new",
     raises=_RAISES,
-    media_too={ENVELOPE: Envelope[NodeDocument]},
+    other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def cordon(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: CordonRequest | None
@@ -168,7 +168,7 @@ async def cordon(
     "/node/{id}/uncordon",
     summary="Let a node take instances again",
     raises=_RAISES,
-    media_too={ENVELOPE: Envelope[NodeDocument]},
+    other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def uncordon(kudo: KudoContext, call: RequestContext, path: NodePath) -> NodeDocument | Response:
     """Ends a drain, too."""
@@ -180,7 +180,7 @@ async def uncordon(kudo: KudoContext, call: RequestContext, path: NodePath) -> N
     "/node/{id}/drain",
     summary="Take everything off a node",
     raises=_RAISES,
-    media_too={ENVELOPE: Envelope[NodeDocument]},
+    other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def drain(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: DrainRequest | None
@@ -198,7 +198,7 @@ async def drain(
     "/node/{id}",
     summary="Change the labels of a node",
     raises=_RAISES,
-    media_too={ENVELOPE: Envelope[NodeDocument]},
+    other_media={ENVELOPE: Envelope[NodeDocument]},
 )
 async def relabel(
     kudo: KudoContext, call: RequestContext, path: NodePath, body: LabelsPatch

@@ -63,7 +63,7 @@ class WorkloadList(msgspec.Struct, frozen=True):
     "/workload/",
     summary="List workloads",
     raises=(errors.Invalid, errors.Unprocessable),
-    media_too={ENVELOPE: Envelopes[WorkloadDocument]},
+    other_media={ENVELOPE: Envelopes[WorkloadDocument]},
 )
 async def list_workloads(
     kudo: KudoContext, call: RequestContext, query: WorkloadQuery
@@ -86,7 +86,7 @@ async def list_workloads(
     "/workload/{id}",
     summary="Show a workload",
     raises=(errors.Invalid, errors.NotFound),
-    media_too={ENVELOPE: Envelope[WorkloadDocument]},
+    other_media={ENVELOPE: Envelope[WorkloadDocument]},
 )
 async def show(
     kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: NamespaceQuery
@@ -100,7 +100,9 @@ async def show(
     "/workload/",
     summary="Create a workload",
     status=201,
-    also={200: "It was there already: the same id or the same Idempotency-Key, with the same spec."},
+    extra_statuses={
+        200: "It was there already: the same id or the same Idempotency-Key, with the same spec."
+    },
     raises=(
         errors.Invalid,
         errors.AlreadyExists,
@@ -110,7 +112,7 @@ async def show(
         errors.Unavailable,
     ),
     headers=envelope.RETRY_HEADER,
-    media_too={ENVELOPE: Envelope[WorkloadDocument]},
+    other_media={ENVELOPE: Envelope[WorkloadDocument]},
     max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def create(
@@ -156,7 +158,7 @@ create_by_post = replace(
         errors.Unavailable,
     ),
     headers=envelope.MATCH_HEADER,
-    media_too={ENVELOPE: Envelope[WorkloadDocument]},
+    other_media={ENVELOPE: Envelope[WorkloadDocument]},
     max_body_bytes=envelope.MAX_SPEC_BODY,
 )
 async def change(
@@ -190,7 +192,7 @@ async def change(
     "/workload/{id}",
     summary="Delete a workload and its instances",
     raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
-    media_too={ENVELOPE: Envelope[DeletingInstance]},
+    other_media={ENVELOPE: Envelope[DeletingInstance]},
 )
 async def delete(
     kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: CascadeQuery

@@ -42,5 +42,5 @@ _ALL: tuple[Endpoint, ...] = (
     rest_nodes.drain,
 )
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
-    replace(declared, problems_too={ENVELOPE: EnvelopedProblem}) for declared in _ALL
+    replace(declared, other_problems={ENVELOPE: EnvelopedProblem}) for declared in _ALL
 )

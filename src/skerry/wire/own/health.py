@@ -67,7 +67,7 @@ def build_health_route() -> HttpRoute:
     "GET",
     "/readyz",
     summary="Is everything ready to serve",
-    also={503: "Something is not ready; `checks` says what."},
+    extra_statuses={503: "Something is not ready; `checks` says what."},
     is_quiet=True,
 )
 async def readyz(own: OwnContext, call: RequestContext) -> ReadinessDocument | Response:

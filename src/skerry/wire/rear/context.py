@@ -31,9 +31,9 @@ class RearContext:
     provider: CloudId
     owner: IdentityDocument  # of all flavors: this cloud
     new_id: Callable[[], str]
-    shelf: OfferDocumentCache
-    news: EncodedChangeCache
-    porter: ContractTunnelServer | None = None  # None: this server does not lend
+    offers: OfferDocumentCache
+    changes: EncodedChangeCache
+    tunnels: ContractTunnelServer | None = None  # None: this server does not lend
     subscribers: ConcurrencyLimit = field(
         default_factory=lambda: ConcurrencyLimit(
             MAX_SUBSCRIBERS, "subscribers to offers", each=MAX_OF_ONE_BUYER
@@ -43,7 +43,7 @@ class RearContext:
 
     def credentials_of(self, id: ContractId) -> CredentialsDocument | None:
         """What the buyer of a contract is to show; None if there is nothing to show it at."""
-        return None if self.porter is None else self.porter.credentials_of(id)
+        return None if self.tunnels is None else self.tunnels.credentials_of(id)
 
     @classmethod
     def of(
@@ -55,7 +55,7 @@ class RearContext:
         new_id: Callable[[], str],
         domain: str = "",
         address: str = "",
-        porter: ContractTunnelServer | None = None,
+        tunnels: ContractTunnelServer | None = None,
     ) -> RearContext:
         """`domain` and `address` are where this cloud says that it is."""
         owner = IdentityDocument(domain, provider, address)
@@ -67,5 +67,5 @@ class RearContext:
             new_id,
             OfferDocumentCache(ledger),
             EncodedChangeCache(owner),
-            porter,
+            tunnels,
         )

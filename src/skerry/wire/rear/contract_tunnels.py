@@ -68,15 +68,15 @@ async def door(rear: RearContext | None, call: RequestContext, path: MarketIdPat
     `ended` the connection is closed with 1000. There is one place at a door: who comes anew gets it. While
     the cell is not there yet this is 503; a contract that is over is 410.
     """
-    porter = _porter(rear)
-    contract = await porter.admit(path.id, call.headers.get(_AUTHORIZATION))
-    await porter.visits.arrive(contract.id)
-    node, cell = porter.whereabouts(contract.id)
+    tunnels = _tunnels(rear)
+    contract = await tunnels.admit(path.id, call.headers.get(_AUTHORIZATION))
+    await tunnels.heartbeats.arrive(contract.id)
+    node, cell = tunnels.whereabouts(contract.id)
     async with AsyncExitStack() as undo:
-        tunnel = await undo.enter_async_context(porter.ways.open_tunnel(node, cell, GuestSessionRequest()))
-        displaced = undo.enter_context(porter.at_door(contract.id))
-        await undo.enter_async_context(porter.visits.visit(contract.id))
-        visitor = ContractTunnelSession(porter, contract, tunnel, displaced)
+        tunnel = await undo.enter_async_context(tunnels.dialer.open_tunnel(node, cell, GuestSessionRequest()))
+        displaced = undo.enter_context(tunnels.at_door(contract.id))
+        await undo.enter_async_context(tunnels.heartbeats.visit(contract.id))
+        visitor = ContractTunnelSession(tunnels, contract, tunnel, displaced)
         return WebSocketResponse(visitor.converse, undo.pop_all())
 
 
@@ -95,21 +95,21 @@ async def tunnel(rear: RearContext | None, call: RequestContext, path: MarketIdP
     """A WebSocket of binary messages. The first is yours: an `OpenTunnel` of `skerry.nodes.v1`, with the
     instance and `logs` or `exec`. All others are frames, as of any tunnel.
     """
-    porter = _porter(rear)
-    contract = await porter.admit(path.id, call.headers.get(_AUTHORIZATION))
-    porter.whereabouts(contract.id)
+    tunnels = _tunnels(rear)
+    contract = await tunnels.admit(path.id, call.headers.get(_AUTHORIZATION))
+    tunnels.whereabouts(contract.id)
     async with AsyncExitStack() as undo:
-        undo.enter_context(porter.at_tunnel(contract.id))
-        return WebSocketResponse(lambda socket: _reach(socket, porter, contract), undo.pop_all())
+        undo.enter_context(tunnels.at_tunnel(contract.id))
+        return WebSocketResponse(lambda socket: _reach(socket, tunnels, contract), undo.pop_all())
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (door, tunnel)
 
 
-def _porter(rear: RearContext | None) -> ContractTunnelServer:
-    if rear is None or rear.porter is None:
+def _tunnels(rear: RearContext | None) -> ContractTunnelServer:
+    if rear is None or rear.tunnels is None:
         raise errors.Unavailable("this server lends nothing; ask another server of this cloud")
-    return rear.porter
+    return rear.tunnels
 
 
 class ContractTunnelSession:
@@ -117,19 +117,19 @@ class ContractTunnelSession:
 
     def __init__(
         self,
-        porter: ContractTunnelServer,
+        tunnels: ContractTunnelServer,
         contract: Contract,
         tunnel: TunnelStream,
         displaced: asyncio.Event,
     ) -> None:
-        self._porter = porter
+        self._tunnels = tunnels
         self._contract = contract
         self._tunnel = tunnel
         self._displaced = displaced
 
     async def converse(self, socket: WebSocket) -> None:
         """Until the contract is over, the buyer goes or comes anew, or the cell's node has no more to say."""
-        with self._porter.ringing(self._contract) as bell:
+        with self._tunnels.ringing(self._contract) as bell:
             first = await self._tell(socket, None)
             await race(self._tell_for_ever(socket, first, bell), self._until_displaced(), self._relay(socket))
 
@@ -147,7 +147,7 @@ class ContractTunnelSession:
         """Tell of every change; returns when the contract is over, which was told then."""
         while told.ended is None:
             try:
-                async with asyncio.timeout(self._porter.until_due(self._contract)):
+                async with asyncio.timeout(self._tunnels.until_due(self._contract)):
                     await bell.wait()
             except TimeoutError:
                 pass
@@ -155,13 +155,13 @@ class ContractTunnelSession:
             told = await self._tell(socket, told)
 
     async def _tell(self, socket: WebSocket, told: ContractStatusMessage | None) -> ContractStatusMessage:
-        standing = self._porter.standing(self._contract)
+        standing = self._tunnels.standing(self._contract)
         if standing != told:
             await socket.tell(json_codec.encode(standing))
         return standing
 
 
-async def _reach(socket: WebSocket, porter: ContractTunnelServer, contract: Contract) -> None:
+async def _reach(socket: WebSocket, tunnels: ContractTunnelServer, contract: Contract) -> None:
     """Open the tunnel that is asked for first, and pass frames on until both ends have no more."""
     try:
         async with asyncio.timeout(_FIRST_WORD_S):
@@ -171,8 +171,8 @@ async def _reach(socket: WebSocket, porter: ContractTunnelServer, contract: Cont
     if message is None:
         return
     ask = _asked(message)
-    node, cell = porter.whereabouts(contract.id)
-    async with porter.ways.open_tunnel(node, cell, ask) as tunnel:
+    node, cell = tunnels.whereabouts(contract.id)
+    async with tunnels.dialer.open_tunnel(node, cell, ask) as tunnel:
         await _pass_on(socket, tunnel)
 
 

@@ -63,9 +63,9 @@ async def list_flavors(
     """LIST_FLAVORS: everything of which something can be had now, with what is free of it."""
 
     def make() -> bytes:
-        return _written(rear, rear.shelf.find(EVERYTHING, limit=query.limit, after=query.continue_))
+        return _written(rear, rear.offers.find(EVERYTHING, limit=query.limit, after=query.continue_))
 
-    return Response(EncodedJson(rear.shelf.answer(query, make)))
+    return Response(EncodedJson(rear.offers.answer(query, make)))
 
 
 @endpoint(
@@ -85,11 +85,11 @@ async def select(rear: RearContext, call: RequestContext, body: SelectorBody) ->
 
     def make() -> bytes:
         selector = body.selector()
-        page = rear.shelf.find(selector, limit=body.limit, after=body.continue_)
-        first = rear.shelf.find(selector, limit=1) if body.continue_ else page
+        page = rear.offers.find(selector, limit=body.limit, after=body.continue_)
+        first = rear.offers.find(selector, limit=1) if body.continue_ else page
         return _written(rear, page, first)
 
-    return Response(EncodedJson(rear.shelf.answer(body, make)))
+    return Response(EncodedJson(rear.offers.answer(body, make)))
 
 
 def _written(rear: RearContext, page: OfferPage, first: OfferPage | None = None) -> bytes:
@@ -98,10 +98,10 @@ def _written(rear: RearContext, page: OfferPage, first: OfferPage | None = None)
     def write(offer: OfferSnapshot) -> FlavorDocument:
         return documents.flavor_document(offer, rear.owner)
 
-    items = rear.shelf.written(page.offers, DIALECT, write)
+    items = rear.offers.written(page.offers, DIALECT, write)
     best = b""
     if first is not None:
-        best = b',"Flavor":' + b"".join(rear.shelf.written(first.offers[:1], DIALECT, write) or [b"null"])
+        best = b',"Flavor":' + b"".join(rear.offers.written(first.offers[:1], DIALECT, write) or [b"null"])
     following = b'"' + page.following.encode() + b'"' if page.following else b"null"
     end = b']%b,"Continue":%b}' % (best, following)
     if not items:

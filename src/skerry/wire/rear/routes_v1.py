@@ -45,7 +45,7 @@ class TransactionPath(msgspec.Struct, frozen=True):
     "GET",
     "/api/listflavours",
     summary="The largest flavour (version 1)",
-    also={204: "There is none."},
+    extra_statuses={204: "There is none."},
     raises=(errors.Unavailable,),
 )
 async def largest(rear: RearContext, call: RequestContext) -> FlavourV1 | Response:
@@ -57,7 +57,7 @@ async def largest(rear: RearContext, call: RequestContext) -> FlavourV1 | Respon
     "POST",
     "/api/listflavours/selector",
     summary="The largest flavour that matches (version 1)",
-    also={204: "There is none."},
+    extra_statuses={204: "There is none."},
     raises=(errors.Invalid, errors.Unavailable),
     is_read=True,
 )
@@ -68,7 +68,7 @@ async def select(rear: RearContext, call: RequestContext, body: SelectorV1) -> F
 
 
 async def _best(rear: RearContext, search: Search) -> FlavourV1 | Response:
-    page = rear.shelf.find(search.selector, limit=1 if search.is_plain else MAX_PAGE)
+    page = rear.offers.find(search.selector, limit=1 if search.is_plain else MAX_PAGE)
     while True:
         for offer in page.offers:
             if search.means(offer.flavor):
@@ -76,7 +76,7 @@ async def _best(rear: RearContext, search: Search) -> FlavourV1 | Response:
         if not page.following:
             return _NOTHING
         await asyncio.sleep(0)  # there may be many pages, and others wait
-        page = rear.shelf.find(search.selector, limit=MAX_PAGE, after=page.following)
+        page = rear.offers.find(search.selector, limit=MAX_PAGE, after=page.following)
 
 
 @endpoint(

@@ -42,12 +42,12 @@ class FlavorKindPath(msgspec.Struct, frozen=True):
     "GET",
     "/api/v2/flavors",
     summary="What is for sale (version 2)",
-    also={204: "Nothing is."},
+    extra_statuses={204: "Nothing is."},
     raises=(errors.Unavailable,),
 )
 async def list_flavors(rear: RearContext, call: RequestContext) -> list[FlavorV2] | Response:
     """The first thousand, the cheapest first; nothing is 204, as in that version."""
-    found = rear.shelf.find(EVERYTHING, limit=MAX_PAGE).offers
+    found = rear.offers.find(EVERYTHING, limit=MAX_PAGE).offers
     return _listed(rear, found) if found else Response(None, 204)
 
 
@@ -65,19 +65,19 @@ async def select(
     So is a kind that nobody offers, whatever its filters are: other kinds have others.
     """
     kind = _PLURALS.get(path.kind, path.kind)
-    if kind != K8SLICE and not rear.shelf.find(OfferSelector(kind=kind), limit=1).offers:
+    if kind != K8SLICE and not rear.offers.find(OfferSelector(kind=kind), limit=1).offers:
         return _listed(rear, [])
     if isinstance(query, errors.Invalid):
         raise query
     selector = query.selector(kind)
-    return _listed(rear, [] if selector is None else rear.shelf.find(selector, limit=MAX_PAGE).offers)
+    return _listed(rear, [] if selector is None else rear.offers.find(selector, limit=MAX_PAGE).offers)
 
 
 def _listed(rear: RearContext, offers: Sequence[OfferSnapshot]) -> Response:
     def write(offer: OfferSnapshot) -> FlavorV2:
         return documents_v2.flavor_v2(offer, rear.owner)
 
-    return Response(EncodedJson(b"[%b]" % b",".join(rear.shelf.written(offers, _DIALECT, write))))
+    return Response(EncodedJson(b"[%b]" % b",".join(rear.offers.written(offers, _DIALECT, write))))
 
 
 @endpoint(

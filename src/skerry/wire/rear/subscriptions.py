@@ -199,7 +199,7 @@ class SubscriptionSession:
             for revision, batch in batches:
                 for changed in batch:
                     if self._is_meant(changed.before) or self._is_meant(changed.after):
-                        data = self._rear.news.written(revision, changed, is_xml=self._is_xml)
+                        data = self._rear.changes.written(revision, changed, is_xml=self._is_xml)
                         if data is not None:
                             await self._send_written(socket, data)
         self._revision = reached

@@ -40,15 +40,15 @@ class ContractTunnelServer:
         ledger: Ledger,
         credentials: ContractCredentials,
         cells: ContractCellsPort,
-        ways: TunnelDialer,
-        visits: BuyerHeartbeatsPort,
+        dialer: TunnelDialer,
+        heartbeats: BuyerHeartbeatsPort,
         *,
         provider: CloudId,
         name: str,
         url: str,
     ) -> None:
-        self.ways = ways
-        self.visits = visits
+        self.dialer = dialer
+        self.heartbeats = heartbeats
         self._ledger = ledger
         self._credentials = credentials
         self._cells = cells

@@ -49,15 +49,15 @@ class NamePath(msgspec.Struct, frozen=True):
     summary="Register a function",
     raises=_REGISTER_RAISES,
     problem=ErrorDocument,
-    texts={**_REGISTER_TEXTS, 409: "There is one of that name; no text."},
+    text_statuses={**_REGISTER_TEXTS, 409: "There is one of that name; no text."},
 )
-async def create(room: ServerledgeContext, call: RequestContext, body: FunctionBody) -> FunctionCreated:
+async def create(context: ServerledgeContext, call: RequestContext, body: FunctionBody) -> FunctionCreated:
     """It is durable, its code is on two members if there are two, and it has been loaded once, when this
     answers. 409 if there is one of that name.
 
     A handler that cannot be loaded is 422, with what was printed and the traceback.
     """
-    return await _register(room, call, body, room.functions.create)
+    return await _register(context, call, body, context.functions.create)
 
 
 @endpoint(
@@ -66,14 +66,14 @@ async def create(room: ServerledgeContext, call: RequestContext, body: FunctionB
     summary="Register a function anew",
     raises=_REGISTER_RAISES,
     problem=ErrorDocument,
-    texts=_REGISTER_TEXTS,
+    text_statuses=_REGISTER_TEXTS,
 )
-async def update(room: ServerledgeContext, call: RequestContext, body: FunctionBody) -> FunctionCreated:
+async def update(context: ServerledgeContext, call: RequestContext, body: FunctionBody) -> FunctionCreated:
     """The whole function again; if there is none of that name it is made.
 
     No call that starts after the answer runs the old code; calls that run may end.
     """
-    return await _register(room, call, body, room.functions.update)
+    return await _register(context, call, body, context.functions.update)
 
 
 @endpoint(
@@ -82,12 +82,12 @@ async def update(room: ServerledgeContext, call: RequestContext, body: FunctionB
     summary="Delete a function",
     raises=(errors.Invalid, errors.Unavailable),
     problem=ErrorDocument,
-    texts={404: "`Unknown function.`"},
+    text_statuses={404: "`Unknown function.`"},
 )
-async def delete(room: ServerledgeContext, call: RequestContext, body: NameBody) -> FunctionDeleted:
+async def delete(context: ServerledgeContext, call: RequestContext, body: NameBody) -> FunctionDeleted:
     """Calls that run may end; later ones get 404."""
     try:
-        function = await room.functions.delete(body.name, actor=call.caller.name)
+        function = await context.functions.delete(body.name, actor=call.caller.name)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.UNKNOWN_FUNCTION) from None
     return FunctionDeleted(function.name)
@@ -99,48 +99,48 @@ async def delete(room: ServerledgeContext, call: RequestContext, body: NameBody)
     summary="Have workers ready",
     raises=(errors.Invalid, errors.Unprocessable, errors.ResourcesExhausted, errors.Unavailable),
     problem=ErrorDocument,
-    texts={404: "`Unknown function.`"},
+    text_statuses={404: "`Unknown function.`"},
     streams=True,  # fetching an image takes as long as it takes
 )
-async def prewarm(room: ServerledgeContext, call: RequestContext, body: PrewarmBody) -> PrewarmResult:
+async def prewarm(context: ServerledgeContext, call: RequestContext, body: PrewarmBody) -> PrewarmResult:
     """They are kept as long as any idle worker. How many it became may be less than was asked for."""
     if body.instances < 0:
         raise errors.Invalid("body: `Instances` must be 0 or more", field="Instances")
     try:
-        made = await room.invoker.prewarm(body.function, body.instances, force=body.force_image_pull)
+        made = await context.invoker.prewarm(body.function, body.instances, force=body.force_image_pull)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.UNKNOWN_FUNCTION) from None
     return PrewarmResult(made)
 
 
 @endpoint("GET", "/status", summary="What the node has and holds", problem=ErrorDocument, is_quiet=True)
-async def status(room: ServerledgeContext, call: RequestContext) -> StatusDocument:
+async def status(context: ServerledgeContext, call: RequestContext) -> StatusDocument:
     """Memory in MB and cpus in cores, of all workers together; what is available may be had by new calls."""
     return documents.status_document(
-        room.invoker.status(),
-        room.functions.replication(),
-        url=room.url,
-        load=room.load(),
-        now=room.clock.now(),
+        context.invoker.status(),
+        context.functions.replication(),
+        url=context.url,
+        load=context.load(),
+        now=context.clock.now(),
     )
 
 
 @endpoint("GET", "/neighbours", summary="Other nodes that take calls", problem=ErrorDocument)
-async def neighbours(room: ServerledgeContext, call: RequestContext) -> list[NeighbourDocument]:
+async def neighbours(context: ServerledgeContext, call: RequestContext) -> list[NeighbourDocument]:
     """As this node sees them: those that its policy may choose come first, nearest first."""
-    return [documents.neighbour_document(seen) for seen in room.invoker.neighbours()]
+    return [documents.neighbour_document(seen) for seen in context.invoker.neighbours()]
 
 
 @endpoint("GET", "/function", summary="List functions", problem=ErrorDocument)
-async def list_functions(room: ServerledgeContext, call: RequestContext) -> list[str]:
+async def list_functions(context: ServerledgeContext, call: RequestContext) -> list[str]:
     """Their names, in order."""
-    return list(room.functions.names())
+    return list(context.functions.names())
 
 
 @endpoint("GET", "/functions", summary="List functions; the same as /function", problem=ErrorDocument)
-async def list_by_the_document(room: ServerledgeContext, call: RequestContext) -> list[str]:
+async def list_by_the_document(context: ServerledgeContext, call: RequestContext) -> list[str]:
     """As the document spells it."""
-    return list(room.functions.names())
+    return list(context.functions.names())
 
 
 @endpoint(
@@ -149,26 +149,29 @@ async def list_by_the_document(room: ServerledgeContext, call: RequestContext) -
     summary="Show a function",
     raises=(errors.Invalid,),
     problem=ErrorDocument,
-    texts={404: "`Unknown function.`"},
+    text_statuses={404: "`Unknown function.`"},
 )
-async def show(room: ServerledgeContext, call: RequestContext, path: NamePath) -> FunctionDocument:
+async def show(context: ServerledgeContext, call: RequestContext, path: NamePath) -> FunctionDocument:
     """All of it but its code, and what really runs it."""
-    function = require_function(room, path.name)
+    function = require_function(context, path.name)
     return documents.function_document(
-        function, _runs(room, function), room.settings.call_timeout_s, room.functions.copies(function)
+        function,
+        _runs(context, function),
+        context.settings.call_timeout_s,
+        context.functions.copies(function),
     )
 
 
-def require_function(room: ServerledgeContext, name: str) -> Function:
+def require_function(context: ServerledgeContext, name: str) -> Function:
     """The function of that name; 404 in the contract's words if there is none."""
-    function = room.functions.get(name)
+    function = context.functions.get(name)
     if function is None:
         raise FixedTextError(404, error_texts.UNKNOWN_FUNCTION)
     return function
 
 
 async def _register(
-    room: ServerledgeContext,
+    context: ServerledgeContext,
     call: RequestContext,
     body: FunctionBody,
     register: Callable[..., Awaitable[Function]],
@@ -181,11 +184,11 @@ async def _register(
         if body.memory_mb < 1:
             raise FixedTextError(422, error_texts.INVALID_MEMORY) from None
         raise
-    return documents.created_document(function, _runs(room, function), room.functions.copies(function))
+    return documents.created_document(function, _runs(context, function), context.functions.copies(function))
 
 
-def _runs(room: ServerledgeContext, function: Function) -> str:
+def _runs(context: ServerledgeContext, function: Function) -> str:
     try:
-        return room.functions.runs(function)
+        return context.functions.runs(function)
     except errors.Unavailable as error:
         return f"nothing here: {error.message}"

@@ -49,17 +49,20 @@ class RequestPath(msgspec.Struct, frozen=True):
     summary="Call a function",
     raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
     problem=ErrorDocument,
-    also={
+    extra_statuses={
         500: "The call failed; the report tells why.",
         429: "No worker came free in its time; the report tells how long it waited.",
     },
-    texts={404: "`Function unknown.`", 429: "Too many calls wait. `Retry-After` says when to try again."},
+    text_statuses={
+        404: "`Function unknown.`",
+        429: "Too many calls wait. `Retry-After` says when to try again.",
+    },
     alternatives=(AcceptedCallDocument,),
     is_quiet=True,
     streams=True,  # a call has a time of its own
 )
 async def invoke(
-    room: ServerledgeContext, call: RequestContext, path: FunctionPath, body: InvokeBody
+    context: ServerledgeContext, call: RequestContext, path: FunctionPath, body: InvokeBody
 ) -> ReportDocument | Response:
     """With its report, or with `Async` at once with a `ReqId` for `/poll/`.
 
@@ -69,23 +72,23 @@ async def invoke(
     """
     ask = body.ask(path.function)
     if body.is_async:
-        if room.functions.get(ask.function) is None:
+        if context.functions.get(ask.function) is None:
             raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
         return Response(
-            AcceptedCallDocument(await room.asynchronous.accept(ask)), headers=_headers(room, call)
+            AcceptedCallDocument(await context.asynchronous.accept(ask)), headers=_headers(context, call)
         )
     try:
-        report = await room.invoker.invoke(ask)
+        report = await context.invoker.invoke(ask)
     except errors.NotFound:
         raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN) from None
-    return _answer(room, call, report)
+    return _answer(context, call, report)
 
 
-def _answer(room: ServerledgeContext, call: RequestContext, report: CallReport) -> Response:
+def _answer(context: ServerledgeContext, call: RequestContext, report: CallReport) -> Response:
     failure = report.answer.failure
     if failure is CallFailure.GONE:
         raise FixedTextError(404, error_texts.FUNCTION_UNKNOWN)
-    headers, status = _headers(room, call), 200
+    headers, status = _headers(context, call), 200
     if failure is not None:
         status = 500
         if failure is CallFailure.NO_ROOM or report.timed_out_in_queue:
@@ -93,8 +96,8 @@ def _answer(room: ServerledgeContext, call: RequestContext, report: CallReport) 
     return Response(documents.report_document(report), status, headers)
 
 
-def _headers(room: ServerledgeContext, call: RequestContext) -> ExtraHeaders:
-    headers = room.standing.headers()
+def _headers(context: ServerledgeContext, call: RequestContext) -> ExtraHeaders:
+    headers = context.standing.headers()
     bandit = call.headers.get(_BANDIT)
     return headers if bandit is None or not _PLAIN.fullmatch(bandit) else (*headers, (_BANDIT, bandit))
 
@@ -121,7 +124,7 @@ class PollQuery(msgspec.Struct, frozen=True):
     summary="The result of an async call",
     raises=(errors.Invalid, errors.Unavailable),
     problem=ErrorDocument,
-    also={
+    extra_statuses={
         404: "There is no result: `State` is `queued` or `running`, with `Retry-After`, or `expired` or "
         "`unknown`."
     },
@@ -129,19 +132,19 @@ class PollQuery(msgspec.Struct, frozen=True):
     streams=True,  # whoever polls says how long to wait
 )
 async def poll(
-    room: ServerledgeContext, call: RequestContext, path: RequestPath, query: PollQuery
+    context: ServerledgeContext, call: RequestContext, path: RequestPath, query: PollQuery
 ) -> ReportDocument | Response:
     """200 is the end of the call, with its report: `State` is `done` or `failed`.
 
     Until then it is 404, from the moment that its id was given out, as it is for what is not known or no
     longer kept; `State` tells them apart. With `wait` the answer comes when the call has ended.
     """
-    polled = await room.asynchronous.poll(path.id, wait_s=query.wait_s)
+    polled = await context.asynchronous.poll(path.id, wait_s=query.wait_s)
     if polled is None:
         return Response(documents.unfinished(CallState.UNKNOWN, "there is no call of this id"), 404)
     if polled.report is not None:
         return documents.report_document(polled.report, polled.state)
     if polled.state.is_pending:
         return Response(documents.unfinished(polled.state), 404, (_RETRY,))
-    kept = f"results are kept for {room.settings.result_ttl_s:g} s, and this one was there longer"
+    kept = f"results are kept for {context.settings.result_ttl_s:g} s, and this one was there longer"
     return Response(documents.unfinished(polled.state, kept), 404)

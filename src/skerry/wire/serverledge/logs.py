@@ -37,21 +37,21 @@ class FunctionLogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     media="text/plain",
     raises=(errors.Invalid, errors.Unavailable),
     problem=ErrorDocument,
-    texts={404: "`Unknown function.`", 429: "Too many follow output; no text."},
+    text_statuses={404: "`Unknown function.`", 429: "Too many follow output; no text."},
     streams=True,
 )
 async def logs(
-    room: ServerledgeContext, call: RequestContext, path: NamePath, query: FunctionLogsQuery
+    context: ServerledgeContext, call: RequestContext, path: NamePath, query: FunctionLogsQuery
 ) -> StreamResponse:
     """What all its workers wrote, both streams, in the order of time; calls that returned it are here too.
 
     Where output is no longer kept, a line of its own says so. With `follow` it goes on until the function is
     deleted; an answer that breaks off is not complete.
     """
-    function = functions.require_function(room, path.name)
+    function = functions.require_function(context, path.name)
     async with AsyncExitStack() as undo:
-        undo.enter_context(room.streams.take())
-        lines = room.logs.logs(function.name, lines=query.tail, follow=query.follow)
+        undo.enter_context(context.streams.take())
+        lines = context.logs.logs(function.name, lines=query.tail, follow=query.follow)
         return StreamResponse(_written(lines), StreamFormat(TEXT), undo.pop_all())
 
 

@@ -37,22 +37,22 @@ UNSERVED: dict[str, ErrorShape] = {"/workflow": error_texts.error_response}
 _AROUND_CODE = 2 * 1024 * 1024
 
 
-def build_prefix_routes(room: ServerledgeContext | None, settings: Settings) -> dict[str, list[HttpRoute]]:
+def build_prefix_routes(context: ServerledgeContext | None, settings: Settings) -> dict[str, list[HttpRoute]]:
     return {
-        prefix: [_route(declared, room, settings, prefix)] for prefix, declared in PREFIX_ENDPOINTS.items()
+        prefix: [_route(declared, context, settings, prefix)] for prefix, declared in PREFIX_ENDPOINTS.items()
     }
 
 
-def build_routes(room: ServerledgeContext | None, settings: Settings) -> Iterator[HttpRoute]:
+def build_routes(context: ServerledgeContext | None, settings: Settings) -> Iterator[HttpRoute]:
     for declared in ROUTED_ENDPOINTS:
-        yield _route(declared, room, settings)
+        yield _route(declared, context, settings)
 
 
 def _route(
-    declared: Endpoint, room: ServerledgeContext | None, settings: Settings, prefix: str = ""
+    declared: Endpoint, context: ServerledgeContext | None, settings: Settings, prefix: str = ""
 ) -> HttpRoute:
     most = _max_body_bytes(declared, settings)
-    return build_route(declared, DIALECT, room, settings.http, max_body_bytes=most, prefix=prefix)
+    return build_route(declared, DIALECT, context, settings.http, max_body_bytes=most, prefix=prefix)
 
 
 def _max_body_bytes(declared: Endpoint, settings: Settings) -> int:

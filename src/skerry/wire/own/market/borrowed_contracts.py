@@ -76,9 +76,11 @@ class RenewContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 @endpoint("GET", "/market/borrowed", summary="What was bought", raises=(errors.Invalid, errors.Unavailable))
-async def list_borrowed(desk: MarketContext, call: RequestContext, query: PageQuery) -> BorrowedContractList:
+async def list_borrowed(
+    market: MarketContext, call: RequestContext, query: PageQuery
+) -> BorrowedContractList:
     """Contracts that this cloud bought, also those that ended not long ago."""
-    page = pagination.paginate(desk.trader.borrowed(), _place, query)
+    page = pagination.paginate(market.buyer.borrowed(), _place, query)
     return BorrowedContractList(page.total, [BorrowedContractInfo.of(one) for one in page.items], page.cursor)
 
 
@@ -88,24 +90,24 @@ async def list_borrowed(desk: MarketContext, call: RequestContext, query: PageQu
     summary="One contract that was bought",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
-async def show(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractDetail:
+async def show(market: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractDetail:
     """With the document that was signed."""
-    found = desk.trader.get(path.id)
+    found = market.buyer.get(path.id)
     return BorrowedContractDetail(BorrowedContractInfo.of(found), found.document)
 
 
 @endpoint("POST", "/market/borrowed/{id}/release", summary="Give back what was bought", raises=_CHANGING)
-async def release(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractInfo:
+async def release(market: MarketContext, call: RequestContext, path: MarketIdPath) -> BorrowedContractInfo:
     """Its work moves away first; it is over when its `state` is `ended`."""
-    return BorrowedContractInfo.of(await desk.trader.release(path.id, actor=call.caller.name))
+    return BorrowedContractInfo.of(await market.buyer.release(path.id, actor=call.caller.name))
 
 
 @endpoint("POST", "/market/borrowed/{id}/renew", summary="Let what was bought last longer", raises=_CHANGING)
 async def renew(
-    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: RenewContractRequest
+    market: MarketContext, call: RequestContext, path: MarketIdPath, body: RenewContractRequest
 ) -> BorrowedContractInfo:
     """At the provider's price of now for the time that is added; refused if that is higher than before."""
-    return BorrowedContractInfo.of(await desk.trader.renew(path.id, body.duration_s, actor=call.caller.name))
+    return BorrowedContractInfo.of(await market.buyer.renew(path.id, body.duration_s, actor=call.caller.name))
 
 
 def _place(one: BorrowedContract) -> str:

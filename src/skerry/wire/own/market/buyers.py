@@ -37,9 +37,9 @@ class BuyerList(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/market/buyers", summary="Who may buy", raises=(errors.Unavailable,))
-async def list_buyers(desk: MarketContext, call: RequestContext) -> BuyerList:
+async def list_buyers(market: MarketContext, call: RequestContext) -> BuyerList:
     """The allowlist: those of the setting `market.buyers`, and those that were added here."""
-    return BuyerList([BuyerInfo.of(buyer) for buyer in desk.allowlist.all()])
+    return BuyerList([BuyerInfo.of(buyer) for buyer in market.allowlist.all()])
 
 
 @endpoint(
@@ -49,11 +49,11 @@ async def list_buyers(desk: MarketContext, call: RequestContext) -> BuyerList:
     raises=(errors.Invalid, errors.TooLarge, errors.Unavailable),
 )
 async def allow(
-    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: AllowBuyerRequest | None
+    market: MarketContext, call: RequestContext, path: MarketIdPath, body: AllowBuyerRequest | None
 ) -> BuyerInfo:
     """It may see offers and buy from now on, at every server of this cloud."""
     note = "" if body is None else body.note
-    return BuyerInfo.of(await desk.allowlist.add(path.id, note=note, actor=call.caller.name))
+    return BuyerInfo.of(await market.allowlist.add(path.id, note=note, actor=call.caller.name))
 
 
 @endpoint(
@@ -63,6 +63,6 @@ async def allow(
     status=204,
     raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
 )
-async def remove(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> None:
+async def remove(market: MarketContext, call: RequestContext, path: MarketIdPath) -> None:
     """What it holds and has bought stays its own: to end that, reclaim its contracts."""
-    await desk.allowlist.remove(path.id, actor=call.caller.name)
+    await market.allowlist.remove(path.id, actor=call.caller.name)

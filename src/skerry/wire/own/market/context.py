@@ -36,7 +36,7 @@ class MarketContext:
     """The first argument of every endpoint in this room."""
 
     ledger: Ledger
-    trader: BuyerPort
+    buyer: BuyerPort
     allowlist: AllowlistPort
     provider: CloudId  # this cloud
     new_id: Callable[[], str]  # of flavors that are put up without one

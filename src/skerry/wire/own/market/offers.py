@@ -154,11 +154,11 @@ class LedgerInfo(msgspec.Struct, frozen=True):
     status=201,
     raises=(errors.Invalid, errors.AlreadyExists, errors.TooLarge, errors.Unavailable),
 )
-async def sell(desk: MarketContext, call: RequestContext, body: OfferRequest) -> PublishedOfferInfo:
+async def sell(market: MarketContext, call: RequestContext, body: OfferRequest) -> PublishedOfferInfo:
     """Offer a flavor. The same again, with its `id`, is no change; one that was withdrawn is offered anew."""
-    flavor = body.flavor(OfferId(desk.new_id()), desk.provider, desk.ledger.now())
-    account = await desk.ledger.publish(flavor, actor=call.caller.name)
-    return PublishedOfferInfo.warned(account, desk.shortage(account.flavor))
+    flavor = body.flavor(OfferId(market.new_id()), market.provider, market.ledger.now())
+    account = await market.ledger.publish(flavor, actor=call.caller.name)
+    return PublishedOfferInfo.warned(account, market.shortage(account.flavor))
 
 
 @endpoint(
@@ -168,12 +168,12 @@ async def sell(desk: MarketContext, call: RequestContext, body: OfferRequest) ->
     raises=(errors.Invalid, errors.NotFound, errors.Expired, errors.FailedPrecondition, errors.Unavailable),
 )
 async def reprice(
-    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: RepriceOfferRequest
+    market: MarketContext, call: RequestContext, path: MarketIdPath, body: RepriceOfferRequest
 ) -> OfferAccountInfo:
     """In place: holds and contracts keep their price, and subscribers are told what changed."""
     id = OfferId(path.id)
-    price = body.after(desk.ledger.flavor(id).flavor.price)
-    return OfferAccountInfo.of(await desk.ledger.reprice(id, price, actor=call.caller.name))
+    price = body.after(market.ledger.flavor(id).flavor.price)
+    return OfferAccountInfo.of(await market.ledger.reprice(id, price, actor=call.caller.name))
 
 
 @endpoint(
@@ -183,21 +183,21 @@ async def reprice(
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def withdraw(
-    desk: MarketContext, call: RequestContext, path: MarketIdPath, query: WithdrawOfferQuery
+    market: MarketContext, call: RequestContext, path: MarketIdPath, query: WithdrawOfferQuery
 ) -> OfferAccountInfo:
     """Nothing more of it can be had. Contracts run to their end, or with `reclaim` through their notice."""
-    account = await desk.ledger.withdraw(
+    account = await market.ledger.withdraw(
         OfferId(path.id), actor=call.caller.name, reason=query.reason, reclaim=query.reclaim
     )
     return OfferAccountInfo.of(account)
 
 
 @endpoint("GET", "/market/ledger", summary="Where capacity is", raises=(errors.Invalid, errors.Unavailable))
-async def show_ledger(desk: MarketContext, call: RequestContext, query: PageQuery) -> LedgerInfo:
+async def show_ledger(market: MarketContext, call: RequestContext, query: PageQuery) -> LedgerInfo:
     """Every flavor of this cloud that is offered, or of which something is held or sold."""
-    page = pagination.paginate(_accounts(desk), lambda account: account.flavor.id, query)
+    page = pagination.paginate(_accounts(market), lambda account: account.flavor.id, query)
     wrong: dict[str, list[str]] = {}
-    for number, (id, why) in enumerate(desk.ledger.audits(), 1):
+    for number, (id, why) in enumerate(market.ledger.audits(), 1):
         if why:
             wrong[str(id)] = why
         if number % _AUDITED_AT_ONCE == 0:
@@ -207,13 +207,13 @@ async def show_ledger(desk: MarketContext, call: RequestContext, query: PageQuer
     )
 
 
-def _accounts(desk: MarketContext) -> list[OfferRecord]:
+def _accounts(market: MarketContext) -> list[OfferRecord]:
     """Also those that were withdrawn while something of them was taken."""
-    found = {account.flavor.id: account for account in desk.ledger.flavors()}
-    now = desk.ledger.now()
-    taken = {hold.flavor.id for hold in desk.ledger.holds() if hold.is_live(now)}
-    taken |= {sale.contract.flavor.id for sale in desk.ledger.contracts() if sale.contract.ended_at is None}
+    found = {account.flavor.id: account for account in market.ledger.flavors()}
+    now = market.ledger.now()
+    taken = {hold.flavor.id for hold in market.ledger.holds() if hold.is_live(now)}
+    taken |= {sale.contract.flavor.id for sale in market.ledger.contracts() if sale.contract.ended_at is None}
     for id in taken - found.keys():
         with suppress(errors.NotFound):  # which the audit tells of
-            found[id] = desk.ledger.flavor(id)
+            found[id] = market.ledger.flavor(id)
     return list(found.values())

@@ -25,14 +25,14 @@ class MarketInfo(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/market", summary="This cloud on the market", raises=(errors.Unavailable,))
-async def about(desk: MarketContext, call: RequestContext) -> MarketInfo:
+async def about(market: MarketContext, call: RequestContext) -> MarketInfo:
     """Its id, which buyers name when they add it as a peer, and counts."""
-    now = desk.ledger.now()
+    now = market.ledger.now()
     return MarketInfo(
-        cloud=desk.provider,
-        flavors=len(desk.ledger.flavors()),
-        holds=sum(hold.is_live(now) for hold in desk.ledger.holds()),
-        sold=sum(sale.contract.is_live(now) for sale in desk.ledger.contracts()),
-        borrowed=sum(one.state is not BorrowedContractState.ENDED for one in desk.trader.borrowed()),
-        peers=len(desk.trader.peers()),
+        cloud=market.provider,
+        flavors=len(market.ledger.flavors()),
+        holds=sum(hold.is_live(now) for hold in market.ledger.holds()),
+        sold=sum(sale.contract.is_live(now) for sale in market.ledger.contracts()),
+        borrowed=sum(one.state is not BorrowedContractState.ENDED for one in market.buyer.borrowed()),
+        peers=len(market.buyer.peers()),
     )

@@ -51,9 +51,9 @@ class PeerList(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/market/peers", summary="Clouds to buy from", raises=(errors.Unavailable,))
-async def list_peers(desk: MarketContext, call: RequestContext) -> PeerList:
+async def list_peers(market: MarketContext, call: RequestContext) -> PeerList:
     """All, with how each was last found."""
-    return PeerList([PeerInfo.of(state) for state in desk.trader.peers()])
+    return PeerList([PeerInfo.of(state) for state in market.buyer.peers()])
 
 
 @endpoint(
@@ -62,9 +62,9 @@ async def list_peers(desk: MarketContext, call: RequestContext) -> PeerList:
     summary="A cloud to buy from",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
-async def show(desk: MarketContext, call: RequestContext, path: PeerPath) -> PeerInfo:
+async def show(market: MarketContext, call: RequestContext, path: PeerPath) -> PeerInfo:
     """By the name that it was given here."""
-    return PeerInfo.of(require_peer(desk, path.name))
+    return PeerInfo.of(require_peer(market, path.name))
 
 
 @endpoint(
@@ -74,14 +74,14 @@ async def show(desk: MarketContext, call: RequestContext, path: PeerPath) -> Pee
     raises=(errors.Invalid, errors.FailedPrecondition, errors.Conflict, errors.TooLarge, errors.Unavailable),
 )
 async def set_peer(
-    desk: MarketContext, call: RequestContext, path: PeerPath, body: SetPeerRequest
+    market: MarketContext, call: RequestContext, path: PeerPath, body: SetPeerRequest
 ) -> PeerInfo:
     """Name a cloud, or say anew where it is. Refused with the reason if what answers there is not that cloud,
     or is not trusted; one that does not answer is named all the same.
     """
     peer = MarketPeer(name=path.name, url=body.url, cloud=body.cloud, ca=body.ca)
-    await desk.trader.set_peer(peer, actor=call.caller.name)
-    return PeerInfo.of(require_peer(desk, path.name))
+    await market.buyer.set_peer(peer, actor=call.caller.name)
+    return PeerInfo.of(require_peer(market, path.name))
 
 
 @endpoint(
@@ -91,14 +91,14 @@ async def set_peer(
     status=204,
     raises=(errors.Invalid, errors.NotFound, errors.Conflict, errors.Unavailable),
 )
-async def remove(desk: MarketContext, call: RequestContext, path: PeerPath) -> None:
+async def remove(market: MarketContext, call: RequestContext, path: PeerPath) -> None:
     """Refused while there are contracts with it; release them first."""
-    await desk.trader.remove_peer(path.name, actor=call.caller.name)
+    await market.buyer.remove_peer(path.name, actor=call.caller.name)
 
 
-def require_peer(desk: MarketContext, name: str) -> PeerStatus:
+def require_peer(market: MarketContext, name: str) -> PeerStatus:
     """Raises `NotFound`."""
-    for state in desk.trader.peers():
+    for state in market.buyer.peers():
         if state.peer.name == name:
             return state
     raise errors.NotFound("there is no such peer; list peers to see those there are")

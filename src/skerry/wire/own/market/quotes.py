@@ -104,13 +104,13 @@ class BuyProgressInfo(msgspec.Struct, frozen=True):
     summary="What peers offer",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
-async def offers(desk: MarketContext, call: RequestContext, query: QuoteQuery) -> QuoteList:
+async def offers(market: MarketContext, call: RequestContext, query: QuoteQuery) -> QuoteList:
     """All peers are asked at once, and those that do not answer in time are named.
 
     With an amount: offers of which that may be had, at the price of that. Without: all, at the price of what
     is free.
     """
-    listing = await desk.trader.offers(query.wish(), own=query.own)
+    listing = await market.buyer.offers(query.wish(), own=query.own)
     return QuoteList([QuoteInfo.of(found) for found in listing.found], list(listing.failures))
 
 
@@ -122,7 +122,7 @@ async def offers(desk: MarketContext, call: RequestContext, query: QuoteQuery) -
     raises=(errors.Invalid, errors.Overloaded, errors.Unavailable),
     streams=True,
 )
-async def buy(desk: MarketContext, call: RequestContext, body: BuyRequest) -> StreamResponse:
+async def buy(market: MarketContext, call: RequestContext, body: BuyRequest) -> StreamResponse:
     """The best offer is reserved, bought, signed and opened, with a line of JSON for each `step`.
 
     The last line is of the step `done`, with `borrowed`, the contract; or it has `error` and `code`, and what
@@ -132,8 +132,8 @@ async def buy(desk: MarketContext, call: RequestContext, body: BuyRequest) -> St
     wish = body.wish()
     wish.check_amount()
     async with AsyncExitStack() as undo:
-        undo.enter_context(desk.purchases.take())
-        steps = desk.trader.buy(wish, actor=call.caller.name)
+        undo.enter_context(market.purchases.take())
+        steps = market.buyer.buy(wish, actor=call.caller.name)
         return StreamResponse(_told(steps, call.request_id), _MANNER, undo.pop_all())
 
 

@@ -42,6 +42,6 @@ _DIALECT = Dialect(
 )
 
 
-def build_routes(desk: MarketContext | None, settings: Settings) -> Iterator[HttpRoute]:
+def build_routes(market: MarketContext | None, settings: Settings) -> Iterator[HttpRoute]:
     for declared in ENDPOINTS:
-        yield build_route(declared, _DIALECT, desk, settings.http)
+        yield build_route(declared, _DIALECT, market, settings.http)

@@ -111,14 +111,14 @@ class ReclaimContractRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=
     summary="What buyers hold",
     raises=(errors.Invalid, errors.Unavailable),
 )
-async def list_holds(desk: MarketContext, call: RequestContext, query: PageQuery) -> HoldList:
+async def list_holds(market: MarketContext, call: RequestContext, query: PageQuery) -> HoldList:
     """Holds on flavors of this cloud, also those that ended not long ago."""
-    now = desk.ledger.now()
+    now = market.ledger.now()
 
     def place(hold: Hold) -> str:
         return pagination.newest_first_key(is_over=not hold.is_live(now), at=hold.created_at, id=hold.id)
 
-    page = pagination.paginate(desk.ledger.holds(), place, query)
+    page = pagination.paginate(market.ledger.holds(), place, query)
     return HoldList(page.total, [HoldInfo.of(hold, now) for hold in page.items], page.cursor)
 
 
@@ -128,9 +128,9 @@ async def list_holds(desk: MarketContext, call: RequestContext, query: PageQuery
     summary="What was sold",
     raises=(errors.Invalid, errors.Unavailable),
 )
-async def list_contracts(desk: MarketContext, call: RequestContext, query: PageQuery) -> SoldContractList:
+async def list_contracts(market: MarketContext, call: RequestContext, query: PageQuery) -> SoldContractList:
     """Contracts that this cloud sold, also those that ended not long ago."""
-    now = desk.ledger.now()
+    now = market.ledger.now()
 
     def place(sale: ContractRecord) -> str:
         contract = sale.contract
@@ -138,7 +138,7 @@ async def list_contracts(desk: MarketContext, call: RequestContext, query: PageQ
             is_over=not contract.is_live(now), at=contract.starts_at, id=contract.id
         )
 
-    page = pagination.paginate(desk.ledger.contracts(), place, query)
+    page = pagination.paginate(market.ledger.contracts(), place, query)
     return SoldContractList(page.total, [SoldContractInfo.of(sale, now) for sale in page.items], page.cursor)
 
 
@@ -148,12 +148,12 @@ async def list_contracts(desk: MarketContext, call: RequestContext, query: PageQ
     summary="One contract that was sold",
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
-async def show(desk: MarketContext, call: RequestContext, path: MarketIdPath) -> SoldContractDetail:
+async def show(market: MarketContext, call: RequestContext, path: MarketIdPath) -> SoldContractDetail:
     """With the document of the terms that hold now: signed by both, once its buyer has signed it."""
     with _naming(path.id):
-        sale = await desk.ledger.find_contract(ContractId(path.id))
+        sale = await market.ledger.find_contract(ContractId(path.id))
     document = sale.countersigned or sale.current
-    return SoldContractDetail(SoldContractInfo.of(sale, desk.ledger.now()), document.decode("ascii"))
+    return SoldContractDetail(SoldContractInfo.of(sale, market.ledger.now()), document.decode("ascii"))
 
 
 @endpoint(
@@ -163,13 +163,13 @@ async def show(desk: MarketContext, call: RequestContext, path: MarketIdPath) ->
     raises=(errors.Invalid, errors.NotFound, errors.Unavailable),
 )
 async def reclaim(
-    desk: MarketContext, call: RequestContext, path: MarketIdPath, body: ReclaimContractRequest | None
+    market: MarketContext, call: RequestContext, path: MarketIdPath, body: ReclaimContractRequest | None
 ) -> SoldContractInfo:
     """Its buyer is told now, and the contract ends when its notice is over: at `reclaim_at`."""
     reason = "" if body is None else body.reason
     with _naming(path.id):
-        sale = await desk.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
-    return SoldContractInfo.of(sale, desk.ledger.now())
+        sale = await market.ledger.reclaim(ContractId(path.id), actor=call.caller.name, reason=reason)
+    return SoldContractInfo.of(sale, market.ledger.now())
 
 
 @contextmanager
