@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from skerry.control import instance_index
 from skerry.control.instance_index import InstanceIndex
+from skerry.control.instances.registry import InstanceFilter
 from skerry.control.workloads import registry as workloads_registry
 from skerry.kit import json_codec
 from skerry.model import errors
@@ -131,9 +132,8 @@ async def test_lists_and_their_totals_and_cursors_are_of_one_namespace_or_of_all
             assert (rest.total, [one.spec.name for one in rest.items], rest.cursor) == (3, ["w5"], None)
             assert [one.spec.name for one in kept.list().items] == [f"w{number}" for number in range(6)]
             assert (kept.list().total, kept.list(namespace=LAB)) == (6, type(first)(0, ()))
-        named = server.instances.list(
-            namespace=SHOP, name="w2", states=frozenset({InstanceStatus.SCHEDULING})
-        )
+        wanted = InstanceFilter(name="w2", states=frozenset({InstanceStatus.SCHEDULING}))
+        named = server.instances.list(wanted, namespace=SHOP)
         assert named.total == 0
 
 

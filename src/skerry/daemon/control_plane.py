@@ -21,7 +21,7 @@ from skerry.control.nodes.registry import NodeRegistry
 from skerry.control.placement.reconciler import Reconciler
 from skerry.control.recovery import order_receipts
 from skerry.control.recovery.claims import ClaimProcessor
-from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.sessions.node_session import NodeSessions, SessionFeeds
 from skerry.control.workloads.registry import WorkloadRegistry
 from skerry.daemon.server_base import ServerBase
 from skerry.functions.registry.registry import FunctionRegistry
@@ -95,10 +95,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         nodes,
         instances,
         settings,
-        servers=servers,
-        members=members,
-        functions=functions,
-        certificates=identity,
+        feeds=SessionFeeds(servers, members, functions, identity),
         adopter=ClaimProcessor(
             store,
             events,

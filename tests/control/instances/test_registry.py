@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from skerry.control.idempotency import PREFIX
+from skerry.control.instances.registry import InstanceFilter
 from skerry.model import errors
 from skerry.model.ids import NodeId
 from skerry.model.nodes import Liveness
@@ -230,7 +231,7 @@ async def test_a_list_shows_only_the_states_the_node_and_the_workload_that_are_a
         await server.place(placed.id, "n")
 
         def ids(**wanted: object) -> list[str]:
-            page = server.instances.list(**wanted)
+            page = server.instances.list(InstanceFilter(**wanted))
             assert page.total == len(page.items)
             return [one.id for one in page.items]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skerry.control.instance_index import InstanceRecord
+from skerry.control.instances.registry import InstanceFilter
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.model import errors
 from skerry.model.ids import NodeId
@@ -95,14 +96,14 @@ async def test_a_wish_that_crosses_a_placement_wins() -> None:
 async def test_a_full_node_takes_no_more_than_fits_however_many_come_at_once() -> None:
     async with alone(standing("n", cpu=1000)) as (server, _):
         await asyncio.gather(*(server.instances.create(spec(), actor="me") for _ in range(200)))
-        waiting = frozenset({InstanceStatus.SCHEDULING})
+        waiting = InstanceFilter(states=frozenset({InstanceStatus.SCHEDULING}))
         await eventually(
             lambda: (
                 len(server.instances.orders(NodeId("n"))) == 10
-                and all("lacks" in one.observed.reason for one in server.instances.list(states=waiting).items)
+                and all("lacks" in one.observed.reason for one in server.instances.list(waiting).items)
             )
         )
-        assert server.instances.list(states=waiting).total == 190
+        assert server.instances.list(waiting).total == 190
 
 
 async def test_everything_is_taken_up_again_after_a_restart(tmp_path: Path) -> None:

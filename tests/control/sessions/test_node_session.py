@@ -13,7 +13,7 @@ from skerry.control.instance_index import InstanceRecord, InstanceTable
 from skerry.control.instances.report_rules import ReportDisposition, ReportOutcome
 from skerry.control.sessions import node_session
 from skerry.control.sessions.change_feed import MAX_CHANGES
-from skerry.control.sessions.node_session import NodeSession, NodeSessions
+from skerry.control.sessions.node_session import NodeSession, NodeSessions, SessionFeeds
 from skerry.kit.clock import ManualClock
 from skerry.model import errors
 from skerry.model.functions import CUSTOM, Function
@@ -403,7 +403,7 @@ class FakeServers:
 
 async def test_a_node_is_told_where_all_servers_are_and_again_when_that_changes(fleet, instances):
     servers = FakeServers("one:1", "two:2")
-    served = NodeSessions(fleet.nodes, instances, FleetSettings(), servers=servers)
+    served = NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=SessionFeeds(servers=servers))
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         assert await told.next() == ServerList(("one:1", "two:2"))
@@ -414,7 +414,7 @@ async def test_a_node_is_told_where_all_servers_are_and_again_when_that_changes(
 
 
 async def test_a_node_is_told_of_no_servers_while_none_are_known(fleet, instances):
-    served = NodeSessions(fleet.nodes, instances, FleetSettings(), servers=FakeServers())
+    served = NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=SessionFeeds(servers=FakeServers()))
     async with served.connect("n1", HELLO) as session:
         assert (await Told(session).orders()).is_whole
 
@@ -479,7 +479,8 @@ def members() -> FakeMembers:
 def sharing(
     fleet: Fleet, instances: FakeInstances, members: FakeMembers, catalogue: FakeCatalogue
 ) -> NodeSessions:
-    return NodeSessions(fleet.nodes, instances, FleetSettings(), members=members, functions=catalogue)
+    feeds = SessionFeeds(members=members, functions=catalogue)
+    return NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=feeds)
 
 
 async def test_a_node_that_takes_calls_is_told_who_else_does_and_all_functions(fleet, sharing, catalogue):
@@ -524,8 +525,7 @@ async def test_the_node_of_the_same_process_is_told_nothing_that_it_knows(
         fleet.nodes,
         instances,
         FleetSettings(),
-        members=members,
-        functions=catalogue,
+        feeds=SessionFeeds(members=members, functions=catalogue),
         here=NodeId("n1"),
     )
     async with served.connect("n1", TAKER) as session:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from skerry.control.sessions.node_session import NodeSessions
+from skerry.control.sessions.node_session import NodeSessions, SessionFeeds
 from skerry.kit.clock import ManualClock
 from skerry.model.callers import RevokedCertificate
 from skerry.model.node_messages import RevocationUpdate, SessionClose
@@ -55,7 +55,8 @@ async def test_a_node_is_told_all_revoked_certificates_before_its_orders_and_the
     fleet, instances
 ):
     certificates = FakeCertificates(FIRST)
-    served = NodeSessions(fleet.nodes, instances, FleetSettings(), certificates=certificates)
+    feeds = SessionFeeds(certificates=certificates)
+    served = NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=feeds)
     async with served.connect("n1", replace(HELLO, takes_revocations=True)) as session:
         told = Told(session)
         assert await told.next() == RevocationUpdate((FIRST,))
@@ -68,7 +69,8 @@ async def test_a_node_is_told_all_revoked_certificates_before_its_orders_and_the
 
 async def test_a_node_that_does_not_know_of_revocations_is_told_of_none(fleet, instances):
     certificates = FakeCertificates(FIRST)
-    served = NodeSessions(fleet.nodes, instances, FleetSettings(), certificates=certificates)
+    feeds = SessionFeeds(certificates=certificates)
+    served = NodeSessions(fleet.nodes, instances, FleetSettings(), feeds=feeds)
     async with served.connect("n1", HELLO) as session:
         told = Told(session)
         assert (await told.orders()).is_whole

@@ -9,14 +9,13 @@ found out by those who call it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
+from skerry.control.nodes.registry import NodeRegistry
 from skerry.kit import json_codec
 from skerry.kit.callbacks import CallbackList
-from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
-from skerry.model.nodes import Node
 from skerry.store.protocol import Store
 from skerry.store.tables.leases import LeasedKey
 from skerry.store.tables.table import Table, json_of
@@ -25,20 +24,10 @@ PREFIX: Final = "member/"
 _PAUSE_S: Final = 0.2  # changes within this are told together
 
 
-class RegisteredNodes(Protocol):
-    """The part of `skerry.control.nodes.registry.NodeRegistry` that is needed here."""
-
-    def list(self) -> Sequence[Node]: ...
-
-    async def ready(self) -> None: ...
-
-    def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]: ...
-
-
 class MemberDirectory:
     """All of them, in memory."""
 
-    def __init__(self, store: Store, nodes: RegisteredNodes, *, pause_s: float = _PAUSE_S) -> None:
+    def __init__(self, store: Store, nodes: NodeRegistry, *, pause_s: float = _PAUSE_S) -> None:
         self._store = store
         self._nodes = nodes
         self._servers = Table(store, PREFIX, json_of(ContinuumMember))

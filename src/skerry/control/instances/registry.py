@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from skerry.control import idempotency, paging
@@ -54,6 +55,28 @@ T = TypeVar("T")
 
 UNREACHABLE = "node unreachable"
 _MAX_DUE = 256  # changes of status that a reader may be behind
+
+
+class InstanceFilter(msgspec.Struct, frozen=True):
+    """Which instances are wanted; what is left out is not looked at."""
+
+    kind: WorkloadKind | None = None
+    states: frozenset[InstanceStatus] = frozenset()
+    node: NodeId | None = None
+    workload: WorkloadId | None = None
+    name: str | None = None
+
+    def matches(self, instance: Instance) -> bool:
+        return (
+            (self.kind is None or instance.spec.kind is self.kind)
+            and (not self.states or instance.observed.status in self.states)
+            and (self.node is None or instance.node == self.node)
+            and (self.workload is None or instance.workload == self.workload)
+            and (self.name is None or instance.spec.name == self.name)
+        )
+
+
+ANY = InstanceFilter()
 
 
 class InstanceRegistry:
@@ -230,45 +253,27 @@ class InstanceRegistry:
 
     def list(
         self,
+        wanted: InstanceFilter = ANY,
         *,
+        namespace: Namespace | None = None,
         limit: int = 100,
         offset: int = 0,
         cursor: str | None = None,
-        kind: WorkloadKind | None = None,
-        states: frozenset[InstanceStatus] = frozenset(),
-        node: NodeId | None = None,
-        workload: WorkloadId | None = None,
-        name: str | None = None,
-        namespace: Namespace | None = None,
     ) -> ListPage[Instance]:
-        """Instances by age and id; of all kinds, states, nodes, workloads, names and namespaces, if none is
-        given.
-        """
+        """Instances by age and id, of all namespaces if none is given."""
 
-        kinds = frozenset(WorkloadKind) if kind is None else frozenset({kind})
-
-        def is_wanted(known: InstanceRecord) -> bool:
-            one = known.value
-            return (
-                one.spec.kind in kinds
-                and (not states or one.observed.status in states)
-                and (node is None or one.node == node)
-                and (workload is None or one.workload == workload)
-                and (name is None or one.spec.name == name)
-            )
-
-        is_filtered = bool(kind is not None or states or node or workload or name)
-
-        def behind(place: str | None) -> Iterator[Instance]:
+        def behind(place: str | None) -> Iterator[InstanceRecord]:
             found = self._index.behind(place, namespace)
-            return map(self._shown, filter(is_wanted, found) if is_filtered else found)
+            return found if wanted == ANY else (known for known in found if wanted.matches(known.value))
 
-        total = (
-            sum(map(is_wanted, self._index.behind(None, namespace)))
-            if is_filtered
-            else self._index.count(namespace)
+        return paging.paginate(
+            lambda place: map(self._shown, behind(place)),
+            age_key,
+            total=self._index.count(namespace) if wanted == ANY else sum(1 for _ in behind(None)),
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
         )
-        return paging.paginate(behind, age_key, total=total, limit=limit, offset=offset, cursor=cursor)
 
     async def events(self, id: str) -> Sequence[StoredEvent]:
         """What happened to it, as far back as events are kept; also of one that is gone."""

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 from msgspec.structs import replace
@@ -114,6 +114,18 @@ class RevocationFeed(Protocol):
     def listen_revoked(self, told: Callable[[Sequence[RevokedCertificate]], None]) -> None: ...
 
     async def learn_revoked(self, revoked: Sequence[RevokedCertificate], *, actor: str) -> None: ...
+
+
+class SessionFeeds(NamedTuple):
+    """What nodes are told beside their orders; of what is None, nothing."""
+
+    servers: ServerAddressSource | None = None  # where else to go
+    members: MemberListSource | None = None  # who takes calls of functions, to those who do
+    functions: FunctionDirectory | None = None  # likewise
+    certificates: RevocationFeed | None = None  # that were revoked
+
+
+NO_FEEDS = SessionFeeds()
 
 
 class NodeSession:
@@ -283,41 +295,33 @@ class NodeSessions:
         instances: OrderSource,
         settings: FleetSettings,
         *,
+        feeds: SessionFeeds = NO_FEEDS,
         tunnels: TunnelBroker | None = None,
-        servers: ServerAddressSource | None = None,
-        members: MemberListSource | None = None,
-        functions: FunctionDirectory | None = None,
-        certificates: RevocationFeed | None = None,
         adopter: ClaimProcessor | None = None,
         here: NodeId | None = None,
     ) -> None:
-        """Without `adopter`, nodes remove what they are not ordered. Without `servers`, nodes are not told
-        where else to go; without `members` and `functions`, those that take calls of functions are told of
-        none; without `certificates`, none is told of revoked ones. The node `here` is of this very process,
+        """Without `adopter`, nodes remove what they are not ordered. The node `here` is of this very process,
         and knows."""
         self._nodes = nodes
         self._instances = instances
         self._settings = settings
         self._sessions: dict[NodeId, NodeSession] = {}
         self._closed = ""
-        self._servers = servers
-        self._members = members
-        self._functions = functions
-        self._certificates = certificates
+        self._servers, self._members, self._functions, self._certificates = feeds
         self._adopter = adopter
         self._here = here
         self._sharing: set[NodeSession] = set()  # with nodes that take calls of functions
         self.tunnels = tunnels or TunnelBroker()
         instances.listen(self._instance_changed)
         nodes.listen(self._node_changed)
-        if servers is not None:
-            servers.listen(self._servers_changed)
-        if members is not None:
-            members.listen(self._members_changed)
-        if functions is not None:
-            functions.listen(self._function_changed)
-        if certificates is not None:
-            certificates.listen_revoked(self._certificates_revoked)
+        if feeds.servers is not None:
+            feeds.servers.listen(self._servers_changed)
+        if feeds.members is not None:
+            feeds.members.listen(self._members_changed)
+        if feeds.functions is not None:
+            feeds.functions.listen(self._function_changed)
+        if feeds.certificates is not None:
+            feeds.certificates.listen_revoked(self._certificates_revoked)
         nodes.pulse.listen(lambda node: self._end(node, "it is connected to another server"))
 
     @asynccontextmanager

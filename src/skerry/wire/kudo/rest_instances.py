@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta
 
+from skerry.control.instances.registry import InstanceFilter
 from skerry.model import errors
 from skerry.model.callers import Role
 from skerry.model.ids import Namespace, NodeId, WorkloadId
@@ -82,16 +83,19 @@ async def list_instances(
     kudo: KudoContext, call: RequestContext, query: InstanceQuery
 ) -> InstanceList | Response:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
-    found = kudo.instances.list(
-        limit=envelope.page_size(query.limit),
-        offset=query.offset,
-        cursor=query.cursor or None,
+    wanted = InstanceFilter(
         kind=documents.kind_of(query.type) if query.type else None,
         states=_states(query),
         node=NodeId(query.node) if query.node else None,
         workload=WorkloadId(query.workload) if query.workload else None,
         name=query.name or None,
+    )
+    found = kudo.instances.list(
+        wanted,
         namespace=rest_namespaces.listed_namespace(query),
+        limit=envelope.page_size(query.limit),
+        offset=query.offset,
+        cursor=query.cursor or None,
     )
     items = tuple(_document(kudo, instance) for instance in found.items)
     return envelope.page_response(call, InstanceList(found.total, items, found.cursor), items)
