@@ -17,7 +17,7 @@ from skerry.store.sqlite.store import SqliteStore
 from tests.store.sqlite.crash_writer import HISTORY, KEPT, WRITERS
 from tests.support.waiting import PATIENCE_S
 
-ROUNDS = 300
+ROUNDS = 150
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from hyperframe.frame import (
 
 from skerry.transport.access import peers
 from skerry.transport.admission import FAULTS
+from skerry.transport.grpc import connections
 from skerry.transport.grpc.connections import ConnectionLimits
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.transport.grpc.fakes import CHECK, WATCH
@@ -36,6 +37,12 @@ FRAMES: dict[str, Frame] = {
     "empty data": DataFrame(1),
     "unknown": ExtensionFrame(type=0xB0, stream_id=0, flag_byte=0, body=b""),
 }
+
+
+@pytest.fixture(autouse=True)
+def flooders_are_dropped_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `_FLOODER_S` says otherwise; `test_hostile` waits that long."""
+    monkeypatch.setattr(connections, "_FLOODER_S", 0.3)
 
 
 async def goaway_of(raw: RawClient) -> int:

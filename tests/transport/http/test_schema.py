@@ -37,7 +37,7 @@ from tests.wire.rear.conftest import market_of
 from tests.wire.serverledge.fakes import Fakes
 
 DOCUMENT = openapi_document()
-EXAMPLES = 8  # for each operation
+EXAMPLES = 5  # for each operation
 CHECKS: list[Any] = [
     not_a_server_error,
     status_code_conformance,
