@@ -3,9 +3,9 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 ARGS ?=
-# Many tests wait more than they work, so there are half as many workers again as processors; one that is done
-# takes over what others have not begun.
-WORKERS := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+# Many tests wait more than they work, so there are twice as many workers as processors; one that is done takes
+# over what others have not begun.
+WORKERS := $(shell echo $$(( $$(nproc) * 2 )))
 
 .PHONY: help
 help: ## Show this help
