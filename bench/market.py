@@ -87,9 +87,7 @@ async def _ledger(folder: Path, key: SigningKey) -> Any:
     clock = SystemClock()
     store = await SqliteStore.open(folder / "store.db", clock)
     events = EventLog(store, clock, EventSettings())
-    ledger = Ledger(
-        store, clock, MarketSettings(), events, provider=key.cloud, make_contract=ContractSigner(key).sign
-    )
+    ledger = Ledger(store, clock, MarketSettings(), events, signer=ContractSigner(key))
     try:
         async with TaskSupervisor("bench") as keep:
             keep.forever("ledger", ledger.run)

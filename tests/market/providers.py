@@ -130,8 +130,7 @@ async def lender(name: str, clock: ManualClock) -> AsyncIterator[Lender]:
         clock,
         OPEN,
         EventLog(store, clock, EventSettings()),
-        provider=key(name).cloud,
-        make_contract=ContractSigner(key(name)).sign,
+        signer=ContractSigner(key(name)),
         new_hold=lambda: f"{name}-{next(numbers)}",
     )
     running = asyncio.ensure_future(ledger.run())

@@ -75,8 +75,7 @@ async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
         clock,
         settings,
         events,
-        provider=key.cloud,
-        make_contract=ContractSigner(key).sign,
+        signer=ContractSigner(key),
         has_leader=True,
         is_known=allowlist.is_known,
     )

@@ -33,7 +33,7 @@ async def test_the_first_call_is_cold_and_the_next_one_warm() -> None:
 @in_simulated_time
 async def test_an_unknown_function_is_not_found() -> None:
     async with Site() as site:
-        with pytest.raises(errors.NotFound, match=r"Function unknown\."):
+        with pytest.raises(errors.NotFound, match="there is no function"):
             await site.call("f")
 
 

@@ -135,8 +135,8 @@ async def test_deleting_what_is_not_there_says_so(functions: FunctionRegistry) -
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"runtime": "java21"}, errors.NotFound, r"^Invalid runtime\.$"),
-        ({"runtime": "", "memory": 0}, errors.NotFound, r"^Invalid runtime\.$"),
+        ({"runtime": "java21"}, errors.NotFound, "^there is no runtime "),
+        ({"runtime": "", "memory": 0}, errors.NotFound, "^there is no runtime "),
         ({"memory": 0}, errors.Unprocessable, "^Invalid memory limit$"),
         ({"memory": -5}, errors.Unprocessable, "^Invalid memory limit$"),
         ({"memory": 1025}, errors.Unprocessable, "1025 MB can never be had.*1024 MB"),

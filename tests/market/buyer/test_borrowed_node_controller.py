@@ -175,8 +175,8 @@ class World:
             fleet.clock,
             SETTINGS,
             converse=BorrowedNodeConversations(self.sessions, fleet.clock),
-            backoff=QUICK,
         )
+        self.borrower.backoff = QUICK
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[World]:

@@ -124,8 +124,7 @@ async def market_of(
         clock,
         settings,
         EventLog(store, clock, EventSettings()),
-        provider=key.cloud,
-        make_contract=ContractSigner(key).sign,
+        signer=ContractSigner(key),
         is_known=is_known,
         new_hold=lambda: f"{next(numbers):032x}",
     )

@@ -86,8 +86,7 @@ class World:
             self._clock,
             self._settings,
             EventLog(self._store, self._clock, EventSettings()),
-            provider=self._key.cloud,
-            make_contract=ContractSigner(self._key).sign,
+            signer=ContractSigner(self._key),
             new_hold=lambda: f"{next(self._numbers):032x}",
         )
         running = asyncio.ensure_future(ledger.run())

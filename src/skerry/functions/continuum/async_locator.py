@@ -19,7 +19,7 @@ from skerry.functions.continuum.member_api import MemberClient
 from skerry.functions.continuum.member_table import MemberTable
 from skerry.functions.continuum.replica_placement import origin_suffix
 from skerry.model import errors
-from skerry.model.calls import CallRequest
+from skerry.model.calls import CallRequest, CallState
 from skerry.model.ids import NodeId
 from skerry.model.members import ContinuumMember
 
@@ -39,6 +39,12 @@ class LocalAsyncCalls(Protocol):
     async def accept(self, ask: CallRequest) -> str: ...
 
     async def poll(self, id: str, *, wait_s: float = 0.0) -> AsyncCallResult | None: ...
+
+    async def keep_copy(
+        self, id: str, state: CallState, ended_at: float, body: bytes, *, holder: str
+    ) -> None:
+        """Of what came of a call that was accepted elsewhere; `holder` has it too."""
+        ...
 
 
 class AsyncCallLocator:

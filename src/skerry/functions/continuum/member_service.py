@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.continuum import replica_placement
+from skerry.functions.continuum.async_locator import LocalAsyncCalls
 from skerry.functions.continuum.forwarding import StartOnce
 from skerry.functions.continuum.member_api import (
     BeforeStart,
@@ -28,7 +29,7 @@ from skerry.functions.continuum.member_api import (
 from skerry.functions.continuum.router import CallRouter
 from skerry.functions.invocation.invoker import Invoker
 from skerry.model import errors
-from skerry.model.calls import CallFailure, CallReport, CallState
+from skerry.model.calls import CallFailure, CallReport
 from skerry.model.functions import Function
 from skerry.model.ids import Digest, FunctionName, NodeId
 
@@ -48,18 +49,6 @@ class FunctionView(Protocol):
 
     async def catch_up(self, name: str, version: int) -> None:
         """Somebody knows of a newer function: wait until it is known here too, or will not be for now."""
-        ...
-
-
-class AsyncResultLookup(Protocol):
-    """Who knows the async calls that were accepted here, such as `skerry.functions.asynchronous.runner`."""
-
-    async def poll(self, id: str) -> AsyncCallResult | None: ...
-
-    async def keep_copy(
-        self, id: str, state: CallState, ended_at: float, body: bytes, *, holder: str
-    ) -> None:
-        """Of what came of a call that was accepted elsewhere; `holder` has it too."""
         ...
 
 
@@ -87,7 +76,7 @@ class LocalMemberService:
         continuum: CallRouter,
         invoker: Invoker,
         registry: FunctionView,
-        polls: AsyncResultLookup,
+        polls: LocalAsyncCalls,
         code: LocalCode,
         stores: CodeStorer,
     ) -> None:

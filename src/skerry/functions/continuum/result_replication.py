@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 
@@ -24,7 +24,8 @@ from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CallState
 from skerry.model.members import ContinuumMember
-from skerry.store.sqlite.call_rows import CallRow, CopyAttempt, UncopiedResult
+from skerry.store.sqlite.call_rows import CopyAttempt, UncopiedResult
+from skerry.store.sqlite.calls import CallStore
 
 log = structlog.get_logger(__name__)
 
@@ -34,23 +35,7 @@ _CHECK_S: Final = 10.0  # between two looks at whether holders still have what t
 _AWAY_S: Final = 60.0  # a holder that has been away for longer is lost
 _BACKOFF: Final = Backoff(first_s=1.0, cap_s=300.0)
 
-_COPIED = metrics.counter("skerry_async_result_copies_total", "Results put on a second member", ["outcome"])
-
-
-class Results(Protocol):
-    """The results that are here, and who else has them, such as `skerry.store.sqlite.calls.CallStore`."""
-
-    async def read(self, id: str) -> CallRow | None: ...
-
-    async def uncopied(self, now: float, most: int) -> list[UncopiedResult]: ...
-
-    async def holders(self) -> dict[str, str]: ...
-
-    async def note_copies(self, attempts: Sequence[CopyAttempt]) -> None: ...
-
-    async def release(self, holder: str) -> int: ...
-
-    async def retry_copies(self) -> None: ...
+_COPIED = metrics.counter("skerry_async_result_copies_total", "CallStore put on a second member", ["outcome"])
 
 
 class ResultCopies:
@@ -60,7 +45,7 @@ class ResultCopies:
         self,
         links: ReplicationClient,
         others: Callable[[], Iterable[ContinuumMember]],
-        results: Results,
+        results: CallStore,
         clock: Clock,
         *,
         check_s: float = _CHECK_S,

@@ -131,7 +131,7 @@ class CallRouter:
         arrived = self._monotonic()
         function = self._get(ask.function)
         if function is None:
-            raise errors.NotFound("Function unknown.")
+            raise errors.NotFound(f"there is no function {ask.function!r}")
         journey = RoutedCall(ask, function, begins, arrived, hops_left)
         view = self.places.view(function.name, self._here(function), arrived)
         policy = self._entry(function).policy
@@ -160,7 +160,7 @@ class CallRouter:
         """Here or not at all: for a neighbour that has decided."""
         function = self._get(ask.function)
         if function is None:
-            raise errors.NotFound("Function unknown.")
+            raise errors.NotFound(f"there is no function {ask.function!r}")
         if not self._me.memory:
             raise errors.ResourcesExhausted("this node runs no functions; send the call to another one")
         journey = RoutedCall(ask, function, begins, self._monotonic(), 0)

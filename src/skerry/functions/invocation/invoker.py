@@ -98,7 +98,7 @@ class Invoker:
         arrived = self._monotonic()
         function = self._get(ask.function)
         if function is None:
-            raise errors.NotFound("Function unknown.")
+            raise errors.NotFound(f"there is no function {ask.function!r}")
         line = self._lines.get(function.name)
         if line is None or line.function is not function:
             line = self._line(function)
@@ -246,7 +246,7 @@ class Invoker:
         """
         function = self._get(name)
         if function is None:
-            raise errors.NotFound("Function unknown.")
+            raise errors.NotFound(f"there is no function {name!r}")
         if not self._pool.memory_total:
             raise errors.Unavailable(
                 "functions run on nodes of this cloud and not here; 'skerry fn prewarm' works on a node with "

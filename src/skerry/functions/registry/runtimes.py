@@ -72,4 +72,4 @@ def find(name: str) -> FunctionRuntime:
     for runtime in RUNTIMES:
         if runtime.names.fullmatch(name):
             return runtime
-    raise errors.NotFound("Invalid runtime.")
+    raise errors.NotFound(f"there is no runtime {name[:100]!r}")

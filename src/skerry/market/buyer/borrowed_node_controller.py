@@ -61,7 +61,6 @@ class BorrowedNodeController:
         settings: MarketSettings,
         *,
         converse: BorrowedNodeConversation,
-        backoff: Backoff | None = None,
     ) -> None:
         self._loans = loans
         self._peers = peers
@@ -71,7 +70,7 @@ class BorrowedNodeController:
         self._clock = clock
         self._settings = settings
         self._converse = converse
-        self._backoff = backoff or Backoff(first_s=0.5, cap_s=15.0)
+        self.backoff = Backoff(first_s=0.5, cap_s=15.0)
         self._doors: dict[ContractId, tuple[BorrowedNodeSession, asyncio.Future[None]]] = {}
         self._telling: dict[ContractId, asyncio.Future[None]] = {}
         self._wake = asyncio.Event()
@@ -162,7 +161,7 @@ class BorrowedNodeController:
                 self._clock,
                 converse=self._converse,
                 changed=self._wake.set,
-                backoff=self._backoff,
+                backoff=self.backoff,
             )
             self._doors[id] = (doorman, asyncio.ensure_future(doorman.run()))
         elif (task := self._doors[id][1]).done():
@@ -200,7 +199,7 @@ class BorrowedNodeController:
                 break
             except errors.SkerryError as error:
                 log.info("contract.not-released", contract=loan.borrowed.id, error=error.message)
-                await asyncio.sleep(self._backoff.delay(failures))
+                await asyncio.sleep(self.backoff.delay(failures))
                 failures += 1
             else:
                 break

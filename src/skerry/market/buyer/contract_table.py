@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
+from skerry.control.events.log import EventLog
 from skerry.market.buyer.quotes import BorrowedContract, BorrowedContractState
-from skerry.market.events import MarketEventWriter
 from skerry.model import errors, ids
 from skerry.model.ids import ContractId, HoldId, OfferId
 from skerry.model.resources import Resources
@@ -65,7 +65,7 @@ class BorrowedContractRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class BorrowedContractTable:
     """`run` for ever; read once it is `ready`. Changes are transactions, each with its event."""
 
-    def __init__(self, store: Store, events: MarketEventWriter) -> None:
+    def __init__(self, store: Store, events: EventLog) -> None:
         self._store = store
         self._events = events
         self._deals = Table(store, PENDING_PREFIX, json_of(PendingContract))

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
+from skerry.control.events.log import EventLog
 from skerry.market.buyer.quotes import MarketPeer
-from skerry.market.events import MarketEventWriter
 from skerry.market.terms import keys
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId
@@ -32,7 +32,7 @@ _THUMBPRINT = re.compile(r"[A-Za-z0-9_-]{43}")
 class MarketPeerTable:
     """`run` for ever; read once it is `ready`. A cloud is no peer of its own: `own` is refused."""
 
-    def __init__(self, store: Store, events: MarketEventWriter, *, own: CloudId) -> None:
+    def __init__(self, store: Store, events: EventLog, *, own: CloudId) -> None:
         self._events = events
         self._own = own
         self._table = Table(store, PREFIX, json_of(MarketPeer))

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
+from skerry.control.events.log import EventLog
 from skerry.kit.clock import Clock
 from skerry.market import plain
-from skerry.market.events import MarketEventWriter
 from skerry.market.terms import keys
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId
@@ -43,9 +43,7 @@ def is_listed(buyer: CloudId, named: Collection[str]) -> bool:
 class BuyerAllowlist:
     """`run` for ever; read once it is `ready`. `named` are the buyers of the setting."""
 
-    def __init__(
-        self, store: Store, events: MarketEventWriter, clock: Clock, *, named: Collection[str]
-    ) -> None:
+    def __init__(self, store: Store, events: EventLog, clock: Clock, *, named: Collection[str]) -> None:
         self._events = events
         self._clock = clock
         self._named = frozenset(named)

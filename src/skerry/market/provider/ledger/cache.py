@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
+from skerry.control.events.log import EventLog
 from skerry.kit import json_codec
-from skerry.market.events import MarketEventWriter
 from skerry.market.provider.ledger.changelog import OfferChange, OfferChangeLog
 from skerry.market.provider.ledger.decisions import LedgerDecision
 from skerry.market.provider.ledger.records import (
@@ -43,7 +43,7 @@ class LedgerCache:
     def __init__(
         self,
         store: Store,
-        events: MarketEventWriter,
+        events: EventLog,
         changes: OfferChangeLog,
         touched: Callable[[Collection[OfferId]], None],
     ) -> None:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from skerry.control.events.log import EventLog
 from skerry.kit import ulid
 from skerry.kit.clock import Clock
 from skerry.market import plain
-from skerry.market.events import MarketEventWriter
 from skerry.market.provider import allowlist
 from skerry.market.provider.ledger import unknown_buyer_rules
 from skerry.market.provider.ledger.change import (
@@ -58,6 +58,7 @@ from skerry.market.provider.ledger.requests import (
 from skerry.market.provider.ledger.service import LedgerService, OfferListener
 from skerry.market.provider.ledger.state import OfferAccount
 from skerry.market.terms import pricing
+from skerry.market.terms.signatures import ContractSigner
 from skerry.model import errors, ids
 from skerry.model.ids import CloudId, ContractId, HoldId, OfferId
 from skerry.model.market import NO_CONTACT, Contact, Contract, EndReason, Hold, Offer, Price, check_cloud
@@ -74,32 +75,31 @@ class Ledger:
         store: Store,
         clock: Clock,
         settings: MarketSettings,
-        events: MarketEventWriter,
+        events: EventLog,
         *,
-        provider: CloudId,
-        make_contract: Callable[[Contract], bytes],
+        signer: ContractSigner,
         has_leader: bool = False,
         is_known: Callable[[CloudId], bool] | None = None,
         new_hold: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        """`make_contract` gives the signed document of a contract: the same bytes for the same contract.
+        """`signer` gives the signed document of a contract: the same bytes for the same contract.
 
         Where one of several servers leads (`has_leader`), deadlines are minded while `lead` runs. Who
         `is_known` is a matter of the allowlist, or if there is none of the settings. What `new_hold` gives
         cannot be guessed.
         """
         self._settings = settings
-        self._provider = provider
+        self._provider = signer.cloud
         self._time = SteadyClock(clock)
         is_listed = is_known or (lambda buyer: allowlist.is_listed(buyer, settings.buyers))
         self._means = LedgerContext(
             settings=settings,
-            seller=provider,
+            seller=signer.cloud,
             is_known=lambda buyer: not plain.is_plain(buyer) and is_listed(buyer),
             new_hold=lambda: HoldId(new_hold()),
             new_contract=lambda now: ContractId(ulid.new_id(now)),
             new_version=lambda: self._mirror.revision + 1,
-            make_contract=make_contract,
+            make_contract=signer.sign,
             check_placement=lambda flavor, room, unplaced: self._check_placement(flavor, room, unplaced),
         )
         self._check_placement: PlacementCheck = lambda flavor, room, unplaced: None

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from skerry.market.events import MarketEventWriter
+from skerry.control.events.log import EventLog
 from skerry.market.provider.ledger import queue
 from skerry.market.provider.ledger.cache import LedgerCache
 from skerry.market.provider.ledger.change import LedgerContext
@@ -46,7 +46,7 @@ class LedgerService:
     def __init__(
         self,
         store: Store,
-        events: MarketEventWriter,
+        events: EventLog,
         changes: OfferChangeLog,
         time: SteadyClock,
         means: LedgerContext,
