@@ -60,6 +60,12 @@ def test_there_is_no_room_for_odds_and_ends() -> None:
     assert names.isdisjoint({"utils", "util", "helpers", "helper", "common", "misc"})
 
 
+def test_every_folder_of_tests_is_called_as_the_room_that_it_tests() -> None:
+    folders = {path.parent.relative_to(ROOT / "tests") for path in tracked("tests/**/test_*.py")}
+    assert folders, "no tests were found"
+    assert {str(folder) for folder in folders if not (HOME / folder).is_dir()} == {"compat"}
+
+
 def test_no_public_class_name_stands_in_three_modules() -> None:
     places: defaultdict[str, set[str]] = defaultdict(set)
     for path in modules():
