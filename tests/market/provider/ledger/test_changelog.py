@@ -112,12 +112,12 @@ async def test_changes_that_are_learnt_together_have_a_place_each() -> None:
     """Else who was told some of them, and resumes, would never hear of the others."""
     async with market() as m:
         changes = OfferChangeLog(4, list)
-        mirror = LedgerCache(m.store, m.events, changes, lambda touched: None)
-        await mirror._table._refresh()
+        cache = LedgerCache(m.store, m.events, changes, lambda touched: None)
+        await cache._table._refresh()
         _, follower = changes.snapshot()
         await m.publish(id=OfferId("g"))
         await m.publish()
-        await mirror._table._refresh()  # as after an interruption of its watch
+        await cache._table._refresh()  # as after an interruption of its watch
         told = follower.take()
         assert versions(told) == [("g", 1), (F, 2)]
         assert versions(changes.resume((told or [])[0][0]).take()) == [(F, 2)]

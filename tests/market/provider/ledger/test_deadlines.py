@@ -55,7 +55,7 @@ async def test_flavors_that_are_over_are_forgotten_but_not_one_that_is_offered_a
             await m.ledger.withdraw(id, actor="ed")
             await m.pass_time(1)
         async with market(store=m.store, clock=m.clock, prefix="c") as again:
-            await again.ledger._mirror.trim(keep=2, now=m.clock.now())  # the oldest goes also after a restart
+            await again.ledger._cache.trim(keep=2, now=m.clock.now())  # the oldest goes also after a restart
             with pytest.raises(errors.NotFound):
                 again.ledger.flavor(OfferId("z"))
         commit = m.store.commit
@@ -67,10 +67,10 @@ async def test_flavors_that_are_over_are_forgotten_but_not_one_that_is_offered_a
             return await commit(ops, expect)
 
         monkeypatch.setattr(m.store, "commit", late)
-        await m.ledger._mirror.trim(keep=0, now=m.clock.now())
+        await m.ledger._cache.trim(keep=0, now=m.clock.now())
         await m.reserve()
         assert m.split() == (7, 1, 0)
-        await m.ledger._mirror.trim(keep=0, now=m.clock.now())
+        await m.ledger._cache.trim(keep=0, now=m.clock.now())
         assert m.split() == (7, 1, 0)
         with pytest.raises(errors.NotFound):
             m.ledger.flavor(OfferId("a"))
@@ -83,7 +83,7 @@ async def test_a_flavor_that_was_forgotten_is_offered_again_with_a_higher_versio
             offered = await server.publish()
             assert offered.flavor.version > version
             version = (await server.ledger.withdraw(F, actor="ed")).flavor.version
-            await server.ledger._mirror.trim(keep=0, now=m.clock.now())
+            await server.ledger._cache.trim(keep=0, now=m.clock.now())
         async with market(store=m.store, clock=m.clock, prefix="c") as again:
             assert (await again.publish()).flavor.version > version
 

@@ -97,7 +97,7 @@ async def run_deals(asked: list[tuple[int, bool, int, int]], turns: list[int]) -
         # Somebody got something: the first to be decided is never refused.
         assert len(refused) < len(asked)
         for server in servers:
-            await server.ledger._mirror._table.wait_for_revision(await store.revision())
+            await server.ledger._cache._table.wait_for_revision(await store.revision())
             assert server.split() == (SIZE - sold, 0, sold)
     await store.close()
 

@@ -490,7 +490,7 @@ class Machine(RuleBasedStateMachine):
 
     async def caught_up(self, one: Market) -> None:
         newest = await self.store.revision()
-        await one.ledger._mirror._table.wait_for_revision(newest)
+        await one.ledger._cache._table.wait_for_revision(newest)
 
 
 def test_two_servers_keep_the_books_of_the_model() -> None:

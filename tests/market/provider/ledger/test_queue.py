@@ -165,14 +165,14 @@ async def test_what_another_server_frees_while_we_write_is_given_to_who_waits() 
         large = await m.reserve(ANN, cpu=7)
         waiter = waiting(m, BOB, 7)
         await settle()
-        seen = m.ledger._mirror._table.wait_for_change
+        seen = m.ledger._cache._table.wait_for_change
 
         async def both(revision: int) -> None:
             await seen(revision)
             await other.ledger.cancel(large.id, ANN)
             await seen(await m.store.revision())
 
-        m.ledger._mirror._table.wait_for_change = both  # type: ignore[method-assign]  # what a slow watch does
+        m.ledger._cache._table.wait_for_change = both  # type: ignore[method-assign]  # what a slow watch does
         await m.ledger.cancel(small.id, ANN)
         assert (await waiter).buyer == BOB
 

@@ -98,7 +98,7 @@ class Ledger:
             is_known=lambda buyer: not plain.is_plain(buyer) and is_listed(buyer),
             new_hold=lambda: HoldId(new_hold()),
             new_contract=lambda now: ContractId(ulid.new_id(now)),
-            new_version=lambda: self._mirror.revision + 1,
+            new_version=lambda: self._cache.revision + 1,
             make_contract=signer.sign,
             check_placement=lambda flavor, room, unplaced: self._check_placement(flavor, room, unplaced),
         )
@@ -108,8 +108,8 @@ class Ledger:
             store, events, self.changes, self._time, self._means, has_leader=has_leader
         )
         self.lead = self._clerk.lead
-        self._mirror = self._clerk.mirror
-        self._books = self._mirror.books
+        self._cache = self._clerk.cache
+        self._books = self._cache.books
         self._under_way: set[str] = set()  # names of requests that are done once
 
     async def run(self) -> None:
@@ -422,19 +422,19 @@ class Ledger:
 
     async def _find_flavor(self, id: OfferId) -> OfferId:
         if id not in self._books.flavors:
-            await self._mirror.look_up(offer_key(id))
+            await self._cache.look_up(offer_key(id))
         return id
 
     async def _flavor_of_hold(self, id: HoldId) -> OfferId:
         if id not in self._books.holds:
-            await self._mirror.look_up(hold_key(id))
+            await self._cache.look_up(hold_key(id))
         if id not in self._books.holds:
             raise no_such_hold()
         return self._books.holds[id].flavor.id
 
     async def _flavor_of_contract(self, id: ContractId) -> OfferId:
         if id not in self._books.sales:
-            await self._mirror.look_up(contract_key(id))
+            await self._cache.look_up(contract_key(id))
         if id not in self._books.sales:
             raise no_such_contract()
         return self._books.sales[id].contract.flavor.id

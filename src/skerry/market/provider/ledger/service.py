@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from skerry.control.events.log import EventLog
+from skerry.kit.callbacks import CallbackList
 from skerry.market.provider.ledger import queue
 from skerry.market.provider.ledger.cache import LedgerCache
 from skerry.market.provider.ledger.change import LedgerContext
@@ -53,8 +54,8 @@ class LedgerService:
         *,
         has_leader: bool,
     ) -> None:
-        self.mirror = LedgerCache(store, events, changes, self._touched)
-        self._books = self.mirror.books
+        self.cache = LedgerCache(store, events, changes, self._touched)
+        self._books = self.cache.books
         self._time = time
         self._means = means
         self._store = store
@@ -65,13 +66,12 @@ class LedgerService:
         self._alarm = asyncio.Event()
         self._opened = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
-        self._listeners: list[OfferListener] = []
+        self._listeners: CallbackList[[Collection[OfferId]]] = CallbackList()
 
     def listen(self, moved: OfferListener) -> Callable[[], None]:
         """Call `moved` with the flavors whose books have moved, in the step in which they do; the result ends
         that."""
-        self._listeners.append(moved)
-        return lambda: self._listeners.remove(moved)
+        return self._listeners.add(moved)
 
     async def ready(self) -> None:
         """Wait until requests are taken."""
@@ -81,8 +81,8 @@ class LedgerService:
         """Follow the store, take requests and mind deadlines, for ever."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.mirror.run())
-                await self.mirror.ready()
+                group.create_task(self.cache.run())
+                await self.cache.ready()
                 self._group = group
                 self._opened.set()
                 try:
@@ -127,7 +127,7 @@ class LedgerService:
         await asyncio.gather(*self._look_at_due(), return_exceptions=True)
         if self._is_overfull and self._owns_deadlines:
             with suppress(LeadershipLost):
-                await self.mirror.trim(self._means.settings.keep_ended, self._time.now(), self._fence)
+                await self.cache.trim(self._means.settings.keep_ended, self._time.now(), self._fence)
 
     @property
     def _owns_deadlines(self) -> bool:
@@ -135,8 +135,7 @@ class LedgerService:
 
     def _touched(self, flavors: Collection[OfferId]) -> None:
         """Their books moved: there may be new deadlines, and room for who waits."""
-        for moved in tuple(self._listeners):
-            moved(flavors)
+        self._listeners.notify(flavors)
         for flavor in flavors:
             self._arm(flavor, self._books.book(flavor).next_due)
             desk = self._desks.get(flavor)
@@ -205,9 +204,9 @@ class LedgerService:
 
     async def _write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect]) -> None:
         try:
-            await self.mirror.write(flavor, decision, fences)
+            await self.cache.write(flavor, decision, fences)
         except errors.Conflict:
-            await self.mirror.catch_up(flavor)
+            await self.cache.catch_up(flavor)
             raise
 
     def _arm(self, flavor: OfferId, at: float | None) -> None:
