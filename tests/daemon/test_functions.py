@@ -300,7 +300,7 @@ def test_a_file_is_deployed_called_followed_and_deleted_by_the_command_line(
         env=environment(SKERRY_DATA=str(skerry.data)),
         stdout=subprocess.PIPE,
     ) as follower:
-        assert fn(skerry, "prewarm", "hello", "2") == "2 ready\n"
+        assert fn(skerry, "prewarm", "hello", "2") == "2 warm\n"
         assert fn(skerry, "invoke", "hello", "-p", "name:world") == '{"hello": "world"}\n'
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"asked for world\n"
@@ -326,7 +326,7 @@ def test_a_file_is_deployed_called_followed_and_deleted_by_the_command_line(
 def test_more_workers_than_fit_are_not_made_and_that_is_said(skerry: Skerry) -> None:
     create(skerry, "wide", ECHO, MemoryMB=300)
     done = skerry.cli("fn", "prewarm", "wide", "9")
-    assert (done.returncode, done.stdout) == (1, "3 ready\n")
+    assert (done.returncode, done.stdout) == (1, "3 warm\n")
     assert "resources suffice for 3 of 9" in done.stderr
     delete(skerry, "wide")
 
