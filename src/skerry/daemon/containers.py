@@ -6,6 +6,7 @@ runtime, nft) keeps neither the cells nor the images from being served, and is s
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,11 @@ from skerry.node.cells.cells import Cells
 from skerry.node.containers import runtime_advisories
 from skerry.node.containers.clients import ClientContainers
 from skerry.node.containers.containers import Containers
+from skerry.node.containers.overlays import Overlays
+from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.runtimes import OciRuntime, find_runtime, userns_failure
+from skerry.node.containers.state import ContainerDeps
+from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.images.images import Images
 from skerry.node.layers.unpacker_client import LayerUnpacker
 from skerry.node.network.network import Network
@@ -115,20 +120,26 @@ async def _open(
     key = group_root.rpartition("-")[2]
     pool = parse_network(settings.fleet.subnets, field="fleet.subnets")
     subnet = SubnetAssignment(folder / SUBNET_FILE)
-    network = await Network.open(
-        folder / "network",
-        settings.network,
-        clock,
-        key=key,
-        assigned=subnet.subnet,
-        waits=not has_server,
-        closed=[pool],
-        users=users("network"),
+    network = Network(
+        folder / "network", settings.network, clock, key=key, closed=[pool], users=users("network")
     )
+    await network.open(assigned=subnet.subnet, waits=not has_server)
     undo.push_async_callback(network.close)
-    containers = await Containers.open(
-        home, cells, images, network, runtime, settings.node, clock, users=users("containers")
+    disks = await asyncio.to_thread(WritableLayers.on, home, boot, has_userns=not no_userns)
+    parts = ContainerDeps(
+        records=ContainerRecords(home),
+        cells=cells,
+        images=images,
+        network=network,
+        runtime=runtime,
+        overlays=Overlays(home, boot),
+        disks=disks,
+        settings=settings.node,
+        clock=clock,
+        boot=boot,
+        users=users("containers"),
     )
+    containers = await Containers(parts).open()
     undo.push_async_callback(containers.close)
     return ContainerEngine(
         runtime, not no_userns, warnings, images, network, containers, subnet, cells, settings.node

@@ -45,6 +45,7 @@ from skerry.node.workers import node_workers
 from skerry.node.workers.container_workers import ContainerWorkers
 from skerry.node.workers.function_logs import FunctionLogs
 from skerry.node.workers.node_workers import NodeWorkers
+from skerry.node.workers.prestarted import WorkerDeps
 from skerry.node.workers.process_workers import POOL, ProcessWorkers
 from skerry.store.protocol import Store
 from skerry.transport import addresses, host_identity
@@ -293,22 +294,18 @@ async def _open_hosts(context: RoleContext, runtime: NodeRuntimeParts | None, me
     containers: ContainerWorkers | None = None
     if engine is not None:
         # First, since the cell that they are in is made anew by the next step.
-        containers = await ContainerWorkers.open(
+        containers = await ContainerWorkers(
             engine.containers, engine.images, settings, clock, logs, inside=POOL, folder=folder
-        )
+        ).open()
     network = (
         engine.network if engine is not None else "containers cannot be run here, and so have no network"
     )
-    processes = await ProcessWorkers.open(
-        runtime.cells,
-        network,
+    processes = await ProcessWorkers(
+        WorkerDeps(runtime.cells, network, logs, clock, folder),
         settings,
-        clock,
-        folder,
-        logs,
         memory_mb=memory_mb,
         kind_of=lambda runtime: runtimes.find(runtime).kind,
-    )
+    ).open()
     context.undo.push_async_callback(processes.close)
     if containers is not None:
         context.undo.push_async_callback(containers.close)

@@ -7,6 +7,7 @@ one comes to it by a tunnel of that session.
 
 from __future__ import annotations
 
+import dataclasses
 import ssl
 from dataclasses import dataclass
 
@@ -18,12 +19,14 @@ from skerry.kit.disk_monitor import DiskMonitor
 from skerry.kit.tasks import TaskSupervisor
 from skerry.model import errors, ids
 from skerry.model.members import ContinuumMember
+from skerry.model.node_messages import NodeHello
 from skerry.node.agent import agent
+from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.revocations import RevocationList
 from skerry.node.agent.server_addresses import ServerAddressCache
-from skerry.node.agent.session import MemberListener, ignore_revocations
+from skerry.node.agent.session import AgentHooks, MemberListener
 from skerry.node.guests.leased_cells import LeasedCells
 from skerry.transport.links.nodes.client import GrpcControlDialer
 from skerry.transport.links.nodes.tunnel_connection import TunnelConnection
@@ -53,7 +56,7 @@ async def start(
     settings, folder, clock, undo = context.settings, context.folder, context.clock, context.undo
     revocations, subnet = link.revocations, settings.network.subnet
     labels = _parse_labels(settings.node.labels)
-    lent = await LeasedCells.open(
+    lent = await LeasedCells(
         folder / "lent",
         engine.cells,
         engine.containers,
@@ -62,48 +65,47 @@ async def start(
         clock,
         connect=TunnelConnection,
         max_instances=settings.market.max_guests,
-    )
+    ).open()
     undo.push_async_callback(lent.close)
-    instances = await NodeInstances.open(
-        folder / "instances", engine.containers, engine.images, clock, cells=lent
-    )
+    instances = await NodeInstances(
+        folder / "instances", InstanceBackends(engine.containers, engine.images, lent), clock
+    ).open()
     undo.push_async_callback(instances.close)
 
     async def assign(given: str) -> None:
         await engine.network.use(given)
         await engine.subnet.save(given)
 
-    line = agent.NodeAgent(
-        link.servers,
-        lambda address: GrpcControlDialer(address, link.tls),
-        instances,
-        TunnelHandler(instances, engine.containers, lent),
-        lambda: agent.introduce(
-            member.name,
-            folder,
-            instances,
-            subnet=subnet or engine.network.subnet,
-            occupied=engine.network.occupied,
-            former=engine.network.former,
-            labels=labels,
-            kept_mb=member.memory,
-            member=member,
-            about=replace(
+    def describe() -> NodeHello:
+        hello = NodeHello(
+            name=member.name,
+            facts=replace(
                 agent.facts(),
                 runtime=engine.version,
                 userns=engine.has_userns,
                 warnings=(*engine.warnings, *_subnet_warnings(subnet, engine)),
                 disk_pressure=disk.condition,
             ),
-            lends_disk=engine.containers.takes_disk_limits,
+            labels=dict(labels),
+            subnet=subnet or engine.network.subnet,
+            occupied=tuple(engine.network.occupied),
+            former=tuple(engine.network.former),
+            member=member,
             takes_revocations=revocations is not None,
-        ),
+        )
+        lends_disk = engine.containers.takes_disk_limits
+        return agent.introduce(hello, folder, instances, kept_mb=member.memory, lends_disk=lends_disk)
+
+    hooks = AgentHooks(describe, lambda: disk.condition, assign, member=link.listener)
+    if revocations is not None:
+        hooks = dataclasses.replace(hooks, revoke=revocations.hear, revoked=lambda: revocations.all)
+    line = agent.NodeAgent(
+        link.servers,
+        lambda address: GrpcControlDialer(address, link.tls),
+        instances,
+        TunnelHandler(instances, engine.containers, lent),
+        hooks,
         clock,
-        assign=assign,
-        revoke=ignore_revocations if revocations is None else revocations.hear,
-        revoked=lambda: () if revocations is None else revocations.all,
-        member=link.listener,
-        condition=lambda: disk.condition,
     )
     engine.network.explain_wait(lambda: line.complaint)
     loops.forever("instances of this node", instances.run)

@@ -41,9 +41,10 @@ from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus
 from skerry.model.streams import LogStreamRequest
 from skerry.node import host
-from skerry.node.agent.agent import BACKOFF, NodeAgent, introduce
+from skerry.node.agent.agent import BACKOFF, NodeAgent, facts, introduce
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.node.agent.session import AgentHooks
 from tests.node.agent.instances.far_ends import FakeTunnel
 from tests.node.agent.instances.ground import Ground
 from tests.node.agent.instances.worlds import ID, TERMS, order
@@ -160,11 +161,10 @@ class Talk:
             {"joined:1": self.dialler, "other:2": self.other}.__getitem__,
             self.ground.instances,
             TunnelHandler(self.ground.instances, self.ground.containers),
-            lambda: self.hello,
+            AgentHooks(lambda: self.hello, assign=self._assign, **more),
             SystemClock(),
-            assign=self._assign,
             backoff=Backoff(first_s=1.0, cap_s=8.0, jitter=0.0),
-            **({"sleep": self._sleep} | more),
+            sleep=self._sleep,
         )
         self._tasks.append(asyncio.ensure_future(session.run()))
         return session
@@ -562,15 +562,14 @@ def test_a_server_that_was_away_for_long_hears_us_before_it_could_miss_us() -> N
 
 
 async def test_a_machine_that_can_hold_nobody_to_a_disk_offers_none(tmp_path: Path, talk: Talk) -> None:
-    hello = introduce("edge-1", tmp_path, talk.ground.instances, subnet="", labels={}, lends_disk=False)
+    hello = introduce(NodeHello("edge-1"), tmp_path, talk.ground.instances, lends_disk=False)
     assert hello.room.disk == 0
     assert hello.room.cpu >= 1000
 
 
 async def test_a_machine_introduces_itself_with_what_it_has(tmp_path: Path, talk: Talk) -> None:
-    hello = introduce(
-        "edge-1", tmp_path, talk.ground.instances, subnet="10.64.7.0/24", labels={"zone": "edge"}
-    )
+    itself = NodeHello("edge-1", facts(), labels={"zone": "edge"}, subnet="10.64.7.0/24")
+    hello = introduce(itself, tmp_path, talk.ground.instances)
     assert (hello.name, hello.subnet, hello.labels) == ("edge-1", "10.64.7.0/24", {"zone": "edge"})
     assert hello.facts.architecture == host.architecture()
     assert hello.facts.version

@@ -26,6 +26,7 @@ from skerry.node.agent.agent import NodeAgent
 from skerry.node.agent.instances.container_specs import container_name
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.server_addresses import ServerAddressCache
+from skerry.node.agent.session import AgentHooks
 from skerry.store.local.memory import MemoryStore
 from tests.node.agent.instances.ground import Ground
 from tests.node.logs.keeping import Ring
@@ -60,15 +61,11 @@ class Cloud:
             lambda _: self._listening.dialler("n1"),
             self.ground.instances,
             TunnelHandler(self.ground.instances, self.ground.containers),
-            lambda: NodeHello("edge", NodeFacts("amd64", "linux"), ROOM),
+            AgentHooks(lambda: NodeHello("edge", NodeFacts("amd64", "linux"), ROOM)),
             SystemClock(),
-            assign=self._assign,
             backoff=Backoff(first_s=0.01, cap_s=0.05),
         )
         self._session = asyncio.ensure_future(session.run())
-
-    async def _assign(self, subnet: str) -> None:
-        """Containers here have no addresses."""
 
     async def disconnect(self) -> None:
         await cancel_and_wait([self._session])

@@ -10,6 +10,8 @@ from skerry.model.cells import OWN_MARK
 from skerry.model.containers import ContainerSpec
 from skerry.model.settings import NodeSettings
 from skerry.node.containers.containers import Containers
+from skerry.node.containers.records import ContainerRecords
+from skerry.node.containers.state import ContainerDeps
 from tests.node.containers.fakes import (
     FakeCells,
     FakeDisks,
@@ -39,20 +41,21 @@ class Node:
         self.steps: list[str] = []
 
     async def agent(self, **more: Any) -> Containers:
-        containers = await Containers.open(
-            self.top,
+        parts = ContainerDeps(
+            ContainerRecords(self.top),
             FakeCells(self.machine),  # type: ignore[arg-type]
             self.images,  # type: ignore[arg-type]
             FakeNetwork(self.machine),  # type: ignore[arg-type]
             FakeRuntime(self.machine),  # type: ignore[arg-type]
-            self.settings,
-            self.machine.clock,
+            settings=self.settings,
+            clock=self.machine.clock,
             boot=self.boot,
             overlays=self.overlays,  # type: ignore[arg-type]
             disks=self.disks,  # type: ignore[arg-type]
             users=FakeUserNamespaces(),  # type: ignore[arg-type]
             **({"reached": self.steps.append} | more),
         )
+        containers = await Containers(parts).open()
         self.agents.append(containers)
         return containers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -24,7 +25,11 @@ from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
 from skerry.node.containers import overlays
 from skerry.node.containers.containers import Containers
+from skerry.node.containers.overlays import Overlays
+from skerry.node.containers.records import ContainerRecords
 from skerry.node.containers.runtimes import find_runtime
+from skerry.node.containers.state import ContainerDeps
+from skerry.node.containers.writable_layers import WritableLayers
 from skerry.node.images.image_catalog import NameRecord
 from skerry.node.images.images import Images
 from skerry.node.launcher.child.cell_root import HostView
@@ -127,7 +132,7 @@ class Ground:
                 reached=lambda step: reached(f"cells.{step}"),
             )
             undo.push_async_callback(cells.close)
-            network = await Network.open(
+            network = await Network(
                 self.folder / "network",
                 self.network,
                 clock,
@@ -135,7 +140,7 @@ class Ground:
                 boot=self.boot,
                 users=self._users("network", reached) if has_userns else None,
                 reached=lambda step: reached(f"network.{step}"),
-            )
+            ).open()
             undo.push_async_callback(network.close)
             runtime = await find_runtime("", top, cgroup_root=self.root, boot_id=self.boot)
             images = await Images.open(
@@ -147,18 +152,21 @@ class Ground:
             )
             undo.push_async_callback(images.close)
             await have_image(images, self.image)
-            containers = await Containers.open(
-                top,
+            parts = ContainerDeps(
+                ContainerRecords(top),
                 cells,
                 images,
                 network,
                 runtime,
+                Overlays(top, self.boot),
+                await asyncio.to_thread(WritableLayers.on, top, self.boot, has_userns=has_userns),
                 self.settings,
                 clock,
                 boot=self.boot,
                 users=self._users("containers", reached) if has_userns else None,
                 reached=reached,
             )
+            containers = await Containers(parts).open()
             undo.push_async_callback(containers.close)
             loops = await undo.enter_async_context(TaskSupervisor("test", clock=clock))
             loops.forever("cells", cells.run)

@@ -18,6 +18,7 @@ from skerry.model.resources import Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.statuses import DesiredStatus
 from skerry.model.streams import GuestSessionRequest, StreamRequest
 from skerry.model.workloads import InstanceSpec, WorkloadKind
+from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.containers.containers import Containers
@@ -65,7 +66,7 @@ class Ground:
     async def open(self, *, max_instances: int = 256) -> None:
         self.containers = await self.node.agent()
         clock, images = self.machine.clock, self.node.images
-        self.lent = await LeasedCells.open(
+        self.lent = await LeasedCells(
             self.folder / "lent",
             FakeCells(self.machine),  # type: ignore[arg-type]
             self.containers,
@@ -74,10 +75,10 @@ class Ground:
             clock,
             connect=TunnelConnection,
             max_instances=max_instances,
-        )
-        self.instances = await NodeInstances.open(
-            self.folder / "instances", self.containers, images, clock, cells=self.lent
-        )
+        ).open()
+        self.instances = await NodeInstances(
+            self.folder / "instances", InstanceBackends(self.containers, images, self.lent), clock
+        ).open()
         await self.instances.hold_to(QUICK)
         self.tunnels = TunnelHandler(self.instances, self.containers, self.lent)
 

@@ -14,6 +14,7 @@ from skerry.model.node_messages import TunnelRequest
 from skerry.model.orders import InstanceOrder
 from skerry.model.statuses import DesiredStatus
 from skerry.model.streams import GuestSessionRequest
+from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.guests.leased_cells import LeasedCells
@@ -81,7 +82,7 @@ class Lender:
 async def lender(ground: Ground) -> AsyncIterator[Lender]:
     async with ground.agent() as agent:
         clock, folder = SystemClock(), ground.folder
-        lent = await LeasedCells.open(
+        lent = await LeasedCells(
             folder / "lent",
             agent.cells,
             agent.containers,
@@ -89,10 +90,10 @@ async def lender(ground: Ground) -> AsyncIterator[Lender]:
             ground.settings,
             clock,
             connect=TunnelConnection,
-        )
-        instances = await NodeInstances.open(
-            folder / "instances", agent.containers, agent.images, clock, cells=lent
-        )
+        ).open()
+        instances = await NodeInstances(
+            folder / "instances", InstanceBackends(agent.containers, agent.images, lent), clock
+        ).open()
         await instances.hold_to(QUICK)
         here = Lender(agent, lent, instances, TunnelHandler(instances, agent.containers, lent))
         try:

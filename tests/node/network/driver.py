@@ -59,13 +59,13 @@ async def do(network: Network, verb: str, *rest: str) -> None:
 
 
 async def main(folder: str, key: str, settings: str, step: str = "", times: str = "0") -> None:
-    network = await Network.open(
+    network = await Network(
         Path(folder),
         msgspec.json.decode(settings, type=NetworkSettings),
         SystemClock(),
         key=key,
         reached=Death(step, int(times)),
-    )
+    ).open()
     say("open")
     for line in sys.stdin:
         verb, *rest = json.loads(line)

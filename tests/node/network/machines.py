@@ -250,7 +250,9 @@ class Ground:
         arguments = {"key": self.key, **more}
         settings = arguments.pop("settings", self.settings)
         folder = arguments.pop("folder", self.folder)
-        return await Network.open(folder, settings, SystemClock(), **arguments)  # type: ignore[arg-type]
+        choice = {name: arguments.pop(name) for name in ("assigned", "waits") if name in arguments}
+        network = Network(folder, settings, SystemClock(), **arguments)  # type: ignore[arg-type]
+        return await network.open(**choice)  # type: ignore[arg-type]
 
     def links(self) -> list[str]:
         """Links of the machine but its loopback and its cables."""

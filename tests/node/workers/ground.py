@@ -27,6 +27,7 @@ from skerry.node.launcher.child.cell_root import HostView
 from skerry.node.launcher.client import LauncherClient
 from skerry.node.network.network import Network
 from skerry.node.workers.function_logs import FunctionLogs
+from skerry.node.workers.prestarted import WorkerDeps
 from skerry.node.workers.process_workers import ProcessWorker, ProcessWorkers
 from tests.node.cells import real as cells_real
 from tests.node.network import machines
@@ -86,24 +87,21 @@ class Ground:
             undo.push_async_callback(cells.close)
             network = None
             if self.has_network:
-                network = await Network.open(
+                network = await Network(
                     self.folder / "network",
                     NetworkSettings(subnet=SUBNET, pool=2, dns=("192.0.2.53",)),
                     clock,
                     key=KEY,
-                )
+                ).open()
                 undo.push_async_callback(network.close)
-            workers = await ProcessWorkers.open(
-                cells,
-                network or NO_NETWORK,
+            logs = FunctionLogs(self.folder / "logs", self.settings.log_bytes)
+            folder = self.folder / "workers"
+            workers = await ProcessWorkers(
+                WorkerDeps(cells, network or NO_NETWORK, logs, clock, folder, reached),
                 self.settings,
-                clock,
-                self.folder / "workers",
-                FunctionLogs(self.folder / "logs", self.settings.log_bytes),
                 memory_mb=self.memory_mb,
                 kind_of=lambda runtime: runtime.rstrip("0123456789"),
-                reached=reached,
-            )
+            ).open()
             undo.push_async_callback(workers.close)
             loops = await undo.enter_async_context(TaskSupervisor("test", clock=clock))
             for run in (cells.run, workers.run, *([network.run] if network is not None else [])):

@@ -68,7 +68,7 @@ async def workers(agent: Agent, tmp_path: Path) -> AsyncIterator[ContainerWorker
 
 async def open_workers(agent: Agent, folder: Path) -> ContainerWorkers:  # noqa: F811 - the fixture's value
     logs = FunctionLogs(folder / "printed", 1 << 20)
-    return await ContainerWorkers.open(
+    return await ContainerWorkers(
         agent.containers,
         agent.images,
         FunctionSettings(image_start_s=20.0),
@@ -76,7 +76,7 @@ async def open_workers(agent: Agent, folder: Path) -> ContainerWorkers:  # noqa:
         logs,
         inside=INSIDE,
         folder=folder / "functions",
-    )
+    ).open()
 
 
 def a_function(image: str, network: NetworkMode = NetworkMode.BRIDGE) -> Function:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -21,9 +20,7 @@ from skerry import __version__
 from skerry.kit.backoff import Backoff
 from skerry.kit.clock import Clock
 from skerry.model import errors
-from skerry.model.callers import RevokedCertificate
-from skerry.model.members import ContinuumMember
-from skerry.model.node_messages import MAX_OCCUPIED, NodeHello, RevocationUpdate, SessionConfig
+from skerry.model.node_messages import MAX_OCCUPIED, NodeHello, SessionConfig
 from skerry.model.nodes import NodeFacts
 from skerry.model.resources import Gigabytes
 from skerry.node import host
@@ -31,7 +28,7 @@ from skerry.node.agent.instances.instances import NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.ports import ControlDialer
 from skerry.node.agent.server_addresses import ServerAddressCache
-from skerry.node.agent.session import AgentSession, MemberListener, ServerClosedSession, ignore_revocations
+from skerry.node.agent.session import AgentHooks, AgentSession, ServerClosedSession
 
 log = structlog.get_logger(__name__)
 
@@ -51,35 +48,17 @@ def facts() -> NodeFacts:
 
 
 def introduce(
-    name: str,
-    data: Path,
-    instances: NodeInstances,
-    *,
-    subnet: str,
-    occupied: Sequence[str] = (),
-    former: Sequence[str] = (),
-    labels: Mapping[str, str],
-    kept_mb: int = 0,
-    member: ContinuumMember | None = None,
-    about: NodeFacts | None = None,
-    lends_disk: bool = True,
-    takes_revocations: bool = False,
+    hello: NodeHello, data: Path, instances: NodeInstances, *, kept_mb: int = 0, lends_disk: bool = True
 ) -> NodeHello:
-    """This machine as it is now, with `data` as its data folder and `subnet` for its containers, or another
-    one that overlaps none of `occupied`, and `former` ones that they still have addresses of; `kept_mb` of
-    its memory are for something else than instances, such as the functions that it takes calls of as
-    `member`. Without `lends_disk` it has none to give, since it can hold nobody to a part of it."""
+    """`hello` with what this machine has now for instances, with `data` as its data folder; `kept_mb` of its
+    memory are for something else. Without `lends_disk` it has none to give, since it can hold nobody to a
+    part of it."""
     room = host.usable_resources(data, held_bytes=instances.disk_bytes, kept_mb=kept_mb)
-    return NodeHello(
-        name=name,
-        facts=facts() if about is None else about,
+    return replace(
+        hello,
         room=room if lends_disk else replace(room, disk=Gigabytes(0)),
-        labels=dict(labels),
-        subnet=subnet,
-        occupied=tuple(occupied[:MAX_OCCUPIED]),
-        former=tuple(former[:MAX_OCCUPIED]),
-        member=member,
-        takes_revocations=takes_revocations,
+        occupied=hello.occupied[:MAX_OCCUPIED],
+        former=hello.former[:MAX_OCCUPIED],
         makes_claims=True,
     )
 
@@ -93,37 +72,21 @@ class NodeAgent:
         dial: Callable[[str], ControlDialer],
         instances: NodeInstances,
         tunnels: TunnelHandler,
-        describe: Callable[[], NodeHello],
+        hooks: AgentHooks,
         clock: Clock,
         *,
-        assign: Callable[[str], Awaitable[None]],
-        revoke: Callable[[RevocationUpdate], Awaitable[None]] = ignore_revocations,
-        revoked: Callable[[], Sequence[RevokedCertificate]] = tuple,
-        member: MemberListener | None = None,
-        condition: Callable[[], str] = lambda: "",
         backoff: Backoff = BACKOFF,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
     ) -> None:
-        """`dial` makes the way to one of `servers`, any of which will do. `assign` is told which subnet the
-        containers of this node are to have, before it is ordered anything. `revoke` is told which
-        certificates were revoked, if the hello says that this node takes that, and `revoked` knows all of
-        them; `member` hears what those are told who take calls of functions. When `condition` changes, the
-        node is described anew at once."""
+        """`dial` makes the way to one of `servers`, any of which will do."""
         self._servers = servers
         self._dial = dial
         self._instances = instances
         self._tunnels = tunnels
-        self._describe = describe
+        self._hooks = hooks
         self._clock = clock
-        self._assign = assign
-        self._revoke = revoke
-        self._revoked = revoked
-        self._member = member
-        self._condition = condition
         self._backoff = backoff
         self._sleep = sleep
-        self._chance = chance
         self._complaint = ""  # the last that was logged, while it goes on
         self.is_connected = False
 
@@ -153,7 +116,7 @@ class NodeAgent:
                 failures, rounds, lost = 0, 0, servers[turn]
             else:
                 failures += 1
-            await self._sleep(self._backoff.delay(rounds, self._chance))
+            await self._sleep(self._backoff.delay(rounds))
 
     def _complain(self, server: str, error: errors.SkerryError) -> None:
         """Log why there is no connection: once, and not again until there is another reason."""
@@ -173,21 +136,17 @@ class NodeAgent:
             attendance = AgentSession(
                 connection,
                 self._instances,
-                self._describe,
+                self._hooks,
                 self._clock,
                 serve=self._tunnels.serve,
                 learn=self._servers.learn,
-                revoke=self._revoke,
-                revoked=self._revoked,
-                member=self._member,
-                condition=self._condition,
             )
             welcome = await attendance.begin()
             await self._welcomed(server, attendance.hello, welcome)
             await attendance.last(welcome)
 
     async def _welcomed(self, server: str, hello: NodeHello, welcome: SessionConfig) -> None:
-        await self._assign(welcome.subnet)
+        await self._hooks.assign(welcome.subnet)  # before anything is ordered
         await self._instances.hold_to(welcome)
         self.is_connected, self._complaint = True, ""
         log.info("session.began", server=server, node=welcome.node, subnet=welcome.subnet)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -67,8 +68,25 @@ async def _refuse_tunnel(wanted: TunnelRequest, tunnel: TunnelStream) -> None:
     raise errors.FailedPrecondition("there are no tunnels on this connection")
 
 
-async def ignore_revocations(told: RevocationUpdate) -> None:
+async def _ignore_revocations(told: RevocationUpdate) -> None:
     """For who did not say that it takes them."""
+
+
+async def _ignore_subnet(subnet: str) -> None:
+    """For who has no containers of its own network."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHooks:
+    """What this machine tells the control plane of itself, and who hears what is said besides orders."""
+
+    describe: Callable[[], NodeHello]
+    condition: Callable[[], str] = lambda: ""  # when it changes, this machine is described anew at once
+    assign: Callable[[str], Awaitable[None]] = _ignore_subnet  # its containers have addresses of this subnet
+    # Told which certificates were revoked, if the hello says that this node takes that; knows all of them.
+    revoke: Callable[[RevocationUpdate], Awaitable[None]] = _ignore_revocations
+    revoked: Callable[[], Sequence[RevokedCertificate]] = tuple
+    member: MemberListener | None = None  # hears what those are told who take calls of functions
 
 
 async def _pass_over(addresses: Sequence[str]) -> None:
@@ -90,34 +108,24 @@ class AgentSession:
         self,
         connection: ControlConnection,
         instances: NodeInstances,
-        describe: Callable[[], NodeHello],
+        hooks: AgentHooks,
         clock: Clock,
         *,
         serve: Callable[[TunnelRequest, TunnelStream], Awaitable[None]] = _refuse_tunnel,
         learn: Callable[[Sequence[str]], Awaitable[None]] = _pass_over,
-        revoke: Callable[[RevocationUpdate], Awaitable[None]] = ignore_revocations,
-        revoked: Callable[[], Sequence[RevokedCertificate]] = tuple,
-        member: MemberListener | None = None,
-        condition: Callable[[], str] = lambda: "",
         pace_s: float = 0.0,
     ) -> None:
-        """`serve` answers over a tunnel; `learn` is told where the servers are, `revoke` which certificates
-        were revoked, and `revoked` knows all of them; `member` is told who takes calls and which functions
-        there are. Messages that come quicker than every `pace_s` wait at the other end. When `condition`
-        changes, this machine is described anew."""
+        """`serve` answers over a tunnel; `learn` is told where the servers are. Messages that come quicker
+        than every `pace_s` wait at the other end."""
         self._connection = connection
         self._instances = instances
-        self._describe = describe
+        self._hooks = hooks
         self._clock = clock
         self._serve = serve
         self._learn = learn
-        self._revoke = revoke
-        self._revoked = revoked
-        self._member = member
-        self._condition = condition
         self._pace_s = pace_s
-        self._described = condition()  # in what follows
-        self.hello = describe()  # as the control plane knows it
+        self._described = hooks.condition()  # in what follows
+        self.hello = hooks.describe()  # as the control plane knows it
         self._sequence = 0  # of the last batch
         self._sent = 0  # the number of the last report in it
         self._unacknowledged: deque[tuple[int, int]] = deque()  # batches, and the last report in each
@@ -151,11 +159,11 @@ class AgentSession:
                 case ServerList():
                     await _hear(self._learn(message.addresses))
                 case RevocationUpdate():
-                    await _hear(self._revoke(message))
-                case MemberList() if self._member is not None:
-                    await _hear(self._member.hear_members(message))
-                case FunctionUpdate() if self._member is not None:
-                    await _hear(self._member.hear_functions(message))
+                    await _hear(self._hooks.revoke(message))
+                case MemberList() if self._hooks.member is not None:
+                    await _hear(self._hooks.member.hear_members(message))
+                case FunctionUpdate() if self._hooks.member is not None:
+                    await _hear(self._hooks.member.hear_functions(message))
                 case SessionClose():
                     raise ServerClosedSession(f"the control plane sent this node away: {message.reason}")
             if self._pace_s:
@@ -204,7 +212,7 @@ class AgentSession:
 
     async def _talk(self, terms: SessionConfig) -> None:
         report_s = terms.report_s
-        if terms.takes_claims and (revoked := tuple(one for one in self._revoked() if one.proof)):
+        if terms.takes_claims and (revoked := tuple(one for one in self._hooks.revoked() if one.proof)):
             await self._connection.send(ClaimBatch(revoked=revoked[:MAX_CLAIMS]))
         if terms.wants_claims:  # before reports, which mean nothing to who does not know of what
             await self._claim(self._instances.claims())
@@ -221,7 +229,7 @@ class AgentSession:
             has_spoken = await self._tell_news()
             if now < spoke_at + report_s:
                 continue
-            if now >= described_at + _DESCRIBE_S or self._condition() != self._described:
+            if now >= described_at + _DESCRIBE_S or self._hooks.condition() != self._described:
                 described_at = now
                 await self._describe_again()
             # The rest can wait for its turn, and is told together.
@@ -251,8 +259,8 @@ class AgentSession:
         await self._connection.send(ReportBatch(self._sequence, tuple(reports)))
 
     async def _describe_again(self) -> None:
-        self._described = self._condition()
-        hello = self._describe()
+        self._described = self._hooks.condition()
+        hello = self._hooks.describe()
         if hello != self.hello:
             self.hello = hello
             await self._connection.send(hello)

@@ -11,33 +11,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
 from skerry.kit import tasks
-from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.cells import Cell, CellOwner, CellUsage, ExitStatus, OutputChannel
 from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.ids import CellName
 from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
 from skerry.model.network import Egress
-from skerry.model.settings import NodeSettings
-from skerry.node import host
-from skerry.node.cells.cells import Cells
 from skerry.node.containers import oci_config
 from skerry.node.containers.adoption import ContainerAdoption
 from skerry.node.containers.execs import ExecManager, ExecSession
 from skerry.node.containers.maintenance import ContainerMaintenance
 from skerry.node.containers.name_locks import NameLocks
-from skerry.node.containers.overlays import Overlays
-from skerry.node.containers.records import ContainerRecord, ContainerRecords, RunRecord
+from skerry.node.containers.records import ContainerRecord, RunRecord
 from skerry.node.containers.removal import ContainerRemoval
 from skerry.node.containers.run_teardown import RunTeardown
-from skerry.node.containers.runtimes import OciRuntime
 from skerry.node.containers.startup import ContainerStartup
 from skerry.node.containers.state import (
     MAIN,
@@ -50,17 +43,13 @@ from skerry.node.containers.state import (
     make_container,
     takes_disk_limits,
 )
-from skerry.node.containers.writable_layers import DiskLimitKind, WritableLayers
-from skerry.node.images.images import Images
+from skerry.node.containers.writable_layers import DiskLimitKind
 from skerry.node.logs.readers import RingReader
-from skerry.node.network.network import Network
-from skerry.node.user_namespaces import UserNamespaces
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_ALL = "all"  # beside what overlays and the runtime keep there, under names that a container may have
 _CLOSE_S = 3.0
 _AGAIN_S = 5.0  # until an end that could not be finished is tried again
 
@@ -78,51 +67,16 @@ class Containers:
         self._execs = ExecManager(means)
         self._upkeep = ContainerMaintenance(means, self._ending, self._turns, self._containers.values)
 
-    @classmethod
-    async def open(
-        cls,
-        folder: Path,
-        cells: Cells,
-        images: Images,
-        network: Network,
-        runtime: OciRuntime,
-        settings: NodeSettings,
-        clock: Clock,
-        *,
-        boot: str | None = None,
-        overlays: Overlays | None = None,
-        disks: WritableLayers | None = None,
-        users: UserNamespaces | None = None,
-        reached: Callable[[str], None] = lambda step: None,
-    ) -> Containers:
-        """Take over what is in `folder`: finish or undo what an earlier agent left half done. `users` makes
-        user namespaces; without, this machine has none."""
-        boot = host.boot_id() if boot is None else boot
-        if disks is None:
-            disks = await asyncio.to_thread(WritableLayers.on, folder, boot, has_userns=users is not None)
-        means = ContainerDeps(
-            records=ContainerRecords(folder / _ALL),
-            cells=cells,
-            images=images,
-            network=network,
-            runtime=runtime,
-            overlays=overlays or Overlays(folder, boot),
-            disks=disks,
-            users=users,
-            settings=settings,
-            clock=clock,
-            boot=boot,
-            reached=reached,
-        )
-        containers = cls(means)
+    async def open(self) -> Containers:
+        """Take over what is in the folder: finish or undo what an earlier agent left half done."""
         try:
             await ContainerAdoption(
-                means, containers._ending, containers._removing, containers._execs, containers._keep
+                self._means, self._ending, self._removing, self._execs, self._keep
             ).adopt()
         except BaseException:
-            await containers.close()
+            await self.close()
             raise
-        return containers
+        return self
 
     async def create(
         self,

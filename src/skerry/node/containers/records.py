@@ -88,8 +88,9 @@ class ContainerPaths:
 class ContainerRecords:
     """The folder of all containers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._containers = RecordFolders(folder)
+    def __init__(self, top: Path) -> None:
+        # Beside it are what overlays and the runtime keep, under names that a container may have.
+        self._containers = RecordFolders(top / "all")
         self._folder = self._containers.folder
 
     def place(self, name: str) -> ContainerPaths:

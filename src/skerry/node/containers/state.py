@@ -44,10 +44,10 @@ class ContainerDeps:
     runtime: OciRuntime
     overlays: Overlays
     disks: WritableLayers
-    users: UserNamespaces | None  # of containers without a network; None: this machine makes none
     settings: NodeSettings
     clock: Clock
     boot: str
+    users: UserNamespaces | None = None  # of containers without a network; None: this machine makes none
     # Told after every step that a crash may follow: tests end the process there.
     reached: Callable[[str], None] = lambda step: None
 

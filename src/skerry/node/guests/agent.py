@@ -21,11 +21,11 @@ from skerry.model.node_messages import NodeHello, TunnelRequest
 from skerry.model.resources import Resources
 from skerry.model.streams import TunnelStream
 from skerry.node.agent import agent
-from skerry.node.agent.instances.backends import ImagePuller
-from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.instances.backends import ImagePuller, InstanceBackends
+from skerry.node.agent.instances.instances import InstancePolicy, NodeInstances
 from skerry.node.agent.instances.tunnel_handler import TunnelHandler
 from skerry.node.agent.ports import ControlConnection
-from skerry.node.agent.session import AgentSession
+from skerry.node.agent.session import AgentHooks, AgentSession
 from skerry.node.containers.containers import Containers
 from skerry.node.guests import policy
 
@@ -68,15 +68,8 @@ class GuestAgent:
         most: int,
     ) -> GuestAgent:
         """Go on with what is in `folder`, inside of `cell`; at most `most` instances."""
-        instances = await NodeInstances.open(
-            folder,
-            containers,
-            images,
-            clock,
-            translation=policy.translation(cell, room),
-            most=most,
-            starts_at_once=_STARTS_AT_ONCE,
-        )
+        held_to = InstancePolicy(policy.translation(cell, room), most, _STARTS_AT_ONCE)
+        instances = await NodeInstances(folder, InstanceBackends(containers, images), clock, held_to).open()
         guest = cls(cell, room, instances, TunnelHandler(instances, containers), clock)
         await guest._loops.__aenter__()
         guest._loops.forever("usage", instances.run)
@@ -104,7 +97,9 @@ class GuestAgent:
 
     async def _attend(self, connection: ControlConnection, instance: InstanceId) -> None:
         hello = NodeHello(instance, agent.facts(), self.room)
-        attendance = AgentSession(connection, self._instances, lambda: hello, self._clock, pace_s=_PACE_S)
+        attendance = AgentSession(
+            connection, self._instances, AgentHooks(lambda: hello), self._clock, pace_s=_PACE_S
+        )
         try:
             terms = policy.clamp_session_config(await attendance.begin())
             await self._instances.hold_to(terms)

@@ -10,7 +10,7 @@ known here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,32 +73,6 @@ class LeasedCells:
 
     def __init__(
         self,
-        records: LeasedCellRecords,
-        cells: Cells,
-        containers: Containers,
-        images: ImagePuller,
-        settings: NodeSettings,
-        clock: Clock,
-        *,
-        connect: Callable[[TunnelStream], ControlConnection],
-        max_instances: int,
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        """`open` makes one."""
-        self._records = records
-        self._cells = cells
-        self._containers = containers
-        self._images = images
-        self._settings = settings
-        self._clock = clock
-        self._connect = connect
-        self._max_instances = max_instances
-        self._sleep = sleep
-        self._lent: dict[str, _LeasedCell] = {}
-
-    @classmethod
-    async def open(
-        cls,
         folder: Path,
         cells: Cells,
         containers: Containers,
@@ -108,29 +82,27 @@ class LeasedCells:
         *,
         connect: Callable[[TunnelStream], ControlConnection],
         max_instances: int = MAX_INSTANCES,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> LeasedCells:
-        """Take over what is in `folder`: every guest whose cell is there goes on. `images` are what guests
-        may have; `connect` makes the node's end of a session of a tunnel."""
-        records = LeasedCellRecords(folder)
-        lent = cls(
-            records,
-            cells,
-            containers,
-            images,
-            settings,
-            clock,
-            connect=connect,
-            max_instances=max_instances,
-            sleep=sleep,
-        )
-        for found in await asyncio.to_thread(lambda: list(records.load())):
-            record = lent._own(found)
-            each = _LeasedCell(record, is_removing=records.is_removing(record.spec.name))
-            lent._lent[record.spec.name] = each
-            if not each.is_removing and (view := lent._cell(each)) is not None:
-                await lent._take_over(each, view)
-        return lent
+    ) -> None:
+        """`images` are what guests may have; `connect` makes the node's end of a session of a tunnel."""
+        self._records = LeasedCellRecords(folder)
+        self._cells = cells
+        self._containers = containers
+        self._images = images
+        self._settings = settings
+        self._clock = clock
+        self._connect = connect
+        self._max_instances = max_instances
+        self._lent: dict[str, _LeasedCell] = {}
+
+    async def open(self) -> LeasedCells:
+        """Take over what is in the folder: every guest whose cell is there goes on."""
+        for found in await asyncio.to_thread(lambda: list(self._records.load())):
+            record = self._own(found)
+            each = _LeasedCell(record, is_removing=self._records.is_removing(record.spec.name))
+            self._lent[record.spec.name] = each
+            if not each.is_removing and (view := self._cell(each)) is not None:
+                await self._take_over(each, view)
+        return self
 
     def _own(self, record: LeasedCellRecord) -> LeasedCellRecord:
         """With the cell as a contract's own, which a version that knew no owners did not say."""
@@ -291,7 +263,7 @@ class LeasedCells:
     async def run(self) -> None:
         """See that cells are there. For ever."""
         while True:
-            await self._sleep(_LOOK_S)
+            await asyncio.sleep(_LOOK_S)
             await self.look()
 
     async def look(self) -> None:

@@ -51,16 +51,22 @@ class Network:
         clock: Clock,
         *,
         key: str,
-        boot: str,
-        tools: commands.NetworkCommands,
-        ranges: port_rules.AddressRanges,
-        users: UserNamespaces | None,
-        reached: Callable[[str], None],
+        boot: str | None = None,
+        closed: Sequence[IPv4Network] = (),
+        users: UserNamespaces | None = None,
+        reached: Callable[[str], None] = lambda step: None,
     ) -> None:
+        """`key`: 8 hex digits that no other Skerry on this machine has. `closed`: networks of this cloud, for
+        those who are kept apart; all that are private are closed to them anyway. `users`: makes the user
+        namespaces that network namespaces are to belong to. Raises Unavailable (it cannot be had here),
+        Invalid (the settings)."""
+        nameservers.check(settings.dns)
+        ranges = port_rules.AddressRanges(parse_allowed(settings.allow), tuple(closed))
+        tools = commands.find()
         self._folder = files.private_folder(folder)
         self._settings = settings
         self._clock = clock
-        self._boot = boot
+        self._boot = host.boot_id() if boot is None else boot
         self._key = key
         self._reached = reached
         self._names = KernelNames(key)
@@ -79,58 +85,26 @@ class Network:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._hindrances: list[str] = []
 
-    @classmethod
-    async def open(
-        cls,
-        folder: Path,
-        settings: NetworkSettings,
-        clock: Clock,
-        *,
-        key: str,
-        assigned: str = "",
-        waits: bool = False,
-        boot: str | None = None,
-        closed: Sequence[IPv4Network] = (),
-        users: UserNamespaces | None = None,
-        reached: Callable[[str], None] = lambda step: None,
-    ) -> Network:
-        """Take over what is in `folder`, and make the rest.
+    async def open(self, *, assigned: str = "", waits: bool = False) -> Network:
+        """Take over what is in the folder, and make the rest.
 
-        `key`: 8 hex digits that no other Skerry on this machine has. `assigned`: the subnet that the server
-        gave this node; without one it has the setting, or one of its own choice. With `waits` it chooses
-        none: containers have to wait until it `use`s one. `closed`: networks of this cloud, for
-        those who are kept apart; all that are private are closed to them anyway. `users`: makes the user
-        namespaces that network namespaces are to belong to. Raises Unavailable (it cannot be had here),
-        FailedPrecondition (the subnet), Invalid (the settings).
+        `assigned`: the subnet that the server gave this node; without one it has the setting, or one of its
+        own choice. With `waits` it chooses none: containers have to wait until it `use`s one. Raises
+        Unavailable (it cannot be had here), FailedPrecondition (the subnet).
         """
-        nameservers.check(settings.dns)
-        ranges = port_rules.AddressRanges(parse_allowed(settings.allow), tuple(closed))
-        boot = host.boot_id() if boot is None else boot
-        tools = commands.find()
-        network = cls(
-            folder,
-            settings,
-            clock,
-            key=key,
-            boot=boot,
-            tools=tools,
-            ranges=ranges,
-            users=users,
-            reached=reached,
-        )
         with _told():
-            kept = await asyncio.to_thread(network._choose)
+            kept = await asyncio.to_thread(self._choose)
         try:
             with _told():
-                subnet = network._first_subnet(assigned, kept, waits=waits)
-                await asyncio.to_thread(network._take_over, kept, subnet)
+                subnet = self._first_subnet(assigned, kept, waits=waits)
+                await asyncio.to_thread(self._take_over, kept, subnet)
             for each in kept:
-                for failure in await network._holds.retake(each.owner, each.ports):
+                for failure in await self._holds.retake(each.owner, each.ports):
                     log.warning("network.port_not_held", owner=each.owner, reason=failure)
         except BaseException:
-            await network._give_up(is_anybody_attached=bool(kept))
+            await self._give_up(is_anybody_attached=bool(kept))
             raise
-        return network
+        return self
 
     def _choose(self) -> list[Attachment]:
         return adoption.choose(self._records.scan(), self._boot, self._links.is_whole)

@@ -78,9 +78,10 @@ class ContainerWorkers:
         logs: FunctionLogs,
         *,
         inside: str,
-        lookups: ImageLookups,
+        folder: Path,
     ) -> None:
-        """`open` makes one."""
+        """`inside` is the cell of all workers, which must be there when one is made; `folder` is for what the
+        next agent has to know."""
         self._containers = containers
         self._images = images
         self._settings = settings
@@ -88,29 +89,16 @@ class ContainerWorkers:
         self._logs = logs
         self._inside = inside
         self._workers: dict[str, ContainerWorker] = {}
-        self._lookups = lookups
+        self._lookups = ImageLookups(files.private_folder(folder) / "image-lookups.json")
         self._failed_lookups: dict[FunctionName, _FailedLookup] = {}
 
-    @classmethod
-    async def open(
-        cls,
-        containers: Containers,
-        images: Images,
-        settings: FunctionSettings,
-        clock: Clock,
-        logs: FunctionLogs,
-        *,
-        inside: str,
-        folder: Path,
-    ) -> ContainerWorkers:
-        """Remove what an earlier agent left, and begin. `inside` is the cell of all workers, which must be
-        there when one is made; `folder` is for what the next agent has to know."""
-        left = [view.spec.name for view in containers.list() if view.spec.inside == inside]
-        await asyncio.gather(*(_remove(containers, name) for name in left))
+    async def open(self) -> ContainerWorkers:
+        """Remove what an earlier agent left, and begin."""
+        left = [view.spec.name for view in self._containers.list() if view.spec.inside == self._inside]
+        await asyncio.gather(*(_remove(self._containers, name) for name in left))
         if left:
             log.info("image_workers.removed", count=len(left))
-        lookups = ImageLookups(files.private_folder(folder) / "image-lookups.json")
-        return cls(containers, images, settings, clock, logs, inside=inside, lookups=lookups)
+        return self
 
     async def spawn(self, function: Function, code: Path | None) -> ContainerWorker:
         """A worker whose server listens. `code` is of no use to it. Raises CodeLoadError, ResourcesExhausted,

@@ -60,34 +60,36 @@ class PrestartedWorker:
     socket: socket.socket | None = None  # our end, until it is a worker's
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerDeps:
+    """What making workers takes."""
+
+    cells: Cells
+    network: Network | str  # that of the containers, or why there is none, in words
+    logs: FunctionLogs
+    clock: Clock
+    folder: Path  # for what workers are shown
+    # Told after every step that a crash may follow: tests end the process there.
+    reached: Callable[[str], None] = lambda step: None
+
+
 class PrestartedWorkerFactory:
     """Makes them."""
 
-    def __init__(
-        self,
-        cells: Cells,
-        network: Network | None,
-        logs: FunctionLogs,
-        clock: Clock,
-        folder: Path,
-        pool: Cell,
-        limits: CellLimits,
-        policy: NetworkPolicy,
-        reached: Callable[[str], None],
-    ) -> None:
+    def __init__(self, means: WorkerDeps, pool: Cell, limits: CellLimits, policy: NetworkPolicy) -> None:
         """`pool` is the cell of all workers; `limits` are those of one that has no function yet; `policy` is
         that of its network."""
-        self._cells = cells
-        self._network = network
-        self._logs = logs
-        self._clock = clock
+        self._cells = means.cells
+        self._network = means.network if isinstance(means.network, Network) else None
+        self._logs = means.logs
+        self._clock = means.clock
         self._pool = pool
         self._limits = limits
         self._policy = policy
-        self._reached = reached
+        self._reached = means.reached
         self._stuck: list[PrestartedWorker] = []
-        self._resolver = folder / "resolv.conf"
-        self._runtime = folder / "runtime"
+        self._resolver = means.folder / "resolv.conf"
+        self._runtime = means.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
         self._runtime.chmod(0o755)  # every worker reads it, wherever it lies
         program = self._runtime / _NODE_PROGRAM

@@ -17,7 +17,6 @@ from typing import Final
 import structlog
 
 from skerry.kit import files, tasks
-from skerry.kit.clock import Clock
 from skerry.model import errors
 from skerry.model.calls import CodeLoadError
 from skerry.model.cells import Cell, CellLimits, CellOwner
@@ -27,13 +26,20 @@ from skerry.model.ids import CellName, FunctionName
 from skerry.model.network import Egress, Ingress, NetworkPolicy
 from skerry.model.resources import Megabytes
 from skerry.model.settings import FunctionSettings
-from skerry.node.cells.cells import Cells
 from skerry.node.launcher.client import ENVIRONMENT, LauncherClient, ZygoteSpec
 from skerry.node.network.network import Network
 from skerry.node.workers import interpreters
-from skerry.node.workers.function_logs import FunctionLogLine, FunctionLogs
+from skerry.node.workers.function_logs import FunctionLogLine
 from skerry.node.workers.interpreters import Interpreter
-from skerry.node.workers.prestarted import CELL, CODE, PLACES, POOL, PrestartedWorker, PrestartedWorkerFactory
+from skerry.node.workers.prestarted import (
+    CELL,
+    CODE,
+    PLACES,
+    POOL,
+    PrestartedWorker,
+    PrestartedWorkerFactory,
+    WorkerDeps,
+)
 from skerry.node.workers.prestarted_pool import PrestartedPool
 from skerry.node.workers.process_worker import ProcessWorker
 from skerry.node.workers.worker_channel import LoadRequest
@@ -55,79 +61,39 @@ class ProcessWorkers:
     """Makes workers of the runtimes `python`, `nodejs` and `go`."""
 
     def __init__(
-        self,
-        cells: Cells,
-        network: Network | str,
-        settings: FunctionSettings,
-        clock: Clock,
-        folder: Path,
-        logs: FunctionLogs,
-        *,
-        memory_mb: int,
-        kind_of: Callable[[str], str],
-        reached: Callable[[str], None],
+        self, means: WorkerDeps, settings: FunctionSettings, *, memory_mb: int, kind_of: Callable[[str], str]
     ) -> None:
-        """`open` makes one."""
-        files.private_folder(folder)
-        self._logs = logs
-        self._cells = cells
+        """`memory_mb` is what all workers may have together; `kind_of` tells the kind of a runtime."""
+        files.private_folder(means.folder)
+        self._logs = means.logs
+        self._cells = means.cells
         self._settings = settings
-        self._clock = clock
+        self._clock = means.clock
         self._kind_of = kind_of
-        self._reached = reached
+        self._reached = means.reached
         self._workers: dict[str, ProcessWorker] = {}
         self._programs: dict[str, Interpreter | errors.SkerryError] = {}
         self._launcher: LauncherClient | None = None
-        self._network = network
-        attached = network if isinstance(network, Network) else None
-        self._modes = (NetworkMode.NONE,) if attached is None else (NetworkMode.BRIDGE, NetworkMode.NONE)
+        self._network = means.network
+        has_network = isinstance(means.network, Network)
+        self._modes = (NetworkMode.BRIDGE, NetworkMode.NONE) if has_network else (NetworkMode.NONE,)
         # Whoever waits prestarted is not counted by the pool.
         spare_mb = settings.spare_workers * len(self._modes) * sum(_BLANK_MB.values())
         self._pool = Cell(CELL, CellLimits(memory=Megabytes(memory_mb + spare_mb)), owner=CellOwner.FUNCTIONS)
         limits = CellLimits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
         policy = NetworkPolicy(Ingress.NODE, Egress(settings.egress))
-        self._blanks = PrestartedWorkerFactory(
-            cells, attached, logs, clock, folder, self._pool, limits, policy, reached
-        )
+        self._blanks = PrestartedWorkerFactory(means, self._pool, limits, policy)
         self._stocks: dict[tuple[str, NetworkMode], PrestartedPool] = {}
 
-    @classmethod
-    async def open(
-        cls,
-        cells: Cells,
-        network: Network | str,
-        settings: FunctionSettings,
-        clock: Clock,
-        folder: Path,
-        logs: FunctionLogs,
-        *,
-        memory_mb: int,
-        kind_of: Callable[[str], str],
-        reached: Callable[[str], None] = lambda step: None,
-    ) -> ProcessWorkers:
-        """Free what an earlier agent left, and begin.
-
-        `network` is that of the containers, or why there is none, in words. `folder` is for what workers are
-        shown; `memory_mb` is what all workers may have together; `kind_of` tells the kind of a runtime.
-        Containers that an earlier agent left in the cell of all workers must have been removed before.
-        """
-        workers = cls(
-            cells,
-            network,
-            settings,
-            clock,
-            folder,
-            logs,
-            memory_mb=memory_mb,
-            kind_of=kind_of,
-            reached=reached,
-        )
+    async def open(self) -> ProcessWorkers:
+        """Free what an earlier agent left, and begin. Containers that it left in the cell of all workers must
+        have been removed before."""
         try:
-            await workers._begin()
+            await self._begin()
         except BaseException:
-            await tasks.run_to_completion(workers.close())
+            await tasks.run_to_completion(self.close())
             raise
-        return workers
+        return self
 
     async def _begin(self) -> None:
         await self._free_all()

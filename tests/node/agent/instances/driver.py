@@ -21,6 +21,7 @@ from skerry.model.node_messages import SessionConfig
 from skerry.model.orders import InstanceOrder
 from skerry.model.ports import PortMapping
 from skerry.model.statuses import DesiredStatus
+from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.instances import NodeInstances
 from tests.node.agent.instances import worlds
 from tests.node.cells.driver import say
@@ -47,9 +48,12 @@ def real_order(desired: str, generation: int, *arguments: str, id: str = worlds.
 async def instances_of(
     ground: Ground, agent: Agent, reached: Callable[[str], None] = lambda step: None
 ) -> AsyncIterator[NodeInstances]:
-    instances = await NodeInstances.open(
-        ground.folder / "instances", agent.containers, agent.images, SystemClock(), reached=reached
-    )
+    instances = await NodeInstances(
+        ground.folder / "instances",
+        InstanceBackends(agent.containers, agent.images),
+        SystemClock(),
+        reached=reached,
+    ).open()
     try:
         await instances.hold_to(TERMS)
         yield instances

@@ -12,8 +12,9 @@ from skerry.model import errors
 from skerry.model.containers import ContainerView
 from skerry.model.ids import InstanceId
 from skerry.model.orders import InstanceOrder, InstanceReport
+from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.container_specs import container_name
-from skerry.node.agent.instances.instances import NodeInstances
+from skerry.node.agent.instances.instances import InstancePolicy, NodeInstances
 from skerry.node.agent.instances.state import LocalInstance
 from skerry.node.containers.containers import Containers
 from tests.node.agent.instances import worlds
@@ -52,16 +53,18 @@ class Ground:
     async def open(self, *, reached: Callable[[str], None] | None = None, **more: Any) -> NodeInstances:
         """An agent begins; the one before it has ended or was killed."""
         self.containers = more.pop("containers", None) or await self.node.agent()
-        self.instances = await NodeInstances.open(
+        held_to = {name: more.pop(name) for name in ("most", "starts_at_once") if name in more}
+        backends = InstanceBackends(self.containers, self.node.images, more.pop("cells", None))
+        self.instances = await NodeInstances(
             self.folder,
-            self.containers,
-            self.node.images,  # type: ignore[arg-type]
+            backends,
             self.machine.clock,
+            InstancePolicy(**held_to),
             **(
                 {"sleep": self.time.sleep, "chance": lambda: 0.5, "reached": reached or self.steps.append}
                 | more
             ),
-        )
+        ).open()
         return self.instances
 
     async def leave(self) -> None:

@@ -13,6 +13,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -26,12 +27,7 @@ from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.settings import FleetSettings
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.node.agent.instances import state
-from skerry.node.agent.instances.backends import (
-    ContainerBackend,
-    ImagePuller,
-    InstanceBackend,
-    InstanceBackends,
-)
+from skerry.node.agent.instances.backends import InstanceBackends
 from skerry.node.agent.instances.container_specs import DEFAULT_TRANSLATION, SpecTranslation
 from skerry.node.agent.instances.controller import InstanceController, InstanceDeps
 from skerry.node.agent.instances.records import InstanceRecords
@@ -46,27 +42,33 @@ STARTS_AT_ONCE = 8
 _MOST_ANSWERS = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class InstancePolicy:
+    """What the instances of a node, or of a guest on it, are held to."""
+
+    translation: SpecTranslation = DEFAULT_TRANSLATION
+    most: int | None = None  # more are not taken
+    starts_at_once: int = STARTS_AT_ONCE
+
+
 class NodeInstances:
     """Every instance of this node."""
 
     def __init__(
         self,
-        records: InstanceRecords,
+        folder: Path,
         homes: InstanceBackends,
         clock: Clock,
+        policy: InstancePolicy = InstancePolicy(),  # noqa: B008 - a constant
         *,
-        translation: SpecTranslation,
-        most: int | None,
-        starts_at_once: int,
-        sleep: Callable[[float], Awaitable[None]],
-        chance: Callable[[], float],
-        reached: Callable[[str], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+        reached: Callable[[str], None] = lambda step: None,
     ) -> None:
-        """`open` makes one."""
-        self._records = records
+        self._records = InstanceRecords(folder)
         self._drivers: dict[InstanceId, InstanceController] = {}
         self._telling: set[InstanceId] = set()  # who has something to report
-        self._most = most
+        self._most = policy.most
         self._turned_away: deque[PendingReport] = deque(maxlen=_MOST_ANSWERS)  # for whom there is no place
         self._usage = UsageSampler(clock)
         self._used_otherwise: set[InstanceId] = set()
@@ -75,12 +77,12 @@ class NodeInstances:
         self._numbers = itertools.count(1)
         self._reached = reached
         self._means = InstanceDeps(
-            records=records,
+            records=self._records,
             homes=homes,
-            translation=translation,
+            translation=policy.translation,
             clock=clock,
-            terms=records.terms() or _first_terms(),
-            starts=asyncio.Semaphore(starts_at_once),
+            terms=self._records.terms() or _first_terms(),
+            starts=asyncio.Semaphore(policy.starts_at_once),
             number=lambda: next(self._numbers),
             changed=self._changed,
             sleep=sleep,
@@ -89,47 +91,15 @@ class NodeInstances:
         )
         self._keeper = TaskSupervisor("instances", clock=clock)
 
-    @classmethod
-    async def open(
-        cls,
-        folder: Path,
-        containers: ContainerBackend,
-        images: ImagePuller,
-        clock: Clock,
-        *,
-        cells: InstanceBackend | None = None,
-        translation: SpecTranslation = DEFAULT_TRANSLATION,
-        most: int | None = None,
-        starts_at_once: int = STARTS_AT_ONCE,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
-        reached: Callable[[str], None] = lambda step: None,
-    ) -> NodeInstances:
-        """Take over what is in `folder`, and go on with it, whether or not there is a control plane.
-
-        Instances that are cells live in `cells`. More than `most` instances are not taken.
-        """
-        records = InstanceRecords(folder)
-        instances = cls(
-            records,
-            InstanceBackends(containers, images, cells),
-            clock,
-            translation=translation,
-            most=most,
-            starts_at_once=starts_at_once,
-            sleep=sleep,
-            chance=chance,
-            reached=reached,
-        )
-        await instances._begin(await asyncio.to_thread(lambda: list(records.load())))
-        return instances
-
-    async def _begin(self, copies: Sequence[LocalInstance]) -> None:
+    async def open(self) -> NodeInstances:
+        """Take over what is in the folder, and go on with it, whether or not there is a control plane."""
+        copies = await asyncio.to_thread(lambda: list(self._records.load()))
         await self._keeper.__aenter__()
         last = max((told.number for copy in copies for told in copy.pending), default=0)
         self._numbers = itertools.count(last + 1)
         for copy in copies:
             self._add(InstanceController(self._means, copy, is_durable=True))
+        return self
 
     @property
     def terms(self) -> SessionConfig:
