@@ -16,7 +16,7 @@ async def settle() -> None:
 
 
 async def test_two_siblings_do_not_meet() -> None:
-    locks = PathLocks()
+    locks = PathLocks("cells")
     first = await locks.hold(["a"], "a/b")
     second = await asyncio.wait_for(locks.hold(["a"], "a/c"), PATIENCE_S)
     first.release()
@@ -25,7 +25,7 @@ async def test_two_siblings_do_not_meet() -> None:
 
 
 async def test_who_holds_a_parent_waits_for_work_below_and_keeps_new_work_out() -> None:
-    locks = PathLocks()
+    locks = PathLocks("cells")
     below = await locks.hold(["a"], "a/b")
     freeing = asyncio.create_task(locks.hold([], "a"))
     await settle()
@@ -43,7 +43,7 @@ async def test_who_holds_a_parent_waits_for_work_below_and_keeps_new_work_out() 
 
 
 async def test_one_who_gives_up_waiting_is_not_in_the_way() -> None:
-    locks = PathLocks()
+    locks = PathLocks("cells")
     reading = await locks.hold(["a"], "a/b")
     writer = asyncio.create_task(locks.hold([], "a"))
     await settle()
@@ -58,7 +58,7 @@ async def test_one_who_gives_up_waiting_is_not_in_the_way() -> None:
 
 
 async def test_one_who_gives_up_as_its_turn_comes_passes_it_on() -> None:
-    locks = PathLocks()
+    locks = PathLocks("cells")
     holder = await locks.hold([], "a")
     first = asyncio.create_task(locks.hold([], "a"))
     second = asyncio.create_task(locks.hold([], "a"))
@@ -72,7 +72,7 @@ async def test_one_who_gives_up_as_its_turn_comes_passes_it_on() -> None:
 
 
 async def test_releasing_twice_does_nothing_more() -> None:
-    locks = PathLocks()
+    locks = PathLocks("cells")
     held = await locks.hold(["a"], "a/b")
     held.release()
     held.release()
@@ -110,7 +110,7 @@ def test_nobody_waits_for_ever_and_a_holder_is_alone_with_its_descendants(
             held.release()
 
     async def run() -> None:
-        locks = PathLocks()
+        locks = PathLocks("cells")
         jobs = []
         for name, alone, turns, gives_up in work:
             jobs.append(asyncio.create_task(job(locks, name, alone, turns)))

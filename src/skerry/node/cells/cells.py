@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from msgspec import structs
@@ -77,11 +77,10 @@ class Cells:
         self._boot = boot
         self._homes: dict[CellName, CellEntry] = {}
         self._uids = UidAllocator(means.settings.first_uid, means.settings.max_cells)
-        self._locks = PathLocks()
+        self._locks = PathLocks("cells")
         self._executables = ExecutableSupervisor(means)
         self._quotas = CpuQuotas(means.groups, means.clock)
         self._freeing = CellTeardown(means, self._executables, self._drop)
-        self._work: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def open(
@@ -140,7 +139,7 @@ class Cells:
         Invalid."""
         self._check_new(cell)
         held = await self._hold(_ancestors(cell.name), cell.name)
-        await self._finish(held, self._allocate(cell))
+        await held.finish(self._allocate(cell))
 
     async def _allocate(self, cell: Cell) -> None:
         self._check_new(cell)
@@ -176,7 +175,7 @@ class Cells:
         if self._is_here(cell):
             return False
         held = await self._hold(_ancestors(cell.name), cell.name)
-        return await self._finish(held, self._ensure(cell))
+        return await held.finish(self._ensure(cell))
 
     async def _ensure(self, cell: Cell) -> bool:
         if self._is_here(cell):
@@ -249,7 +248,7 @@ class Cells:
             raise errors.Unavailable(
                 f"cell {name!r} is busy with another call; free it again later"
             ) from None
-        await self._finish(held, self._free(name, deadline, grace_s, owner))
+        await held.finish(self._free(name, deadline, grace_s, owner))
 
     def _check_free(self, name: CellName, owner: CellOwner | None) -> None:
         _check_owner(self._home(name), owner)
@@ -267,7 +266,7 @@ class Cells:
         FailedPrecondition, Invalid (what is in the cell may use more already)."""
         self._home(name)
         held = await self._hold(_ancestors(name), name)
-        await self._finish(held, self._change_limits(name, limits))
+        await held.finish(self._change_limits(name, limits))
 
     async def _change_limits(self, name: CellName, limits: CellLimits) -> None:
         home = self._home(name)
@@ -327,7 +326,7 @@ class Cells:
         the caller's, or an empty one. Raises NotFound, FailedPrecondition, Internal, TimedOut, Unavailable.
         """
         held = await self._hold_executable(name, ExecutableName(""))
-        await self._finish(held, self._prepare(name, maker, network))
+        await held.finish(self._prepare(name, maker, network))
 
     async def _prepare(self, name: CellName, maker: LauncherClient, network: int | None) -> None:
         home = self._home(name)
@@ -351,7 +350,7 @@ class Cells:
     async def _begin(self, executable: Executable, manner: StartOptions) -> ExecutableState:
         self._check_stays(self._home(executable.cell))
         held = await self._hold_executable(executable.cell, executable.name)
-        return await self._finish(held, self._start(executable, manner))
+        return await held.finish(self._start(executable, manner))
 
     async def _start(self, executable: Executable, manner: StartOptions) -> ExecutableState:
         home = self._home(executable.cell)
@@ -382,7 +381,7 @@ class Cells:
         grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         self._executables.hurry(self._known(cell, name), grace_s)  # before waiting for who stops it now
         held = await self._hold_executable(cell, name)
-        return await self._finish(held, self._stop(cell, name, grace_s))
+        return await held.finish(self._stop(cell, name, grace_s))
 
     async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> ExitStatus:
         known = self._known(cell, name)
@@ -398,7 +397,7 @@ class Cells:
         """End every process of it at once; it stays known, with its output. Raises NotFound, Unavailable."""
         self._executables.hurry(self._known(cell, name), 0.0)
         held = await self._hold_executable(cell, name)
-        return await self._finish(held, self._executables.kill(self._home(cell), self._known(cell, name)))
+        return await held.finish(self._executables.kill(self._home(cell), self._known(cell, name)))
 
     def is_idle(self, cell: Cell) -> bool:
         """True if this very cell is here, and has an init for which there is nothing to do."""
@@ -420,7 +419,7 @@ class Cells:
         next start makes an init anew. Raises NotFound, Unavailable."""
         self._home(name)
         held = await self._hold(_ancestors(name), name)
-        await self._finish(held, self._rest(name))
+        await held.finish(self._rest(name))
 
     async def _rest(self, name: CellName) -> None:
         home = self._home(name)
@@ -508,11 +507,7 @@ class Cells:
     async def close(self) -> None:
         """The agent ends; the cells go on. What is being done is given a moment, and else is left half done:
         the next agent finishes or undoes it."""
-        if self._work:
-            _, unfinished = await asyncio.wait(self._work, timeout=_CLOSE_S)
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._locks.close(_CLOSE_S)
         for home in self._homes.values():
             await self._executables.inits.let_go(home)
         await self._executables.inits.close()
@@ -544,38 +539,12 @@ class Cells:
     async def _hold_executable(self, cell: CellName, name: ExecutableName) -> HeldPathLocks:
         return await self._hold([*_ancestors(cell), cell], (cell, name))
 
-    async def _finish(self, held: HeldPathLocks, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` under the locks to its end, whether the caller stays or not."""
-        task = asyncio.create_task(work)
-        self._work.add(task)
-
-        def done(_: asyncio.Task[T]) -> None:
-            self._work.discard(task)
-            held.release()
-
-        task.add_done_callback(done)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)
-            raise
-        except OSError as error:
-            raise errors.Unavailable(
-                f"the node cannot keep the state of its cells: {error.strerror}", detail=repr(error)
-            ) from error
-
 
 def _check_owner(home: CellEntry, owner: CellOwner | None) -> None:
     """Cells that nobody owns are open to all; those of earlier versions have no owner."""
     if home.record.cell.owner in (None, owner):
         return
     raise errors.FailedPrecondition(f"cell {home.name!r} {_OWNED[home.record.cell.owner]}")
-
-
-def _log_failure(task: asyncio.Task[Any]) -> None:
-    """For work whose caller is gone."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("cells.work_failed", error=str(error))
 
 
 def _ancestors(name: CellName) -> list[CellName]:

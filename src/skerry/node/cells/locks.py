@@ -4,13 +4,27 @@ Working in `a/b` shares `a` and holds or shares `a/b`. So freeing `a`, which hol
 goes on anywhere below it and keeps new work out, while two sibling cells never meet. Everybody takes the
 locks of a path from the top down, so nobody waits in a circle. Who came first goes first: a crowd of
 readers cannot starve a writer.
+
+A caller that goes away while it waits has changed nothing; once its work has begun, that is finished without
+it (`HeldPathLocks.finish`). So nothing is half done because somebody hung up. Containers have such locks of
+their own, each alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from skerry.kit import tasks
+from skerry.model import errors
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class _Lock:
@@ -68,7 +82,7 @@ class _Lock:
 
 
 class HeldPathLocks:
-    """Locks that are held; `release` gives them back, once."""
+    """Locks that are held; `release` or `finish` gives them back, once."""
 
     def __init__(self, locks: PathLocks) -> None:
         self._locks = locks
@@ -82,11 +96,40 @@ class HeldPathLocks:
         while self._taken:
             self._locks.release(*self._taken.pop())
 
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` under the locks to its end, whether the caller stays or not."""
+        locks, task = self._locks, asyncio.create_task(work)
+        locks.work.add(task)
+
+        def done(_: asyncio.Task[T]) -> None:
+            locks.work.discard(task)
+            self.release()
+
+        task.add_done_callback(done)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._log_failure)
+            raise
+        except OSError as error:
+            raise errors.Unavailable(
+                f"the node cannot keep the state of its {locks.what}: {error.strerror}", detail=repr(error)
+            ) from error
+
+    def _log_failure(self, task: asyncio.Task[Any]) -> None:
+        """For work whose caller is gone."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            event = f"{self._locks.what}.work_failed"
+            log.warning(event, error=str(error))
+
 
 class PathLocks:
     """Locks by key; one that nobody holds or awaits takes no memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        """`what` is locked, for people: `cells`."""
+        self.what = what
+        self.work: set[asyncio.Task[Any]] = set()  # that is being finished
         self._locks: dict[Hashable, _Lock] = {}
 
     async def hold(self, shared: Sequence[Hashable], alone: Hashable) -> HeldPathLocks:
@@ -100,6 +143,16 @@ class PathLocks:
             held.release()
             raise
         return held
+
+    async def do(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` when nobody else holds `key`."""
+        return await (await self.hold([], key)).finish(work())
+
+    async def close(self, within_s: float) -> None:
+        """Wait for what is being done; what takes longer is left half done."""
+        if self.work:
+            _, unfinished = await asyncio.wait(self.work, timeout=within_s)
+            await tasks.cancel_and_wait(unfinished)
 
     async def acquire(self, key: Hashable, alone: bool) -> None:
         lock = self._locks.setdefault(key, _Lock())

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from skerry.node.cells.termination import ListProcesses
 from skerry.node.launcher.client import InitClient, start_time_of
+
+ListProcesses = Callable[[], list[int]]
 
 _AT_ONCE = 64  # descriptors that asking a crowd may hold at once
 

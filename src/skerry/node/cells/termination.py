@@ -7,33 +7,14 @@ groups nor touches records.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from skerry.model.ids import CellName
-
-ListProcesses = Callable[[], list[int]]
+from skerry.node.cells.processes import HostProcesses
+from skerry.node.cgroups.protocol import Cgroups
 
 _FIRST_LOOK_S = 0.02
 _LONGEST_LOOK_S = 0.5
 _SLOWER = 4.0
-
-
-class ProcessGroup(Protocol):
-    """What is needed of `skerry.node.cgroups`."""
-
-    def pids(self, cell: CellName, leaf: str | None = None) -> list[int]: ...
-
-    def kill(self, cell: CellName, leaf: str | None = None) -> None: ...
-
-    async def emptied(self, cell: CellName, leaf: str | None = None, *, within_s: float) -> bool: ...
-
-
-class ProcessSignaller(Protocol):
-    """What is needed of `skerry.node.cells.processes`."""
-
-    def ask(self, listing: ListProcesses) -> set[int]: ...
-
-    def ask_strays(self, listing: ListProcesses, asked: set[int]) -> None: ...
 
 
 class Unkillable(Exception):
@@ -46,12 +27,12 @@ class Unkillable(Exception):
 
 
 async def terminate_all(
-    groups: ProcessGroup,
+    groups: Cgroups,
     cell: CellName,
     leaf: str | None,
     *,
     kill_s: float,
-    processes: ProcessSignaller,
+    processes: HostProcesses,
     grace: Callable[[], float] = lambda: 0.0,
     on_kill: Callable[[], None] = lambda: None,
 ) -> None:
@@ -71,11 +52,11 @@ async def terminate_all(
 
 
 async def _asked(
-    groups: ProcessGroup,
+    groups: Cgroups,
     cell: CellName,
     leaf: str | None,
     grace: Callable[[], float],
-    processes: ProcessSignaller,
+    processes: HostProcesses,
 ) -> bool:
     """Ask, and wait; True if nothing is left. Looks for strays now and then, the first time very soon."""
 

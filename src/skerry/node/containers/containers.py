@@ -23,11 +23,11 @@ from skerry.model.containers import ContainerSpec, ContainerStats, ContainerView
 from skerry.model.ids import CellName
 from skerry.model.images import Image, ImageAccess, ImageId, PullProgress
 from skerry.model.network import Egress
+from skerry.node.cells.locks import PathLocks
 from skerry.node.containers import oci_config
 from skerry.node.containers.adoption import ContainerAdoption
 from skerry.node.containers.execs import ExecManager, ExecSession
 from skerry.node.containers.maintenance import ContainerMaintenance
-from skerry.node.containers.name_locks import NameLocks
 from skerry.node.containers.records import ContainerRecord, RunRecord
 from skerry.node.containers.removal import ContainerRemoval
 from skerry.node.containers.run_teardown import RunTeardown
@@ -60,7 +60,7 @@ class Containers:
     def __init__(self, means: ContainerDeps) -> None:
         self._means = means
         self._containers: dict[str, ContainerEntry] = {}
-        self._turns = NameLocks()
+        self._turns = PathLocks("containers")
         self._ending = RunTeardown(means)
         self._starting = ContainerStartup(means, self._ending)
         self._removing = ContainerRemoval(means, self._ending)
@@ -94,7 +94,7 @@ class Containers:
         start, or the caller goes away, nothing is left. Raises AlreadyExists, Invalid, ResourcesExhausted,
         what pulling raises and, with `starts`, what `start` does."""
         self._check_new(spec)
-        turn = await self._turns.take(spec.name)
+        turn = await self._turns.hold([], spec.name)
         try:
             self._check_new(spec)
             claimed = await self._claim(spec, image, access, on_progress)

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from skerry.kit.tasks import cancel_and_wait, race, run_to_completion
 from skerry.model.cells import OutputChannel
+from skerry.node.containers.ports import ExecHandle
 from skerry.node.containers.stdio import StdioStreams
 
 _MOST_AFTER_END: Final = 1024 * 1024  # more than a pipe or a terminal holds
 
 
-class ExecProgram(Protocol):
-    """A program that was started in a container."""
-
-    async def exit_code(self) -> int: ...
-
-    async def kill(self) -> None: ...
-
-
 async def relay_stdio(
-    program: ExecProgram,
+    program: ExecHandle,
     streams: StdioStreams,
     *,
     send: Callable[[OutputChannel, bytes], Awaitable[None]],

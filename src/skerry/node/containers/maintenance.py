@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from skerry.model import errors
-from skerry.node.containers.name_locks import NameLocks
+from skerry.node.cells.locks import PathLocks
 from skerry.node.containers.run_teardown import RunTeardown
 from skerry.node.containers.state import ContainerDeps, ContainerEntry
 from skerry.node.containers.writable_layers import DiskLimitKind
@@ -32,7 +32,7 @@ class ContainerMaintenance:
         self,
         means: ContainerDeps,
         ending: RunTeardown,
-        turns: NameLocks,
+        turns: PathLocks,
         containers: Callable[[], Iterable[ContainerEntry]],
     ) -> None:
         self._means = means

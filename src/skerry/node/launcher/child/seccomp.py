@@ -19,20 +19,20 @@ from typing import Final, NamedTuple
 from skerry.node.kernel import syscall_numbers
 from skerry.node.kernel import syscalls as kernel_syscalls
 
-_ALLOW: Final = 0x7FFF0000
-_ERRNO: Final = 0x00050000
-_KILL_PROCESS: Final = 0x80000000
+ALLOW: Final = 0x7FFF0000
+ERRNO: Final = 0x00050000
+KILL_PROCESS: Final = 0x80000000
 
-_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
-_JUMP_EQUAL: Final = 0x15
-_JUMP_GREATER: Final = 0x25
-_JUMP_SET: Final = 0x45
-_RETURN: Final = 0x06
+LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+JUMP_EQUAL: Final = 0x15
+JUMP_GREATER: Final = 0x25
+JUMP_SET: Final = 0x45
+RETURN: Final = 0x06
 
 # Offsets in what the kernel shows to a filter: number, machine, instruction pointer, six arguments.
-_NUMBER_AT: Final = 0
-_MACHINE_AT: Final = 4
-_FIRST_ARGUMENT_AT: Final = 16  # its lower half, which is all that those that are looked at have
+NUMBER_AT: Final = 0
+MACHINE_AT: Final = 4
+FIRST_ARGUMENT_AT: Final = 16  # its lower half, which is all that those that are looked at have
 
 _AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -52,11 +52,11 @@ def default_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
     audit = audit_of(machine)
     return assemble(
         [
-            (_LOAD, _MACHINE_AT, "", ""),
-            (_JUMP_EQUAL, audit, "ours", ""),
-            (_RETURN, _KILL_PROCESS, "", ""),
+            (LOAD, MACHINE_AT, "", ""),
+            (JUMP_EQUAL, audit, "ours", ""),
+            (RETURN, KILL_PROCESS, "", ""),
             "ours",
-            (_LOAD, _NUMBER_AT, "", ""),
+            (LOAD, NUMBER_AT, "", ""),
             *_search(_ranges(machine)),
         ]
     )
@@ -85,7 +85,7 @@ def _search(ranges: list[_Range]) -> Iterator[_Step]:
         return
     middle = len(ranges) // 2
     label = f"above {ranges[middle - 1].last}"
-    yield (_JUMP_GREATER, ranges[middle - 1].last, label, "")
+    yield (JUMP_GREATER, ranges[middle - 1].last, label, "")
     yield from _search(ranges[:middle])
     yield label
     yield from _search(ranges[middle:])
@@ -93,27 +93,27 @@ def _search(ranges: list[_Range]) -> Iterator[_Step]:
 
 def _answer(name: str) -> Iterator[_Step]:
     if name in _ANSWERS:
-        yield (_RETURN, _ANSWERS[name], "", "")
+        yield (RETURN, _ANSWERS[name], "", "")
         return
     allowed, refused = f"{name} is allowed", f"{name} is refused"
-    yield (_LOAD, _FIRST_ARGUMENT_AT, "", "")
+    yield (LOAD, FIRST_ARGUMENT_AT, "", "")
     if name == "clone":
-        yield (_JUMP_SET, syscall_numbers.NAMESPACES, refused, "")
+        yield (JUMP_SET, syscall_numbers.NAMESPACES, refused, "")
     elif name == "socket":
-        yield (_JUMP_GREATER, syscall_numbers.FIRST_REFUSED_FAMILY - 1, refused, "")
+        yield (JUMP_GREATER, syscall_numbers.FIRST_REFUSED_FAMILY - 1, refused, "")
     else:
-        yield (_JUMP_EQUAL, syscall_numbers.TELL_PERSONALITY, allowed, "")
-        yield (_JUMP_SET, kernel_syscalls.ALL & ~syscall_numbers.PERSONALITIES, refused, "")
+        yield (JUMP_EQUAL, syscall_numbers.TELL_PERSONALITY, allowed, "")
+        yield (JUMP_SET, kernel_syscalls.ALL & ~syscall_numbers.PERSONALITIES, refused, "")
     yield allowed
-    yield (_RETURN, _ALLOW, "", "")
+    yield (RETURN, ALLOW, "", "")
     yield refused
-    yield (_RETURN, _ANSWERS[_REFUSED], "", "")
+    yield (RETURN, _ANSWERS[_REFUSED], "", "")
 
 
 _ANSWERS: Final = {
-    _ALLOWED: _ALLOW,
-    _REFUSED: _ERRNO | errno.EPERM,
-    _ABSENT: _ERRNO | errno.ENOSYS,
+    _ALLOWED: ALLOW,
+    _REFUSED: ERRNO | errno.EPERM,
+    _ABSENT: ERRNO | errno.ENOSYS,
 }
 
 

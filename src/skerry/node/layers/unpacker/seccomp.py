@@ -15,16 +15,6 @@ from skerry.node.kernel import syscall_numbers
 from skerry.node.kernel import syscalls as kernel_syscalls
 from skerry.node.launcher.child import seccomp
 
-_ALLOW: Final = 0x7FFF0000
-_ERRNO: Final = 0x00050000
-_KILL_PROCESS: Final = 0x80000000
-_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
-_JUMP_EQUAL: Final = 0x15
-_JUMP_SET: Final = 0x45
-_RETURN: Final = 0x06
-_NUMBER_AT: Final = 0
-_MACHINE_AT: Final = 4
-_FIRST_ARGUMENT_AT: Final = 16
 _CLONE_THREAD: Final = 0x10000
 
 # Named as in the list of cells, which has their numbers.
@@ -49,22 +39,22 @@ def unpacking_filter(machine: str = kernel_syscalls.MACHINE) -> bytes:
     numbers = syscall_numbers.allowed(machine)
     return seccomp.assemble(
         [
-            (_LOAD, _MACHINE_AT, "", ""),
-            (_JUMP_EQUAL, audit, "ours", ""),
-            (_RETURN, _KILL_PROCESS, "", ""),
+            (seccomp.LOAD, seccomp.MACHINE_AT, "", ""),
+            (seccomp.JUMP_EQUAL, audit, "ours", ""),
+            (seccomp.RETURN, seccomp.KILL_PROCESS, "", ""),
             "ours",
-            (_LOAD, _NUMBER_AT, "", ""),
-            *((_JUMP_EQUAL, numbers[name], "allowed", "") for name in ALLOWED),
-            (_JUMP_EQUAL, syscall_numbers.checked(machine)["clone"], "clone", ""),
-            (_JUMP_EQUAL, syscall_numbers.CLONE3, "absent", "refused"),
+            (seccomp.LOAD, seccomp.NUMBER_AT, "", ""),
+            *((seccomp.JUMP_EQUAL, numbers[name], "allowed", "") for name in ALLOWED),
+            (seccomp.JUMP_EQUAL, syscall_numbers.checked(machine)["clone"], "clone", ""),
+            (seccomp.JUMP_EQUAL, syscall_numbers.CLONE3, "absent", "refused"),
             "clone",
-            (_LOAD, _FIRST_ARGUMENT_AT, "", ""),
-            (_JUMP_SET, _CLONE_THREAD, "allowed", "refused"),
+            (seccomp.LOAD, seccomp.FIRST_ARGUMENT_AT, "", ""),
+            (seccomp.JUMP_SET, _CLONE_THREAD, "allowed", "refused"),
             "allowed",
-            (_RETURN, _ALLOW, "", ""),
+            (seccomp.RETURN, seccomp.ALLOW, "", ""),
             "absent",  # the C library makes threads by clone then, whose flags can be seen
-            (_RETURN, _ERRNO | errno.ENOSYS, "", ""),
+            (seccomp.RETURN, seccomp.ERRNO | errno.ENOSYS, "", ""),
             "refused",
-            (_RETURN, _ERRNO | errno.EPERM, "", ""),
+            (seccomp.RETURN, seccomp.ERRNO | errno.EPERM, "", ""),
         ]
     )
