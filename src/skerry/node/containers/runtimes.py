@@ -22,6 +22,7 @@ import structlog
 
 from skerry.kit import json_codec
 from skerry.model import errors
+from skerry.node import record_files
 from skerry.node.containers import runtime_commands, runtime_probe
 from skerry.node.kernel import thread_syscalls
 from skerry.node.user_namespaces import UserNamespaces
@@ -184,7 +185,7 @@ async def _try(path: str, folder: Path, cgroup_root: str, boot_id: str) -> OciRu
     """The runtime at `path`, or why it is none."""
     memory = folder / "runtime.json"
     program = _program(path)
-    known = _remembered(memory)
+    known = record_files.read(memory, _Found)
     if known is None or (known.boot_id, known.program) != (boot_id, program):
         try:
             done = await runtime_commands.run_command((path, "--version"), _CALL_S)
@@ -213,7 +214,7 @@ async def userns_failure(runtime: OciRuntime, folder: Path, *, cgroup_root: str,
     """
     memory = folder / "userns.json"
     found = _Found(boot_id, _program(runtime.path), runtime.name, runtime.version)
-    if _remembered(memory) == found:
+    if record_files.read(memory, _Found) == found:
         return ""
     try:
         users = UserNamespaces(f"{cgroup_root}-trial")
@@ -231,10 +232,3 @@ def _program(path: str) -> tuple[str, int, int, int]:
     """Tells one program at `path` from the next."""
     status = os.stat(path)
     return (path, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _remembered(memory: Path) -> _Found | None:
-    try:
-        return json_codec.decode(memory.read_bytes(), _Found)
-    except (FileNotFoundError, json_codec.InvalidJson):
-        return None

@@ -16,7 +16,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import structlog
@@ -24,10 +23,10 @@ import structlog
 from skerry.kit import files, json_codec
 from skerry.model.ids import Digest
 from skerry.model.images import Image, ImageAccess, ImageId, is_path
+from skerry.node import record_files
 from skerry.node.images.threads import in_thread
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 
 class NameRecord(msgspec.Struct, frozen=True):
@@ -52,14 +51,14 @@ class ImageCatalog:
     def load(self, has_layer: Callable[[Digest], bool]) -> None:
         """Read what is there; waits for the disk."""
         for path in self._images_folder.iterdir():
-            image = _read(path, Image)
+            image = record_files.read(path, Image)
             if image is None or path != self._image_path(image.id) or not all(map(has_layer, image.layers)):
                 log.warning("image.dropped", path=str(path), reason="it or one of its layers is not whole")
                 path.unlink()
             else:
                 self._images[image.id] = image
         for path in self._names_folder.iterdir():
-            name = _read(path, NameRecord)
+            name = record_files.read(path, NameRecord)
             if name is None or path != self._name_path(name.reference) or name.image not in self._images:
                 path.unlink()
             else:
@@ -168,11 +167,3 @@ def _write(path: Path, record: msgspec.Struct) -> None:
 def _unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
     files.sync_folder(path.parent)
-
-
-def _read(path: Path, as_type: type[T]) -> T | None:
-    """What the file holds; None if it is a draft, or nothing that this version understands."""
-    try:
-        return json_codec.decode(path.read_bytes(), as_type)
-    except json_codec.InvalidJson:
-        return None

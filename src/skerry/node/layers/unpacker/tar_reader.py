@@ -46,29 +46,15 @@ class TarEntry:
     __slots__ = ("gid", "kind", "link", "major", "minor", "mode", "mtime_ns", "name", "size", "uid", "xattrs")
 
     def __init__(
-        self,
-        name: bytes,
-        kind: bytes = FILE,
-        *,
-        mode: int = 0o644,
-        uid: int = 0,
-        gid: int = 0,
-        size: int = 0,
-        mtime_ns: int = 0,
-        link: bytes = b"",
-        major: int = 0,
-        minor: int = 0,
+        self, name: bytes, kind: bytes = FILE, *, mode: int = 0o644, size: int = 0, major: int = 0
     ) -> None:
         self.name = name
         self.kind = kind
         self.mode = mode
-        self.uid = uid
-        self.gid = gid
         self.size = size
-        self.mtime_ns = mtime_ns
-        self.link = link
+        self.link = b""
+        self.uid = self.gid = self.mtime_ns = self.minor = 0
         self.major = major
-        self.minor = minor
         self.xattrs: dict[bytes, bytes] = {}
 
 
