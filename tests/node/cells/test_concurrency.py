@@ -191,8 +191,8 @@ async def _storm(calls: list[tuple[str, str, bool, int]], chance: random.Random)
         expected = (errors.SkerryError, asyncio.CancelledError)
         assert [r for r in results if isinstance(r, BaseException) and not isinstance(r, expected)] == []
         assert [r for r in results if isinstance(r, errors.Internal)] == []
-        while cells._work:
-            await asyncio.wait(cells._work)
+        while cells._locks.work:
+            await asyncio.wait(cells._locks.work)
         assert strays(node, cells) == []
         assert len(cells._locks) == 0
         for view in reversed(cells.list()):

@@ -194,7 +194,7 @@ async def test_a_caller_that_goes_away_leaves_no_half_done_work(ground: Ground, 
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await eventually(lambda: not cells._work)
+        await eventually(lambda: not cells._locks.work)
         if cells.get(A).executables:
             await cells.stop(A, X)
         assert len(ground.groups.pids(A)) <= 1

@@ -181,12 +181,12 @@ async def test_a_client_that_leaves_in_the_middle_of_a_start_leaves_nothing_half
     channel = dial(str(served.path), served.tls(), server_name=SERVER_NAME)
     try:
         starting = asyncio.ensure_future(start(CellServiceStub(channel), "a", "x", "sleep 1000"))
-        await eventually(lambda: served.keeper._work or starting.done())
+        await eventually(lambda: served.keeper._locks.work or starting.done())
     finally:
         channel.close()
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    await eventually(lambda: not served.keeper._work)
+    await eventually(lambda: not served.keeper._locks.work)
     for state in served.keeper.get(CellName("a")).executables:
         assert os.path.exists(f"/proc/{state.pid}")
 
