@@ -187,7 +187,7 @@ def test_no_file_names_a_path_of_a_machine_or_a_package_registry() -> None:
 
 def test_only_the_edge_reads_the_environment() -> None:
     # The last two set the environment of a function, in the function's own process.
-    allowed = {"cli/settings.py", "cli/paths.py", "cli/discovery.py"}
+    allowed = {"cli/settings.py", "client/discovery.py"}
     allowed |= {"node/launcher/child/zygotes.py", "node/workers/python_worker.py"}
     readers = {
         str(path.relative_to(HOME))

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skerry.cli import client, image_references, node_socket
+from skerry.cli import image_references
+from skerry.cli.errors import to_click
 from skerry.cli.options import option_group, without_dashes
+from skerry.client.errors import ApiError, NodeError
 from skerry.kit import ulid
 
 if TYPE_CHECKING:
@@ -199,12 +201,12 @@ def container_exit_codes() -> Iterator[None]:
     """Exit with 125 on errors, or with 126 and 127 if the program is not executable or not found."""
     try:
         yield
-    except (node_socket.NodeError, client.ApiError) as error:
-        error.show()
+    except (NodeError, ApiError) as error:
+        to_click(error).show()
         raise SystemExit(_code_of(error)) from None
 
 
-def _code_of(error: node_socket.NodeError | client.ApiError) -> int:
+def _code_of(error: NodeError | ApiError) -> int:
     """The OCI runtime reports why a program cannot be executed with a message only, without a code."""
     is_refused = error.status == "FAILED_PRECONDITION" or getattr(error, "code", "") == "refused"
     if is_refused:

@@ -1,6 +1,7 @@
 """A remote program attached to our standard streams or to our terminal.
 
-Used by `exec` of containers and of instances; the transport is in `exec_streams`. Nothing is buffered: output
+Used by `exec` of containers and of instances; the transport is in
+`skerry.client.exec_streams`. Nothing is buffered: output
 that we cannot write blocks the program, and input that it does not read blocks us.
 """
 
@@ -10,62 +11,22 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, Final, NamedTuple, Protocol
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Any, Final
 
 import click
 
-from skerry.cli import container_options, log_output, signal_handler
-from skerry.cli import terminal as cli_terminal
+from skerry.cli import container_options, log_output, terminal
 from skerry.cli.options import option_object, without_dashes
+from skerry.cli.signal_handler import SignalHandler
+from skerry.client.exec_streams import ERRORS, OUTPUT, ExecCommand, ExecStream
 from skerry.kit.fd_readiness import wait_readable
 
 _INPUT: Final = 0
 _CHUNK: Final = 32 * 1024
 
-OUTPUT: Final = 1
-ERRORS: Final = 2
 
-
-class OutputChunk(NamedTuple):
-    """A piece of stdout or stderr of the program."""
-
-    descriptor: int
-    data: bytes
-
-
-class ExecStream(Protocol):
-    """A stream to a program. Several tasks may send, one may receive."""
-
-    async def receive(self) -> OutputChunk | int:
-        """The next output, or last the exit code; raises `ClickException` if the stream breaks."""
-
-    async def put_in(self, data: bytes) -> None:
-        """More of its input."""
-
-    async def end_input(self) -> None: ...
-
-    async def resize(self, rows: int, columns: int) -> None: ...
-
-    async def signal(self, number: int) -> None: ...
-
-
-class ExecCommand(NamedTuple):
-    """The command to run, and how it is attached."""
-
-    arguments: tuple[str, ...]
-    environment: list[str]
-    user: str
-    folder: str
-    terminal: bool
-    takes_input: bool
-
-    def size(self) -> tuple[int, int]:
-        """Rows and columns of its terminal; 0 and 0 if it has none."""
-        return cli_terminal.size(_INPUT) if self.terminal else (0, 0)
-
-
-def _program(
+def _command(
     arguments: tuple[str, ...],
     interactive: bool,
     tty: bool,
@@ -81,15 +42,16 @@ def _program(
         container_options.variables(env, env_file),
         user,
         workdir,
-        terminal=tty,
-        takes_input=interactive,
+        tty,
+        interactive,
+        *(terminal.size(_INPUT) if tty else (0, 0)),
     )
 
 
-# They arrive together as `program`.
+# A command gets them as `command`.
 options = option_object(
-    "program",
-    _program,
+    "command",
+    _command,
     click.argument(
         "arguments",
         metavar="[--] COMMAND...",
@@ -108,65 +70,77 @@ options = option_object(
 )
 
 
-async def run_exec_session(
-    line: ExecStream, program: ExecCommand, signals: signal_handler.SignalHandler
-) -> int:
-    """Copy input, output, sizes and signals until the program has ended, and return its exit code.
+async def execute(opening: AbstractAsyncContextManager[ExecStream], command: ExecCommand) -> int:
+    """Run `command` over the stream that `opening` opens, and return its exit code.
 
-    The first signal is sent to the program; the next ends this command.
+    Input, output, sizes and signals are copied until the program has ended. The first signal is sent to the
+    program; the next ends this command.
     """
-    has_our_terminal = program.terminal and program.takes_input
-    with cli_terminal.raw(_INPUT) if has_our_terminal else nullcontext():
-        beside = [asyncio.ensure_future(_pass_signal(line, signals))]
-        if program.takes_input:
-            beside.append(asyncio.ensure_future(_pass_input(line)))
-        if program.terminal:
-            beside.append(asyncio.ensure_future(_pass_sizes(line)))
-        shown = asyncio.ensure_future(_show(line))
-        pending: set[asyncio.Future[Any]] = {shown, *beside}
+    code: int | None = None
+    has_our_terminal = command.terminal and command.takes_input
+    with SignalHandler() as signals:
         try:
-            while not shown.done():
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if shown not in done:
-                    for task in done:
-                        task.result()
-            return shown.result()
-        finally:
-            for task in (shown, *beside):
-                task.cancel()
-            await asyncio.gather(shown, *beside, return_exceptions=True)
+            async with opening as stream:
+                with terminal.raw(_INPUT) if has_our_terminal else nullcontext():
+                    code = await _run(stream, command, signals)
+        except Exception:
+            if code is None:
+                raise
+    assert code is not None
+    return code
 
 
-async def _show(line: ExecStream) -> int:
+async def _run(stream: ExecStream, command: ExecCommand, signals: SignalHandler) -> int:
+    beside = [asyncio.ensure_future(_pass_signal(stream, signals))]
+    if command.takes_input:
+        beside.append(asyncio.ensure_future(_pass_input(stream)))
+    if command.terminal:
+        beside.append(asyncio.ensure_future(_pass_sizes(stream)))
+    shown = asyncio.ensure_future(_show(stream))
+    pending: set[asyncio.Future[Any]] = {shown, *beside}
+    try:
+        while not shown.done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if shown not in done:
+                for task in done:
+                    task.result()
+        return shown.result()
+    finally:
+        for task in (shown, *beside):
+            task.cancel()
+        await asyncio.gather(shown, *beside, return_exceptions=True)
+
+
+async def _show(stream: ExecStream) -> int:
     """Write the output, and return the exit code."""
     sinks = {
         OUTPUT: log_output.DescriptorWriter(OUTPUT, is_raw=True),
         ERRORS: log_output.DescriptorWriter(ERRORS, is_raw=True),
     }
-    while not isinstance(said := await line.receive(), int):
-        await sinks[said.descriptor].write(said.data)
-    return said
+    while not isinstance(received := await stream.receive(), int):
+        await sinks[received.descriptor].write(received.data)
+    return received
 
 
-async def _pass_input(line: ExecStream) -> None:
+async def _pass_input(stream: ExecStream) -> None:
     while True:
         await wait_readable(_INPUT)
         if not (data := _read()):
             break
-        await line.put_in(data)
-    await line.end_input()
+        await stream.send_input(data)
+    await stream.end_input()
 
 
-async def _pass_sizes(line: ExecStream) -> None:
-    with _told_of_sizes() as changed:
+async def _pass_sizes(stream: ExecStream) -> None:
+    with _size_changes() as changed:
         while True:
             await changed.wait()
             changed.clear()
-            await line.resize(*cli_terminal.size(_INPUT))
+            await stream.resize(*terminal.size(_INPUT))
 
 
-async def _pass_signal(line: ExecStream, signals: signal_handler.SignalHandler) -> None:
-    await line.signal(await signals.first)
+async def _pass_signal(stream: ExecStream, signals: SignalHandler) -> None:
+    await stream.signal(await signals.first)
 
 
 def _read() -> bytes:
@@ -177,7 +151,7 @@ def _read() -> bytes:
 
 
 @contextmanager
-def _told_of_sizes() -> Iterator[asyncio.Event]:
+def _size_changes() -> Iterator[asyncio.Event]:
     """Set whenever the size of our terminal changes."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGWINCH, changed.set)

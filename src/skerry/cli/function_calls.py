@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import client, watch
 from skerry.cli import output as printing
-
-JsonObject = dict[str, Any]
+from skerry.cli import watch
+from skerry.client.api import ApiClient, JsonObject
+from skerry.client.errors import ApiError
 
 PENDING: Final = frozenset({"queued", "running"})
 _SLOW_S: Final = 1.0
@@ -120,25 +120,25 @@ def print_if_slow(text: str) -> Iterator[None]:
         timer.join()
 
 
-def find(server: client.ApiClient, name: str) -> JsonObject | None:
+def find(server: ApiClient, name: str) -> JsonObject | None:
     try:
         found: JsonObject = server.get("function", name)
         return found
-    except client.ApiError as error:
+    except ApiError as error:
         if error.status != 404:
             raise
         return None
 
 
-def require_function(server: client.ApiClient, name: str) -> JsonObject:
+def require_function(server: ApiClient, name: str) -> JsonObject:
     found = find(server, name)
     if found is None:
         raise _unknown(name)
     return found
 
 
-def _unknown(name: str) -> client.ApiError:
-    return client.ApiError(404, f"There is no function '{name}'. 'skerry fn list' lists them.", "not-found")
+def _unknown(name: str) -> ApiError:
+    return ApiError(404, f"There is no function '{name}'. 'skerry fn list' lists them.", "not-found")
 
 
 @contextmanager
@@ -146,14 +146,14 @@ def explain_call_errors(name: str) -> Iterator[None]:
     """Give errors that the contract answers with a status alone a message; print output of failed loads."""
     try:
         yield
-    except client.ApiError as error:
+    except ApiError as error:
         reply = error.reply if isinstance(error.reply, dict) else {}
         if printed := reply.get("Output"):
             click.echo(printed, nl=not printed.endswith("\n"), err=True)
-        raise client.ApiError(error.status, _in_words(error, name), error.code, error.reply) from None
+        raise ApiError(error.status, _in_words(error, name), error.code, error.reply) from None
 
 
-def _in_words(error: client.ApiError, name: str) -> str:
+def _in_words(error: ApiError, name: str) -> str:
     match error.status:
         case 404 if "runtime" in error.message:
             return "Unknown runtime; use python, nodejs or custom."
@@ -166,38 +166,38 @@ def _in_words(error: client.ApiError, name: str) -> str:
     return error.message
 
 
-def call(server: client.ApiClient, name: str, body: bytes) -> JsonObject:
+def call(server: ApiClient, name: str, body: bytes) -> JsonObject:
     """A report, or the id of an async call."""
     with explain_call_errors(name):
         try:
             reply: JsonObject = server.post("invoke", name, body=body, timeout=None)
-        except client.ApiError as error:
+        except ApiError as error:
             if not _is_report(error.reply):
                 raise
             reply = error.reply
         return reply
 
 
-def poll_call(server: client.ApiClient, request: str, wait: str | None = None) -> JsonObject:
+def poll_call(server: ApiClient, request: str, wait: str | None = None) -> JsonObject:
     """The state of an async call, with its report if it has ended; waits for that up to `wait`."""
     try:
         report: JsonObject = server.get("poll", request, wait=wait)
         return report
-    except client.ApiError as error:
+    except ApiError as error:
         state = error.reply["State"] if _is_report(error.reply) else ""
         if state in PENDING:
             pending: JsonObject = error.reply
             return pending
         if state == "expired":
-            raise client.ApiError(error.status, f"{request}: {error.reply['Error']}", state) from None
+            raise ApiError(error.status, f"{request}: {error.reply['Error']}", state) from None
         if error.status == 404:
-            raise client.ApiError(
+            raise ApiError(
                 404, f"There is no call '{request}', or its result has expired.", "not-found"
             ) from None
         raise
 
 
-def result(server: client.ApiClient, request: str) -> JsonObject:
+def result(server: ApiClient, request: str) -> JsonObject:
     """Wait for the report of an async call."""
     told = ""
     try:

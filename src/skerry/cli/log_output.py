@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import click
 
-from skerry.cli import client, message_format, node_socket
+from skerry.cli import message_format
 from skerry.cli import output as printing
 from skerry.cli.options import option_group, raw
+from skerry.client import node_socket
+from skerry.client.errors import NodeError, ServerUnreachable
 from skerry.kit import terminal_text
 from skerry.kit.fd_readiness import wait_writable
 
@@ -113,7 +115,7 @@ def channel(only: str | None) -> str:
 
 
 async def show(
-    door: node_socket.NodeSocket, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R, output: str
+    node: node_socket.NodeSocket, logs: UnaryStreamMethod[R, cells_pb2.LogItem], request: R, output: str
 ) -> None:
     """Print the output that `request` asks for: unchanged, or as one JSON object per line."""
     if output == "json":
@@ -127,7 +129,7 @@ async def show(
         return
     copying = LogCopy(logs, request)
     if request.follow:
-        await retry_while_unreachable(door, copying.run)
+        await retry_while_unreachable(node, copying.run)
     else:
         await copying.run()
 
@@ -155,17 +157,17 @@ def exit_on_closed_output() -> Iterator[None]:
         raise click.Abort from None
 
 
-async def retry_while_unreachable(door: node_socket.NodeSocket, work: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_unreachable(node: node_socket.NodeSocket, work: Callable[[], Awaitable[T]]) -> T:
     """Run `work`, and retry it while the node is unreachable, for a limited time."""
     loop = asyncio.get_running_loop()
     away_since = None
     while True:
         began = loop.time()
         try:
-            with node_socket.explain_node_errors(door):
+            with node_socket.explain_node_errors(node):
                 return await work()
-        except (client.ServerUnreachable, node_socket.NodeError) as error:
-            if isinstance(error, node_socket.NodeError) and error.status != "UNAVAILABLE":
+        except (ServerUnreachable, NodeError) as error:
+            if isinstance(error, NodeError) and error.status != "UNAVAILABLE":
                 raise
             ended = loop.time()
             if away_since is None or ended - began > _PATIENCE_S:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -83,6 +83,19 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(verb.module), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # Imported here: only commands that have imported the client can raise its errors.
+            from skerry.client.errors import ClientError
+
+            if not isinstance(error, ClientError):
+                raise
+            from skerry.cli.errors import to_click
+
+            raise to_click(error) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, VERBS))

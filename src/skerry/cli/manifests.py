@@ -29,6 +29,7 @@ import msgspec
 import yaml
 
 from skerry.cli import image_references
+from skerry.client.api import JsonObject
 from skerry.model import errors, ids
 from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
@@ -51,8 +52,6 @@ _FIELDS: Final = (
     "userns",
 )
 _MAX_COUNT: Final = 10_000
-
-JsonObject = dict[str, Any]
 
 
 class ManifestObject(NamedTuple):

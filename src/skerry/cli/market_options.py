@@ -9,11 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from skerry.cli import client
 from skerry.cli import output as printing
 from skerry.cli.options import option_group
-
-JsonObject = dict[str, Any]
+from skerry.client.api import ApiClient, JsonObject
 
 _WHERE: Final = ("location", "architecture", "peer")
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
@@ -100,9 +98,7 @@ limit = click.option(
 )
 
 
-def first_items(
-    server: client.ApiClient, what: str, most: int, *, items: str = ""
-) -> tuple[list[JsonObject], int]:
+def first_items(server: ApiClient, what: str, most: int, *, items: str = "") -> tuple[list[JsonObject], int]:
     """The first `most` of a list of the market, and how many there are."""
     found: list[JsonObject] = []
     cursor: str | None = None

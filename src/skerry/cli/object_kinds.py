@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from skerry.cli import client
 from skerry.cli import output as printing
+from skerry.client.api import ApiClient, JsonObject
+from skerry.client.errors import ApiError
 
-JsonObject = dict[str, Any]
 TableRow = tuple[str, ...]
 
 TERMINAL: Final = frozenset({"TERMINATED", "FAILED"})
@@ -34,7 +34,7 @@ namespace = click.option(
 class NodeNames:
     """Names of nodes by id, read from the server when an unknown id comes."""
 
-    def __init__(self, server: client.ApiClient) -> None:
+    def __init__(self, server: ApiClient) -> None:
         self._server = server
         self._known: dict[str, str] = {}
 
@@ -155,7 +155,7 @@ class ObjectKindParam(click.ParamType[ObjectKind, str]):
         return kind
 
 
-def everything(server: client.ApiClient, kind: ObjectKind, **filters: str | None) -> list[JsonObject]:
+def everything(server: ApiClient, kind: ObjectKind, **filters: str | None) -> list[JsonObject]:
     """All objects of a kind, page by page."""
     found: list[JsonObject] = []
     cursor: str | None = None
@@ -167,12 +167,12 @@ def everything(server: client.ApiClient, kind: ObjectKind, **filters: str | None
             return found
 
 
-def find(server: client.ApiClient, kind: ObjectKind, text: str, namespace: str | None) -> JsonObject:
+def find(server: ApiClient, kind: ObjectKind, text: str, namespace: str | None) -> JsonObject:
     """The object with that id, or else with that name; nodes have no namespace."""
     try:
         found: JsonObject = server.get(kind.word, text, namespace=None if kind is NODE else namespace)
         return found
-    except client.ApiError as error:
+    except ApiError as error:
         if error.status != 404 or kind is not INSTANCE:
             raise  # the server knows the others by their names, too
     return _called(text, namespace, everything(server, INSTANCE, name=text, namespace=namespace))
@@ -188,16 +188,14 @@ def _called(name: str, namespace: str | None, called: list[JsonObject]) -> JsonO
             within, option = (
                 (f" in the namespace '{namespace}'", f" -n {namespace}") if namespace else ("", "")
             )
-            raise client.ApiError(
+            raise ApiError(
                 404,
                 f"There is no instance '{name}'{within}. 'skerry get instances{option}' lists them.",
                 "not-found",
             )
         case several:
             told = ", ".join(f"{one['id']} ({one['status']})" for one in several)
-            raise client.ApiError(
-                409, f"{len(several)} instances are named '{name}'; use an id: {told}", "conflict"
-            )
+            raise ApiError(409, f"{len(several)} instances are named '{name}'; use an id: {told}", "conflict")
 
 
 def node_status_text(node: JsonObject) -> str:

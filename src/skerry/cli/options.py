@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from skerry.kit import terminal_text
+
+if TYPE_CHECKING:
+    from skerry.client.api import ApiClient
+    from skerry.client.node_socket import NodeSocket
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,4 +105,67 @@ raw = click.option(
     expose_value=False,
     callback=_obey_controls,
     help="Pass control characters to the terminal instead of showing them as ^[ or \\u009b.",
+)
+
+
+def _connect(
+    token: str | None, ca: str | None, *, url: str | None, data: str | None, at_node: bool
+) -> ApiClient:
+    # Imported here: these options are defined before the command is known.
+    from skerry.client import discovery
+    from skerry.client.api import ApiClient
+
+    target = discovery.find(url, data, token, ca, at_node=at_node)
+    return ApiClient(target, lambda text: click.echo(text, err=True))
+
+
+def _server(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
+    return _connect(token, ca, url=url, data=data, at_node=False)
+
+
+def _server_or_node(url: str | None, data: str | None, token: str | None, ca: str | None) -> ApiClient:
+    return _connect(token, ca, url=url, data=data, at_node=True)
+
+
+def _server_without_ca(url: str | None, data: str | None, token: str | None) -> ApiClient:
+    return _connect(token, None, url=url, data=data, at_node=False)
+
+
+def _node(data: str | None, socket: str | None) -> NodeSocket:
+    from skerry.client import node_socket
+
+    return node_socket.find(data, socket)
+
+
+_TARGET = option_group(
+    click.option("--url", metavar="URL", help="Server: http://127.0.0.1:1323, unix:/PATH. [env: SKERRY_URL]"),
+    click.option("--data", metavar="DIR", help="Data folder of a Skerry on this machine. [env: SKERRY_DATA]"),
+    click.option(
+        "--token", metavar="TEXT", help="Access token; your own Skerry needs none. [env: SKERRY_TOKEN]"
+    ),
+)
+_CA = click.option("--ca", metavar="FILE", help="CA certificate of an https server. [env: SKERRY_CA]")
+
+# Of every command that talks to a server, which it gets as `server`.
+server = option_object("server", _server, _TARGET, _CA)
+# Of commands for functions, which a node with an HTTP address serves too.
+server_or_node = option_object("server", _server_or_node, _TARGET, _CA)
+# Of a command with its own `--ca`; the CA of the server can still be in the environment.
+server_without_ca = option_object("server", _server_without_ca, _TARGET)
+# Of every command that talks to the node of this machine, which it gets as `node`.
+node = option_object(
+    "node",
+    _node,
+    click.option(
+        "--data",
+        metavar="DIR",
+        envvar="SKERRY_DATA",
+        help="Data folder of the Skerry on this machine. [env: SKERRY_DATA]",
+    ),
+    click.option(
+        "--socket",
+        metavar="PATH",
+        envvar="SKERRY_GRPC_SOCKET",
+        help="gRPC socket of the node. [env: SKERRY_GRPC_SOCKET]",
+    ),
 )

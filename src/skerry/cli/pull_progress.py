@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from skerry.cli import message_format, node_socket
+from skerry.cli import message_format
 from skerry.cli import output as printing
+from skerry.client.errors import NodeError
 from skerry.kit import terminal_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ async def run_with_progress(
             if not item.HasField("progress"):
                 return item
             show(item.progress)
-    raise node_socket.NodeError("The node ended the call without a result; try again.", "UNKNOWN")
+    raise NodeError("The node ended the call without a result; try again.", "UNKNOWN")
 
 
 def short(digest: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from skerry.cli import paths
 from skerry.kit import json_codec
 from skerry.model.settings import SettingField, Settings, setting_fields
 
@@ -31,7 +30,7 @@ def load(
     known = setting_fields()
     values: dict[str, Any] = {}
     named = config or environment.get("SKERRY_CONFIG")
-    path = Path(named) if named else paths.config_file()
+    path = Path(named) if named else _config_file()
     if path is not None:
         values |= _from_file(path, known)
     values |= _from_environment(environment, known)
@@ -103,3 +102,20 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
             branch = branch.setdefault(name, {})
         branch[leaf] = value
     return tree
+
+
+def _config_file() -> Path | None:
+    """The default settings file, if it exists."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    own = [Path(home)] if home else _own_config_folder()
+    for path in (*(folder / "skerry" / "skerry.toml" for folder in own), Path("/etc/skerry/skerry.toml")):
+        if path.is_file():
+            return path
+    return None
+
+
+def _own_config_folder() -> list[Path]:
+    try:
+        return [Path.home() / ".config"]
+    except RuntimeError:
+        return []  # a user without a home folder

@@ -13,9 +13,11 @@ from typing import Final, TypeVar
 
 import click
 
-from skerry.cli import client, object_kinds
+from skerry.cli import object_kinds
 from skerry.cli import output as printing
-from skerry.cli.object_kinds import JsonObject, NodeNames, ObjectKind
+from skerry.cli.object_kinds import NodeNames, ObjectKind
+from skerry.client.api import ApiClient, JsonObject
+from skerry.client.errors import ApiError, ServerUnreachable
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ _SHARE: Final = 5  # of our time, at most one part in so many is spent asking
 detach = click.option("-d", "--detach", is_flag=True, help="Do not wait for completion.")
 
 
-def wait_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject | None:
+def wait_until(server: ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject | None:
     """Print status changes until the status is one of `wanted`; None if the instance is deleted.
 
     After the first failed start, which may repeat for ever, also print how to delete it.
@@ -95,7 +97,7 @@ def retry_while_unreachable(read: Callable[[], T]) -> T:
     while True:
         try:
             return read()
-        except client.ServerUnreachable as error:
+        except ServerUnreachable as error:
             if time.monotonic() > deadline:
                 raise
             if not is_told:
@@ -104,14 +106,14 @@ def retry_while_unreachable(read: Callable[[], T]) -> T:
             time.sleep(_SELDOM_S)
 
 
-def _seen(server: client.ApiClient, id: str) -> Iterator[JsonObject | None]:
+def _seen(server: ApiClient, id: str) -> Iterator[JsonObject | None]:
     """The instance now and after every change; None when it is deleted."""
 
     def read() -> JsonObject | None:
         try:
             found: JsonObject = server.get(object_kinds.INSTANCE.word, id)
             return found
-        except client.ApiError as error:
+        except ApiError as error:
             if error.status != 404:
                 raise
             return None

@@ -12,9 +12,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from skerry.cli import client, object_kinds
+from skerry.cli import object_kinds, options
 from skerry.cli import output as printing
-from skerry.cli.object_kinds import INSTANCE, WORKLOAD, JsonObject, ObjectKind
+from skerry.cli.object_kinds import INSTANCE, WORKLOAD, ObjectKind
+from skerry.client.api import ApiClient, JsonObject
+from skerry.client.errors import ApiError
 
 if TYPE_CHECKING:
     from skerry.cli.manifests import ApplyManifest, ManifestObject, ManifestReplicas
@@ -55,10 +57,10 @@ class ApplyStep(NamedTuple):
     help="Rolling update of existing instances.",
 )
 @object_kinds.namespace
-@client.options
+@options.server
 @printing.option
 def apply(
-    server: client.ApiClient,
+    server: ApiClient,
     file: IO[bytes],
     dry_run: bool,
     rollout: str,
@@ -118,9 +120,7 @@ def _where(file: str, manifest: ApplyManifest, namespace: str | None) -> str:
     return said or namespace or DEFAULT_NAMESPACE
 
 
-def plan(
-    server: client.ApiClient, manifest: ApplyManifest, namespace: str, rollout: str
-) -> Iterator[ApplyStep]:
+def plan(server: ApiClient, manifest: ApplyManifest, namespace: str, rollout: str) -> Iterator[ApplyStep]:
     """The steps in order: workloads before their instances."""
     from skerry.cli.manifests import ManifestReplicas
 
@@ -137,7 +137,7 @@ def plan(
 
 
 def _workload_step(
-    server: client.ApiClient, wanted: ManifestObject, namespace: str, there: JsonObject | None, rollout: str
+    server: ApiClient, wanted: ManifestObject, namespace: str, there: JsonObject | None, rollout: str
 ) -> ApplyStep:
     if there is None:
         act = partial(server.put, "workload", body=wanted.body, namespace=namespace)
@@ -149,7 +149,7 @@ def _workload_step(
     return ApplyStep("change", WORKLOAD, wanted.name, changed, act)
 
 
-def _instance_steps(server: client.ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:
+def _instance_steps(server: ApiClient, wanted: ManifestObject, namespace: str) -> Iterator[ApplyStep]:
     create = partial(server.put, "instance", body=wanted.body, namespace=namespace)
     there_are = _staying(server, name=wanted.name, namespace=namespace)
     called = [one for one in there_are if one["workload_id"] is None]
@@ -175,7 +175,7 @@ def _instance_steps(server: client.ApiClient, wanted: ManifestObject, namespace:
 
 
 def _copy_steps(
-    server: client.ApiClient, wanted: ManifestReplicas, namespace: str, workload: JsonObject | None
+    server: ApiClient, wanted: ManifestReplicas, namespace: str, workload: JsonObject | None
 ) -> Iterator[ApplyStep]:
     """Failed replicas are replaced; of surplus replicas the youngest are deleted."""
     there = _staying(server, workload=workload["id"], namespace=namespace) if workload else []
@@ -193,14 +193,14 @@ def _copy_steps(
         yield ApplyStep("create", INSTANCE, wanted.workload, f"{number} of {wanted.number}", act)
 
 
-def _deletion(server: client.ApiClient, one: JsonObject, why: str) -> ApplyStep:
+def _deletion(server: ApiClient, one: JsonObject, why: str) -> ApplyStep:
     return ApplyStep("delete", INSTANCE, one["id"], why, partial(server.delete, "instance", one["id"]))
 
 
-def _workload(server: client.ApiClient, name: str, namespace: str) -> JsonObject | None:
+def _workload(server: ApiClient, name: str, namespace: str) -> JsonObject | None:
     try:
         found: JsonObject = server.get("workload", name, namespace=namespace)
-    except client.ApiError as error:
+    except ApiError as error:
         if error.status != 404:
             raise
         return None
@@ -211,7 +211,7 @@ def _workload(server: client.ApiClient, name: str, namespace: str) -> JsonObject
     return found
 
 
-def _staying(server: client.ApiClient, **filters: str) -> list[JsonObject]:
+def _staying(server: ApiClient, **filters: str) -> list[JsonObject]:
     return [
         one for one in object_kinds.everything(server, INSTANCE, **filters) if one["desired"] != "DESTROYED"
     ]

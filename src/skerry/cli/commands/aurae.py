@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from skerry.cli import node_socket
+from skerry.cli import options
+from skerry.client import node_socket
 
 
 @click.group()
@@ -20,10 +21,10 @@ def aurae() -> None:
 @aurae.command()
 @click.option("--write", is_flag=True, help="Write it to ~/.aurae/config, where the clients look first.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-@node_socket.options
-def config(door: node_socket.NodeSocket, write: bool, force: bool) -> None:
+@options.node
+def config(node: node_socket.NodeSocket, write: bool, force: bool) -> None:
     """Print the configuration of Aurae clients: certificates and socket of this node."""
-    text = render(door)
+    text = render(node)
     if not write:
         click.echo(text, nl=False)
         return
@@ -37,10 +38,10 @@ def config(door: node_socket.NodeSocket, write: bool, force: bool) -> None:
     click.echo(f"wrote {path}")
 
 
-def render(door: node_socket.NodeSocket) -> str:
+def render(node: node_socket.NodeSocket) -> str:
     """The file's text: TOML. Paths are absolute, because the clients expand nothing."""
     # A JSON string is a TOML string.
-    quoted = {name: json.dumps(os.path.abspath(path)) for name, path in door._asdict().items()}
+    quoted = {name: json.dumps(os.path.abspath(path)) for name, path in node._asdict().items()}
     lines = (
         "[auth]",
         f"ca_crt = {quoted['ca']}",

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from skerry.cli import log_output, message_format, node_socket
+from skerry.cli import log_output, message_format, options
 from skerry.cli import output as printing
 from skerry.cli.commands import cell_run
 from skerry.cli.options import option_group, raw
 from skerry.cli.output import size
+from skerry.client import node_socket
 
 if TYPE_CHECKING:
     from skerry.transport.proto import cells_pb2
@@ -67,15 +68,15 @@ def cell() -> None:
 
 @cell.command(name="list")
 @click.argument("name", metavar="[CELL]", default="")
-@node_socket.options
+@options.node
 @printing.option
-def list_cells(door: node_socket.NodeSocket, name: str, output: str) -> None:
+def list_cells(node: node_socket.NodeSocket, name: str, output: str) -> None:
     """List cells and their executables; with CELL, that cell and the cells inside it."""
     from skerry.transport.proto.cells_pb2 import ListRequest
 
     request = ListRequest(cell=name, usage=True)
     found = node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.List(request, timeout=node_socket.CALL_S)
+        node, node_socket.cells, lambda stub: stub.List(request, timeout=node_socket.CALL_S)
     )
     printing.show(
         {"cells": [_cell_shown(each) for each in found]},
@@ -97,13 +98,13 @@ def list_cells(door: node_socket.NodeSocket, name: str, output: str) -> None:
 @cell.command()
 @click.argument("name", metavar="CELL")
 @_LIMITS
-@node_socket.options
+@options.node
 @printing.option
-def allocate(door: node_socket.NodeSocket, name: str, output: str, **limits: Any) -> None:
+def allocate(node: node_socket.NodeSocket, name: str, output: str, **limits: Any) -> None:
     """Create a cell with limits. A limit that is not given is that of the parent."""
     request = _allocation(name, **limits)
     reply = node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.Allocate(request, timeout=node_socket.CALL_S)
+        node, node_socket.cells, lambda stub: stub.Allocate(request, timeout=node_socket.CALL_S)
     )
     if output == "json":
         printing.as_json({"cell": name, "cgroup_v2": reply.cgroup_v2})
@@ -113,14 +114,14 @@ def allocate(door: node_socket.NodeSocket, name: str, output: str, **limits: Any
 
 @cell.command()
 @click.argument("name", metavar="CELL")
-@node_socket.options
-def free(door: node_socket.NodeSocket, name: str) -> None:
+@options.node
+def free(node: node_socket.NodeSocket, name: str) -> None:
     """Remove a cell and the cells inside it, and end everything that runs in them."""
     from skerry.transport.proto.cells_pb2 import FreeRequest
 
     request = FreeRequest(cell=name)
     node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.Free(request, timeout=node_socket.CALL_S)
+        node, node_socket.cells, lambda stub: stub.Free(request, timeout=node_socket.CALL_S)
     )
     click.echo(f"freed {name}")
 
@@ -132,10 +133,10 @@ def free(door: node_socket.NodeSocket, name: str) -> None:
 @click.option("-c", "--command", metavar="LINE", default="", help="Shell command line instead of a program.")
 @click.option("--description", default="", help="Description.")
 @_SANDBOX
-@node_socket.options
+@options.node
 @printing.option
 def start(
-    door: node_socket.NodeSocket,
+    node: node_socket.NodeSocket,
     name: str,
     executable: str,
     arguments: tuple[str, ...],
@@ -154,7 +155,7 @@ def start(
     request.command, request.description = command, description
     request.arguments.extend(arguments)
     reply = node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.Start(request, timeout=node_socket.CALL_S)
+        node, node_socket.cells, lambda stub: stub.Start(request, timeout=node_socket.CALL_S)
     )
     if output == "json":
         printing.as_json(
@@ -173,15 +174,15 @@ def start(
     type=click.FloatRange(min=0),
     help="Time between SIGTERM and SIGKILL.  [default: the node's]",
 )
-@node_socket.options
+@options.node
 @printing.option
-def stop(door: node_socket.NodeSocket, name: str, executable: str, grace: float | None, output: str) -> None:
+def stop(node: node_socket.NodeSocket, name: str, executable: str, grace: float | None, output: str) -> None:
     """Stop an executable with all its children, and print how it ended."""
     from skerry.transport.proto.cells_pb2 import StopRequest
 
     request = StopRequest(cell=name, executable=executable, grace_s=grace)
     reply = node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.Stop(request, timeout=node_socket.CALL_S + (grace or 0.0))
+        node, node_socket.cells, lambda stub: stub.Stop(request, timeout=node_socket.CALL_S + (grace or 0.0))
     )
     if output == "json":
         printing.as_json(
@@ -196,10 +197,10 @@ def stop(door: node_socket.NodeSocket, name: str, executable: str, grace: float 
 @click.argument("name", metavar="CELL")
 @click.argument("executable", metavar="NAME")
 @log_output.options
-@node_socket.options
+@options.node
 @printing.option
 def logs(
-    door: node_socket.NodeSocket,
+    node: node_socket.NodeSocket,
     name: str,
     executable: str,
     follow: bool,
@@ -220,10 +221,10 @@ def logs(
     async def show(stub: CellServiceStub) -> None:
         # A node that answered once is retried when it goes away; one that never did is not.
         await stub.Usage(UsageRequest(cell=name), timeout=node_socket.CALL_S)
-        await log_output.show(door, stub.Logs, request, output)
+        await log_output.show(node, stub.Logs, request, output)
 
     with log_output.exit_on_closed_output():
-        node_socket.call_node(door, node_socket.cells, show)
+        node_socket.call_node(node, node_socket.cells, show)
 
 
 @cell.command(context_settings={"allow_interspersed_args": False})
@@ -233,9 +234,9 @@ def logs(
 @_LIMITS
 @_SANDBOX
 @raw
-@node_socket.options
+@options.node
 def run(
-    door: node_socket.NodeSocket,
+    node: node_socket.NodeSocket,
     arguments: tuple[str, ...],
     env: tuple[str, ...],
     folder: str,
@@ -253,36 +254,36 @@ def run(
     request = _start(name, "program", env=env, folder=folder, uid=uid, gid=gid)
     request.arguments.extend(arguments)
     with log_output.exit_on_closed_output():
-        code = asyncio.run(cell_run.run(door, _allocation(name, **limits), request))
+        code = asyncio.run(cell_run.run(node, _allocation(name, **limits), request))
     raise SystemExit(code)
 
 
 @cell.command()
 @click.argument("name", metavar="[CELL]", default="")
-@node_socket.options
+@options.node
 @printing.option
-def usage(door: node_socket.NodeSocket, name: str, output: str) -> None:
+def usage(node: node_socket.NodeSocket, name: str, output: str) -> None:
     """Show the resource usage of the node and its cells; with CELL, of that cell and the cells inside it."""
     from skerry.transport.proto.cells_pb2 import ListRequest, NodeRequest
 
     request = ListRequest(cell=name, usage=True)
-    node = node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.Node(NodeRequest(), timeout=node_socket.CALL_S)
+    about = node_socket.call_node(
+        node, node_socket.cells, lambda stub: stub.Node(NodeRequest(), timeout=node_socket.CALL_S)
     )
     found = node_socket.call_node(
-        door, node_socket.cells, lambda stub: stub.List(request, timeout=node_socket.CALL_S)
+        node, node_socket.cells, lambda stub: stub.List(request, timeout=node_socket.CALL_S)
     )
     if output == "table":
         click.echo(
-            f"node: {node.cpus} processors ({node.architecture}), {node.cgroups} cgroups, "
-            f"{node.runtime or 'no container runtime'}, "
-            f"load {node.load[0]:.2f}, "
-            f"memory {size(node.memory_available_bytes)} of {size(node.memory_bytes)} free, "
-            f"disk {size(node.disk_free_bytes)} of {size(node.disk_bytes)} free"
+            f"node: {about.cpus} processors ({about.architecture}), {about.cgroups} cgroups, "
+            f"{about.runtime or 'no container runtime'}, "
+            f"load {about.load[0]:.2f}, "
+            f"memory {size(about.memory_available_bytes)} of {size(about.memory_bytes)} free, "
+            f"disk {size(about.disk_free_bytes)} of {size(about.disk_bytes)} free"
         )
     printing.show(
         {
-            "node": message_format.message_to_dict(node),
+            "node": message_format.message_to_dict(about),
             "cells": [{"cell": each.cell, **message_format.message_to_dict(each.usage)} for each in found],
         },
         output,

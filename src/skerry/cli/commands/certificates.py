@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from skerry.cli import client
+from skerry.cli import options
 from skerry.cli import output as printing
+from skerry.client.api import ApiClient
 
 
 @click.group()
@@ -17,9 +18,9 @@ def certificate() -> None:
 
 
 @certificate.command(name="list")
-@client.options
+@options.server
 @printing.option
-def list_certificates(server: client.ApiClient, output: str) -> None:
+def list_certificates(server: ApiClient, output: str) -> None:
     """List certificates that have not expired."""
     printing.show(
         server.get("certificate"),
@@ -34,8 +35,8 @@ def list_certificates(server: client.ApiClient, output: str) -> None:
 
 @certificate.command()
 @click.argument("serial")
-@client.options
-def revoke(server: client.ApiClient, serial: str) -> None:
+@options.server
+def revoke(server: ApiClient, serial: str) -> None:
     """Revoke a certificate at once; a node cannot renew a revoked one."""
     server.post("certificate", serial, "revoke")
     click.echo(f"revoked {serial}")

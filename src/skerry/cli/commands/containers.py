@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import (
-    container_options,
-    exec_session,
-    exec_streams,
-    log_output,
-    message_format,
-    node_socket,
-    pull_progress,
-)
+from skerry.cli import container_options, exec_session, log_output, message_format, options, pull_progress
 from skerry.cli import output as printing
 from skerry.cli.commands import container_run
+from skerry.cli.errors import call_node_each
 from skerry.cli.options import AliasGroup, raw
+from skerry.client import exec_streams, node_socket
 
 if TYPE_CHECKING:
     from skerry.transport.proto import containers_pb2 as pb
@@ -53,8 +47,8 @@ def container() -> None:
 @click.option("--rm", "removes", is_flag=True, help="Remove the container when it has exited.")
 @container_options.options
 @raw
-@node_socket.options
-def run(door: node_socket.NodeSocket, detach: bool, removes: bool, **spec: Any) -> None:
+@options.node
+def run(node: node_socket.NodeSocket, detach: bool, removes: bool, **spec: Any) -> None:
     """Create and run a container from IMAGE; arguments after IMAGE are its COMMAND.
 
     Prints its output and exits with its exit code: 128 and the signal number if a signal ended it, 125 if
@@ -73,26 +67,26 @@ def run(door: node_socket.NodeSocket, detach: bool, removes: bool, **spec: Any) 
     request = container_options.request(**spec)
     with container_options.container_exit_codes():
         if detach:
-            click.echo(_make(door, request, starts=True).spec.name)
+            click.echo(_make(node, request, starts=True).spec.name)
             return
         with log_output.exit_on_closed_output():
-            code = asyncio.run(container_run.run(door, request, removes=removes))
+            code = asyncio.run(container_run.run(node, request, removes=removes))
     raise SystemExit(code)
 
 
 @container.command(context_settings={"allow_interspersed_args": False})
 @container_options.arguments
 @container_options.options
-@node_socket.options
-def create(door: node_socket.NodeSocket, **spec: Any) -> None:
+@options.node
+def create(node: node_socket.NodeSocket, **spec: Any) -> None:
     """Create a container from IMAGE without starting it, and print its name."""
-    click.echo(_make(door, container_options.request(**spec), starts=False).spec.name)
+    click.echo(_make(node, container_options.request(**spec), starts=False).spec.name)
 
 
 @container.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@node_socket.options
-def start(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
+@options.node
+def start(node: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
     """Start created or exited containers."""
     from skerry.transport.proto.containers_pb2 import StartRequest
 
@@ -100,16 +94,16 @@ def start(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
         await stub.Start(StartRequest(container=name), timeout=node_socket.CALL_S)
         return f"started {name}"
 
-    node_socket.call_node_each(door, node_socket.containers, names, starting)
+    call_node_each(node, node_socket.containers, names, starting)
 
 
 @container.command(name="list")
-@node_socket.options
+@options.node
 @printing.option
-def list_containers(door: node_socket.NodeSocket, output: str) -> None:
+def list_containers(node: node_socket.NodeSocket, output: str) -> None:
     """List containers, running or not."""
     printing.show(
-        {"containers": [message_format.message_to_dict(each) for each in _all(door)]},
+        {"containers": [message_format.message_to_dict(each) for each in _all(node)]},
         output,
         columns=("name", "image", "status", "ip", "ports", "age"),
         rows=lambda value: [
@@ -134,8 +128,8 @@ def list_containers(door: node_socket.NodeSocket, output: str) -> None:
     type=click.FloatRange(min=0),
     help="Time between the stop signal and SIGKILL.  [default: the container's]",
 )
-@node_socket.options
-def stop(door: node_socket.NodeSocket, names: tuple[str, ...], grace: float | None) -> None:
+@options.node
+def stop(node: node_socket.NodeSocket, names: tuple[str, ...], grace: float | None) -> None:
     """Stop containers, and print how each ended.
 
     They keep their files and logs until they are started again or removed.
@@ -147,14 +141,14 @@ def stop(door: node_socket.NodeSocket, names: tuple[str, ...], grace: float | No
         told = message_format.message_to_dict(await stub.Stop(StopRequest(container=name, grace_s=grace)))
         return f"stopped {name}: {_state_line(told)}"
 
-    node_socket.call_node_each(door, node_socket.containers, names, stopping)
+    call_node_each(node, node_socket.containers, names, stopping)
 
 
 @container.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("-f", "--force", is_flag=True, help="Stop running containers first.")
-@node_socket.options
-def remove(door: node_socket.NodeSocket, names: tuple[str, ...], force: bool) -> None:
+@options.node
+def remove(node: node_socket.NodeSocket, names: tuple[str, ...], force: bool) -> None:
     """Remove containers with their files and logs."""
     from skerry.transport.proto.containers_pb2 import RemoveRequest
 
@@ -163,16 +157,16 @@ def remove(door: node_socket.NodeSocket, names: tuple[str, ...], force: bool) ->
         await stub.Remove(RemoveRequest(container=name, force=force))
         return f"removed {name}"
 
-    node_socket.call_node_each(door, node_socket.containers, names, removing)
+    call_node_each(node, node_socket.containers, names, removing)
 
 
 @container.command()
 @click.argument("name", metavar="NAME")
 @log_output.options
-@node_socket.options
+@options.node
 @printing.option
 def logs(
-    door: node_socket.NodeSocket, name: str, follow: bool, tail: int | None, only: str | None, output: str
+    node: node_socket.NodeSocket, name: str, follow: bool, tail: int | None, only: str | None, output: str
 ) -> None:
     """Show the output of the last run: stdout on stdout, stderr on stderr.
 
@@ -185,17 +179,17 @@ def logs(
     async def show(stub: ContainerServiceStub) -> None:
         # A node that answered once is retried when it goes away; one that never did is not.
         await stub.Get(GetRequest(container=name), timeout=node_socket.CALL_S)
-        await log_output.show(door, stub.Logs, request, output)
+        await log_output.show(node, stub.Logs, request, output)
 
     with log_output.exit_on_closed_output():
-        node_socket.call_node(door, node_socket.containers, show)
+        node_socket.call_node(node, node_socket.containers, show)
 
 
 @container.command(name="exec", context_settings={"allow_interspersed_args": False})
 @click.argument("name", metavar="NAME")
 @exec_session.options
-@node_socket.options
-def exec_(door: node_socket.NodeSocket, name: str, program: exec_session.ExecCommand) -> None:
+@options.node
+def exec_(node: node_socket.NodeSocket, name: str, command: exec_streams.ExecCommand) -> None:
     """Run a COMMAND in a running container, and exit with its exit code.
 
     Exit code 125: it could not be run; 126: not executable; 127: not found. Ctrl-C is passed on; a second one
@@ -207,25 +201,25 @@ def exec_(door: node_socket.NodeSocket, name: str, program: exec_session.ExecCom
       echo 'select 1' | skerry container exec -i db psql
     """
     with container_options.container_exit_codes(), log_output.exit_on_closed_output():
-        code = asyncio.run(exec_streams.execute_in_container(door, name, program))
+        code = asyncio.run(exec_session.execute(exec_streams.exec_in_container(node, name, command), command))
     raise SystemExit(code)
 
 
 @container.command()
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-@node_socket.options
+@options.node
 @printing.option
-def stats(door: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> None:
+def stats(node: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> None:
     """Show the resource usage of containers; without a NAME, of all running ones."""
     from skerry.transport.proto.containers_pb2 import STATE_RUNNING, StatsRequest
 
-    chosen = names or [each.spec.name for each in _all(door) if each.state == STATE_RUNNING]
+    chosen = names or [each.spec.name for each in _all(node) if each.state == STATE_RUNNING]
 
     async def asking(stub: ContainerServiceStub) -> list[pb.StatsReply]:
         requests = [StatsRequest(container=name) for name in chosen]
         return await asyncio.gather(*(stub.Stats(each, timeout=node_socket.CALL_S) for each in requests))
 
-    found = node_socket.call_node(door, node_socket.containers, asking)
+    found = node_socket.call_node(node, node_socket.containers, asking)
     printing.show(
         {
             "containers": [
@@ -260,9 +254,9 @@ def stats(door: node_socket.NodeSocket, names: tuple[str, ...], output: str) -> 
 
 @container.command()
 @click.argument("name", metavar="NAME")
-@node_socket.options
+@options.node
 @printing.option
-def wait(door: node_socket.NodeSocket, name: str, output: str) -> None:
+def wait(node: node_socket.NodeSocket, name: str, output: str) -> None:
     """Wait until a container has exited, and print its exit code.
 
     128 and the signal number if a signal ended it; --output json has the details.
@@ -270,7 +264,7 @@ def wait(door: node_socket.NodeSocket, name: str, output: str) -> None:
     from skerry.transport.proto.containers_pb2 import WaitRequest
 
     [reply] = node_socket.call_node(
-        door, node_socket.containers, lambda stub: stub.Wait(WaitRequest(container=name))
+        node, node_socket.containers, lambda stub: stub.Wait(WaitRequest(container=name))
     )
     if output == "json":
         printing.as_json(message_format.message_to_dict(reply.exit))
@@ -280,32 +274,32 @@ def wait(door: node_socket.NodeSocket, name: str, output: str) -> None:
 
 @container.command()
 @click.argument("name", metavar="NAME")
-@node_socket.options
-def inspect(door: node_socket.NodeSocket, name: str) -> None:
+@options.node
+def inspect(node: node_socket.NodeSocket, name: str) -> None:
     """Print the details of a container as JSON."""
     from skerry.transport.proto.containers_pb2 import GetRequest
 
     request = GetRequest(container=name)
     told = node_socket.call_node(
-        door, node_socket.containers, lambda stub: stub.Get(request, timeout=node_socket.CALL_S)
+        node, node_socket.containers, lambda stub: stub.Get(request, timeout=node_socket.CALL_S)
     )
     printing.as_json(message_format.message_to_dict(told))
 
 
-def _make(door: node_socket.NodeSocket, request: pb.CreateRequest, *, starts: bool) -> pb.Container:
+def _make(node: node_socket.NodeSocket, request: pb.CreateRequest, *, starts: bool) -> pb.Container:
     async def making(stub: ContainerServiceStub) -> pb.Container:
         with pull_progress.show_progress() as show:
             method = stub.Run if starts else stub.Create
             return (await pull_progress.run_with_progress(method, request, show)).container
 
-    return node_socket.call_node(door, node_socket.containers, making)
+    return node_socket.call_node(node, node_socket.containers, making)
 
 
-def _all(door: node_socket.NodeSocket) -> list[pb.Container]:
+def _all(node: node_socket.NodeSocket) -> list[pb.Container]:
     from skerry.transport.proto.containers_pb2 import ListRequest
 
     return node_socket.call_node(
-        door, node_socket.containers, lambda stub: stub.List(ListRequest(), timeout=node_socket.CALL_S)
+        node, node_socket.containers, lambda stub: stub.List(ListRequest(), timeout=node_socket.CALL_S)
     )
 
 

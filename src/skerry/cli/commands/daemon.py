@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skerry.cli import output as printing
-from skerry.cli import paths
 from skerry.cli.options import option_group
+from skerry.client import discovery
 
 if TYPE_CHECKING:
     from skerry.daemon.process import ReadyDocument
@@ -149,7 +149,7 @@ def _run(role: str, given: dict[str, Any], token: str | None = None) -> None:
     if data:
         flags["data"] = data
     settings = reading.load(flags, config)
-    folder = paths.data_folder(settings.data)
+    folder = discovery.data_folder(settings.data)
     settings, admission = _admission(settings, token or "")
 
     gc.disable()  # modules stay: collecting garbage among them is a tenth of the time of importing them

@@ -9,10 +9,10 @@ from typing import Final
 
 import click
 
-from skerry.cli import client, container_options, function_calls, function_package, image_references
+from skerry.cli import container_options, function_calls, function_package, image_references, options
 from skerry.cli import output as printing
-from skerry.cli.function_calls import JsonObject
 from skerry.cli.function_package import EntryPoint, FunctionPackage
+from skerry.client.api import ApiClient, JsonObject
 
 _CUSTOM: Final = "custom"
 _MEMORY: Final = 128
@@ -68,10 +68,10 @@ _MEMORY: Final = 128
     default=None,
     help="Whether a call that may have run may be retried.  [default: it may not]",
 )
-@client.options_or_node
+@options.server_or_node
 @printing.option
 def deploy(
-    server: client.ApiClient,
+    server: ApiClient,
     path: Path | None,
     name: str,
     handler: str,

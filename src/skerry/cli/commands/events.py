@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import click
 
-from skerry.cli import client
+from skerry.cli import options
 from skerry.cli import output as printing
+from skerry.client.api import ApiClient, parse_object
+from skerry.client.errors import IncompleteReply
 
 
 class ServerSentEvent(NamedTuple):
@@ -29,9 +31,9 @@ class ServerSentEvent(NamedTuple):
     help="Only these types: a noun (token) or a whole type (token.created).",
 )
 @click.option("--after", metavar="ID", help="Only events after the event with this id.")
-@client.options
+@options.server
 @printing.option
-def events(server: client.ApiClient, follow: bool, kind: str | None, after: str | None, output: str) -> None:
+def events(server: ApiClient, follow: bool, kind: str | None, after: str | None, output: str) -> None:
     """Show events, oldest first.
 
     With --output json each line is one event, with the id for --after. A broken connection is resumed where
@@ -48,7 +50,7 @@ def events(server: client.ApiClient, follow: bool, kind: str | None, after: str 
                 click.echo(_line(told, output))
             if not follow:
                 return
-        except client.IncompleteReply:
+        except IncompleteReply:
             if not follow:
                 raise
         # The server ended the stream or went away. It resumes exactly; if nothing answers, that is the end.
@@ -75,7 +77,7 @@ def parse(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
 
 
 def _line(told: ServerSentEvent, output: str) -> str:
-    event = client.parse_object(told.data)
+    event = parse_object(told.data)
     if output == "json":
         return json.dumps({"id": told.id, **event}, ensure_ascii=False)
     if "at" not in event:

@@ -10,11 +10,12 @@ from typing import Final
 
 import click
 
-from skerry.cli import client, function_calls
+from skerry.cli import function_calls, options
 from skerry.cli import output as printing
 from skerry.cli.commands import deploy
-from skerry.cli.function_calls import JsonObject
+from skerry.cli.errors import ErrorCollector
 from skerry.cli.options import AliasGroup, raw
+from skerry.client.api import ApiClient, JsonObject
 
 _COLUMNS: Final = ("name", "runtime", "handler", "memory", "cpu", "concurrency", "version", "age")
 
@@ -42,9 +43,9 @@ fn.add_command(deploy.deploy)
 
 @fn.command(name="list")
 @click.option("-q", "--quiet", is_flag=True, help="Names only; fast for any number of functions.")
-@client.options_or_node
+@options.server_or_node
 @printing.option
-def list_(server: client.ApiClient, quiet: bool, output: str) -> None:
+def list_(server: ApiClient, quiet: bool, output: str) -> None:
     """List functions."""
     with function_calls.explain_call_errors(""):
         names = server.get_list("function")
@@ -61,9 +62,9 @@ def list_(server: client.ApiClient, quiet: bool, output: str) -> None:
 
 @fn.command()
 @click.argument("name", metavar="FUNCTION")
-@client.options_or_node
+@options.server_or_node
 @printing.option
-def describe(server: client.ApiClient, name: str, output: str) -> None:
+def describe(server: ApiClient, name: str, output: str) -> None:
     """Show the details of a function, without its code."""
     one = function_calls.require_function(server, name)
     with function_calls.explain_call_errors(name):
@@ -113,10 +114,10 @@ def describe(server: client.ApiClient, name: str, output: str) -> None:
     help="Maximum response time; the call is ended after it.  [default: the function's]",
 )
 @raw
-@client.options_or_node
+@options.server_or_node
 @printing.option
 def invoke(
-    server: client.ApiClient,
+    server: ApiClient,
     name: str,
     given: tuple[str, ...],
     document: str | None,
@@ -162,9 +163,9 @@ def invoke(
 @click.option("--wait", is_flag=True, help="Wait until the call has ended.")
 @click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
 @raw
-@client.options_or_node
+@options.server_or_node
 @printing.option
-def poll(server: client.ApiClient, request: str, wait: bool, printed: bool, output: str) -> None:
+def poll(server: ApiClient, request: str, wait: bool, printed: bool, output: str) -> None:
     """Print the result of an async call; ID is what 'skerry fn invoke --async' printed.
 
     The exit code is 1 if it failed, or is not done yet: --output json tells them apart, by its State.
@@ -190,8 +191,8 @@ def poll(server: client.ApiClient, request: str, wait: bool, printed: bool, outp
     help="Show only the last N lines.",
 )
 @raw
-@client.options_or_node
-def logs(server: client.ApiClient, name: str, follow: bool, tail: int | None) -> None:
+@options.server_or_node
+def logs(server: ApiClient, name: str, follow: bool, tail: int | None) -> None:
     """Show the output of all workers of a function, ordered by time."""
     lines = None if tail is None else str(tail)
     with function_calls.explain_call_errors(name):
@@ -203,9 +204,9 @@ def logs(server: client.ApiClient, name: str, follow: bool, tail: int | None) ->
 @click.argument("name", metavar="FUNCTION")
 @click.argument("count", metavar="[COUNT]", type=click.IntRange(min=0), default=1)
 @click.option("--pull", is_flag=True, help="Pull a newer image first.")
-@client.options_or_node
+@options.server_or_node
 @printing.option
-def prewarm(server: client.ApiClient, name: str, count: int, pull: bool, output: str) -> None:
+def prewarm(server: ApiClient, name: str, count: int, pull: bool, output: str) -> None:
     """Start COUNT warm workers, by default 1, so that the next calls need no cold start.
 
     With 0 only the image or code is fetched. The exit code is 1 if the resources suffice for fewer workers.
@@ -227,24 +228,24 @@ def prewarm(server: client.ApiClient, name: str, count: int, pull: bool, output:
 
 @fn.command()
 @click.argument("names", metavar="FUNCTION...", nargs=-1, required=True)
-@client.options_or_node
-def delete(server: client.ApiClient, names: tuple[str, ...]) -> None:
+@options.server_or_node
+def delete(server: ApiClient, names: tuple[str, ...]) -> None:
     """Delete functions. Running calls may finish; later calls are refused."""
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         for name in names:
-            with failures.told(), function_calls.explain_call_errors(name):
+            with failures.collect(), function_calls.explain_call_errors(name):
                 click.echo(f"deleted {server.post('delete', body={'Name': name})['Deleted']}")
 
 
 @fn.command()
-@client.options_or_node
+@options.server_or_node
 @printing.option
-def neighbours(server: client.ApiClient, output: str) -> None:
+def neighbours(server: ApiClient, output: str) -> None:
     """Show the other nodes that accept calls, as the server sees them.
 
     A call may be offloaded to one of them, depending on the policy (`functions.policy`).
     """
-    seen = server.get("neighbours")
+    seen = server.get_list("neighbours")
     if output == "json":
         printing.as_json(seen)
         return

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skerry.cli import image_references, message_format, node_socket, pull_progress
+from skerry.cli import image_references, message_format, options, pull_progress
 from skerry.cli import output as printing
+from skerry.cli.errors import call_node_each
 from skerry.cli.options import AliasGroup
+from skerry.client import node_socket
 
 if TYPE_CHECKING:
     from skerry.transport.proto import containers_pb2 as pb
@@ -38,9 +40,9 @@ def image() -> None:
 @image.command()
 @click.argument("reference", metavar="IMAGE")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
-@node_socket.options
+@options.node
 @printing.option
-def pull(door: node_socket.NodeSocket, reference: str, quiet: bool, output: str) -> None:
+def pull(node: node_socket.NodeSocket, reference: str, quiet: bool, output: str) -> None:
     """Pull an image, or a newer version of it.
 
     With --output json each line is an object: the progress, and last the image.
@@ -58,7 +60,7 @@ def pull(door: node_socket.NodeSocket, reference: str, quiet: bool, output: str)
         with pull_progress.show_progress(output, quiet=quiet) as show:
             return (await pull_progress.run_with_progress(stub.Pull, request, show)).image
 
-    told = node_socket.call_node(door, node_socket.images, pulling)
+    told = node_socket.call_node(node, node_socket.images, pulling)
     if output == "json":
         printing.as_json_line({"image": message_format.message_to_dict(told)})
     elif quiet:
@@ -68,14 +70,14 @@ def pull(door: node_socket.NodeSocket, reference: str, quiet: bool, output: str)
 
 
 @image.command(name="list")
-@node_socket.options
+@options.node
 @printing.option
-def list_images(door: node_socket.NodeSocket, output: str) -> None:
+def list_images(node: node_socket.NodeSocket, output: str) -> None:
     """List images, one line per name."""
     from skerry.transport.proto.containers_pb2 import ListImagesRequest
 
     found = node_socket.call_node(
-        door, node_socket.images, lambda stub: stub.List(ListImagesRequest(), timeout=node_socket.CALL_S)
+        node, node_socket.images, lambda stub: stub.List(ListImagesRequest(), timeout=node_socket.CALL_S)
     )
     printing.show(
         {"images": [message_format.message_to_dict(each) for each in found]},
@@ -97,8 +99,8 @@ def list_images(door: node_socket.NodeSocket, output: str) -> None:
 
 @image.command()
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
-@node_socket.options
-def remove(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
+@options.node
+def remove(node: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
     """Remove images by name or by a prefix of the id.
 
     An image is removed with its last name. An image that a container uses is kept.
@@ -110,18 +112,18 @@ def remove(door: node_socket.NodeSocket, names: tuple[str, ...]) -> None:
         reply = await stub.Remove(request, timeout=node_socket.CALL_S)
         return f"removed {name}, freed {printing.size(reply.bytes_freed)}"
 
-    node_socket.call_node_each(door, node_socket.images, names, removing)
+    call_node_each(node, node_socket.images, names, removing)
 
 
 @image.command()
-@node_socket.options
+@options.node
 @printing.option
-def prune(door: node_socket.NodeSocket, output: str) -> None:
+def prune(node: node_socket.NodeSocket, output: str) -> None:
     """Remove data that no named image and no container uses."""
     from skerry.transport.proto.containers_pb2 import CollectRequest
 
     reply = node_socket.call_node(
-        door, node_socket.images, lambda stub: stub.Collect(CollectRequest(), timeout=node_socket.CALL_S)
+        node, node_socket.images, lambda stub: stub.Collect(CollectRequest(), timeout=node_socket.CALL_S)
     )
     if output == "json":
         printing.as_json({"bytes_freed": reply.bytes_freed})

@@ -12,17 +12,19 @@ from typing import Final
 import click
 
 from skerry.cli import (
-    client,
     container_options,
     exec_session,
-    exec_streams,
     image_references,
     log_output,
     object_kinds,
+    options,
     watch,
 )
 from skerry.cli import output as printing
-from skerry.cli.object_kinds import INSTANCE, JsonObject, NodeNames
+from skerry.cli.errors import ErrorCollector
+from skerry.cli.object_kinds import INSTANCE, NodeNames
+from skerry.client import exec_streams
+from skerry.client.api import ApiClient, JsonObject
 
 _UP: Final = frozenset({"RUNNING", *object_kinds.TERMINAL})
 _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
@@ -48,10 +50,10 @@ _DOWN: Final = frozenset({"STOPPED", *object_kinds.TERMINAL})
 )
 @watch.detach
 @object_kinds.namespace
-@client.options
+@options.server
 @printing.option
 def run(
-    server: client.ApiClient,
+    server: ApiClient,
     image: str,
     arguments: tuple[str, ...],
     name: str,
@@ -100,8 +102,8 @@ def run(
 @click.argument("names", metavar="INSTANCE...", nargs=-1, required=True)
 @watch.detach
 @object_kinds.namespace
-@client.options
-def start(server: client.ApiClient, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
+@options.server
+def start(server: ApiClient, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
     """Start stopped instances, and wait until they run."""
     _set_desired(server, names, namespace, "RUNNING", None if detach else _UP)
 
@@ -110,8 +112,8 @@ def start(server: client.ApiClient, names: tuple[str, ...], namespace: str | Non
 @click.argument("names", metavar="INSTANCE...", nargs=-1, required=True)
 @watch.detach
 @object_kinds.namespace
-@client.options
-def stop(server: client.ApiClient, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
+@options.server
+def stop(server: ApiClient, names: tuple[str, ...], namespace: str | None, detach: bool) -> None:
     """Stop instances, and wait until they have stopped.
 
     They keep their node, resources and ports until they are started again or deleted.
@@ -123,9 +125,9 @@ def stop(server: client.ApiClient, names: tuple[str, ...], namespace: str | None
 @click.argument("name", metavar="INSTANCE")
 @log_output.options_in_namespace
 @object_kinds.namespace
-@client.options
+@options.server
 def logs(
-    server: client.ApiClient,
+    server: ApiClient,
     name: str,
     namespace: str | None,
     follow: bool,
@@ -157,10 +159,8 @@ def logs(
 @click.argument("name", metavar="INSTANCE")
 @exec_session.options
 @object_kinds.namespace
-@client.options
-def exec(
-    server: client.ApiClient, name: str, namespace: str | None, program: exec_session.ExecCommand
-) -> None:
+@options.server
+def exec(server: ApiClient, name: str, namespace: str | None, command: exec_streams.ExecCommand) -> None:
     """Run a COMMAND in a running instance, and exit with its exit code.
 
     Exit code 125: it could not be run; 126: not executable; 127: not found. Ctrl-C is passed on; a second one
@@ -173,16 +173,18 @@ def exec(
     """
     with container_options.container_exit_codes(), log_output.exit_on_closed_output():
         instance = object_kinds.find(server, INSTANCE, name, namespace)
-        code = asyncio.run(exec_streams.execute_in_instance(server, instance["id"], program))
+        code = asyncio.run(
+            exec_session.execute(exec_streams.exec_in_instance(server, instance["id"], command), command)
+        )
     raise SystemExit(code)
 
 
 @click.command()
 @click.argument("name", metavar="INSTANCE")
 @object_kinds.namespace
-@client.options
+@options.server
 @printing.option
-def explain(server: client.ApiClient, name: str, namespace: str | None, output: str) -> None:
+def explain(server: ApiClient, name: str, namespace: str | None, output: str) -> None:
     """Show for every node whether an instance fits, and otherwise why not and how much is missing."""
     instance = object_kinds.find(server, INSTANCE, name, namespace)
     told = explanation(server, instance)
@@ -194,7 +196,7 @@ def explain(server: client.ApiClient, name: str, namespace: str | None, output: 
     show_verdicts(told, NodeNames(server))
 
 
-def explanation(server: client.ApiClient, instance: JsonObject) -> JsonObject:
+def explanation(server: ApiClient, instance: JsonObject) -> JsonObject:
     """The feasibility of every node, page by page."""
     told: JsonObject = server.get("instance", instance["id"], "explain", limit="0")
     while len(told["nodes"]) < told["count"]:
@@ -225,27 +227,27 @@ def _print_location(instance: JsonObject, names: NodeNames) -> None:
 
 
 def _set_desired(
-    server: client.ApiClient,
+    server: ApiClient,
     names: tuple[str, ...],
     namespace: str | None,
     status: str,
     until: frozenset[str] | None,
 ) -> None:
     """Set the desired status of all before waiting for any, then print the status of each."""
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         wished = []
         for name in names:
-            with failures.told():
+            with failures.collect():
                 instance = object_kinds.find(server, INSTANCE, name, namespace)
                 wished.append(server.patch("instance", instance["id"], body={"status": status}))
         for one in wished:
-            with failures.told():
+            with failures.collect():
                 seen = _wait_until(server, one, until) if until else one
                 is_there = seen["status"] == seen["desired"]
                 click.echo(f"{seen['name']}: {seen['status']}{'' if is_there else f' (desired: {status})'}")
 
 
-def _wait_until(server: client.ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject:
+def _wait_until(server: ApiClient, instance: JsonObject, wanted: frozenset[str]) -> JsonObject:
     """The instance once its status is one of `wanted`; an error if it failed instead."""
     id, name = instance["id"], instance["name"]
     try:

@@ -11,11 +11,14 @@ from typing import Final
 
 import click
 
-from skerry.cli import client, market_options, watch
+from skerry.cli import market_options, options, watch
 from skerry.cli import output as printing
 from skerry.cli.commands import market_buyers, market_peers, market_sell
-from skerry.cli.market_options import DurationParam, JsonObject, OfferFilter
+from skerry.cli.errors import ErrorCollector
+from skerry.cli.market_options import DurationParam, OfferFilter
 from skerry.cli.options import DefaultCommandGroup, option_group
+from skerry.client.api import ApiClient, JsonObject
+from skerry.client.errors import ApiError, ServerUnreachable
 
 _DONE: Final = "done"
 _ENDED: Final = "ended"
@@ -66,9 +69,9 @@ market.add_command(market_sell.holds)
 
 
 @market.command()
-@client.options
+@options.server
 @printing.option
-def status(server: client.ApiClient, output: str) -> None:
+def status(server: ApiClient, output: str) -> None:
     """Show the id of this cloud, which its buyers need, and counts of offers, holds, contracts and peers.
 
     \b
@@ -94,10 +97,10 @@ def status(server: client.ApiClient, output: str) -> None:
 @market_options.amounts
 @_terms
 @click.option("--own", is_flag=True, help="Include the offers of this cloud.")
-@client.options
+@options.server
 @printing.option
 def offers(
-    server: client.ApiClient,
+    server: ApiClient,
     cpu: int,
     memory: int,
     disk: int,
@@ -154,10 +157,10 @@ def offers(
     help="Duration: 90s, 30m, 2h, 1d or PT2H.  [default: the provider's]",
 )
 @_terms
-@client.options
+@options.server
 @printing.option
 def buy(
-    server: client.ApiClient,
+    server: ApiClient,
     cpu: int,
     memory: int,
     disk: int,
@@ -214,9 +217,9 @@ def buy(
 
 @market.command()
 @market_options.limit
-@client.options
+@options.server
 @printing.option
-def contracts(server: client.ApiClient, limit: int, output: str) -> None:
+def contracts(server: ApiClient, limit: int, output: str) -> None:
     """Show sold and bought contracts: live ones first, then those that ended recently.
 
     'skerry market document' prints the signed contract; 'skerry contract verify' verifies it.
@@ -238,9 +241,9 @@ def contracts(server: client.ApiClient, limit: int, output: str) -> None:
 
 @market.command()
 @click.argument("contract", metavar="CONTRACT")
-@client.options
+@options.server
 @printing.option
-def document(server: client.ApiClient, contract: str, output: str) -> None:
+def document(server: ApiClient, contract: str, output: str) -> None:
     """Print the signed document of a contract.
 
     \b
@@ -250,7 +253,7 @@ def document(server: client.ApiClient, contract: str, output: str) -> None:
         try:
             found = server.get("market", side, contract)
             break
-        except client.ApiError as error:
+        except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
     else:
@@ -263,17 +266,17 @@ def document(server: client.ApiClient, contract: str, output: str) -> None:
 @market.command()
 @click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
 @watch.detach
-@client.options
+@options.server
 @printing.option
-def release(server: client.ApiClient, contracts: tuple[str, ...], detach: bool, output: str) -> None:
+def release(server: ApiClient, contracts: tuple[str, ...], detach: bool, output: str) -> None:
     """Release bought contracts: the node is drained, then removed.
 
     \b
       skerry market release 01m7h3n5...
     """
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         for id in contracts:
-            with failures.told():
+            with failures.collect():
                 found: JsonObject = server.post("market", "borrowed", id, "release")
                 if not detach:
                     found = _until_ended(server, found)
@@ -290,9 +293,9 @@ def release(server: client.ApiClient, contracts: tuple[str, ...], detach: bool, 
     required=True,
     help="Additional duration: 90s, 30m, 2h, 1d or PT2H.",
 )
-@client.options
+@options.server
 @printing.option
-def renew(server: client.ApiClient, contract: str, duration_s: float, output: str) -> None:
+def renew(server: ApiClient, contract: str, duration_s: float, output: str) -> None:
     """Extend a bought contract.
 
     The additional time has the current price of the provider; it is refused if that is higher than before.
@@ -310,22 +313,20 @@ def renew(server: client.ApiClient, contract: str, duration_s: float, output: st
     )
 
 
-def _purchase(server: client.ApiClient, body: JsonObject, *, is_told: bool) -> JsonObject:
+def _purchase(server: ApiClient, body: JsonObject, *, is_told: bool) -> JsonObject:
     """The bought contract; its steps are printed if `is_told`."""
     for step in server.steps("market", "buy", body=body):
         if "error" in step:
-            raise client.ApiError(0, step["error"], step["code"], step)
+            raise ApiError(0, step["error"], step["code"], step)
         if step["step"] == _DONE:
             bought: JsonObject = step["borrowed"]
             return bought
         if is_told:
             click.echo(f"{step['step']}: {step['message']}", err=True)
-    raise client.ServerUnreachable(
-        "The server ended the purchase without a result; see 'skerry market contracts'."
-    )
+    raise ServerUnreachable("The server ended the purchase without a result; see 'skerry market contracts'.")
 
 
-def _until_ended(server: client.ApiClient, found: JsonObject) -> JsonObject:
+def _until_ended(server: ApiClient, found: JsonObject) -> JsonObject:
     said = None
     for seen in watch.poll_forever(lambda: server.get("market", "borrowed", found["id"])["contract"]):
         if seen["state"] == _ENDED:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from skerry.cli import client, market_options
+from skerry.cli import market_options, options
 from skerry.cli import output as printing
-from skerry.cli.market_options import JsonObject
+from skerry.cli.errors import ErrorCollector
 from skerry.cli.options import DefaultCommandGroup
+from skerry.client.api import ApiClient, JsonObject
 
 
 @click.group(cls=DefaultCommandGroup, default="list", aliases={"ls": "list", "rm": "remove"})
@@ -25,9 +26,9 @@ def buyers() -> None:
 
 
 @buyers.command(name="list")
-@client.options
+@options.server
 @printing.option
-def list_(server: client.ApiClient, output: str) -> None:
+def list_(server: ApiClient, output: str) -> None:
     """List buyers.
 
     \b
@@ -45,9 +46,9 @@ def list_(server: client.ApiClient, output: str) -> None:
 @buyers.command()
 @click.argument("id", metavar="ID")
 @click.option("--note", metavar="TEXT", default="", help="Note, such as the owner of the key.")
-@client.options
+@options.server
 @printing.option
-def add(server: client.ApiClient, id: str, note: str, output: str) -> None:
+def add(server: ApiClient, id: str, note: str, output: str) -> None:
     """Allow a buyer, at once and at every server of this cloud.
 
     \b
@@ -59,17 +60,17 @@ def add(server: client.ApiClient, id: str, note: str, output: str) -> None:
 
 @buyers.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@client.options
+@options.server
 @printing.option
-def remove(server: client.ApiClient, ids: tuple[str, ...], output: str) -> None:
+def remove(server: ApiClient, ids: tuple[str, ...], output: str) -> None:
     """Remove buyers from the list. Their contracts continue, unless they are reclaimed.
 
     \b
       skerry market buyers remove key.kPrK_qmx...
     """
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         for id in ids:
-            with failures.told():
+            with failures.collect():
                 server.delete("market", "buyers", id)
                 market_options.print_result({"removed": id}, f"removed {id}", output)
 

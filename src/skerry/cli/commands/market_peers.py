@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from skerry.cli import client, market_options
+from skerry.cli import market_options, options
 from skerry.cli import output as printing
-from skerry.cli.market_options import JsonObject
+from skerry.cli.errors import ErrorCollector
 from skerry.cli.options import DefaultCommandGroup
+from skerry.client.api import ApiClient, JsonObject
 
 _MAX_CA = 32768
 
@@ -29,9 +30,9 @@ def peers() -> None:
 
 
 @peers.command(name="list")
-@client.options
+@options.server
 @printing.option
-def list_(server: client.ApiClient, output: str) -> None:
+def list_(server: ApiClient, output: str) -> None:
     """List peers, and whether each was reachable last.
 
     \b
@@ -56,9 +57,9 @@ def list_(server: client.ApiClient, output: str) -> None:
     type=click.Path(path_type=Path),
     help="CA certificate of the peer, PEM.  [default: the CAs of the system]",
 )
-@client.options_without_ca
+@options.server_without_ca
 @printing.option
-def add(server: client.ApiClient, name: str, address: str, cloud: str, ca: Path | None, output: str) -> None:
+def add(server: ApiClient, name: str, address: str, cloud: str, ca: Path | None, output: str) -> None:
     """Add or update a peer, and request its offers.
 
     \b
@@ -81,17 +82,17 @@ def add(server: client.ApiClient, name: str, address: str, cloud: str, ca: Path 
 
 @peers.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@client.options
+@options.server
 @printing.option
-def remove(server: client.ApiClient, names: tuple[str, ...], output: str) -> None:
+def remove(server: ApiClient, names: tuple[str, ...], output: str) -> None:
     """Remove peers; contracts with them must be released first.
 
     \b
       skerry market peers remove north
     """
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         for name in names:
-            with failures.told():
+            with failures.collect():
                 server.delete("market", "peers", name)
                 market_options.print_result({"removed": name}, f"removed {name}", output)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from skerry.cli import client, market_options
+from skerry.cli import market_options, options
 from skerry.cli import output as printing
-from skerry.cli.market_options import JsonObject
+from skerry.cli.errors import ErrorCollector
+from skerry.client.api import ApiClient, JsonObject
 
 _PARTS = ("capacity", "free", "held", "sold")
 _EXPIRING = ("held", "expired")  # a hold that was purchased or cancelled expires no more
@@ -60,10 +61,10 @@ _EXPIRING = ("held", "expired")  # a hold that was purchased or cancelled expire
 @click.option("--location", metavar="TEXT", default="", help="Location, which buyers can filter by.")
 @click.option("--architecture", metavar="TEXT", default="", help="CPU architecture: amd64, arm64.")
 @click.option("--id", "name", metavar="TEXT", default="", help="Id of the flavor.  [default: generated]")
-@client.options
+@options.server
 @printing.option
 def sell(
-    server: client.ApiClient,
+    server: ApiClient,
     cpu: int,
     memory: int,
     disk: int,
@@ -134,10 +135,10 @@ def sell(
 @click.option(
     "--period", metavar="DURATION", help="Billing period, ISO 8601: PT1H, P1D, P1M.  [default: unchanged]"
 )
-@client.options
+@options.server
 @printing.option
 def reprice(
-    server: client.ApiClient, flavor: str, price: str, currency: str | None, period: str | None, output: str
+    server: ApiClient, flavor: str, price: str, currency: str | None, period: str | None, output: str
 ) -> None:
     """Change the price of an offer (flavor). Holds keep their price, contracts too until they are renewed.
 
@@ -154,11 +155,9 @@ def reprice(
 @click.argument("flavors", metavar="FLAVOR...", nargs=-1, required=True)
 @click.option("--reclaim", is_flag=True, help="Also reclaim its contracts, each after its notice period.")
 @click.option("--reason", metavar="TEXT", default="", help="Reason; buyers are notified of it.")
-@client.options
+@options.server
 @printing.option
-def withdraw(
-    server: client.ApiClient, flavors: tuple[str, ...], reclaim: bool, reason: str, output: str
-) -> None:
+def withdraw(server: ApiClient, flavors: tuple[str, ...], reclaim: bool, reason: str, output: str) -> None:
     """Withdraw offers (flavors). Contracts run to their end, unless they are reclaimed.
 
     An offer that follows a node is made again; cordon the node instead.
@@ -168,9 +167,9 @@ def withdraw(
       skerry market withdraw small --reclaim --reason 'needed at home'
     """
     asked = {"reclaim": str(reclaim).lower(), "reason": reason or None}
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         for flavor in flavors:
-            with failures.told():
+            with failures.collect():
                 gone: JsonObject = server.delete("market", "flavors", flavor, **asked)
                 left = (
                     f"; {market_options.format_resources(gone['sold'])} of it remain sold"
@@ -189,17 +188,17 @@ def withdraw(
 @click.command()
 @click.argument("contracts", metavar="CONTRACT...", nargs=-1, required=True)
 @click.option("--reason", metavar="TEXT", default="", help="Reason; the buyer is notified of it.")
-@client.options
+@options.server
 @printing.option
-def reclaim(server: client.ApiClient, contracts: tuple[str, ...], reason: str, output: str) -> None:
+def reclaim(server: ApiClient, contracts: tuple[str, ...], reason: str, output: str) -> None:
     """Reclaim sold contracts. The buyer is notified, and has the notice period to move its instances.
 
     \b
       skerry market reclaim 01m7h3n5... --reason 'needed at home'
     """
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         for contract in contracts:
-            with failures.told():
+            with failures.collect():
                 told = server.post("market", "contracts", contract, "reclaim", body={"reason": reason})
                 ends = "ends" if told["ended_at"] is None else "ended"
                 market_options.print_result(
@@ -208,9 +207,9 @@ def reclaim(server: client.ApiClient, contracts: tuple[str, ...], reason: str, o
 
 
 @click.command()
-@client.options
+@options.server
 @printing.option
-def ledger(server: client.ApiClient, output: str) -> None:
+def ledger(server: ApiClient, output: str) -> None:
     """Show the capacity of each flavor, and whether it is balanced: free + held + sold = capacity.
 
     It is checked against every hold and every contract. The exit code is 1 if it is not balanced, which
@@ -234,9 +233,9 @@ def ledger(server: client.ApiClient, output: str) -> None:
 
 @click.command()
 @market_options.limit
-@client.options
+@options.server
 @printing.option
-def holds(server: client.ApiClient, limit: int, output: str) -> None:
+def holds(server: ApiClient, limit: int, output: str) -> None:
     """Show holds of buyers on own offers: live ones first, then those that ended recently.
 
     A hold becomes a contract if it is purchased before it expires.
@@ -254,7 +253,7 @@ def holds(server: client.ApiClient, limit: int, output: str) -> None:
     market_options.print_remaining_count(limit, count)
 
 
-def _whole(server: client.ApiClient) -> JsonObject:
+def _whole(server: ApiClient) -> JsonObject:
     """The ledger, page by page."""
     whole: JsonObject = {}
     cursor: str | None = None

@@ -11,7 +11,7 @@ import sys
 import click
 
 from skerry.cli import output as printing
-from skerry.cli import paths
+from skerry.client import discovery
 
 
 @click.command()
@@ -52,7 +52,7 @@ def leave(no_drain: bool, within: float | None, force: bool, yes: bool, data: st
     from skerry.kit.clock import SystemClock
     from skerry.model import errors
 
-    folder = paths.data_folder(data)
+    folder = discovery.data_folder(data)
     clock = SystemClock()
     logs.setup("error")
     options = node_leave.LeaveOptions(not no_drain, within or 0.0, force)

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import click
 
-from skerry.cli import client, object_kinds, options, watch
+from skerry.cli import object_kinds, options, watch
 from skerry.cli import output as printing
 from skerry.cli.commands import daemon, node_leave
-from skerry.cli.object_kinds import INSTANCE, NODE, JsonObject, NodeNames
+from skerry.cli.object_kinds import INSTANCE, NODE, NodeNames
 from skerry.cli.options import AliasGroup
+from skerry.client.api import ApiClient, JsonObject
 
 _OVER: Final = ("drained", "left", "lost")
 
@@ -51,9 +52,9 @@ def node(context: click.Context, /, **given: Any) -> None:
 
 
 @node.command(name="list")
-@client.options
+@options.server
 @printing.option
-def list_nodes(server: client.ApiClient, output: str) -> None:
+def list_nodes(server: ApiClient, output: str) -> None:
     """List the nodes of a server; the same as 'skerry get nodes', which can also watch."""
     printing.show(
         {"nodes": object_kinds.everything(server, NODE)},
@@ -66,16 +67,16 @@ def list_nodes(server: client.ApiClient, output: str) -> None:
 @node.command()
 @click.argument("name", metavar="NODE")
 @click.option("--reason", metavar="TEXT", default="", help="Reason, shown with the node.")
-@client.options
-def cordon(server: client.ApiClient, name: str, reason: str) -> None:
+@options.server
+def cordon(server: ApiClient, name: str, reason: str) -> None:
     """Mark a node unschedulable: it keeps its instances and gets no new ones."""
     _print_status(server.post("node", name, "cordon", body={"reason": reason}))
 
 
 @node.command()
 @click.argument("name", metavar="NODE")
-@client.options
-def uncordon(server: client.ApiClient, name: str) -> None:
+@options.server
+def uncordon(server: ApiClient, name: str) -> None:
     """Mark a node schedulable again; this also cancels a drain."""
     _print_status(server.post("node", name, "uncordon"))
 
@@ -89,8 +90,8 @@ def uncordon(server: client.ApiClient, name: str) -> None:
     help="Drain deadline, 90s or 15m; evict remaining instances after it.  [default: fleet.drain_s]",
 )
 @watch.detach
-@client.options
-def drain(server: client.ApiClient, name: str, within: float | None, detach: bool) -> None:
+@options.server
+def drain(server: ApiClient, name: str, within: float | None, detach: bool) -> None:
     """Move all instances off a node, and wait until it is empty.
 
     They are stopped and placed on other nodes; the node gets no new ones until 'skerry node uncordon'.
@@ -104,8 +105,8 @@ def drain(server: client.ApiClient, name: str, within: float | None, detach: boo
 @node.command()
 @click.argument("name", metavar="NODE")
 @click.argument("changes", metavar="LABEL=VALUE|LABEL-...", nargs=-1, required=True)
-@client.options
-def label(server: client.ApiClient, name: str, changes: tuple[str, ...]) -> None:
+@options.server
+def label(server: ApiClient, name: str, changes: tuple[str, ...]) -> None:
     """Set labels of a node; LABEL- removes one. Constraints of instances select nodes by label.
 
     Instances that run there stay, whatever their constraints.
@@ -120,8 +121,8 @@ def label(server: client.ApiClient, name: str, changes: tuple[str, ...]) -> None
 @node.command()
 @click.argument("name", metavar="NODE")
 @click.option("--force", is_flag=True, help="Unregister with instances; they are rescheduled.")
-@client.options
-def remove(server: client.ApiClient, name: str, force: bool) -> None:
+@options.server
+def remove(server: ApiClient, name: str, force: bool) -> None:
     """Unregister a node; drain it first.
 
     A machine that still runs Skerry as a node of this server registers again: stop Skerry there, and revoke
@@ -134,7 +135,7 @@ def remove(server: client.ApiClient, name: str, force: bool) -> None:
 node.add_command(node_leave.leave)
 
 
-def _until_drained(server: client.ApiClient, found: JsonObject) -> JsonObject:
+def _until_drained(server: ApiClient, found: JsonObject) -> JsonObject:
     """Print how many instances are left, until none is."""
 
     def read() -> tuple[JsonObject, int]:

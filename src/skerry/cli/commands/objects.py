@@ -7,20 +7,13 @@ from typing import Final
 
 import click
 
-from skerry.cli import client, object_kinds
+from skerry.cli import object_kinds, options
 from skerry.cli import output as printing
 from skerry.cli import watch as cli_watch
 from skerry.cli.commands import instances
-from skerry.cli.object_kinds import (
-    INSTANCE,
-    KINDS,
-    NODE,
-    WORKLOAD,
-    JsonObject,
-    NodeNames,
-    ObjectKind,
-    ObjectKindParam,
-)
+from skerry.cli.errors import ErrorCollector
+from skerry.cli.object_kinds import INSTANCE, KINDS, NODE, WORKLOAD, NodeNames, ObjectKind, ObjectKindParam
+from skerry.client.api import ApiClient, JsonObject
 
 _EVENTS: Final = "20"  # of an instance, the newest
 _GONE: Final[frozenset[str]] = frozenset()
@@ -39,10 +32,10 @@ _GONE: Final[frozenset[str]] = frozenset()
 @click.option(
     "-A", "--all-namespaces", is_flag=True, help="List objects of all namespaces, with a NAMESPACE column."
 )
-@client.options
+@options.server
 @printing.option
 def get(
-    server: client.ApiClient,
+    server: ApiClient,
     kind: ObjectKind,
     name: str | None,
     watch: bool,
@@ -95,11 +88,9 @@ def get(
 @click.argument("kind", type=ObjectKindParam(*KINDS))
 @click.argument("name", metavar="NAME")
 @object_kinds.namespace
-@client.options
+@options.server
 @printing.option
-def describe(
-    server: client.ApiClient, kind: ObjectKind, name: str, namespace: str | None, output: str
-) -> None:
+def describe(server: ApiClient, kind: ObjectKind, name: str, namespace: str | None, output: str) -> None:
     """Show the details of an instance, a workload or a node.
 
     An instance is shown with its events and, while it is SCHEDULING, the feasibility of every node; a
@@ -134,9 +125,9 @@ def describe(
 @click.option("--keep-instances", is_flag=True, help="Refuse to delete a workload that has instances.")
 @cli_watch.detach
 @object_kinds.namespace
-@client.options
+@options.server
 def delete(
-    server: client.ApiClient,
+    server: ApiClient,
     kind: ObjectKind,
     given: tuple[str, ...],
     keep_instances: bool,
@@ -153,22 +144,20 @@ def delete(
     """
     if keep_instances and kind is INSTANCE:
         raise click.UsageError("--keep-instances applies to workloads.")
-    with client.ErrorCollector() as failures:
+    with ErrorCollector() as failures:
         going = []
         for name in given:
-            with failures.told():
+            with failures.collect():
                 one = object_kinds.find(server, kind, name, namespace)
                 going += [(one, _delete(server, kind, one, keep_instances))]
         for one, its in going:
-            with failures.told():
+            with failures.collect():
                 for instance in () if detach else its:
                     cli_watch.wait_until(server, instance, _GONE)
                 click.echo(f"{'deleting' if detach and its else 'deleted'} {kind.word} {one['name']}")
 
 
-def _delete(
-    server: client.ApiClient, kind: ObjectKind, one: JsonObject, keep_instances: bool
-) -> list[JsonObject]:
+def _delete(server: ApiClient, kind: ObjectKind, one: JsonObject, keep_instances: bool) -> list[JsonObject]:
     """Delete it; returns the instances that are deleted with it."""
     if kind is INSTANCE:
         server.delete("instance", one["id"])

@@ -8,21 +8,22 @@ from typing import Any
 import click
 
 from skerry import __version__
-from skerry.cli import client
+from skerry.cli import options
 from skerry.cli import output as printing
+from skerry.client.api import ApiClient, JsonReply
 
 
 @click.command()
-@client.options
+@options.server
 @printing.option
-def status(server: client.ApiClient, output: str) -> None:
+def status(server: ApiClient, output: str) -> None:
     """Show whether the server is ready, when it started, and what is unavailable.
 
     Exit code 0: ready; 1: running but not ready; 3: unreachable.
     """
     about = server.get("about")
     code, ready = server.ask("readyz")
-    value = client.JsonReply(
+    value = JsonReply(
         about,
         url=server.target.url,
         ready=code == 200,

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from skerry.cli import client
+from skerry.cli import options
 from skerry.cli import output as printing
+from skerry.client.api import ApiClient
 
 ROLES = ("admin", "deployer", "invoker", "viewer", "node")
 
@@ -29,9 +30,9 @@ def token() -> None:
     help="Lifetime: 15m, 2h, 7d. [default: unlimited; node: 1h]",
 )
 @click.option("--note", default="", help="Note.")
-@client.options
+@options.server
 @printing.option
-def create(server: client.ApiClient, role: str, ttl: float | None, note: str, output: str) -> None:
+def create(server: ApiClient, role: str, ttl: float | None, note: str, output: str) -> None:
     """Create a token and print it.
 
     For the role node an invitation is printed: one line that lets one machine join once with 'skerry node
@@ -68,9 +69,9 @@ def _explain_invitation(text: str) -> None:
 
 
 @token.command(name="list")
-@client.options
+@options.server
 @printing.option
-def list_tokens(server: client.ApiClient, output: str) -> None:
+def list_tokens(server: ApiClient, output: str) -> None:
     """List tokens, without their secrets."""
     printing.show(
         server.get("token"),
@@ -85,8 +86,8 @@ def list_tokens(server: client.ApiClient, output: str) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="ID")
-@client.options
-def revoke(server: client.ApiClient, token_id: str) -> None:
+@options.server
+def revoke(server: ApiClient, token_id: str) -> None:
     """Revoke a token at once."""
     server.delete("token", token_id)
     click.echo(f"revoked {token_id}")

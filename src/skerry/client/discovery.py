@@ -1,10 +1,10 @@
-"""Which server a verb means, and how it is reached: by option, by environment, by the Skerry of this machine.
+"""Discovery of the server: by option, by environment, or by the ready file of the Skerry on this machine.
 
-In this order: `--url`, `SKERRY_URL`, and the ready file that a running Skerry keeps in its data folder. That
-of a server names a unix socket, which is tried before its TCP address: it needs no TLS, whatever address HTTP
-listens on, and the kernel tells the server who is calling. That of a node names the server that it joined,
-where a token is needed: the certificate of a node is for the node alone and never shown by a verb. Only the
-standard library and click; nothing here connects.
+In this order: `--url`, `SKERRY_URL`, and the ready file in the data folder of a running Skerry. That of a
+server names a unix socket, which is tried before its TCP address: it needs no TLS, and the kernel tells
+the server who is calling. The ready file of a node names the server that it joined, which needs a token: the
+certificate of a node is for the node alone and never used by a command. Nothing here connects. `os.environ`
+is read only here and in `skerry.cli.settings`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-import click
-
-from skerry.cli import paths
+from skerry.client.errors import InvalidTarget, ServerUnreachable
 
 _UNIX = "unix:"
 
 
-class ServerUnreachable(click.ClickException):
-    """Nothing answered where a server should be."""
-
-    exit_code = 3
-
-
 class ServerTarget(NamedTuple):
-    """Where a server is, and what proves to it who we are."""
+    """Address of a server, and our credentials."""
 
     url: str
     token: str | None
@@ -39,12 +31,12 @@ class ServerTarget(NamedTuple):
 
     @property
     def split(self) -> SplitResult | None:
-        """`url` taken apart; None if there is a socket alone."""
+        """The parts of `url`; None if there is only a socket."""
         return None if self.url.startswith(_UNIX) else _split(self.url)
 
 
 class ReadyFile(NamedTuple):
-    """What a running Skerry says of itself; older ones say less."""
+    """The ready file of a running Skerry; older versions write fewer fields."""
 
     pid: int
     role: str = ""
@@ -61,37 +53,37 @@ class ReadyFile(NamedTuple):
 def find(
     url: str | None, data: str | None, token: str | None, ca: str | None, *, at_node: bool = False
 ) -> ServerTarget:
-    """Decide which server is meant; say how to name one if none can be found.
+    """Find the server; `ServerUnreachable` says how to name one if there is none.
 
-    With `at_node` the HTTP address of a node will do, if it has one: that is enough for functions.
+    With `at_node` the HTTP address of a node is accepted, if it has one: it serves functions.
     """
     token = token or os.environ.get("SKERRY_TOKEN")
     if token and not (token.isascii() and token.isprintable()):
-        raise click.UsageError("The token has letters that no token has; give it as it was printed.")
+        raise InvalidTarget("The token has invalid characters; give it as it was printed.")
     ca = ca or os.environ.get("SKERRY_CA")
     if url:
         return _named(url, token, ca, "--url")
     if named := os.environ.get("SKERRY_URL"):
         return _named(named, token, ca, "SKERRY_URL")
-    folder = paths.data_folder(data or os.environ.get("SKERRY_DATA"))
+    folder = data_folder(data or os.environ.get("SKERRY_DATA"))
     ready = read_ready(folder)
     found_by = f"{folder}/ready.json"
     if ready.role == "node" and not (at_node and ready.http and not token):  # a node knows no tokens
         return _server_of_node(ready, token, ca, folder)
     if not ready.http:
-        raise ServerUnreachable(f"{found_by} names no server. Name one with --url or SKERRY_URL.")
+        raise ServerUnreachable(f"{found_by} names no server. Give one with --url or SKERRY_URL.")
     socket = Path(ready.http_socket) if ready.http_socket else None
     return ServerTarget(_checked(ready.http), token, ca or ready.ca, found_by, socket)
 
 
 def read_ready(folder: Path) -> ReadyFile:
-    """What the Skerry of `folder` wrote when it was ready; a clear error if none runs there."""
-    start = "Start one with 'skerry up', or name a server with --url or SKERRY_URL."
+    """The ready file of the Skerry that runs with the data folder `folder`."""
+    start = "Start it with 'skerry up', or give a server with --url or SKERRY_URL."
     try:
         ready = _parse_ready((folder / "ready.json").read_bytes())
     except PermissionError:
         raise ServerUnreachable(
-            f"{folder} belongs to another user. Name its server with --url and show a token with --token."
+            f"{folder} belongs to another user. Give its server with --url and a token with --token."
         ) from None
     except (FileNotFoundError, NotADirectoryError):
         raise ServerUnreachable(f"No Skerry is running with the data folder {folder}. {start}") from None
@@ -99,21 +91,21 @@ def read_ready(folder: Path) -> ReadyFile:
         raise ServerUnreachable(f"{folder}/ready.json cannot be read ({error}). {start}") from None
     if not Path(f"/proc/{ready.pid}").exists():
         raise ServerUnreachable(
-            f"The Skerry of {folder} (process {ready.pid}) has ended without a clean stop. Start it again "
-            f"with 'skerry {ready.role or 'up'}', or name a server with --url or SKERRY_URL."
+            f"The Skerry of {folder} (pid {ready.pid}) has crashed or was killed. Start it again with "
+            f"'skerry {ready.role or 'up'}', or give a server with --url or SKERRY_URL."
         )
     return ready
 
 
 def _parse_ready(data: bytes) -> ReadyFile:
-    """Raises ValueError for what no Skerry writes."""
+    """Raises ValueError for an invalid file."""
     value = json.loads(data)
     if not isinstance(value, dict) or type(value.get("pid")) is not int:
-        raise ValueError("it names no process")
+        raise ValueError("it has no pid")
     known = {name: value[name] for name in ReadyFile._fields if name in value}
     for name, text in known.items():
         if name != "pid" and not isinstance(text, str):
-            raise ValueError(f"its '{name}' is no text")
+            raise ValueError(f"its '{name}' is not a string")
     return ReadyFile(**known)
 
 
@@ -123,24 +115,24 @@ def _named(url: str, token: str | None, ca: str | None, found_by: str) -> Server
         return ServerTarget(_checked(url), token, ca, found_by)
     path = url.removeprefix(_UNIX).removeprefix("//")
     if not path.startswith("/"):
-        raise click.UsageError(f"'{url}' names no socket; one looks like unix:/run/skerry/http.sock")
+        raise InvalidTarget(f"'{url}' is not a socket; write it like unix:/run/skerry/http.sock")
     return ServerTarget(f"{_UNIX}{path}", token, ca, found_by, Path(path))
 
 
 def _server_of_node(ready: ReadyFile, token: str | None, ca: str | None, folder: Path) -> ServerTarget:
-    """The server that this machine's node joined: for whoever has a token, and without one if that server is
-    on this machine too, where the kernel tells who is calling."""
+    """The server that the node of this machine joined. A token is needed, unless that server is on this
+    machine too, where the kernel tells it who is calling."""
     if not ready.server:
         raise ServerUnreachable(
-            "This machine is a node, and this needs a server. Name one with --url or SKERRY_URL."
+            "This machine is a node, and this command needs a server. Give one with --url or SKERRY_URL."
         )
     target = ServerTarget(_checked(ready.server), token, ca or ready.ca, f"{folder}/ready.json", None)
     if token or _is_loopback(_split(ready.server).hostname or ""):
         return target
     raise ServerUnreachable(
-        f"This machine is a node. Its server is {ready.server}, which asks for a token: make one on the "
-        "server's machine with 'skerry token create --role deployer' (or viewer, or admin), and give it here "
-        "with --token or SKERRY_TOKEN."
+        f"This machine is a node. Its server {ready.server} requires a token: create one on the machine of "
+        "the server with 'skerry token create --role deployer' (or viewer, or admin), and give it here with "
+        "--token or SKERRY_TOKEN."
     )
 
 
@@ -160,7 +152,27 @@ def _split(url: str) -> SplitResult:
         if is_plain and split.scheme in ("http", "https") and split.hostname and split.port != 0:
             return split
     except ValueError:
-        pass  # said below
-    raise click.UsageError(
-        f"'{url}' is no server URL; one looks like http://127.0.0.1:1323 or unix:/run/skerry/http.sock"
+        pass  # reported below
+    raise InvalidTarget(
+        f"'{url}' is not a server URL; write it like http://127.0.0.1:1323 or unix:/run/skerry/http.sock"
     )
+
+
+def data_folder(named: str | None) -> Path:
+    """The data folder: the given one, else that of the system for root and of the user for others."""
+    if named:
+        return absolute(named)
+    if os.geteuid() == 0:
+        return Path("/var/lib/skerry")
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else absolute("~/.local/share")) / "skerry"
+
+
+def absolute(named: str) -> Path:
+    """An absolute path, relative to the current folder."""
+    try:
+        return Path(named).expanduser().absolute()
+    except RuntimeError:
+        raise InvalidTarget(f"'{named}': there is no such home folder. Give an absolute path.") from None
+    except OSError:
+        raise InvalidTarget(f"'{named}': the current folder was deleted. Give an absolute path.") from None
