@@ -118,7 +118,7 @@ def test_if_neither_answers_both_are_named(tmp_path: Path) -> None:
     result = skerry("status", SKERRY_DATA=str(tmp_path))
     assert result.exit_code == 3
     assert NOWHERE in result.stderr
-    assert f"{tmp_path}/gone serve us: No such file" in result.stderr
+    assert f"{tmp_path}/gone failed too: No such file" in result.stderr
 
 
 def test_a_named_socket_that_nobody_serves_is_told(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_whoever_waits_for_a_server_that_does_not_answer_is_told_where(tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as listener:  # which takes connections, and says nothing
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with Command(SimpleNamespace(data=tmp_path), "status", "--url", url) as process:
-            read_until(process.stderr, f"Nothing has answered at {url} so far; waiting.".encode())
+            read_until(process.stderr, f"No answer from {url} yet; waiting.".encode())
 
 
 @pytest.mark.parametrize("url", ["http://a b", "http://x\ny", "http://[::1", "http://h:99999"])

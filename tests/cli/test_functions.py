@@ -353,6 +353,13 @@ def test_logs_are_shown_and_followed(ledge: Ledge) -> None:
         assert process.wait(PATIENCE_S) == 130
 
 
+def test_neighbours_are_a_row_each(ledge: Ledge) -> None:
+    header, row = ledge.say("neighbours").splitlines()
+    assert header.split()[:5] == ["NODE", "AREA", "ADDRESS", "STATUS", "RTT"]
+    [one] = ledge.json("neighbours")
+    assert row.split()[:3] == [one["Node"], one["Area"], one["Address"]]
+
+
 def test_prewarm_tells_how_many_are_ready_and_whether_that_is_all(ledge: Ledge) -> None:
     ledge.fakes.functions.add("hello")
     assert ledge.say("prewarm", "hello") == "1 warm\n"

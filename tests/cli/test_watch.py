@@ -7,7 +7,8 @@ from itertools import islice
 
 import pytest
 
-from skerry.cli import client, watch
+from skerry.cli import watch
+from skerry.client.errors import ServerUnreachable
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def answers(*given: int | None) -> Callable[[], int]:
     def read() -> int:
         answer = next(left)
         if answer is None:
-            raise client.ServerUnreachable("Nothing answers.")
+            raise ServerUnreachable("Nothing answers.")
         return answer
 
     return read
@@ -39,7 +40,7 @@ def test_whoever_waits_for_a_server_is_told_once(capsys: pytest.CaptureFixture[s
 
 
 def test_a_server_that_is_not_there_at_first_is_not_waited_for() -> None:
-    with pytest.raises(client.ServerUnreachable):
+    with pytest.raises(ServerUnreachable):
         next(watch.poll_forever(answers(None, 1)))
 
 
@@ -47,5 +48,5 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(watch, "_PATIENCE_S", -1.0)
     seen = watch.poll_forever(answers(1, None, 2))
     assert next(seen) == 1
-    with pytest.raises(client.ServerUnreachable):
+    with pytest.raises(ServerUnreachable):
         next(seen)
