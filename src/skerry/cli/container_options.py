@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,6 +23,16 @@ from skerry.kit import ulid
 if TYPE_CHECKING:
     from skerry.transport.proto.containers_pb2 import CreateRequest
 
+# Fields of the spec by option, where their names differ.
+_FIELDS: Final = {
+    "publish": "ports",
+    "cpu": "cpu_milli",
+    "memory": "memory_mb",
+    "disk": "disk_gb",
+    "workdir": "folder",
+    "hostname": "host_name",
+    "stop_grace": "stop_grace_s",
+}
 _NOT_RUN: Final = 125
 _NOT_EXECUTABLE: Final = 126
 _NOT_FOUND: Final = 127
@@ -118,51 +128,20 @@ options = option_group(
 )
 
 
-def request(
-    *,
-    image: str,
-    command: tuple[str, ...],
-    name: str,
-    env: tuple[str, ...],
-    env_file: tuple[str, ...],
-    publish: tuple[str, ...],
-    cpu: int | None,
-    memory: int | None,
-    disk: int | None,
-    pids: int | None,
-    user: str,
-    workdir: str,
-    hostname: str,
-    entrypoint: str,
-    stop_signal: str,
-    stop_grace: float | None,
-    network: str,
-    userns: str,
-    read_only: bool,
-    pull: str,
-) -> CreateRequest:
+def request(image: str, command: tuple[str, ...], **given: Any) -> CreateRequest:
     """The request for the container that the options describe."""
     from skerry.transport.proto.containers_pb2 import ContainerSpec, CreateRequest
 
+    pull, name, entrypoint = given.pop("pull"), given.pop("name"), given.pop("entrypoint")
     spec = ContainerSpec(
         name=name or name_for(image),
         image=image_references.resolve(image),
         entrypoint=[entrypoint] if entrypoint else [],
         arguments=command,
-        environment=variables(env, env_file),
-        user=user,
-        folder=workdir,
-        host_name=hostname,
-        stop_signal=stop_signal,
-        stop_grace_s=stop_grace,
-        cpu_milli=cpu or 0,
-        memory_mb=memory or 0,
-        disk_gb=disk or 0,
-        pids=pids or 0,
-        network=f"NETWORK_{network.upper()}",
-        ports=publish,
-        read_only=read_only,
-        userns=f"USER_NAMESPACE_{userns.upper()}",
+        environment=variables(given.pop("env"), given.pop("env_file")),
+        network=f"NETWORK_{given.pop('network').upper()}",
+        userns=f"USER_NAMESPACE_{given.pop('userns').upper()}",
+        **{_FIELDS.get(option, option): value for option, value in given.items() if value is not None},
     )
     return CreateRequest(spec=spec, pull=f"PULL_{pull.upper()}")
 

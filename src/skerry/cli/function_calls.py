@@ -23,6 +23,8 @@ from skerry.client.errors import ApiError
 
 PENDING: Final = frozenset({"queued", "running"})
 _SLOW_S: Final = 1.0
+# Texts of the contract, which has no codes.
+_INVALID_RUNTIME: Final = "Invalid runtime."
 _LONG_POLL: Final = "10s"
 _PAUSE_S: Final = 0.1  # between two
 
@@ -122,8 +124,7 @@ def print_if_slow(text: str) -> Iterator[None]:
 
 def find(server: ApiClient, name: str) -> JsonObject | None:
     try:
-        found: JsonObject = server.get("function", name)
-        return found
+        return server.get("function", name)
     except ApiError as error:
         if error.status != 404:
             raise
@@ -155,7 +156,7 @@ def explain_call_errors(name: str) -> Iterator[None]:
 
 def _in_words(error: ApiError, name: str) -> str:
     match error.status:
-        case 404 if "runtime" in error.message:
+        case 404 if error.message == _INVALID_RUNTIME:
             return "Unknown runtime; use python, nodejs or custom."
         case 404 if not error.code:
             return _unknown(name).message
@@ -170,7 +171,7 @@ def call(server: ApiClient, name: str, body: bytes) -> JsonObject:
     """A report, or the id of an async call."""
     with explain_call_errors(name):
         try:
-            reply: JsonObject = server.post("invoke", name, body=body, timeout=None)
+            reply = server.post("invoke", name, body=body, timeout=None)
         except ApiError as error:
             if not _is_report(error.reply):
                 raise
@@ -181,8 +182,7 @@ def call(server: ApiClient, name: str, body: bytes) -> JsonObject:
 def poll_call(server: ApiClient, request: str, wait: str | None = None) -> JsonObject:
     """The state of an async call, with its report if it has ended; waits for that up to `wait`."""
     try:
-        report: JsonObject = server.get("poll", request, wait=wait)
-        return report
+        return server.get("poll", request, wait=wait)
     except ApiError as error:
         state = error.reply["State"] if _is_report(error.reply) else ""
         if state in PENDING:

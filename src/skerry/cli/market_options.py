@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -13,7 +13,7 @@ from skerry.cli import output as printing
 from skerry.cli.options import option_group
 from skerry.client.api import ApiClient, JsonObject
 
-_WHERE: Final = ("location", "architecture", "peer")
+_WHERE: Final = {"location": "where", "architecture": "architecture", "peer": "peer"}
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _KEY = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
@@ -57,28 +57,18 @@ class CurrencyParam(click.ParamType[str, str]):
         return code
 
 
-class OfferFilter(NamedTuple):
-    """Which offers are wanted."""
-
-    location: str = ""
-    architecture: str = ""
-    peer: str = ""
-
-    @classmethod
-    def of(cls, given: tuple[str, ...]) -> OfferFilter:
-        """`Torino`, or `architecture=arm64`, or `peer=north`."""
-        found: dict[str, str] = {}
-        for text in given:
-            match = _KEY.fullmatch(text)
-            name, value = match.groups() if match else ("location", text)
-            if name not in _WHERE:
-                raise click.UsageError(
-                    f"--where '{text}': write a location, architecture=arm64 or peer=NAME."
-                )
-            if name in found:
-                raise click.UsageError(f"--where has two values for {name}; give one.")
-            found[name] = value
-        return cls(**found)
+def offer_filter(given: tuple[str, ...]) -> dict[str, str]:
+    """`Torino`, or `architecture=arm64`, or `peer=north`, as fields of a request."""
+    found: dict[str, str] = {}
+    for text in given:
+        match = _KEY.fullmatch(text)
+        name, value = match.groups() if match else ("location", text)
+        if name not in _WHERE:
+            raise click.UsageError(f"--where '{text}': write a location, architecture=arm64 or peer=NAME.")
+        if name in found:
+            raise click.UsageError(f"--where has two values for {name}; give one.")
+        found[name] = value
+    return {field: found.get(name, "") for name, field in _WHERE.items()}
 
 
 where = click.option(

@@ -170,8 +170,7 @@ def everything(server: ApiClient, kind: ObjectKind, **filters: str | None) -> li
 def find(server: ApiClient, kind: ObjectKind, text: str, namespace: str | None) -> JsonObject:
     """The object with that id, or else with that name; nodes have no namespace."""
     try:
-        found: JsonObject = server.get(kind.word, text, namespace=None if kind is NODE else namespace)
-        return found
+        return server.get(kind.word, text, namespace=None if kind is NODE else namespace)
     except ApiError as error:
         if error.status != 404 or kind is not INSTANCE:
             raise  # the server knows the others by their names, too

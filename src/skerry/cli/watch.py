@@ -111,8 +111,7 @@ def _seen(server: ApiClient, id: str) -> Iterator[JsonObject | None]:
 
     def read() -> JsonObject | None:
         try:
-            found: JsonObject = server.get(object_kinds.INSTANCE.word, id)
-            return found
+            return server.get(object_kinds.INSTANCE.word, id)
         except ApiError as error:
             if error.status != 404:
                 raise

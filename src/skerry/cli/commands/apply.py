@@ -199,7 +199,7 @@ def _deletion(server: ApiClient, one: JsonObject, why: str) -> ApplyStep:
 
 def _workload(server: ApiClient, name: str, namespace: str) -> JsonObject | None:
     try:
-        found: JsonObject = server.get("workload", name, namespace=namespace)
+        found = server.get("workload", name, namespace=namespace)
     except ApiError as error:
         if error.status != 404:
             raise

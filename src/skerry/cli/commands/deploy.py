@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -77,16 +77,8 @@ def deploy(
     handler: str,
     runtime: str,
     image: str,
-    memory: int | None,
-    cpu: int | None,
-    concurrency: int | None,
-    env: tuple[str, ...],
-    env_file: tuple[str, ...],
-    timeout: float | None,
-    network: str | None,
-    policy: str | None,
-    idempotent: bool | None,
     output: str,
+    **settings: Any,
 ) -> None:
     """Deploy a function from a file, a folder or a tar archive; or from an image.
 
@@ -109,14 +101,15 @@ def deploy(
     name = name or (package.name if package is not None else _name_of(image))
     before = function_calls.find(server, name)
     entry = _entry(package, before, handler, runtime)
+    cpu = settings["cpu"]
     given: JsonObject = {
-        "MemoryMB": memory,
+        "MemoryMB": settings["memory"],
         "CPUDemand": None if cpu is None else cpu / 1000 or -1.0,
-        "MaxConcurrency": concurrency,
-        "TimeoutS": timeout,
-        "Network": network,
-        "Policy": policy,
-        "Idempotent": idempotent,
+        "MaxConcurrency": settings["concurrency"],
+        "TimeoutS": settings["timeout"],
+        "Network": settings["network"],
+        "Policy": settings["policy"],
+        "Idempotent": settings["idempotent"],
         "Signature": None,  # of whoever registered it by the API
     }
     body = {
@@ -127,7 +120,9 @@ def deploy(
         "Runtime": entry.runtime,
         "Handler": entry.handler,
         "CustomImage": image_references.resolve(image) if image else "",
-        "Environment": _environment(before, container_options.variables(env, env_file)),
+        "Environment": _environment(
+            before, container_options.variables(settings["env"], settings["env_file"])
+        ),
         "TarFunctionCode": base64.b64encode(package.archive).decode() if package is not None else "",
     }
     with (

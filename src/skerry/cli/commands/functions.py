@@ -14,10 +14,51 @@ from skerry.cli import function_calls, options
 from skerry.cli import output as printing
 from skerry.cli.commands import deploy
 from skerry.cli.errors import ErrorCollector
-from skerry.cli.options import AliasGroup, raw
+from skerry.cli.options import AliasGroup, option_object, raw
 from skerry.client.api import ApiClient, JsonObject
 
 _COLUMNS: Final = ("name", "runtime", "handler", "memory", "cpu", "concurrency", "version", "age")
+
+
+_params = option_object(
+    "params",
+    function_calls.params,
+    click.option(
+        "-p",
+        "--param",
+        "given",
+        multiple=True,
+        metavar="NAME:VALUE",
+        help="A parameter: a string, or any JSON with NAME:=JSON, as in n:=3; repeatable.",
+    ),
+    click.option(
+        "-j",
+        "--json",
+        "document",
+        metavar="FILE|-|JSON",
+        help="All parameters as one JSON object; - reads standard input.",
+    ),
+)
+_qos = option_object(
+    "qos",
+    lambda qos_class, resptime: {"QoSClass": qos_class, "QoSMaxRespT": resptime or -1.0},
+    click.option(
+        "-c",
+        "--class",
+        "qos_class",
+        metavar="N",
+        type=click.IntRange(0, 255),
+        default=0,
+        show_default=True,
+        help="QoS class of the call: each class has its share of the queue.",
+    ),
+    click.option(
+        "--resptime",
+        metavar="DURATION",
+        type=printing.Duration(),
+        help="Maximum response time; the call is ended after it.  [default: the function's]",
+    ),
+)
 
 
 @click.group(cls=AliasGroup, aliases={"create": "deploy", "ls": "list", "rm": "delete", "call": "invoke"})
@@ -77,55 +118,24 @@ def describe(server: ApiClient, name: str, output: str) -> None:
 
 @fn.command()
 @click.argument("name", metavar="FUNCTION")
-@click.option(
-    "-p",
-    "--param",
-    "given",
-    multiple=True,
-    metavar="NAME:VALUE",
-    help="A parameter: a string, or any JSON with NAME:=JSON, as in n:=3; repeatable.",
-)
-@click.option(
-    "-j",
-    "--json",
-    "document",
-    metavar="FILE|-|JSON",
-    help="All parameters as one JSON object; - reads standard input.",
-)
+@_params
 @click.option(
     "-a", "--async", "is_async", is_flag=True, help="Asynchronous: print the id of the call and do not wait."
 )
 @click.option("--wait", is_flag=True, help="With --async: wait for the result.")
 @click.option("--printed", is_flag=True, help="Show what the function printed, too, on standard error.")
-@click.option(
-    "-c",
-    "--class",
-    "qos_class",
-    metavar="N",
-    type=click.IntRange(0, 255),
-    default=0,
-    show_default=True,
-    help="QoS class of the call: each class has its share of the queue.",
-)
-@click.option(
-    "--resptime",
-    metavar="DURATION",
-    type=printing.Duration(),
-    help="Maximum response time; the call is ended after it.  [default: the function's]",
-)
+@_qos
 @raw
 @options.server_or_node
 @printing.option
 def invoke(
     server: ApiClient,
     name: str,
-    given: tuple[str, ...],
-    document: str | None,
+    params: bytes,
+    qos: JsonObject,
     is_async: bool,
     wait: bool,
     printed: bool,
-    qos_class: int,
-    resptime: float | None,
     output: str,
 ) -> None:
     """Call a function and print its result as JSON.
@@ -142,13 +152,7 @@ def invoke(
     """
     if wait and not is_async:
         raise click.UsageError("--wait needs --async; a synchronous call always waits.")
-    body = function_calls.body(
-        function_calls.params(given, document),
-        QoSClass=qos_class,
-        QoSMaxRespT=resptime or -1.0,
-        Async=is_async,
-        ReturnOutput=printed or output == "json",
-    )
+    body = function_calls.body(params, **qos, Async=is_async, ReturnOutput=printed or output == "json")
     with function_calls.print_if_slow(f"{name}: running"):
         reply = function_calls.call(server, name, body)
     if is_async and not wait:

@@ -7,7 +7,7 @@ They talk to a server, which places instances on nodes; containers of this machi
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -57,18 +57,10 @@ def run(
     image: str,
     arguments: tuple[str, ...],
     name: str,
-    env: tuple[str, ...],
-    env_file: tuple[str, ...],
-    publish: tuple[str, ...],
-    cpu: int | None,
-    memory: int | None,
-    disk: int | None,
-    userns: str,
-    restart: str,
-    constraints: tuple[str, ...],
     namespace: str | None,
     detach: bool,
     output: str,
+    **spec: Any,
 ) -> None:
     """Run IMAGE on a node with enough resources; arguments after -- replace the image's command.
 
@@ -84,12 +76,10 @@ def run(
         "name": name or container_options.name_for(image),
         "uri": image_references.resolve(image),
         "arguments": arguments,
-        "environment": container_options.variables(env, env_file),
-        "ports": publish,
-        "resources": {"cpu": cpu or 0, "memory": memory or 0, "disk": disk or 0},
-        "restart": restart,
-        "constraints": constraints,
-        "userns": userns,
+        "environment": container_options.variables(spec.pop("env"), spec.pop("env_file")),
+        "ports": spec.pop("publish"),
+        "resources": {part: spec.pop(part) or 0 for part in ("cpu", "memory", "disk")},
+        **spec,
     }
     made = server.put("instance", body=body, namespace=namespace)
     if not detach:
@@ -198,7 +188,7 @@ def explain(server: ApiClient, name: str, namespace: str | None, output: str) ->
 
 def explanation(server: ApiClient, instance: JsonObject) -> JsonObject:
     """The feasibility of every node, page by page."""
-    told: JsonObject = server.get("instance", instance["id"], "explain", limit="0")
+    told = server.get("instance", instance["id"], "explain", limit="0")
     while len(told["nodes"]) < told["count"]:
         page = server.get("instance", instance["id"], "explain", limit="0", offset=str(len(told["nodes"])))
         if not page["nodes"]:

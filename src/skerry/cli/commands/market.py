@@ -15,15 +15,40 @@ from skerry.cli import market_options, options, watch
 from skerry.cli import output as printing
 from skerry.cli.commands import market_buyers, market_peers, market_sell
 from skerry.cli.errors import ErrorCollector
-from skerry.cli.market_options import DurationParam, OfferFilter
-from skerry.cli.options import DefaultCommandGroup, option_group
+from skerry.cli.market_options import DurationParam
+from skerry.cli.options import DefaultCommandGroup, option_object
 from skerry.client.api import ApiClient, JsonObject
 from skerry.client.errors import ApiError, ServerUnreachable
 
 _DONE: Final = "done"
 _ENDED: Final = "ended"
 
-_terms = option_group(
+
+def _query(
+    cpu: int,
+    memory: int,
+    disk: int,
+    count: int,
+    max_price: str | None,
+    currency: str | None,
+    given: tuple[str, ...],
+) -> JsonObject:
+    return {
+        "cpu": cpu,
+        "memory": memory,
+        "disk": disk,
+        "count": count,
+        "max_price": max_price or "",
+        "currency": currency or "",
+        **market_options.offer_filter(given),
+    }
+
+
+# Which offers are wanted; a command gets them as `query`.
+_query_options = option_object(
+    "query",
+    _query,
+    market_options.amounts,
     click.option(
         "--count",
         metavar="N",
@@ -94,23 +119,11 @@ def status(server: ApiClient, output: str) -> None:
 
 
 @market.command()
-@market_options.amounts
-@_terms
+@_query_options
 @click.option("--own", is_flag=True, help="Include the offers of this cloud.")
 @options.server
 @printing.option
-def offers(
-    server: ApiClient,
-    cpu: int,
-    memory: int,
-    disk: int,
-    count: int,
-    max_price: str | None,
-    currency: str | None,
-    given: tuple[str, ...],
-    own: bool,
-    output: str,
-) -> None:
+def offers(server: ApiClient, query: JsonObject, own: bool, output: str) -> None:
     """Show the offers of all peers, cheapest first; peers that do not answer are named.
 
     PRICE is that of the requested amount; without one, that of all free resources, or of one unit of an offer
@@ -120,21 +133,8 @@ def offers(
       skerry market offers
       skerry market offers --cpu 4 --memory 8192 --max-price 0.50 --where Torino
     """
-    wanted = OfferFilter.of(given)
-    found = server.get(
-        "market",
-        "offers",
-        cpu=str(cpu),
-        memory=str(memory),
-        disk=str(disk),
-        count=str(count),
-        max_price=max_price,
-        currency=currency,
-        where=wanted.location or None,
-        architecture=wanted.architecture or None,
-        peer=wanted.peer or None,
-        own=str(own).lower(),
-    )
+    asked = {name: str(value) or None for name, value in query.items()}
+    found = server.get("market", "offers", **asked, own=str(own).lower())
     printing.show(
         found,
         output,
@@ -148,7 +148,6 @@ def offers(
 
 
 @market.command()
-@market_options.amounts
 @click.option(
     "--for",
     "duration_s",
@@ -156,21 +155,10 @@ def offers(
     type=DurationParam(),
     help="Duration: 90s, 30m, 2h, 1d or PT2H.  [default: the provider's]",
 )
-@_terms
+@_query_options
 @options.server
 @printing.option
-def buy(
-    server: ApiClient,
-    cpu: int,
-    memory: int,
-    disk: int,
-    duration_s: float | None,
-    count: int,
-    max_price: str | None,
-    currency: str | None,
-    given: tuple[str, ...],
-    output: str,
-) -> None:
+def buy(server: ApiClient, query: JsonObject, duration_s: float | None, output: str) -> None:
     """Buy the cheapest sufficient offer of all peers, and print the contract's id once its node is there.
 
     The offer is reserved, purchased, signed and activated. If a step fails, or on Ctrl-C before the
@@ -180,19 +168,7 @@ def buy(
       skerry market buy --cpu 4 --memory 8192 --for 2h
       skerry market buy --cpu 2 --memory 2048 --max-price 0.20 --currency EUR --where architecture=arm64
     """
-    wanted = OfferFilter.of(given)
-    body = {
-        "cpu": cpu,
-        "memory": memory,
-        "disk": disk,
-        "count": count,
-        "duration_s": duration_s,
-        "max_price": max_price or "",
-        "currency": currency or "",
-        "where": wanted.location,
-        "architecture": wanted.architecture,
-        "peer": wanted.peer,
-    }
+    body = {**query, "duration_s": duration_s}
     try:
         bought = _purchase(server, body, is_told=output != "json")
     except KeyboardInterrupt:
@@ -277,7 +253,7 @@ def release(server: ApiClient, contracts: tuple[str, ...], detach: bool, output:
     with ErrorCollector() as failures:
         for id in contracts:
             with failures.collect():
-                found: JsonObject = server.post("market", "borrowed", id, "release")
+                found = server.post("market", "borrowed", id, "release")
                 if not detach:
                     found = _until_ended(server, found)
                 market_options.print_result(found, f"{id}: {found['state']}", output)
@@ -303,7 +279,7 @@ def renew(server: ApiClient, contract: str, duration_s: float, output: str) -> N
     \b
       skerry market renew 01m7h3n5... --for 2h
     """
-    found: JsonObject = server.post("market", "borrowed", contract, "renew", body={"duration_s": duration_s})
+    found = server.post("market", "borrowed", contract, "renew", body={"duration_s": duration_s})
     if output == "json":
         printing.as_json(found)
         return

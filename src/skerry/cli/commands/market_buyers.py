@@ -54,7 +54,7 @@ def add(server: ApiClient, id: str, note: str, output: str) -> None:
     \b
       skerry market buyers add key.kPrK_qmx... --note home
     """
-    added: JsonObject = server.put("market", "buyers", id, body={"note": note})
+    added = server.put("market", "buyers", id, body={"note": note})
     market_options.print_result(added, f"added {id}", output)
 
 

@@ -68,7 +68,7 @@ def add(server: ApiClient, name: str, address: str, cloud: str, ca: Path | None,
     body = {"url": address, "cloud": cloud, "ca": "" if ca is None else _read(ca)}
     server.put("market", "peers", name, body=body)
     found = server.get("market", "offers", peer=name)
-    added: JsonObject = server.get("market", "peers", name)
+    added = server.get("market", "peers", name)
     if output == "json":
         printing.as_json(added)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from skerry.cli import market_options, options
@@ -63,25 +65,7 @@ _EXPIRING = ("held", "expired")  # a hold that was purchased or cancelled expire
 @click.option("--id", "name", metavar="TEXT", default="", help="Id of the flavor.  [default: generated]")
 @options.server
 @printing.option
-def sell(
-    server: ApiClient,
-    cpu: int,
-    memory: int,
-    disk: int,
-    price: str,
-    currency: str,
-    period: str,
-    cpu_min: int,
-    cpu_step: int,
-    memory_min: int,
-    memory_step: int,
-    max_count: int,
-    stock: int,
-    location: str,
-    architecture: str,
-    name: str,
-    output: str,
-) -> None:
+def sell(server: ApiClient, output: str, name: str, **offer: Any) -> None:
     """Offer capacity for sale, and print the id of the offer (flavor).
 
     It is sold whole, unless a minimum or a step allows parts. Offers that follow the nodes are made by the
@@ -92,24 +76,7 @@ def sell(
           --cpu-min 1 --cpu-step 1 --memory-min 512 --memory-step 512
       skerry market sell --id small --cpu 2 --memory 4096 --price 3 --currency EUR --period P1D --stock 4
     """
-    body = {
-        "id": name,
-        "cpu": cpu,
-        "memory": memory,
-        "disk": disk,
-        "price": price,
-        "currency": currency,
-        "period": period,
-        "cpu_min": cpu_min,
-        "cpu_step": cpu_step,
-        "memory_min": memory_min,
-        "memory_step": memory_step,
-        "max_count": max_count,
-        "stock": stock,
-        "location": location,
-        "architecture": architecture,
-    }
-    made: JsonObject = server.post("market", "flavors", body=body)
+    made = server.post("market", "flavors", body={"id": name, **offer})
     if output == "json":
         printing.as_json(made)
         return
@@ -146,7 +113,7 @@ def reprice(
       skerry market reprice small 0.12
     """
     body = {"price": price, "currency": currency or "", "period": period or ""}
-    changed: JsonObject = server.patch("market", "flavors", flavor, body=body)
+    changed = server.patch("market", "flavors", flavor, body=body)
     cost = f"{market_options.price(changed['price'])} per {changed['price']['period']}"
     market_options.print_result(changed, f"{flavor}: {cost}", output)
 
@@ -170,7 +137,7 @@ def withdraw(server: ApiClient, flavors: tuple[str, ...], reclaim: bool, reason:
     with ErrorCollector() as failures:
         for flavor in flavors:
             with failures.collect():
-                gone: JsonObject = server.delete("market", "flavors", flavor, **asked)
+                gone = server.delete("market", "flavors", flavor, **asked)
                 left = (
                     f"; {market_options.format_resources(gone['sold'])} of it remain sold"
                     if any(gone["sold"].values())

@@ -96,7 +96,7 @@ def drain(server: ApiClient, name: str, within: float | None, detach: bool) -> N
 
     They are stopped and placed on other nodes; the node gets no new ones until 'skerry node uncordon'.
     """
-    found: JsonObject = server.post("node", name, "drain", body={"within_s": within})
+    found = server.post("node", name, "drain", body={"within_s": within})
     if not detach:
         found = _until_drained(server, found)
     _print_status(found)
@@ -114,7 +114,7 @@ def label(server: ApiClient, name: str, changes: tuple[str, ...]) -> None:
     \b
       skerry node label edge-1 zone=edge disk-
     """
-    changed: JsonObject = server.patch("node", name, body={"labels": dict(map(_label, changes))})
+    changed = server.patch("node", name, body={"labels": dict(map(_label, changes))})
     click.echo(f"{changed['name']}: {object_kinds.labels(changed) or 'no labels'}")
 
 
