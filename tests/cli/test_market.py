@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from skerry.cli import main
 from skerry.cli.commands.market import market
-from skerry.cli.market_options import DurationParam, OfferFilter, span
+from skerry.cli.market_options import DurationParam, offer_filter, span
 from skerry.kit import pki
 from skerry.kit.clock import SystemClock
 from skerry.market.buyer.quotes import (
@@ -262,7 +262,7 @@ def test_who_has_no_peers_learns_how_to_add_one(stall: Stall) -> None:
 @pytest.mark.parametrize("given", [("colour=red",), ("peer=a", "peer=b"), ("Oslo", "location=Torino")])
 def test_a_place_that_cannot_be_is_wrong_usage(given: tuple[str, ...]) -> None:
     with pytest.raises(click.UsageError, match="--where"):
-        OfferFilter.of(given)
+        offer_filter(given)
 
 
 def test_a_purchase_tells_its_steps_and_prints_the_contract(stall: Stall) -> None:
