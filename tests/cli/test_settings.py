@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_without_anything_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings.paths, "config_file", lambda: None)
+    monkeypatch.setattr(settings, "_config_file", lambda: None)
     assert load() == Settings()
 
 
