@@ -41,7 +41,7 @@ FRAMES: dict[str, Frame] = {
 
 @pytest.fixture(autouse=True)
 def flooders_are_dropped_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `_FLOODER_S` says otherwise; `test_hostile` waits that long."""
+    """Outside of tests it takes 2 s, which `test_hostile` waits for."""
     monkeypatch.setattr(connections, "_FLOODER_S", 0.3)
 
 
