@@ -37,13 +37,13 @@ class FakeIdentity:
         self._listeners.append(changed)
 
     def revoke(self, name: str) -> None:
-        """Refuse all certificates of this name from now on."""
+        """Refuse all certificates, and the token, of this name from now on."""
         self._revoked.add(name)
         for changed in self._listeners:
             changed()
 
     def caller_from_token(self, text: str) -> Caller:
-        if text not in set(Role):
+        if text not in set(Role) or text in self._revoked:
             raise errors.Unauthenticated("this token is unknown; make a new one")
         return Caller(origin=AuthMethod.TOKEN, name=f"token:{text}", role=Role(text), token=text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from skerry.model.callers import ANONYMOUS, Caller, Role
 from skerry.model.ids import Digest
 from skerry.model.settings import FleetSettings
 from skerry.node.signals.following import SignalSource
-from skerry.transport.access import rules
+from skerry.transport.access import revalidation, rules
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.grpc import health
@@ -35,6 +36,7 @@ from skerry.wire.own.grpc_identity import IdentityService
 from tests.support.cells import FakeKeeper, a_node
 from tests.support.containers import FakeContainers, FakeImages
 from tests.support.signals import FakeKernel
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.transport.grpc.fakes import FakeIdentity
 from tests.transport.grpc.raw import RawClient, framed
 from tests.wire.kudo.grpc_fakes import FakeInstances, FakeNodes
@@ -124,3 +126,27 @@ async def test_metadata_that_a_proxy_added_ends_the_trust_in_the_local_user(serv
         for name in ("x-forwarded-for", "forwarded", "via"):
             status, _ = await raw.call(reflection, b"", (name, "192.0.2.1"))
             assert status == Status.UNAUTHENTICATED.value, name
+
+
+@pytest.mark.parametrize("is_revoked", [True, False])
+async def test_a_stream_ends_when_the_token_that_began_it_is_revoked(
+    serve, tmp_path, monkeypatch, is_revoked
+):
+    monkeypatch.setattr(revalidation, "RECHECK_S", 0.01)
+    identity = FakeIdentity()
+    served = await serve(gate=NobodyKnown(identity, own_uid=0), services=everything(tmp_path))
+    shown = ("authorization", "Bearer viewer")
+    async with RawClient(served.port) as raw:
+        log = "/observe.Observe/GetAuraeDaemonLogStream"
+        # It is answered before anything is wrong: the first line comes, and no end.
+        assert await raw.first_status(log, framed(b""), shown) == Status.OK.value
+        following = asyncio.ensure_future(raw.call(log, framed(b""), shown))
+        await eventually(lambda: raw.http2.open_outbound_streams > 1)
+        if not is_revoked:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await following
+            return
+        identity.revoke("viewer")
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await following)[0] == Status.UNAUTHENTICATED.value

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from skerry.kit.clock import ManualClock, SystemClock
 from skerry.market.terms.keys import SigningKey
 from skerry.model.callers import ANONYMOUS, AuthMethod, Caller, Role
-from skerry.transport.access import rules
+from skerry.transport.access import revalidation, rules
 from skerry.transport.access.gate import AccessGate
 from skerry.transport.access.peers import ConnectionPeer
 from skerry.transport.http.dispatcher import HttpDispatcher
@@ -20,6 +22,7 @@ from skerry.wire.own.market import routes as market_table
 from skerry.wire.rear import routes as rear_table
 from skerry.wire.serverledge import routes as serverledge_table
 from tests.support.deals import OPEN
+from tests.support.waiting import PATIENCE_S
 from tests.transport.http.conftest import Serve, StrangerGate
 from tests.wire.own.market.conftest import desk_of
 from tests.wire.rear.conftest import market_of
@@ -109,6 +112,30 @@ async def test_a_token_is_good_until_it_is_revoked(serve: Serve) -> None:
         assert reply.status == 204
     async with session.get("/about", headers=shown) as reply:
         assert reply.status == 401
+
+
+async def test_a_stream_ends_when_the_token_that_began_it_is_revoked(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidation, "RECHECK_S", 0.01)
+    site = await serve(gate=StrangerGate)
+    admin = await site.bearer(Role.ADMIN)
+    session = await site.session()
+    async with session.post("/token/", json={"role": "viewer"}, headers=admin) as reply:
+        made = await reply.json()
+    shown = {"Authorization": f"Bearer {made['token']}"}
+    async with (
+        session.get("/events", headers=shown) as theirs,
+        session.get("/events", headers=admin) as ours,
+    ):
+        await session.delete(f"/token/{made['id']}", headers=admin)
+        with pytest.raises(aiohttp.ClientPayloadError):  # it is broken off
+            async with asyncio.timeout(PATIENCE_S):
+                await theirs.read()
+        await session.post("/token/", json={"role": "viewer"}, headers=admin)
+        async with asyncio.timeout(PATIENCE_S):
+            while b"token.created" not in await ours.content.readline():
+                pass  # whose token counts goes on
 
 
 async def test_a_stranger_cannot_tell_routes_that_need_a_role_from_each_other(serve: Serve) -> None:

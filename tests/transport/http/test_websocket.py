@@ -16,6 +16,8 @@ from aiohttp import WSMsgType
 
 from skerry.kit import pki, tls
 from skerry.model import errors
+from skerry.model.callers import ANONYMOUS, Caller
+from skerry.transport.access import revalidation
 from skerry.transport.http import responses, websocket
 from skerry.transport.http.asgi import ASGIApp, Receive, Scope, Send
 from skerry.transport.http.responses import HttpError
@@ -412,3 +414,27 @@ async def test_many_small_messages_are_no_flood(serve: Serve) -> None:
     for number in range(2_000):
         assert await client.receive_bytes() == b"%d" % number
     await client.close()
+
+
+async def test_a_conversation_ends_when_its_token_is_revoked(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidation, "RECHECK_S", 0.01)
+    is_revoked = asyncio.Event()
+
+    def authenticate() -> Caller:
+        if is_revoked.is_set():
+            raise errors.Unauthenticated("this token is not known here")
+        return ANONYMOUS
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["authenticate"] = authenticate
+        await app_of(echo)(scope, receive, send)
+
+    client = await connect(await serve(app=app))
+    await client.send_bytes(b"one")
+    assert (await client.receive()).data == b"one"
+    is_revoked.set()
+    ended = await client.receive(timeout=PATIENCE_S)
+    assert (ended.type, ended.data) == (WSMsgType.CLOSE, 1008)
+    assert ended.extra == "unauthenticated: this token is not known here"

@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -24,10 +25,12 @@ from h2.exceptions import ProtocolError
 
 from skerry.kit import logs, metrics, ulid
 from skerry.kit.clock import Clock
+from skerry.kit.tasks import race
 from skerry.model import errors, ids
 from skerry.transport.access import rules
 from skerry.transport.access.gate import AccessGate, is_forwarding
 from skerry.transport.access.peers import ConnectionPeer
+from skerry.transport.access.revalidation import until_refused
 from skerry.transport.admission import ConnectionSlot
 from skerry.transport.error_codes import GRPC_STATUS
 from skerry.transport.grpc.call_streams import REQUEST_ID, CallStream
@@ -173,16 +176,22 @@ class GrpcDispatcher:
             is_forwarded = is_forwarding(name.encode("latin-1") for name, _ in headers)
             if is_forwarded:
                 line.place.distrust()
-            stream.caller = self._gate.caller(
+            authenticate = partial(
+                self._gate.caller,
                 line.peer,
                 authorization if isinstance(authorization, str) else None,
                 is_forwarded=is_forwarded,
             )
+            stream.caller = authenticate()
             rules.authorize(method.access, stream.caller)
             if stream.caller.role is not None:
                 line.place.recognize()
             async with asyncio.timeout(seconds) as limit:
-                await method.handler.func(stream)
+                if authorization is not None and method.handler.cardinality.server_streaming:
+                    # Connections of certificates that are revoked are ended whole, by the server.
+                    await race(method.handler.func(stream), until_refused(authenticate))
+                else:
+                    await method.handler.func(stream)
             if stream.lacks_reply:
                 raise RuntimeError(f"the handler of {stream.path} ended without a reply")
         except asyncio.CancelledError:

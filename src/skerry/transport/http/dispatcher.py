@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -200,11 +201,14 @@ class HttpDispatcher:
         # A request that a buyer signed is checked by its route, which has the body that was signed.
         is_signed = target.row.buyers and shown is not None and shown[: len(_PROOF)].lower() == _PROOF
         if not target.row.anybody and not is_signed:
-            exchange.caller = self._gate.caller(
+            authenticate = partial(
+                self._gate.caller,
                 state["connection"].peer(),
                 None if shown is None else shown.decode("latin-1"),
                 is_forwarded=is_forwarded,
             )
+            exchange.caller = authenticate()
+            state["authenticate"] = authenticate  # again, if the answer is a stream
             rules.authorize(target.row, exchange.caller)
             if exchange.caller.role is not None:
                 state["connection"].recognize()

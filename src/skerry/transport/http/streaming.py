@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from skerry.kit.tasks import cancel_and_wait, race
 from skerry.model import errors
+from skerry.transport.access import revalidation
 from skerry.transport.http.asgi import Receive, Scope, Send
 from skerry.transport.http.connection import HttpConnection
 from skerry.transport.http.responses import ClientDisconnected
@@ -44,10 +45,11 @@ async def write(
     stall_s: float = STALL_S,
 ) -> None:
     """Send `parts` until they end, and close them in any case. Raises `ClientDisconnected` if nobody
-    reads."""
+    reads, and `Unauthenticated` when whoever does may not any more."""
     stopping: asyncio.Event | None = scope["state"].get("stopping")
     leaving = asyncio.ensure_future(_until_gone(receive))
     stop = asyncio.ensure_future((stopping or asyncio.Event()).wait())
+    refused = asyncio.ensure_future(until_refused(scope))
     upcoming: asyncio.Future[bytes] = asyncio.ensure_future(anext(parts))
     try:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(manner)})
@@ -55,10 +57,12 @@ async def write(
         if is_last:
             await send({"type": "http.response.body", "body": b""})
         while not is_last:
-            news: set[asyncio.Future[Any]] = {upcoming, leaving, stop}
+            news: set[asyncio.Future[Any]] = {upcoming, leaving, stop, refused}
             await asyncio.wait(news, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 raise ClientDisconnected
+            if refused.done():
+                refused.result()
             part = manner.heartbeat
             if stop.done():
                 if not manner.goodbye:
@@ -76,8 +80,17 @@ async def write(
             except TimeoutError:
                 raise ClientDisconnected from None
     finally:
-        await cancel_and_wait((upcoming, leaving, stop))
+        await cancel_and_wait((upcoming, leaving, stop, refused))
         await parts.aclose()
+
+
+async def until_refused(scope: Scope) -> None:
+    """Raises when whoever sent this request would not be let in any more. Never ends otherwise."""
+    authenticate = scope["state"].get("authenticate")
+    if authenticate is None:  # a route that asks nobody, or asks by itself
+        await asyncio.Event().wait()
+    else:
+        await revalidation.until_refused(authenticate)
 
 
 async def run_until_disconnect(

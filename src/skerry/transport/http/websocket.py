@@ -29,7 +29,7 @@ from skerry.model import errors
 from skerry.transport.http.asgi import Scope, Send
 from skerry.transport.http.connection import LINGER_S, HttpConnection
 from skerry.transport.http.responses import ClientDisconnected, HttpError
-from skerry.transport.http.streaming import STALL_S
+from skerry.transport.http.streaming import STALL_S, until_refused
 from skerry.transport.pacing import FrameBudget
 
 log = structlog.get_logger(__name__)
@@ -99,12 +99,12 @@ async def serve(
     stopping: asyncio.Event = scope["state"]["stopping"]
     code, reason = CloseCode.NORMAL_CLOSURE, ""
     try:
-        if await race(converse(socket), stopping.wait(), socket.mind(ping_s)):
+        if await race(converse(socket), stopping.wait(), socket.mind(ping_s), until_refused(scope)):
             code, reason = CloseCode.GOING_AWAY, "the server is stopping; try again"
     except errors.SkerryError as error:
-        is_theirs = isinstance(error, errors.Invalid)
+        is_theirs = isinstance(error, (errors.Invalid, errors.Unauthenticated))
         code = CloseCode.POLICY_VIOLATION if is_theirs else CloseCode.INTERNAL_ERROR
-        if is_theirs:
+        if isinstance(error, errors.Invalid):
             connection.blame()
         reason = f"{error.slug}: {error.message}"
     await socket.close(code, reason)
