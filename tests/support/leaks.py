@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -43,13 +44,16 @@ def footprint() -> Footprint:
     threads = {
         t.name for t in threading.enumerate() if not t.name.startswith(("asyncio_", "ThreadPoolExecutor"))
     }
-    children = set()
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            children.update(int(pid) for pid in (task / "children").read_text().split())
-        except FileNotFoundError:
-            continue
-    return Footprint(frozenset(files), frozenset(threads), frozenset(children))
+    return Footprint(frozenset(files), frozenset(threads), frozenset(children_of("self")))
+
+
+def children_of(pid: int | str) -> set[int]:
+    """The child processes of all threads of a process that lives."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            found.update(int(child) for child in (task / "children").read_text().split())
+    return found
 
 
 def assert_nothing_leaked(before: Footprint, *, within: float = PATIENCE_S) -> None:

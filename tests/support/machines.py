@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from tests.node.network.machines import Machine as Switch
 from tests.node.network.machines import inside
+from tests.support.leaks import children_of
 from tests.support.skerry import ask, environment
 from tests.support.waiting import PATIENCE_S, eventually_sync
 
@@ -261,14 +262,10 @@ def _remove_group(group: Path) -> None:
     eventually_sync(is_gone, what=f"{group} can be removed")
 
 
-def _children(pid: int) -> list[int]:
+def _children(pid: int) -> set[int]:
     with contextlib.suppress(OSError):  # it has ended
-        return [
-            int(child)
-            for path in Path(f"/proc/{pid}/task").glob("*/children")
-            for child in path.read_text().split()
-        ]
-    return []
+        return children_of(pid)
+    return set()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from skerry.model import errors
 from skerry.node.layers.unpacker_client import LayerUnpacker, UnpackedLayer
 from skerry.node.layers.unpacker_process import ProgressWatchdog, import_paths
 from tests.node.layers.ground import LIMITS, digest_of, file, folder, needs_root, pack, unpack
+from tests.support.leaks import children_of
 from tests.support.waiting import eventually, eventually_sync
 
 pytestmark = needs_root
@@ -49,24 +50,16 @@ class Stream:
             self.is_closed = True
 
 
-def children() -> set[int]:
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
-
-
 async def begin(
     stream: Stream, target: Path, unpacker: LayerUnpacker | None = None
 ) -> tuple[asyncio.Task[UnpackedLayer], int]:
     """An unpacking under way, and the process that does it, confined already."""
     target.mkdir()
-    before = children()
+    before = children_of("self")
     task = asyncio.create_task(
         (unpacker or LayerUnpacker()).unpack(stream(), target, diff_id=None, limits=LIMITS)
     )
-    (pid,) = await eventually(lambda: children() - before)
+    (pid,) = await eventually(lambda: children_of("self") - before)
     await eventually(lambda: "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text())
     return task, pid
 
@@ -250,11 +243,11 @@ async def test_a_process_that_stands_still_is_given_up(tmp_path: Path) -> None:
 
     stopped = asyncio.Event()
     (tmp_path / "target").mkdir()
-    before = children()
+    before = children_of("self")
     task = asyncio.create_task(
         LayerUnpacker(idle_s=0.5).unpack(endless(), tmp_path / "target", diff_id=None, limits=LIMITS)
     )
-    (pid,) = await eventually(lambda: children() - before)
+    (pid,) = await eventually(lambda: children_of("self") - before)
     os.kill(pid, signal.SIGSTOP)
     stopped.set()
     with pytest.raises(errors.TimedOut, match=r"no progress for 0.5 s"):
@@ -334,8 +327,7 @@ def test_the_process_does_not_outlive_its_agent(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     agent = subprocess.Popen([sys.executable, "-c", AGENT, tmp_path / "target"])
     try:
-        mine = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
-        (pid,) = eventually_sync(lambda: mine.read_text().split())
+        (pid,) = eventually_sync(lambda: children_of(agent.pid))
         eventually_sync(lambda: "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text())
     finally:
         agent.kill()
@@ -343,7 +335,7 @@ def test_the_process_does_not_outlive_its_agent(tmp_path: Path) -> None:
     eventually_sync(lambda: not is_alive(pid))
 
 
-def is_alive(pid: str) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from skerry.model.resources import Megabytes
 from skerry.node.workers import python_leftovers
 from skerry.node.workers.process_workers import ProcessWorker
 from tests.node.workers.ground import Agent, Ground, answered, needs_root
+from tests.support import leaks
 from tests.support.waiting import eventually
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -172,7 +174,7 @@ async def test_a_process_that_is_started_between_calls_is_gone_at_the_next_one(
 
     def has_started() -> bool:
         os.kill(pid, signal.SIGUSR2)  # again if the worker was still killing what the call before had left
-        return b"sleep\x00601\x00" in children_of(pid)
+        return b"sleep\x00601\x00" in commands_below(pid)
 
     await eventually(has_started)
     assert await asked(worker, "others()") == []
@@ -185,12 +187,13 @@ def catches(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
-def children_of(pid: int) -> list[bytes]:
+def commands_below(pid: int) -> list[bytes]:
     """The command lines of its children."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [
-        Path(f"/proc/{child}/cmdline").read_bytes() for task in tasks for child in task.read_text().split()
-    ]
+    found = []
+    for child in leaks.children_of(pid):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(Path(f"/proc/{child}/cmdline").read_bytes())
+    return found
 
 
 def test_outside_of_a_cell_nothing_is_ever_killed(monkeypatch: pytest.MonkeyPatch) -> None:
