@@ -79,6 +79,11 @@ def test_logs_show_control_characters_and_let_them_through_when_asked(cloud: Clo
     assert on_terminal(cloud, "--raw", "logs", "web") == f"{HOSTILE}\r\n"
 
 
+def test_a_program_controls_the_terminal_only_if_it_was_given_it(cloud: CloudServer) -> None:
+    assert f"{SHOWN}\r\n" in on_terminal(cloud, "exec", "web", "--", "cat", "notes")
+    assert f"{HOSTILE}\r\n" in on_terminal(cloud, "--raw", "exec", "web", "--", "cat", "notes")
+
+
 def test_a_pipe_gets_every_byte_as_it_is(cloud: CloudServer) -> None:
     done = subprocess.run(
         [*COMMAND, "logs", "web"],
@@ -109,8 +114,7 @@ def test_nothing_in_the_command_line_prints_past_the_filter() -> None:
         ("output.py", "terminal_text.unfiltered"),
         ("output.py", "click.style"),
         ("pull_progress.py", "terminal_text.unfiltered"),
-        ("exec_session.py", "log_output.DescriptorWriter(OUTPUT, is_raw=True)"),
-        ("exec_session.py", "log_output.DescriptorWriter(ERRORS, is_raw=True)"),
+        ("exec_session.py", "log_output.DescriptorWriter(each, is_raw=has_terminal)"),
     }
 
 

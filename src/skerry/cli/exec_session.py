@@ -96,7 +96,7 @@ async def _run(stream: ExecStream, command: ExecCommand, signals: SignalHandler)
         beside.append(asyncio.ensure_future(_pass_input(stream)))
     if command.terminal:
         beside.append(asyncio.ensure_future(_pass_sizes(stream)))
-    shown = asyncio.ensure_future(_show(stream))
+    shown = asyncio.ensure_future(_show(stream, has_terminal=command.terminal))
     pending: set[asyncio.Future[Any]] = {shown, *beside}
     try:
         while not shown.done():
@@ -111,12 +111,9 @@ async def _run(stream: ExecStream, command: ExecCommand, signals: SignalHandler)
         await asyncio.gather(shown, *beside, return_exceptions=True)
 
 
-async def _show(stream: ExecStream) -> int:
-    """Write the output, and return the exit code."""
-    sinks = {
-        OUTPUT: log_output.DescriptorWriter(OUTPUT, is_raw=True),
-        ERRORS: log_output.DescriptorWriter(ERRORS, is_raw=True),
-    }
+async def _show(stream: ExecStream, *, has_terminal: bool) -> int:
+    """Write the output, and return the exit code. Only a program that has our terminal may control it."""
+    sinks = {each: log_output.DescriptorWriter(each, is_raw=has_terminal) for each in (OUTPUT, ERRORS)}
     while not isinstance(received := await stream.receive(), int):
         await sinks[received.descriptor].write(received.data)
     return received
