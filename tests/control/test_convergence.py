@@ -32,7 +32,7 @@ from skerry.model.statuses import TERMINAL, DesiredStatus, InstanceStatus
 from skerry.model.workloads import InstanceSpec
 from skerry.schedule.requests import PlacementPolicy
 from skerry.store.tables.table import Record
-from tests.control.worlds import instance, spec, standing
+from tests.control.worlds import condition, instance, spec
 
 CPU = st.sampled_from([100, 300, 500, 900])
 
@@ -60,7 +60,7 @@ class Machine:
     unsaid: list[InstanceReport] = field(default_factory=list)
 
     def stand(self, name: NodeId) -> NodeCondition:
-        return standing(
+        return condition(
             name,
             self.cpu,
             liveness=self.liveness,
@@ -99,7 +99,7 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.revision = 0
-        self.census = InstanceIndex()
+        self.index = InstanceIndex()
         self.machines: dict[NodeId, Machine] = {}
         self.wishes: dict[InstanceId, tuple[DesiredStatus, InstanceSpec]] = {}
         self.under_way: list[PlannedTransition] = []
@@ -110,13 +110,13 @@ class Cluster(RuleBasedStateMachine):
     def write(self, before: InstanceRecord | None, step: InstanceTransition) -> None:
         self.revision += 1
         after = None if step.is_purged else Record(step.after, self.revision)
-        self.census.move(before, after)
+        self.index.move(before, after)
         self.decider.hear(before, after)
 
     def lead(self) -> None:
         """A leader begins, with nothing but what is durable."""
         self.under_way = []
-        self.decider = PlacementPlanner(self.census, policy=PlacementPolicy.BINPACK, replacements_per_s=5.0)
+        self.decider = PlacementPlanner(self.index, policy=PlacementPolicy.BINPACK, replacements_per_s=5.0)
         for name, machine in self.machines.items():
             self.decider.see(name, machine.stand(name))
         self.decider.begin()
@@ -147,7 +147,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.wishes)
     @rule(data=st.data(), desired=st.sampled_from(DesiredStatus))
     def wish(self, data: st.DataObject, desired: DesiredStatus) -> None:
-        known = self.census.get(data.draw(st.sampled_from(sorted(self.wishes))))
+        known = self.index.get(data.draw(st.sampled_from(sorted(self.wishes))))
         if known is None:
             return
         try:
@@ -161,7 +161,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.wishes)
     @rule(data=st.data(), cpu=CPU)
     def respecify(self, data: st.DataObject, cpu: int) -> None:
-        known = self.census.get(data.draw(st.sampled_from(sorted(self.wishes))))
+        known = self.index.get(data.draw(st.sampled_from(sorted(self.wishes))))
         if known is None:
             return
         try:
@@ -253,13 +253,13 @@ class Cluster(RuleBasedStateMachine):
         """The node says what it could not say, gets the whole set of its orders, and says what it did."""
         machine = self.machines[name]
         self.hear(name)
-        machine.obey([InstanceOrder.of(known.value) for known in self.census.on_node(name)])
+        machine.obey([InstanceOrder.of(known.value) for known in self.index.on_node(name)])
         self.hear(name)
 
     def hear(self, name: NodeId) -> None:
         machine = self.machines[name]
         for report in machine.unsaid:
-            known = self.census.get(report.instance)
+            known = self.index.get(report.instance)
             step = evaluate_report(known.value if known else None, name, report, self.now).step
             if step is not None:
                 self.write(known, step)
@@ -283,7 +283,7 @@ class Cluster(RuleBasedStateMachine):
     def land_one(self, decided: PlannedTransition) -> None:
         before, step = decided
         id = before.value.id
-        current = self.census.get(id)
+        current = self.index.get(id)
         if current is not None and current.revision == before.revision:
             self.write(current, step)
         self.decider.done([id])
@@ -317,7 +317,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def no_node_is_given_more_than_its_room(self) -> None:
         for name, machine in self.machines.items():
-            bound = [known.value for known in self.census.on_node(name)]
+            bound = [known.value for known in self.index.on_node(name)]
             taken = sum(
                 (one.leaving or one.spec).room.cpu for one in bound if one.observed.status not in TERMINAL
             )
@@ -337,7 +337,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def no_wish_is_forgotten(self) -> None:
         for id, (desired, wanted) in self.wishes.items():
-            known = self.census.get(id)
+            known = self.index.get(id)
             if known is None:
                 assert desired is DesiredStatus.DESTROYED, f"{id} is gone, and nobody wished that"
             else:
@@ -371,7 +371,7 @@ class Cluster(RuleBasedStateMachine):
             self.check_rest(id)
 
     def check_rest(self, id: InstanceId) -> None:
-        known = self.census.get(id)
+        known = self.index.get(id)
         copies = [
             copy for machine in self.machines.values() for one, copy in machine.copies.items() if one == id
         ]

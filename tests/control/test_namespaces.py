@@ -171,10 +171,10 @@ async def test_what_was_stored_before_there_were_namespaces_is_in_the_default_on
 
 def test_an_id_that_is_used_again_elsewhere_leaves_nothing_behind_where_it_was() -> None:
     before = held(instance(namespace=SHOP))
-    census = InstanceIndex([before])
-    census.move(before, held(replace(before.value, namespace=LAB, created_at=9.0), 2))
-    assert (census.count(SHOP), census.count(LAB), census.count()) == (0, 1, 1)
-    assert [known.value.namespace for known in census] == [LAB]
+    index = InstanceIndex([before])
+    index.move(before, held(replace(before.value, namespace=LAB, created_at=9.0), 2))
+    assert (index.count(SHOP), index.count(LAB), index.count()) == (0, 1, 1)
+    assert [known.value.namespace for known in index] == [LAB]
 
 
 @given(st.lists(st.tuples(_PLACES, _NAMES, st.floats(0, 3)), max_size=30), st.data())
@@ -185,20 +185,20 @@ def test_a_census_of_many_namespaces_is_in_the_order_of_age(
         held(replace(instance(f"{name}-{number}"), namespace=namespace, created_at=at))
         for number, (namespace, name, at) in enumerate(made)
     ]
-    census = InstanceIndex(known)
+    index = InstanceIndex(known)
     for gone in data.draw(st.lists(st.sampled_from(known), unique=True)) if known else ():
-        census.move(gone, None)
+        index.move(gone, None)
         known.remove(gone)
 
     def ages(values: list[Instance]) -> list[tuple[int, str]]:
         return [(int(one.created_at * 1e6), one.id) for one in values]
 
-    assert ages([one.value for one in census]) == sorted(ages([one.value for one in known]))
+    assert ages([one.value for one in index]) == sorted(ages([one.value for one in known]))
     for namespace in (DEFAULT_NAMESPACE, SHOP, LAB):
         there = [one.value for one in known if one.value.namespace == namespace]
-        found = [one.value for one in census.behind(None, namespace)]
+        found = [one.value for one in index.behind(None, namespace)]
         assert ages(found) == sorted(ages(there))
-        assert census.count(namespace) == len(there)
+        assert index.count(namespace) == len(there)
 
 
 @given(st.lists(st.tuples(_PLACES, _NAMES), unique=True, max_size=9))

@@ -12,7 +12,7 @@ from skerry.model.ids import NodeId
 from skerry.model.orders import InstanceOrder, InstanceReport
 from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec, RolloutStrategy
-from tests.control.worlds import Server, alone, instance, spec, standing
+from tests.control.worlds import Server, alone, condition, instance, spec
 from tests.support.waiting import eventually
 
 
@@ -29,7 +29,7 @@ async def told(server: Server, id: str) -> list[tuple[str, str]]:
 
 
 async def test_what_the_reconciler_and_the_node_do_carries_the_id_of_the_request() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         with logs.request_context("put-1"):
             one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
@@ -46,7 +46,7 @@ async def test_what_the_reconciler_and_the_node_do_carries_the_id_of_the_request
 
 
 async def test_the_last_request_that_changes_what_is_desired_counts() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         with logs.request_context("put-1"):
             one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
@@ -67,7 +67,7 @@ async def test_the_last_request_that_changes_what_is_desired_counts() -> None:
 
 
 async def test_what_no_request_asked_for_has_no_id() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="market")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         assert {id for _, id in await told(server, one.id)} == {""}
@@ -88,7 +88,7 @@ async def test_a_repeat_of_a_request_keeps_the_id_of_the_one_that_made_it() -> N
 
 
 async def test_a_rollout_and_a_deletion_carry_the_id_of_the_request_for_the_workload() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         with logs.request_context("put-1"):
             await server.workloads.create(spec(), actor="me")
             one, _ = await server.instances.create("web", actor="me")
@@ -110,7 +110,7 @@ async def test_a_rollout_and_a_deletion_carry_the_id_of_the_request_for_the_work
 
 
 async def test_a_refused_report_is_logged_under_the_id_of_the_instance() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         with logs.request_context("put-1"):
             one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)

@@ -39,7 +39,7 @@ def spec(name: str = "web", cpu: int = 100, **more: object) -> InstanceSpec:
     return InstanceSpec(name=name, uri=f"example.org/{name}:1", room=room(cpu), **more)
 
 
-def standing(
+def condition(
     name: str,
     cpu: int = 1000,
     *,
@@ -87,10 +87,10 @@ class Standings:
     async def ready(self) -> None:
         pass
 
-    def standing(self, node: NodeId) -> NodeCondition | None:
+    def condition(self, node: NodeId) -> NodeCondition | None:
         return self._nodes.get(node)
 
-    def standings(self) -> list[NodeCondition]:
+    def conditions(self) -> list[NodeCondition]:
         return list(self._nodes.values())
 
     def listen(self, changed: Callable[[NodeId], None]) -> Callable[[], None]:
@@ -113,7 +113,7 @@ class Standings:
 class Server:
     """One server: everything of control but nodes, over a store that others may share."""
 
-    def __init__(self, store: Store, standings: Standings, clock: Clock, name: str = "a") -> None:
+    def __init__(self, store: Store, conditions: Standings, clock: Clock, name: str = "a") -> None:
         self.clock = clock
         self.store = store
         self.revision = store.revision
@@ -127,7 +127,7 @@ class Server:
             FleetSettings(),
             instance_table=self.instance_table,
             workloads=self.workloads,
-            standings=standings,
+            conditions=conditions,
         )
         self.instances = InstanceRegistry(
             store,
@@ -135,7 +135,7 @@ class Server:
             clock,
             instance_table=self.instance_table,
             workloads=self.workloads,
-            standings=standings,
+            conditions=conditions,
             explain=self.reconciler.explain,
         )
         self.leader = LeaderElection(store, self.events, clock, name=name, lease_s=1)
@@ -219,9 +219,9 @@ async def alone(*nodes: NodeCondition, leads: bool = True) -> AsyncIterator[tupl
     """One server on a store of its own."""
     clock = ManualClock()
     store = MemoryStore(clock)
-    standings = Standings(nodes)
+    conditions = Standings(nodes)
     try:
-        async with Server(store, standings, clock).running(leads=leads) as server:
-            yield server, standings
+        async with Server(store, conditions, clock).running(leads=leads) as server:
+            yield server, conditions
     finally:
         await store.close()

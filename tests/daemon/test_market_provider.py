@@ -100,7 +100,7 @@ async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
                 instances=server.instances,
                 nodes=standings,
                 reconciler=server.reconciler,
-                ways=Ways(),
+                tunnels=Ways(),
                 leader=server.leader,
             )
             start_provider(base, fleet, m.ledger, KEY, name="skerry.example", url="https://skerry.example")

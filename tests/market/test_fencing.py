@@ -87,7 +87,7 @@ async def test_deadlines_are_left_to_another_when_the_lead_is_lost() -> None:
         hold = await m.reserve()
         stale = await lead(m.store)
         leading = asyncio.create_task(m.ledger.lead(stale))
-        await eventually(lambda: m.ledger._clerk._fence == stale)
+        await eventually(lambda: m.ledger._service._fence == stale)
         await lead(m.store)
         await m.pass_time(60)
         assert m.ledger._books.holds[hold.id].ending is None

@@ -83,7 +83,7 @@ async def control_on(
         store, events, instance_table, clock, settings, fingerprint="ab" * 32, server="http://here"
     )
     reconciler = Reconciler(
-        store, events, clock, settings, instance_table=instance_table, workloads=workloads, standings=nodes
+        store, events, clock, settings, instance_table=instance_table, workloads=workloads, conditions=nodes
     )
     instances = InstanceRegistry(
         store,
@@ -91,7 +91,7 @@ async def control_on(
         clock,
         instance_table=instance_table,
         workloads=workloads,
-        standings=nodes,
+        conditions=nodes,
         explain=reconciler.explain,
         egress=NamespaceEgress.parse(settings.egress),
     )

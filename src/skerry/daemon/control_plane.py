@@ -44,7 +44,7 @@ class ControlPlaneParts:
     nodes: NodeRegistry
     instances: InstanceRegistry
     reconciler: Reconciler
-    ways: TunnelRouter
+    tunnels: TunnelRouter
     kudo: KudoContext
     services: list[IServable]
     sessions: NodeSessions
@@ -71,7 +71,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         settings,
         instance_table=instance_table,
         workloads=workloads,
-        standings=nodes,
+        conditions=nodes,
         settled=history.settled,
     )
     instances = InstanceRegistry(
@@ -80,7 +80,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         clock,
         instance_table=instance_table,
         workloads=workloads,
-        standings=nodes,
+        conditions=nodes,
         explain=reconciler.explain,
         egress=NamespaceEgress.parse(settings.egress),
     )
@@ -124,7 +124,7 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
     loops.forever("sessions", sessions.run)
 
     def is_member(node: NodeId) -> bool:
-        return nodes.standing(node) is not None and nodes.get(node).member is not None
+        return nodes.condition(node) is not None and nodes.get(node).member is not None
 
     def place() -> None:
         loops.forever("leader", leader.run)
@@ -134,14 +134,14 @@ def start(base: ServerBase, functions: FunctionRegistry) -> ControlPlaneParts:
         for part in (instance_table, workloads, nodes, members):
             await part.ready()
 
-    ways = TunnelRouter(sessions, servers, base.certificates.client_context)
+    tunnels = TunnelRouter(sessions, servers, base.certificates.client_context)
     return ControlPlaneParts(
         instance_table=instance_table,
         nodes=nodes,
         instances=instances,
         reconciler=reconciler,
-        ways=ways,
-        kudo=KudoContext(workloads, instances, nodes, ways, clock),
+        tunnels=tunnels,
+        kudo=KudoContext(workloads, instances, nodes, tunnels, clock),
         services=[
             NodeSessionService(sessions, clock, is_revoked=identity.is_revoked),
             ServerTunnelService(sessions),

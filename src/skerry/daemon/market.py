@@ -49,7 +49,7 @@ class MarketParts:
     """The parts that are served: to other clouds, and to the people of this one."""
 
     rear: RearContext
-    desk: MarketContext
+    context: MarketContext
 
 
 async def start(base: ServerBase, fleet: ControlPlaneParts) -> MarketParts:
@@ -122,7 +122,7 @@ def start_provider(
         ledger,
         ContractCredentials(key),
         fleet.instances,
-        fleet.ways,
+        fleet.tunnels,
         visits,
         provider=key.cloud,
         name=name,

@@ -182,7 +182,7 @@ async def _serve(
         fleet.kudo,
         taking.served.routes,
         cloud.trade.rear,
-        cloud.trade.desk,
+        cloud.trade.context,
         own_names=lambda: certificates.names,
     )
     http = [HttpServer(app, settings.http, trusted_uids=base.gate.trusted_uids)]

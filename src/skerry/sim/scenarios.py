@@ -83,11 +83,11 @@ async def run_healthy(day: Scenario, folder: Path, show: ProgressCallback) -> Sc
     """Nodes join, instances are wished for and run. In real time, on a store in `folder`."""
     clock, began = SystemClock(), time.process_time()
     store = await SqliteStore.open(folder / "store.db", clock)
-    weather = FaultSchedule(day.chance)
+    faults = FaultSchedule(day.chance)
     try:
         joining = clock.monotonic()
         async with cluster_cloud.running(
-            store, clock, weather, fault_plan.healthy_runs(0.2), events=_EVENTS, rooms=day.rooms
+            store, clock, faults, fault_plan.healthy_runs(0.2), events=_EVENTS, rooms=day.rooms
         ) as cloud:
             joined_s = clock.monotonic() - joining
             watch = _Stopwatch(cloud)

@@ -16,7 +16,7 @@ from skerry.model.nodes import Liveness
 from skerry.model.orders import InstanceOrder
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
-from tests.control.worlds import Server, Standings, alone, spec, standing
+from tests.control.worlds import Server, Standings, alone, condition, spec
 from tests.support.waiting import eventually
 
 
@@ -125,7 +125,7 @@ async def test_an_unknown_id_is_not_found_by_any_verb() -> None:
 
 
 async def test_starting_stopping_and_destroying_go_all_the_way() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
@@ -155,7 +155,7 @@ async def test_starting_stopping_and_destroying_go_all_the_way() -> None:
 
 
 async def test_a_finished_job_is_not_run_again_and_cannot_be_started() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING)
@@ -168,7 +168,7 @@ async def test_a_finished_job_is_not_run_again_and_cannot_be_started() -> None:
 
 
 async def test_a_patch_of_the_spec_replaces_the_copy_and_one_of_the_wish_does_not() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
@@ -242,22 +242,22 @@ async def test_a_list_shows_only_the_states_the_node_and_the_workload_that_are_a
 
 
 async def test_what_is_on_a_silent_node_says_so_and_keeps_its_status() -> None:
-    async with alone(standing("n")) as (server, standings):
+    async with alone(condition("n")) as (server, conditions):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.obey("n")
         revision = await server.revision()
-        standings.put(standing("n", liveness=Liveness.SUSPECT))
+        conditions.put(condition("n", liveness=Liveness.SUSPECT))
         seen = server.instances.get(one.id).observed
         assert (seen.status, seen.reason) == (InstanceStatus.RUNNING, "node unreachable")
         assert server.instances.list().items[0].observed.reason == "node unreachable"
-        standings.put(standing("n"))
+        conditions.put(condition("n"))
         assert server.instances.get(one.id).observed.reason != "node unreachable"
         assert await server.revision() == revision, "silence costs no writes"
 
 
 async def test_who_waits_can_be_explained_node_by_node() -> None:
-    async with alone(standing("small", cpu=1), standing("shut", why_not="is cordoned")) as (server, _):
+    async with alone(condition("small", cpu=1), condition("shut", why_not="is cordoned")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await eventually(lambda: "is cordoned" in server.instances.get(one.id).observed.reason)
         verdicts = {verdict.node: verdict for verdict in server.instances.explain(one.id)}
@@ -271,7 +271,7 @@ async def watched(server: Server, id: str) -> list[InstanceStatus]:
 
 
 async def test_a_watch_begins_with_what_is_and_ends_when_it_is_over() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         watch = asyncio.ensure_future(watched(server, one.id))
         await server.becomes(one.id, InstanceStatus.SCHEDULED)

@@ -14,7 +14,7 @@ from skerry.model.orders import InstanceReport
 from skerry.model.resources import NO_RESOURCES
 from skerry.model.statuses import TERMINAL, TRANSITIONS, DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance
-from tests.control.worlds import alone, held, instance, room, spec, standing
+from tests.control.worlds import alone, condition, held, instance, room, spec
 
 NODE = NodeId("n")
 
@@ -160,7 +160,7 @@ def test_what_is_on_a_node_is_what_the_session_of_that_node_says(
 
 
 async def test_what_others_say_of_the_usage_of_an_instance_on_a_node_does_not_count() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, usage=room(cpu=42))
@@ -217,7 +217,7 @@ def test_reports_of_one_instance_come_to_one_step_that_tells_of_all_of_them() ->
 
 
 async def test_a_repeat_that_says_nothing_new_is_not_written_and_what_is_used_is_known() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.becomes(one.id, InstanceStatus.SCHEDULED)
         await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING, ip="10.0.0.2")
@@ -231,7 +231,7 @@ async def test_a_repeat_that_says_nothing_new_is_not_written_and_what_is_used_is
 
 
 async def test_many_reports_take_few_transactions_and_all_are_applied() -> None:
-    async with alone(standing("n", cpu=100_000)) as (server, _):
+    async with alone(condition("n", cpu=100_000)) as (server, _):
         ids = [(await server.instances.create(spec(), actor="me"))[0].id for _ in range(100)]
         for id in ids:
             await server.becomes(id, InstanceStatus.SCHEDULED)
@@ -248,7 +248,7 @@ async def test_many_reports_take_few_transactions_and_all_are_applied() -> None:
 
 
 async def test_a_report_that_crosses_a_wish_is_judged_again_on_what_is_there() -> None:
-    async with alone(standing("n"), leads=False) as (server, _):
+    async with alone(condition("n"), leads=False) as (server, _):
         one, _ = await server.instances.create(spec(), actor="me")
         await server.place(one.id, "n")
         await server.say(one.id, InstanceStatus.STARTING, InstanceStatus.RUNNING)

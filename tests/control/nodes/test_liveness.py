@@ -134,9 +134,9 @@ async def test_a_silent_node_becomes_suspect_and_then_lost(fleet):
     await fleet.pass_time(0.1)
     await is_unheard(fleet)
     assert fleet.nodes.liveness(N1) is Liveness.SUSPECT
-    standing = fleet.nodes.standing(N1)
-    assert standing is not None
-    assert standing.view.why_not == "is silent"
+    condition = fleet.nodes.condition(N1)
+    assert condition is not None
+    assert condition.view.why_not == "is silent"
     assert fleet.nodes.get("n1").status is NodeStatus.READY
     await fleet.pass_time(22.0)
     assert fleet.nodes.liveness(N1) is Liveness.LOST

@@ -45,10 +45,10 @@ async def fleet(store: MemoryStore, clock: ManualClock) -> AsyncIterator[Fleet]:
 
 
 def why_not(fleet: Fleet, id: str) -> str:
-    standing = fleet.nodes.standing(NodeId(id))
-    assert standing is not None
-    assert standing.view.takes_work == (not standing.view.why_not)
-    return standing.view.why_not
+    condition = fleet.nodes.condition(NodeId(id))
+    assert condition is not None
+    assert condition.view.takes_work == (not condition.view.why_not)
+    return condition.view.why_not
 
 
 # coming
@@ -300,7 +300,7 @@ async def test_a_node_with_instances_is_not_unregistered_unless_forced(fleet):
     assert fleet.nodes.list()
     await fleet.nodes.unregister("n1", actor="test", force=True)
     assert not fleet.nodes.list()
-    assert fleet.nodes.standing(NodeId("n1")) is None
+    assert fleet.nodes.condition(NodeId("n1")) is None
 
 
 async def test_an_unknown_node_cannot_be_spoken_of(fleet):
@@ -370,9 +370,9 @@ async def test_a_drain_ends_at_its_deadline_with_whatever_is_left(fleet):
     await fleet.nodes.relabel("n1", {"a": "b"}, actor="test")
     await eventually(lambda: fleet.nodes.get("n1").status is NodeStatus.DRAINED)
     assert (await fleet.events("node.drained"))[0].reason == "its time is up"
-    standing = fleet.nodes.standing(NodeId("n1"))
-    assert standing is not None
-    assert standing.drain_by is not None
+    condition = fleet.nodes.condition(NodeId("n1"))
+    assert condition is not None
+    assert condition.drain_by is not None
 
 
 async def test_the_end_of_a_drain_needs_no_other_news(store, clock):
@@ -414,9 +414,9 @@ async def test_two_operators_at_two_servers_do_not_undo_each_other(store, clock)
 async def test_the_reserve_is_not_offered(store, clock):
     async with fleet_on(store, clock, FleetSettings(reserve_percent=10)) as fleet:
         await fleet.join("n1")
-        [standing] = fleet.nodes.standings()
-    assert standing.view.room == Resources(Millicores(3600), Megabytes(7200), Gigabytes(90))
-    assert standing.view.architecture == "amd64"
+        [condition] = fleet.nodes.conditions()
+    assert condition.view.room == Resources(Millicores(3600), Megabytes(7200), Gigabytes(90))
+    assert condition.view.architecture == "amd64"
 
 
 async def test_whoever_listens_hears_of_every_change(fleet):

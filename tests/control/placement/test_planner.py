@@ -17,7 +17,7 @@ from skerry.model.nodes import Liveness
 from skerry.model.ports import parse
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.schedule.requests import PlacementPolicy
-from tests.control.worlds import held, instance, spec, standing
+from tests.control.worlds import condition, held, instance, spec
 
 NOW = 100.0
 LOST = Liveness.LOST
@@ -45,8 +45,8 @@ class Desk:
     """A decider whose decisions are applied as they are made, as a runner would."""
 
     def __init__(self, *known: InstanceRecord, rate: float = 20.0) -> None:
-        self.census = InstanceIndex(known)
-        self.decider = PlacementPlanner(self.census, policy=PlacementPolicy.BINPACK, replacements_per_s=rate)
+        self.index = InstanceIndex(known)
+        self.decider = PlacementPlanner(self.index, policy=PlacementPolicy.BINPACK, replacements_per_s=rate)
 
     def turn(self, now: float = NOW, limit: int = 1000) -> PlacementPlan:
         plan = self.decider.turn(now, limit)
@@ -57,12 +57,12 @@ class Desk:
         return plan
 
     def change(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
-        self.census.move(before, after)
+        self.index.move(before, after)
         self.decider.hear(before, after)
 
 
 def test_an_instance_is_placed_where_it_fits() -> None:
-    plan = decide(NOW, [held(instance("one"))], [standing("small", cpu=50), standing("large")])
+    plan = decide(NOW, [held(instance("one"))], [condition("small", cpu=50), condition("large")])
     assert where(plan.places) == {"one": "large"}
     (_, step), *_ = plan.places
     assert step.after.observed.status is InstanceStatus.SCHEDULED
@@ -73,7 +73,7 @@ def copies(count: int, **more: object) -> list[InstanceRecord]:
 
 
 def test_copies_of_a_workload_are_spread_over_nodes_and_other_instances_are_packed() -> None:
-    nodes = [standing(name) for name in ("a", "b", "c")]
+    nodes = [condition(name) for name in ("a", "b", "c")]
     plan = decide(NOW, [*copies(3), held(instance("x")), held(instance("y"))], nodes)
     placed = where(plan.places)
     assert {placed[f"copy{number}"] for number in range(3)} == {"a", "b", "c"}
@@ -82,7 +82,7 @@ def test_copies_of_a_workload_are_spread_over_nodes_and_other_instances_are_pack
 
 def test_a_copy_of_a_lost_node_goes_where_the_fewest_copies_are() -> None:
     names = ("a", "b", "c")
-    nodes = [*map(standing, names), standing("gone", liveness=LOST)]
+    nodes = [*map(condition, names), condition("gone", liveness=LOST)]
     stay = [on_node(f"on-{name}", name, workload="shop") for name in ("a", "c")]
     lost = on_node("lost", "gone", workload="shop")
     desk = Desk(*stay, on_node("other", "a"), lost)
@@ -94,25 +94,25 @@ def test_a_copy_of_a_lost_node_goes_where_the_fewest_copies_are() -> None:
 
 
 def test_copies_are_packed_if_that_is_set() -> None:
-    census = InstanceIndex(copies(3))
+    index = InstanceIndex(copies(3))
     decider = PlacementPlanner(
-        census, policy=PlacementPolicy.BINPACK, replacements_per_s=20.0, spread_copies=False
+        index, policy=PlacementPolicy.BINPACK, replacements_per_s=20.0, spread_copies=False
     )
     for name in ("a", "b", "c"):
-        decider.see(NodeId(name), standing(name))
+        decider.see(NodeId(name), condition(name))
     decider.begin()
     assert len(set(where(decider.turn(NOW, 100).places).values())) == 1
 
 
 def test_the_eldest_gets_the_room() -> None:
     young, old = aged("a", 2.0), aged("b", 1.0)
-    plan = decide(NOW, [young, old], [standing("n", cpu=100)])
+    plan = decide(NOW, [young, old], [condition("n", cpu=100)])
     assert where(plan.places) == {"b": "n"}
     assert who(plan.waits) == ["a"]
 
 
 def test_who_finds_no_place_is_told_why_by_filter_and_amount() -> None:
-    nodes = [standing("small", cpu=50), standing("shut", why_not="is cordoned")]
+    nodes = [condition("small", cpu=50), condition("shut", why_not="is cordoned")]
     plan = decide(NOW, [held(instance("one"))], nodes)
     ((_, step),) = plan.waits
     assert step.after.observed.status is InstanceStatus.SCHEDULING
@@ -123,7 +123,7 @@ def test_who_finds_no_place_is_told_why_by_filter_and_amount() -> None:
 def test_two_with_the_same_published_port_go_to_two_nodes() -> None:
     web = spec(ports=(parse("8080:80"),))
     known = [held(instance("a", what=web)), held(instance("b", what=web)), held(instance("c", what=web))]
-    plan = decide(NOW, known, [standing("m"), standing("n")])
+    plan = decide(NOW, known, [condition("m"), condition("n")])
     assert sorted(filter(None, where(plan.places).values())) == ["m", "n"]
     assert len(plan.waits) == 1
 
@@ -136,45 +136,45 @@ def test_nothing_is_decided_about_what_is_as_it_should_be() -> None:
         on_node("failed", "n", InstanceStatus.FAILED),
         on_node("going", "n", InstanceStatus.DESTROYING, desired=DesiredStatus.DESTROYED),
     ]
-    plan = decide(NOW, known, [standing("n")])
+    plan = decide(NOW, known, [condition("n")])
     assert (plan.decided, plan.wake_at) == ([], None)
 
 
 def test_what_is_stopped_keeps_its_room_and_what_is_over_does_not() -> None:
     new = held(instance("new", what=spec(cpu=1000)))
     stopped = on_node("old", "n", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)
-    assert not decide(NOW, [new, stopped], [standing("n")]).places
-    assert decide(NOW, [new, on_node("old", "n", InstanceStatus.FAILED)], [standing("n")]).places
+    assert not decide(NOW, [new, stopped], [condition("n")]).places
+    assert decide(NOW, [new, on_node("old", "n", InstanceStatus.FAILED)], [condition("n")]).places
 
 
 def test_a_suspect_node_keeps_what_it_has_and_gets_nothing_new() -> None:
     known = [on_node("old", "n"), held(instance("new"))]
-    plan = decide(NOW, known, [standing("n", liveness=Liveness.SUSPECT)])
+    plan = decide(NOW, known, [condition("n", liveness=Liveness.SUSPECT)])
     assert who(plan.decided) == ["new"]
     assert who(plan.waits) == ["new"]
 
 
 def test_what_was_on_a_lost_node_is_placed_elsewhere_in_a_new_generation() -> None:
     desk = Desk(on_node("one", "gone"))
-    desk.decider.see(NodeId("gone"), standing("gone", liveness=LOST))
-    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.see(NodeId("gone"), condition("gone", liveness=LOST))
+    desk.decider.see(NodeId("n"), condition("n"))
     desk.decider.begin()
     assert who(desk.turn().replaces) == ["one"]
     assert where(desk.turn().places) == {"one": "n"}
-    known = desk.census.get("one")
+    known = desk.index.get("one")
     assert known is not None
     assert known.value.generation == 2
 
 
 def test_an_unregistered_node_is_as_good_as_lost() -> None:
-    plan = decide(NOW, [on_node("one", "unknown")], [standing("n")])
+    plan = decide(NOW, [on_node("one", "unknown")], [condition("n")])
     assert who(plan.replaces) == ["one"]
 
 
 def test_replacements_are_as_many_as_the_rate_allows_and_the_next_turn_is_when_the_next_is_due() -> None:
     desk = Desk(*(on_node(f"i{number}", "gone") for number in range(50)), rate=10.0)
-    desk.decider.see(NodeId("gone"), standing("gone", liveness=LOST))
-    desk.decider.see(NodeId("small"), standing("small", cpu=1))
+    desk.decider.see(NodeId("gone"), condition("gone", liveness=LOST))
+    desk.decider.see(NodeId("small"), condition("small", cpu=1))
     desk.decider.begin()
     first = desk.turn(now=NOW)
     assert len(first.replaces) == 10
@@ -189,14 +189,14 @@ def test_replacements_are_as_many_as_the_rate_allows_and_the_next_turn_is_when_t
 def test_nothing_is_replaced_while_no_node_at_all_is_heard() -> None:
     desk = Desk(on_node("one", "a"), on_node("two", "b"))
     for name in ("a", "b"):
-        desk.decider.see(NodeId(name), standing(name, liveness=LOST))
+        desk.decider.see(NodeId(name), condition(name, liveness=LOST))
     desk.decider.begin()
     plan = desk.turn()
     assert not plan.decided
     assert plan.wake_at is None
-    desk.decider.see(NodeId("b"), standing("b"))  # it is back, with what it had; the other one is not
+    desk.decider.see(NodeId("b"), condition("b"))  # it is back, with what it had; the other one is not
     assert who(desk.turn().replaces) == ["one"]
-    assert len(desk.census.on_node(NodeId("b"))) == 1
+    assert len(desk.index.on_node(NodeId("b"))) == 1
 
 
 def test_what_is_not_to_run_does_not_count_against_the_rate() -> None:
@@ -204,19 +204,19 @@ def test_what_is_not_to_run_does_not_count_against_the_rate() -> None:
         on_node(f"i{number}", "gone", InstanceStatus.STOPPED, desired=DesiredStatus.STOPPED)
         for number in range(50)
     ]
-    plan = decide(NOW, stopped, [standing("gone", liveness=LOST)], replacements_per_s=1.0)
+    plan = decide(NOW, stopped, [condition("gone", liveness=LOST)], replacements_per_s=1.0)
     assert len(plan.replaces) == 50
 
 
 def test_a_node_that_comes_back_in_time_keeps_what_was_not_replaced_yet() -> None:
     desk = Desk(*(on_node(f"i{number}", "n") for number in range(5)), rate=1.0)
-    desk.decider.see(NodeId("n"), standing("n", liveness=LOST))
-    desk.decider.see(NodeId("small"), standing("small", cpu=1))
+    desk.decider.see(NodeId("n"), condition("n", liveness=LOST))
+    desk.decider.see(NodeId("small"), condition("small", cpu=1))
     desk.decider.begin()
     assert len(desk.turn().replaces) == 1
-    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.see(NodeId("n"), condition("n"))
     assert not desk.turn(now=NOW + 100).replaces
-    assert len(desk.census.on_node(NodeId("n"))) >= 4
+    assert len(desk.index.on_node(NodeId("n"))) >= 4
 
 
 def test_what_is_to_be_destroyed_goes_with_a_lost_node() -> None:
@@ -225,7 +225,7 @@ def test_what_is_to_be_destroyed_goes_with_a_lost_node() -> None:
         on_node("failed", "n", InstanceStatus.FAILED, desired=DesiredStatus.DESTROYED),
         on_node("kept", "n", InstanceStatus.FAILED),
     ]
-    plan = decide(NOW, known, [standing("n", liveness=LOST)])
+    plan = decide(NOW, known, [condition("n", liveness=LOST)])
     assert {known.value.id: step.is_purged for known, step in plan.replaces} == {
         "going": True,
         "failed": True,
@@ -234,8 +234,8 @@ def test_what_is_to_be_destroyed_goes_with_a_lost_node() -> None:
 
 def test_a_drained_node_gives_up_what_has_somewhere_to_go_and_keeps_the_rest_until_its_time() -> None:
     desk = Desk(*(on_node(f"i{number}", "old", what=spec(cpu=400)) for number in range(2)))
-    desk.decider.see(NodeId("old"), standing("old", drain_by=NOW + 60))
-    desk.decider.see(NodeId("new"), standing("new", cpu=500))
+    desk.decider.see(NodeId("old"), condition("old", drain_by=NOW + 60))
+    desk.decider.see(NodeId("new"), condition("new", cpu=500))
     desk.decider.begin()
     plan = desk.turn()
     assert who(plan.releases) == ["i0"], "there is room for one elsewhere"
@@ -247,13 +247,13 @@ def test_a_drained_node_gives_up_what_has_somewhere_to_go_and_keeps_the_rest_unt
 
 def test_room_is_kept_for_who_leaves_and_given_back_if_it_does_not_come() -> None:
     desk = Desk(on_node("mover", "old", what=spec(cpu=400)))
-    desk.decider.see(NodeId("old"), standing("old", drain_by=NOW + 60))
-    desk.decider.see(NodeId("new"), standing("new", cpu=500))
+    desk.decider.see(NodeId("old"), condition("old", drain_by=NOW + 60))
+    desk.decider.see(NodeId("new"), condition("new", cpu=500))
     desk.decider.begin()
     assert desk.turn().releases
     desk.change(None, held(instance("late", what=spec(cpu=400))))
     assert not desk.turn().places
-    moving = desk.census.get("mover")
+    moving = desk.index.get("mover")
     desk.change(moving, None)
     assert where(desk.turn().places) == {"late": "new"}
 
@@ -261,10 +261,10 @@ def test_room_is_kept_for_who_leaves_and_given_back_if_it_does_not_come() -> Non
 def test_a_changed_spec_stays_where_it_was_if_it_fits_there() -> None:
     desk = Desk(on_node("one", "roomy", leaving=spec(), generation=2))
     for name, cpu in (("roomy", 1000), ("tight", 100)):
-        desk.decider.see(NodeId(name), standing(name, cpu=cpu))
+        desk.decider.see(NodeId(name), condition(name, cpu=cpu))
     desk.decider.begin()
     assert not desk.turn().decided
-    left = desk.census.get("one")
+    left = desk.index.get("one")
     assert left is not None
     desk.change(left, held(instance("one", generation=3), 2))
     assert where(desk.turn().places) == {"one": "roomy"}, "binpack alone would have chosen the tight one"
@@ -274,7 +274,7 @@ def test_a_copy_that_came_back_larger_unseen_takes_its_new_room() -> None:
     """A server that does not lead may hear of two copies on one node without what was between them."""
     before = on_node("one", "n", what=spec(cpu=100))
     desk = Desk(before)
-    desk.decider.see(NodeId("n"), standing("n", cpu=1000))
+    desk.decider.see(NodeId("n"), condition("n", cpu=1000))
     desk.decider.begin()
     desk.turn()
     desk.change(before, held(replace(before.value, spec=spec(cpu=900), generation=3), 2))
@@ -285,34 +285,34 @@ def test_a_copy_that_came_back_larger_unseen_takes_its_new_room() -> None:
 
 def test_who_waits_is_woken_by_capacity_that_could_hold_it_and_by_nothing_else() -> None:
     desk = Desk(held(instance("big", what=spec(cpu=800))))
-    desk.decider.see(NodeId("n"), standing("n", cpu=500))
+    desk.decider.see(NodeId("n"), condition("n", cpu=500))
     desk.decider.begin()
     assert who(desk.turn().waits) == ["big"]
     while desk.turn().wake_at is not None:
         pass
-    desk.decider.see(NodeId("m"), standing("m", cpu=500))
+    desk.decider.see(NodeId("m"), condition("m", cpu=500))
     assert not desk.turn().decided
-    desk.decider.see(NodeId("m"), standing("m", cpu=900))
+    desk.decider.see(NodeId("m"), condition("m", cpu=900))
     assert where(desk.turn().places) == {"big": "m"}
 
 
 def test_room_that_is_given_back_goes_to_who_waits() -> None:
     desk = Desk(on_node("old", "n", what=spec(cpu=900)), aged("new", 5.0, cpu=900))
-    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.see(NodeId("n"), condition("n"))
     desk.decider.begin()
     assert who(desk.turn().waits) == ["new"]
-    desk.change(desk.census.get("old"), None)
+    desk.change(desk.index.get("old"), None)
     assert where(desk.turn().places) == {"new": "n"}
 
 
 def test_what_did_not_happen_is_taken_back_and_decided_anew() -> None:
     desk = Desk(aged("one", 1.0, cpu=900), aged("two", 2.0, cpu=900))
-    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.see(NodeId("n"), condition("n"))
     desk.decider.begin()
     plan = desk.decider.turn(NOW, 10)
     assert where(plan.places) == {"one": "n"}
     assert not desk.decider.turn(NOW, 10).places, "its room is given away until it is known how it went"
-    one = desk.census.get("one")
+    one = desk.index.get("one")
     assert one is not None
     desk.change(one, None)  # it was destroyed at the same time, so the transaction failed
     desk.decider.done(known.value.id for known, _ in plan.decided)
@@ -321,7 +321,7 @@ def test_what_did_not_happen_is_taken_back_and_decided_anew() -> None:
 
 def test_a_turn_is_bounded_and_says_if_there_is_more() -> None:
     desk = Desk(*(aged(f"i{number:03}", float(number)) for number in range(100)))
-    desk.decider.see(NodeId("n"), standing("n", cpu=100_000))
+    desk.decider.see(NodeId("n"), condition("n", cpu=100_000))
     desk.decider.begin()
     plans = [desk.turn(limit=30)]
     while plans[-1].wake_at == NOW:
@@ -333,7 +333,7 @@ def test_a_turn_is_bounded_and_says_if_there_is_more() -> None:
 
 def test_a_thousand_who_wait_for_the_same_are_tried_once(monkeypatch) -> None:
     desk = Desk(*(aged(f"i{number:04}", float(number), cpu=900) for number in range(1000)))
-    desk.decider.see(NodeId("n"), standing("n", cpu=10))
+    desk.decider.see(NodeId("n"), condition("n", cpu=10))
     desk.decider.begin()
     searches = []
     search = desk.decider._fleet.place
@@ -343,7 +343,7 @@ def test_a_thousand_who_wait_for_the_same_are_tried_once(monkeypatch) -> None:
     while desk.turn(limit=60).wake_at is not None:
         pass
     assert len(searches) == 1
-    assert all("lacks 890" in known.value.observed.reason for known in desk.census)
+    assert all("lacks 890" in known.value.observed.reason for known in desk.index)
 
 
 def test_of_what_is_over_only_so_much_is_kept_and_the_first_to_end_go_first() -> None:
@@ -360,16 +360,16 @@ def test_what_is_over_and_still_on_a_node_is_first_removed_there() -> None:
         on_node(f"i{number:04}", "n", InstanceStatus.TERMINATED)
         for number in range(MAX_TERMINAL_INSTANCES + 1)
     ]
-    plan = decide(NOW, over, [standing("n")])
+    plan = decide(NOW, over, [condition("n")])
     ((_, step),) = plan.expiries
     assert (step.is_purged, step.after.desired) == (False, DesiredStatus.DESTROYED)
 
 
 def test_explaining_does_not_move_anything() -> None:
     desk = Desk(on_node("one", "n", what=spec(cpu=900)))
-    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.see(NodeId("n"), condition("n"))
     desk.decider.begin()
-    known = desk.census.get("one")
+    known = desk.index.get("one")
     assert known is not None
     (verdict,) = desk.decider.explain(known.value)
     assert verdict.fits, "what it takes itself is not in its way"
@@ -378,7 +378,7 @@ def test_explaining_does_not_move_anything() -> None:
 
 def test_a_server_that_does_not_lead_remembers_nothing_of_what_is_gone() -> None:
     desk = Desk()
-    desk.decider.see(NodeId("n"), standing("n"))
+    desk.decider.see(NodeId("n"), condition("n"))
     for number in range(100):
         one = held(instance(f"i{number}"))
         desk.change(None, one)

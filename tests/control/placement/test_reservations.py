@@ -11,7 +11,7 @@ from skerry.model.ids import InstanceId, NodeId
 from skerry.model.nodes import Liveness
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from tests.control.placement.test_planner import NOW, Desk, where
-from tests.control.worlds import alone, held, instance, room, spec, standing
+from tests.control.worlds import alone, condition, held, instance, room, spec
 
 N, M = NodeId("n"), NodeId("m")
 OURS = InstanceId("ours")
@@ -24,7 +24,7 @@ def waiting(id: str, cpu: int) -> InstanceRecord:
 def desk(*known: InstanceRecord, nodes: dict[str, int] | None = None) -> Desk:
     one = Desk(*known)
     for name, cpu in (nodes or {"n": 1000}).items():
-        one.decider.see(NodeId(name), standing(name, cpu))
+        one.decider.see(NodeId(name), condition(name, cpu))
     one.decider.begin()
     return one
 
@@ -75,11 +75,11 @@ def test_who_is_gone_leaves_its_promise_behind() -> None:
 def test_who_finds_its_node_shut_goes_elsewhere_and_else_waits_for_it() -> None:
     one = desk(nodes={"n": 1000})
     one.decider.keep(N, {OURS: room(600)})
-    one.decider.see(N, standing("n", 1000, why_not="is cordoned"))
+    one.decider.see(N, condition("n", 1000, why_not="is cordoned"))
     one.change(None, waiting("ours", 600))
     one.change(None, waiting("theirs", 600))
     assert one.turn().places == []
-    one.decider.see(N, standing("n", 1000))
+    one.decider.see(N, condition("n", 1000))
     assert where(one.turn().places) == {"ours": "n"}
 
 
@@ -87,7 +87,7 @@ def test_two_alike_do_not_wait_for_each_others_nodes() -> None:
     one = desk(nodes={"n": 600, "m": 600})
     one.decider.keep(N, {OURS: room(600)})
     one.decider.keep(M, {InstanceId("other"): room(600)})
-    one.decider.see(N, standing("n", 600, why_not="is cordoned"))
+    one.decider.see(N, condition("n", 600, why_not="is cordoned"))
     for id in ("ours", "other"):
         one.change(None, waiting(id, 600))
     assert where(one.turn().places) == {"other": "m"}
@@ -97,10 +97,10 @@ def test_who_is_on_a_node_that_is_lost_moves_and_its_promise_follows_it() -> Non
     ours = held(instance("ours", InstanceStatus.RUNNING, node="n", what=spec(cpu=600)))
     one = desk(ours, nodes={"n": 1000, "m": 600})
     one.decider.keep(N, {OURS: room(600)})
-    one.decider.see(N, standing("n", 1000, liveness=Liveness.LOST))
+    one.decider.see(N, condition("n", 1000, liveness=Liveness.LOST))
     one.turn()
     assert where(one.turn(NOW + 1).places) == {"ours": "m"}
-    one.decider.see(N, standing("n", 1000))
+    one.decider.see(N, condition("n", 1000))
     one.change(None, waiting("theirs", 1000))
     assert where(one.turn(NOW + 2).places) == {"theirs": "n"}
 
@@ -109,9 +109,9 @@ def test_who_is_drained_has_one_place_kept_and_not_two() -> None:
     ours = held(instance("ours", InstanceStatus.RUNNING, node="n", what=spec(cpu=600)))
     one = desk(ours, nodes={"n": 1000, "m": 1000})
     one.decider.keep(N, {OURS: room(600)})
-    one.decider.see(N, standing("n", 1000, drain_by=NOW + 60))
+    one.decider.see(N, condition("n", 1000, drain_by=NOW + 60))
     ((before, step),) = one.turn().releases
-    leaving = one.census.get("ours")
+    leaving = one.index.get("ours")
     gone = held(replace(step.after, node=None, leaving=None), 9)
     one.change(leaving, held(replace(gone.value, observed=instance("x").observed), 9))
     one.change(None, waiting("theirs", 400))
@@ -150,13 +150,13 @@ def test_no_node_is_ever_overfull_of_what_is_placed_and_promised(
                     NodeId(name), {InstanceId(f"{name}-{id}"): room(cpu) for id, cpu in value.items()}
                 )
             case "make", int():
-                if one.census.get(f"n-{name}") is None:
+                if one.index.get(f"n-{name}") is None:
                     one.change(None, waiting(f"n-{name}", value))
             case "destroy", None:
-                if (there := one.census.get(f"n-{name}")) is not None:
+                if (there := one.index.get(f"n-{name}")) is not None:
                     one.change(there, None)
             case "shut", bool():
-                one.decider.see(NodeId(name), standing(name, 1200, why_not="is cordoned" if value else ""))
+                one.decider.see(NodeId(name), condition(name, 1200, why_not="is cordoned" if value else ""))
         one.turn()
     fleet = one.decider._fleet
     for node in (N, M):
@@ -167,7 +167,7 @@ def test_no_node_is_ever_overfull_of_what_is_placed_and_promised(
 
 
 async def test_a_reconciler_keeps_what_is_promised() -> None:
-    async with alone(standing("n", 1000)) as (server, _):
+    async with alone(condition("n", 1000)) as (server, _):
         server.reconciler.keep(N, {OURS: room(600)})
         theirs, _ = await server.instances.create(spec(cpu=500), actor="test")
         ours, _ = await server.instances.create(spec(cpu=600), actor="test", id="ours")

@@ -13,7 +13,7 @@ from skerry.model.ids import WorkloadId
 from skerry.model.images import ImageAccess
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import InstanceSpec, RolloutStrategy, Workload
-from tests.control.worlds import alone, held, instance, spec, standing
+from tests.control.worlds import alone, condition, held, instance, spec
 from tests.support.waiting import eventually
 
 
@@ -94,7 +94,7 @@ async def test_lists_of_workloads_come_in_pages() -> None:
 
 
 async def test_deleting_a_workload_deletes_all_its_instances_and_frees_its_name_at_once() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         await server.workloads.create(spec(), actor="me")
         ids = [(await server.instances.create("web", actor="me"))[0].id for _ in range(3)]
         for id in ids:
@@ -126,7 +126,7 @@ async def test_without_cascade_a_workload_with_instances_is_kept() -> None:
 
 
 async def test_an_instance_made_while_its_workload_is_deleted_goes_with_it_or_is_refused() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         await server.workloads.create(spec(), actor="me")
         made, _ = await asyncio.gather(
             asyncio.gather(
@@ -186,7 +186,7 @@ def test_what_is_stopped_follows_at_once_and_what_is_over_not_at_all() -> None:
 
 
 async def test_a_rolling_change_reaches_every_instance_one_after_the_other() -> None:
-    async with alone(standing("n")) as (server, _):
+    async with alone(condition("n")) as (server, _):
         workload, _ = await server.workloads.create(spec(), actor="me")
         ids = [(await server.instances.create("web", actor="me"))[0].id for _ in range(3)]
         for id in ids:

@@ -87,7 +87,7 @@ class FakeLandlord:
         self._check()
         return RemoteContract("c1", b"", f"{hold}.secret")
 
-    async def standing(self, contract: ContractId) -> RemoteContractStatus:
+    async def contract_state(self, contract: ContractId) -> RemoteContractStatus:
         self._check()
         return self.now
 
@@ -96,7 +96,7 @@ class FakeLandlord:
         self.released.append(contract)
 
     @asynccontextmanager
-    async def door(
+    async def opened(
         self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[TunnelEndpoint]:
         self._check()
@@ -215,7 +215,7 @@ class World:
 
     @property
     def is_registered(self) -> bool:
-        return self.fleet.nodes.standing(NODE) is not None
+        return self.fleet.nodes.condition(NODE) is not None
 
     def told(self, kind: type[Any]) -> list[Any]:
         return [message for message in self.landlord.heard if isinstance(message, kind)]
@@ -243,11 +243,11 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
         assert node.subnet != "10.9.9.0/24"
         assert node.member is None
         assert made.landlord.credentials == {"h1.secret"}
-        standing = made.fleet.nodes.standing(NODE)
-        assert standing is not None
-        assert standing.view.is_borrowed
+        contract_state = made.fleet.nodes.condition(NODE)
+        assert contract_state is not None
+        assert contract_state.view.is_borrowed
         assert (
-            standing.view.room == LOAN.borrowed.taken
+            contract_state.view.room == LOAN.borrowed.taken
         )  # nothing is kept back for a machine that is not ours
         assert made.landlord.guest is not None
         await made.landlord.guest.changed(
@@ -350,7 +350,7 @@ async def test_what_we_give_back_is_drained_and_released() -> None:
         await made.until(lambda: made.loan.is_done)
         assert (made.landlord.released, made.is_registered) == (["c1"], False)
         assert made.loan.borrowed.reason == "given back"
-        assert made.borrower._doors == {}  # or its node would register again
+        assert made.borrower._open_sessions == {}  # or its node would register again
 
 
 async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_back() -> None:
@@ -376,13 +376,13 @@ async def test_a_silent_provider_is_given_up_with_its_work_and_told_when_it_is_b
 async def test_silence_counts_from_the_last_word_and_not_from_when_it_was_noticed() -> None:
     async with world() as made:
         await made.opened()
-        door, _ = made.borrower._doors[ContractId("c1")]
+        opened, _ = made.borrower._open_sessions[ContractId("c1")]
         made.clock.advance(100)
-        assert door.silent_s == 0
+        assert opened.silent_s == 0
         made.landlord.is_down = True
         await made.landlord.hang_up()
-        await eventually(lambda: door.silent_s)
-        assert door.silent_s == PEER_LOSS_S
+        await eventually(lambda: opened.silent_s)
+        assert opened.silent_s == PEER_LOSS_S
         made.clock.advance(120 - PEER_LOSS_S)
         await made.until(lambda: made.loan.is_over)
 
@@ -410,7 +410,7 @@ async def test_a_contract_that_ended_while_nobody_was_at_the_door_is_over(is_for
             async def forgotten(contract: ContractId) -> RemoteContractStatus:
                 raise errors.NotFound("there is no such contract")
 
-            made.landlord.standing = forgotten
+            made.landlord.contract_state = forgotten
         await made.until(lambda: made.loan.is_done)
         assert (made.landlord.released, made.is_registered) == ([], False)
 
@@ -419,7 +419,7 @@ async def test_a_cell_that_is_not_made_in_time_is_given_back_with_the_reason() -
     async with world() as made:
         made.landlord.refusal = errors.Unavailable("peer north: its cell is scheduling (no node has room)")
         await made.borrower.tend()
-        await eventually(lambda: made.borrower._doors[ContractId("c1")][0].trouble)
+        await eventually(lambda: made.borrower._open_sessions[ContractId("c1")][0].trouble)
         made.clock.advance(21)
         await made.until(lambda: made.loan.is_done)
         assert "did not open in time: peer north: its cell is scheduling" in made.loan.borrowed.reason

@@ -67,7 +67,7 @@ def test_a_new_contract_has_its_door_opened_and_is_open_when_its_node_is_heard()
 
 def test_one_that_does_not_open_in_time_is_given_back_with_the_providers_reason() -> None:
     told = RemoteContractStatus(END, cell="scheduling", cell_reason="no node has room")
-    plan = decide(LOAN, ObservedBorrowedNode(standing=told), NOW + 20)
+    plan = decide(LOAN, ObservedBorrowedNode(contract_state=told), NOW + 20)
     assert plan.loan.borrowed.reason == "it did not open in time: no node has room"
     assert (plan.wants_door, plan.releases) == (False, True)
     plan = decide(LOAN, ObservedBorrowedNode(trouble="peer north: it is being made"), NOW + 20)
@@ -99,9 +99,9 @@ def test_a_short_contract_is_used_for_half_of_it() -> None:
 
 def test_what_is_taken_back_is_drained_at_once_until_its_notice_is_over() -> None:
     told = RemoteContractStatus(END, reclaim_at=NOW + 120, reason="repairs")
-    plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, standing=told))
+    plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, contract_state=told))
     assert (plan.drain_by, plan.loan.borrowed.reclaim_at) == (NOW + 120, NOW + 120)
-    over = decide(plan.loan, replace(HEARD, standing=told), NOW + 120)
+    over = decide(plan.loan, replace(HEARD, contract_state=told), NOW + 120)
     assert over.loan.borrowed.reason == "taken back: repairs"
 
 
@@ -123,7 +123,7 @@ def test_a_renewed_contract_takes_work_again() -> None:
     draining = in_state(BorrowedContractState.DRAINING)
     plan = decide(
         replace(draining, signed_until=END + 3600),
-        replace(HEARD, standing=RemoteContractStatus(END + 3600)),
+        replace(HEARD, contract_state=RemoteContractStatus(END + 3600)),
         END - 9,
     )
     assert (plan.is_reopened, plan.loan.borrowed.state) == (True, BorrowedContractState.OPEN)
@@ -132,9 +132,13 @@ def test_a_renewed_contract_takes_work_again() -> None:
 
 def test_a_provider_can_shorten_what_it_signed_and_not_lengthen_it() -> None:
     loan = in_state(BorrowedContractState.OPEN)
-    assert decide(loan, replace(HEARD, standing=RemoteContractStatus(END + 900))).loan.borrowed.ends_at == END
     assert (
-        decide(loan, replace(HEARD, standing=RemoteContractStatus(NOW + 9))).loan.borrowed.ends_at == NOW + 9
+        decide(loan, replace(HEARD, contract_state=RemoteContractStatus(END + 900))).loan.borrowed.ends_at
+        == END
+    )
+    assert (
+        decide(loan, replace(HEARD, contract_state=RemoteContractStatus(NOW + 9))).loan.borrowed.ends_at
+        == NOW + 9
     )
 
 
@@ -151,7 +155,7 @@ def test_a_silent_provider_is_given_up_and_told_until_the_end_of_the_contract() 
 
 def test_who_was_told_of_the_end_by_the_provider_need_not_tell_it() -> None:
     told = RemoteContractStatus(END, ended="withdrawn", reason="repairs")
-    plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, standing=told))
+    plan = decide(in_state(BorrowedContractState.OPEN), replace(HEARD, contract_state=told))
     assert (plan.loan.is_done, plan.releases, plan.unregisters) == (True, False, True)
     assert plan.loan.borrowed.reason == "taken back: repairs"
 

@@ -33,7 +33,7 @@ async def do(cells: Cells, verb: str, cell: str, *rest: str) -> int:
         case "allocate":
             await cells.allocate(Cell(CellName(cell), CellLimits(cpu_quota=int(rest[0]) if rest else None)))
         case "lift":  # quotas for starts, as where no init can leave its group of one
-            type(cells._means.groups).has_way_out = property(lambda _: False)  # type: ignore[misc,assignment]
+            type(cells._deps.groups).has_way_out = property(lambda _: False)  # type: ignore[misc,assignment]
         case "free":
             await cells.free(CellName(cell))
         case "start":

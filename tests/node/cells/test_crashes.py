@@ -204,7 +204,7 @@ async def test_the_launcher_may_die_at_any_time(ground: Ground) -> None:
         await cells.allocate(Cell(A))
         await cells.allocate(Cell(CellName("b")))
         before = await cells.start(executable("a", "x", "exec sleep 1000"))
-        launcher = cells._means.launcher
+        launcher = cells._deps.launcher
         os.kill(launcher.pid, signal.SIGKILL)
         await launcher.failed()
         await cells.start(executable("a", "y", "exec sleep 1000"))

@@ -148,7 +148,7 @@ async def test_a_cell_of_a_client_is_claimed_by_nobody(node: Node) -> None:
 
 def unmarked(cells: Cells, name: CellName) -> None:
     """Have its record as an earlier version wrote it."""
-    home = cells._home(name)
-    record = home.record
-    home.record = CellRecord(record.cell, record.uid, record.boot, record.at)
-    cells._means.records.change_cell(home.record)
+    entry = cells._entry(name)
+    record = entry.record
+    entry.record = CellRecord(record.cell, record.uid, record.boot, record.at)
+    cells._deps.records.change_cell(entry.record)

@@ -93,7 +93,7 @@ async def test_a_stop_that_waits_long_is_cut_short_by_a_later_stop_or_free(groun
         await cells.start(executable("a", "x", "trap '' TERM; echo ready; while :; do sleep 1000; done"))
         await eventually(lambda: printed(cells, "a", "x") == b"ready\n")
         patient = asyncio.create_task(cells.stop(A, X, grace_s=1000))
-        await eventually(lambda: cells._homes[A].executables[X].killed_from is not None)
+        await eventually(lambda: cells._entries[A].executables[X].killed_from is not None)
         if way == "stop":
             with pytest.raises(errors.NotFound):
                 await cells.stop(A, X, grace_s=0)

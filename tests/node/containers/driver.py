@@ -32,7 +32,7 @@ async def create(containers: Containers, name: str) -> None:
     """With a port and a disk, if its name ends with a number; `alone` has no network; `guest...` is one."""
     if name.startswith("guest"):
         reference = spec(name).image
-        known = containers._means.images.find(reference).id
+        known = containers._deps.images.find(reference).id
         await containers.create(
             spec(name, is_apart=True, shared_disk=1, room=Resources(disk=Gigabytes(1))), image=known
         )

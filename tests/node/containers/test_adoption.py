@@ -165,8 +165,8 @@ def test_every_name_has_exactly_one_fate_and_what_does_not_run_holds_nothing(
     attached: set[str],
 ) -> None:
     every = [
-        found(name, run, is_removing=removing, record=record(name) if whole else None)
-        for name, (run, removing, whole) in records.items()
+        found(name, run, is_removing=removal, record=record(name) if whole else None)
+        for name, (run, removal, whole) in records.items()
     ]
     views = {name: cell(ENDED if kind is None else None, name) for name, kind in cells.items()}
     decision = plan(every, views, held | attached, attached, "this")
@@ -250,8 +250,8 @@ async def test_commands_that_an_earlier_agent_began_are_ended(node: Node) -> Non
     await containers.start("web")
     with open(os.devnull, "rb") as null:
         session = await containers.exec("web", ("date",), stdio=(null.fileno(),) * 3)
-        session.ending.cancel()  # as if this agent were gone
-        await asyncio.wait({session.ending})
+        session.teardown.cancel()  # as if this agent were gone
+        await asyncio.wait({session.teardown})
     node.agents.clear()
     assert len(node.machine.processes) == 2
     containers = await node.agent()

@@ -330,7 +330,7 @@ async def test_what_cannot_be_given_back_at_once_is_given_back_later(node: Node,
     await containers.stop("web")
     assert containers.get("web").state is ContainerState.EXITED
     assert len(node.machine.held()) + len(list(node.machine.runtime_folder.iterdir())) > 3
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert sorted(node.machine.held())[:2] == ["cell @web", "claim of web"]
     assert (node.machine.attached, node.machine.mounts) == ({}, set())
     assert list(node.machine.runtime_folder.iterdir()) == []
@@ -405,7 +405,7 @@ async def test_an_end_that_the_disk_refuses_to_record_is_told_and_recorded_later
         assert (await containers.wait("web")).code == 7
     record = node.folder / "web" / "run.json"
     assert not json.loads(record.read_text())["has_ended"]
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert json.loads(record.read_text())["exit"]["code"] == 7
 
 
@@ -417,11 +417,11 @@ async def test_an_end_of_which_nobody_knows_how_is_told_as_that_until_its_record
     view = containers.get("web")
     assert (view.state, view.exit) == (ContainerState.EXITED, None)
     assert "disk" in view.reason
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert containers.get("web") == view
     process = node.machine.main("web")
     process.state = msgspec.structs.replace(process.state, exit=ExitStatus(at=5.0, code=3))
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     view = containers.get("web")
     assert (view.exit, view.reason) == (ExitStatus(at=5.0, code=3), "")
 
@@ -450,17 +450,17 @@ def refused(*_: object) -> None:
 async def test_what_has_ended_gives_its_init_back_after_a_while(node: Node) -> None:
     containers = await running(node)
     node.machine.clock.advance(100)
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert node.machine.inits == {"@web"}, "it runs"
     node.machine.clock.advance(-100)
     await containers.stop("web")
     ended = containers.get("web")
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert node.machine.inits == {"@web"}, "it may be started again at once"
     node.machine.clock.advance(100)
     node.machine.failing["rest"] = errors.Unavailable("it does not die")
     for _ in range(3):
-        await containers._upkeep.look()
+        await containers._maintenance.look()
     assert node.machine.inits == set()
     assert containers.get("web") == ended
     await containers.start("web")
@@ -474,7 +474,7 @@ async def test_the_init_of_a_cell_that_is_somebody_elses_is_left_alone(node: Nod
         own_name("web"), isolates_network=True, owner=CellOwner.CONTRACT
     )
     node.machine.clock.advance(100)
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert node.machine.inits == {"@web"}
 
 

@@ -22,7 +22,7 @@ async def test_who_writes_more_than_it_may_where_limits_are_measured_is_killed_a
     containers = await running(node, room=Resources(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"
     node.machine.used[layer] = 1024**3
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert containers.get("web").state is ContainerState.RUNNING
     node.machine.used[layer] = 1024**3 + 1
     stats = await containers.stats("web")
@@ -32,7 +32,7 @@ async def test_who_writes_more_than_it_may_where_limits_are_measured_is_killed_a
         "measured",
     )
     assert stats.usage.cpu_ns == 7
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     view = containers.get("web")
     assert view.state is ContainerState.EXITED
     assert node.machine.main("web").signals == []
@@ -44,7 +44,7 @@ async def test_what_the_kernel_holds_is_measured_for_people_only(node: Node) -> 
     containers = await running(node, room=Resources(disk=Gigabytes(1)))
     layer = node.folder / "web" / "layer"
     node.machine.used[layer] = 1024**3 + 1
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert containers.get("web").state is ContainerState.RUNNING
     assert (await containers.stats("web")).disk_bytes == 1024**3 + 1
     assert node.disks.given_back == [layer]

@@ -235,7 +235,7 @@ class TestReal:
 
 def forget(containers: Containers, session: ExecSession) -> None:
     """As if the agent died: it does not get to end its commands."""
-    session.ending.cancel()
+    session.teardown.cancel()
     containers._execs._sessions.clear()
 
 

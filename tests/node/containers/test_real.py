@@ -227,7 +227,7 @@ async def test_one_that_has_ended_costs_no_process_and_starts_again(
     await containers.wait("web")
     ended = containers.get("web")
     assert len(ground.groups.pids(cell)) == 1
-    await containers._upkeep.look()
+    await containers._maintenance.look()
     assert ground.groups.pids(cell) == []
     assert (containers.get("web"), printed(containers, "web")) == (ended, b"here\n")
     await containers.start("web")

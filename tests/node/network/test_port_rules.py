@@ -58,9 +58,9 @@ def read(text: str) -> dict[HostPort, ContainerPort]:
     return found
 
 
-def apply(doors: dict[HostPort, ContainerPort], changes: str) -> dict[HostPort, ContainerPort]:
+def apply(host_ports: dict[HostPort, ContainerPort], changes: str) -> dict[HostPort, ContainerPort]:
     """As nft would: an element is deleted only if it is there, and added only if it is not."""
-    after = dict(doors)
+    after = dict(host_ports)
     for line in changes.splitlines():
         form = re.fullmatch(r"(add|delete) element ip skerry_0123abcd (tcp|udp)_ports { (.*) }", line)
         assert form is not None, line
@@ -76,8 +76,13 @@ def apply(doors: dict[HostPort, ContainerPort], changes: str) -> dict[HostPort, 
 
 
 @given(DOORS)
-def test_the_table_publishes_what_it_was_told_and_nothing_else(doors: dict[HostPort, ContainerPort]) -> None:
-    assert read(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(doors))) == doors
+def test_the_table_publishes_what_it_was_told_and_nothing_else(
+    host_ports: dict[HostPort, ContainerPort],
+) -> None:
+    assert (
+        read(port_rules.write_tables(NAMES, SUBNETS, AddressRanges(), NftTableContents(host_ports)))
+        == host_ports
+    )
 
 
 @given(DOORS, DOORS)
@@ -92,13 +97,13 @@ def test_changes_lead_from_one_table_to_the_other(
 
 @given(DOORS, HELD, DOORS, HELD)
 def test_changes_lead_from_some_policies_to_others(
-    doors: dict[HostPort, ContainerPort],
+    host_ports: dict[HostPort, ContainerPort],
     policies: dict[IPv4Address, NetworkPolicy],
     later_doors: dict[HostPort, ContainerPort],
     later_policies: dict[IPv4Address, NetworkPolicy],
 ) -> None:
     before, after = (
-        NftTableContents(doors, policies),
+        NftTableContents(host_ports, policies),
         NftTableContents(later_doors, later_policies, ("192.0.2.53",)),
     )
     changes = port_rules.write_changes(NAMES, before, after)
@@ -122,8 +127,11 @@ def test_a_kernel_without_rules_for_bridges_is_given_none(policies: dict[IPv4Add
 
 
 @given(DOORS)
-def test_without_a_change_there_is_nothing_to_do(doors: dict[HostPort, ContainerPort]) -> None:
-    assert port_rules.write_changes(NAMES, NftTableContents(doors), NftTableContents(dict(doors))) == ""
+def test_without_a_change_there_is_nothing_to_do(host_ports: dict[HostPort, ContainerPort]) -> None:
+    assert (
+        port_rules.write_changes(NAMES, NftTableContents(host_ports), NftTableContents(dict(host_ports)))
+        == ""
+    )
 
 
 def test_mappings_become_doors_to_one_address() -> None:

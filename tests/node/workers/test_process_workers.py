@@ -404,7 +404,7 @@ async def test_what_an_earlier_version_left_of_workers_goes(ground: Ground, owne
     for name in (CellName("functions"), CellName("functions/w1")):
         await earlier.allocate(Cell(name, owner=owner))
         record = earlier._home(name).record
-        earlier._means.records.change_cell(msgspec.structs.replace(record, is_marked=False))
+        earlier._deps.records.change_cell(msgspec.structs.replace(record, is_marked=False))
     await earlier.close()
     await launcher.stop()
     async with ground.agent() as agent:

@@ -106,7 +106,7 @@ async def test_a_node_that_returns_in_time_keeps_what_it_has_and_tells_what_happ
 @simulated
 async def test_a_killed_leader_is_followed_and_nothing_is_placed_twice() -> None:
     async with cloud_of(*[1000] * 5, servers=2) as cloud:
-        cloud.weather.store_delay_s = 0.2
+        cloud.faults.store_delay_s = 0.2
         wishes = [asyncio.ensure_future(cloud.create(f"i{number}", spec(100))) for number in range(50)]
         while not 5 < cloud.witness.binds < 40:
             await passes(0.01)
@@ -114,7 +114,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_placed_twice() -> None
         assert leader is not None
         await cloud.kill(leader)
         await asyncio.gather(*wishes, return_exceptions=True)
-        cloud.weather.clear_up()
+        cloud.faults.clear_up()
         await settled(cloud)
         assert cloud.leader is not None
         assert cloud.leader is not leader
@@ -145,7 +145,7 @@ async def test_a_wish_at_a_server_that_is_behind_is_not_taken_for_granted() -> N
         await cloud.create("one", spec())
         await settled(cloud)
         one, other = cloud.servers
-        cloud.lines[other].weather = FaultSchedule(Slowest(), store_delay_s=5.0)
+        cloud.lines[other].faults = FaultSchedule(Slowest(), store_delay_s=5.0)
         await one.serve(one.instances.stop(ONE, actor="me"))
         await other.serve(other.instances.start(ONE, actor="me"))
         assert cloud.witness.instances[ONE].desired is DesiredStatus.RUNNING
@@ -162,12 +162,12 @@ async def test_a_node_that_goes_to_a_server_that_is_behind_keeps_what_was_given_
         assert link.connection is not None
         near = link.connection.server
         [behind] = [server for server in cloud.servers if server is not near]
-        cloud.lines[behind].weather = FaultSchedule(Slowest(), store_delay_s=20.0)
+        cloud.lines[behind].faults = FaultSchedule(Slowest(), store_delay_s=20.0)
         await near.serve(near.instances.create(spec(), id="one", actor="me"))
         while not list(link.machine.running()):
             await passes(0.1)
         await cloud.kill(near)
-        cloud.lines[behind].weather = cloud.weather
+        cloud.lines[behind].faults = cloud.faults
         await settled(cloud)
         assert link.machine.residents[ONE].tries == 1
 

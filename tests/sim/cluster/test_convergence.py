@@ -149,9 +149,9 @@ class Cluster(RuleBasedStateMachine):
         """Something happens that concerns everybody."""
         match what:
             case "storm":
-                self.cloud.weather.turn_bad()
+                self.cloud.faults.turn_bad()
             case "clear up":
-                self.cloud.weather.clear_up()
+                self.cloud.faults.clear_up()
             case "add a server" if len(self.cloud.servers) < MOST_SERVERS:
                 self.do(self.cloud.add_server())
             case "kill the leader" if self.cloud.leader is not None:

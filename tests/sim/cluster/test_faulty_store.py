@@ -40,9 +40,9 @@ def test_in_good_weather_a_line_is_the_store() -> None:
 
 def test_of_transactions_that_fail_some_happened_and_some_did_not() -> None:
     async def use() -> tuple[int, int]:
-        weather = FaultSchedule(random.Random(1), store_errors=1.0)
+        faults = FaultSchedule(random.Random(1), store_errors=1.0)
         inner = store()
-        line, happened = FaultyStore(inner, weather), 0
+        line, happened = FaultyStore(inner, faults), 0
         for number in range(200):
             with suppress(errors.Unavailable):
                 await line.commit([Put(f"k{number}", b"")])
@@ -55,9 +55,9 @@ def test_of_transactions_that_fail_some_happened_and_some_did_not() -> None:
 
 def test_what_was_acknowledged_is_there() -> None:
     async def use() -> None:
-        weather = FaultSchedule(random.Random(2), store_errors=0.5, store_delay_s=0.1)
+        faults = FaultSchedule(random.Random(2), store_errors=0.5, store_delay_s=0.1)
         inner = store()
-        line = FaultyStore(inner, weather)
+        line = FaultyStore(inner, faults)
         for number in range(100):
             try:
                 await line.commit([Put(f"k{number}", b"")])

@@ -54,15 +54,15 @@ class Life:
         return any(True for _ in self.machine.running())
 
 
-def always(fate: FaultPlan) -> FaultPlanner:
-    return lambda run: fate
+def always(plan: FaultPlan) -> FaultPlanner:
+    return lambda run: plan
 
 
 def by_turns(*fates: FaultPlan) -> FaultPlanner:
-    def fate(run: RunKey) -> FaultPlan:
+    def plan(run: RunKey) -> FaultPlan:
         return fates[min(run.number, len(fates)) - 1]
 
-    return fate
+    return plan
 
 
 def test_an_order_is_started_after_its_time_and_runs() -> None:

@@ -61,7 +61,7 @@ async def test_a_reader_that_stalls_stops_its_source_and_is_let_go() -> None:
             network.scope,
             network.receive,
             network.send,
-            manner=sse.SSE_FORMAT,
+            format=sse.SSE_FORMAT,
             heartbeat_s=10,
             stall_s=0.05,
         )
@@ -78,7 +78,7 @@ async def test_a_source_that_fails_is_closed_and_its_error_told() -> None:
     network = Network(room=100)
     with pytest.raises(ZeroDivisionError):
         await streaming.write(
-            failing(), network.scope, network.receive, network.send, manner=sse.SSE_FORMAT, heartbeat_s=10
+            failing(), network.scope, network.receive, network.send, format=sse.SSE_FORMAT, heartbeat_s=10
         )
     assert network.sent[-1]["more_body"] is True
 
@@ -89,6 +89,6 @@ async def test_a_source_that_ends_completes_the_answer() -> None:
 
     network = Network(room=100)
     await streaming.write(
-        one(), network.scope, network.receive, network.send, manner=sse.SSE_FORMAT, heartbeat_s=10
+        one(), network.scope, network.receive, network.send, format=sse.SSE_FORMAT, heartbeat_s=10
     )
     assert [message.get("more_body") for message in network.sent] == [None, True, False]

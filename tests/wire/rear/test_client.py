@@ -87,12 +87,12 @@ async def test_from_an_offer_to_a_contract_and_back(market: Market) -> None:
         assert (
             provider_client.check_renewed(longer, contract, until=until, most=contract.price).ends_at == until
         )
-        assert await client.standing(contract.id) == RemoteContractStatus(contract.ends_at + 300)
+        assert await client.contract_state(contract.id) == RemoteContractStatus(contract.ends_at + 300)
         await market.ledger.reclaim(contract.id, actor="ed", reason="repairs")
-        told = await client.standing(contract.id)
+        told = await client.contract_state(contract.id)
         assert (told.reclaim_at, told.reason) == (market.clock.now() + 120, "repairs")
         await client.release(contract.id)
-        assert (await client.standing(contract.id)).ended == "released"
+        assert (await client.contract_state(contract.id)).ended == "released"
         other = await client.reserve(F1, room(1, 512), 1, None, key="twice")
         await client.cancel(other.id)
         assert market.ledger.hold(other.id).ending is not None
@@ -399,7 +399,7 @@ async def test_a_provider_that_never_stops_telling_is_heard_at_a_bearable_pace(
         await socket.receive()
         return socket
 
-    def told(standing: RemoteContractStatus) -> None:
+    def told(contract_state: RemoteContractStatus) -> None:
         heard.append(asyncio.get_running_loop().time())
 
     async with (

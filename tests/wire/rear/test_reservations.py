@@ -227,7 +227,7 @@ async def test_who_waits_in_line_gets_what_is_given_up(market: Market) -> None:
 async def test_who_hangs_up_is_no_longer_in_line(market: Market) -> None:
     await market.sell(WHOLE)
     first = await market.reserve()
-    desks = market.ledger._clerk._desks
+    desks = market.ledger._service._desks
     waiting = asyncio.ensure_future(market.reserve(Wait=20))
     await eventually(lambda: any(desk.line for desk in desks.values()))
     await cancel_and_wait([waiting])

@@ -90,7 +90,7 @@ class InstanceRegistry:
         *,
         instance_table: InstanceTable,
         workloads: WorkloadRegistry,
-        standings: NodeConditions,
+        conditions: NodeConditions,
         explain: Callable[[Instance], Sequence[NodeFeasibility]],
         egress: NamespaceEgress = UNRESTRICTED,
     ) -> None:
@@ -100,7 +100,7 @@ class InstanceRegistry:
         self._table = instance_table
         self._index = instance_table.index
         self._workloads = workloads
-        self._standings = standings
+        self._conditions = conditions
         self._explain = explain
         self._egress = egress
         self._memos = IdempotencyTable(store, clock)
@@ -396,8 +396,8 @@ class InstanceRegistry:
         instance = known.value
         if instance.node is None or instance.observed.status in TERMINAL:
             return instance
-        standing = self._standings.standing(instance.node)
-        if standing is not None and standing.liveness is Liveness.LIVE:
+        condition = self._conditions.condition(instance.node)
+        if condition is not None and condition.liveness is Liveness.LIVE:
             return instance
         return replace(instance, observed=replace(instance.observed, reason=UNREACHABLE))
 

@@ -34,11 +34,11 @@ class NodeConditions(Protocol):
         """Wait until all registered nodes are known, and when each was last heard of."""
         ...
 
-    def standing(self, node: NodeId) -> NodeCondition | None:
+    def condition(self, node: NodeId) -> NodeCondition | None:
         """How the node stands now; None if it is not registered."""
         ...
 
-    def standings(self) -> Iterable[NodeCondition]:
+    def conditions(self) -> Iterable[NodeCondition]:
         """Every registered node."""
         ...
 

@@ -88,12 +88,12 @@ class NodeIndex:
         """At which server the node is heard; None if at none."""
         return self._alive.value(node)
 
-    def standing(self, node: NodeId) -> NodeCondition | None:
+    def condition(self, node: NodeId) -> NodeCondition | None:
         known = self.table.value(node)
-        return None if known is None else self._standing(known)
+        return None if known is None else self._condition(known)
 
-    def standings(self) -> list[NodeCondition]:
-        return [self._standing(node) for node in self.all()]
+    def conditions(self) -> list[NodeCondition]:
+        return [self._condition(node) for node in self.all()]
 
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
         """Call `changed` whenever a node stands differently; the result ends that."""
@@ -104,7 +104,7 @@ class NodeIndex:
         for node in self._silences.take_lost(self._clock.monotonic()):
             self._listeners.notify(node)
 
-    def _standing(self, node: Node) -> NodeCondition:
+    def _condition(self, node: Node) -> NodeCondition:
         return transitions.condition_of(node, self.liveness(node.id), reserve_percent=self._reserve_percent)
 
     def _moved(self, changes: Sequence[RecordChange[Node]]) -> None:

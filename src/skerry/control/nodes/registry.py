@@ -71,26 +71,26 @@ class NodeRegistry:
         self._subnets = SubnetAllocator(store, settings.subnets, fingerprint)
         self.attention = PauseAwareClock(clock)
         self.pulse = HeartbeatPublisher(store, self.attention, settings, server=server)
-        self._roster = NodeIndex(store, self.attention, settings, self.pulse)
-        self._table = self._roster.table
+        self._index = NodeIndex(store, self.attention, settings, self.pulse)
+        self._table = self._index.table
         self._foreign_reports: dict[NodeId, ForeignReport] = {}
         self._unsettled: dict[NodeId, None] = {}  # in the order in which something happened to them
         self._wake = asyncio.Event()
-        self._roster.listen(self._changed)
+        self._index.listen(self._changed)
         instances.listen(self._instance_changed)
 
     async def run(self) -> None:
         """Follow the store and keep this server's word on its nodes, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.attention.run())
-            group.create_task(self._roster.run())
+            group.create_task(self._index.run())
             group.create_task(self._subnets.table.run())
             group.create_task(self.pulse.run())
             group.create_task(self._settle_for_ever())
 
     async def ready(self) -> None:
         """Wait until all nodes are known, and which of them are heard."""
-        await self._roster.ready()
+        await self._index.ready()
         await self._subnets.table.ready()
 
     # Reading
@@ -98,28 +98,28 @@ class NodeRegistry:
     def get(self, id_or_name: str) -> Node:
         """The node of this id, else the only one of this name; `NotFound` or `FailedPrecondition`
         otherwise."""
-        return self._roster.get(id_or_name)
+        return self._index.get(id_or_name)
 
     def list(self) -> Sequence[Node]:
         """All of them, by id."""
-        return self._roster.all()
+        return self._index.all()
 
     def liveness(self, node: NodeId) -> Liveness:
-        return self._roster.liveness(node)
+        return self._index.liveness(node)
 
     def alive(self, node: NodeId) -> NodeHeartbeat | None:
         """At which server the node is heard; None if at none."""
-        return self._roster.alive(node)
+        return self._index.alive(node)
 
     def foreign_report(self, node: NodeId) -> ForeignReport | None:
         """What a node of a third party said last, if it said it here."""
         return self._foreign_reports.get(node)
 
-    def standing(self, node: NodeId) -> NodeCondition | None:
-        return self._roster.standing(node)
+    def condition(self, node: NodeId) -> NodeCondition | None:
+        return self._index.condition(node)
 
-    def standings(self) -> Sequence[NodeCondition]:
-        return self._roster.standings()
+    def conditions(self) -> Sequence[NodeCondition]:
+        return self._index.conditions()
 
     def count(self, node: NodeId) -> int:
         """How many instances it has that are not over."""
@@ -127,11 +127,11 @@ class NodeRegistry:
 
     def listen(self, changed: NodeChangeCallback) -> Callable[[], None]:
         """Call `changed` whenever a node stands differently, also by silence; the result ends that."""
-        return self._roster.listen(changed)
+        return self._index.listen(changed)
 
     def tell_of_losses(self) -> None:
         """Tell of those who have been silent for too long by now. Happens by itself, in time."""
-        self._roster.tell_of_losses()
+        self._index.tell_of_losses()
 
     # Coming and going
 
@@ -339,7 +339,7 @@ class NodeRegistry:
     def _forget_at(self, node: Node) -> float | None:
         """When a node of a third party that is lost is unregistered; None: not while it stands as it does."""
         after_s = self._settings.forget_foreign_after_s
-        is_absent = node.id in self._roster.absent and self.liveness(node.id) is Liveness.LOST
+        is_absent = node.id in self._index.absent and self.liveness(node.id) is Liveness.LOST
         if not after_s or not is_absent or self.count(node.id):
             return None
         return node.reported_at + after_s  # which is when it was written to be lost
@@ -363,9 +363,9 @@ class NodeRegistry:
 
     def _deadlines(self) -> Iterator[tuple[NodeId, float]]:
         """When a drain ends, and when a node is forgotten."""
-        for node in sorted(self._roster.draining | self._roster.absent):
+        for node in sorted(self._index.draining | self._index.absent):
             known = self.get(node)
-            at = known.drain_by if node in self._roster.draining else self._forget_at(known)
+            at = known.drain_by if node in self._index.draining else self._forget_at(known)
             if at is not None:
                 yield node, at
 
@@ -510,7 +510,7 @@ class NodeRegistry:
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
         node = before.value.node if before is not None else None
-        if node is not None and node in self._roster.draining:
+        if node is not None and node in self._index.draining:
             self._unsettled[node] = None
             self._wake.set()
 

@@ -74,8 +74,8 @@ def decide(
 ) -> PlacementPlan:
     """All that is to be done about `instances` on `nodes` at `now`."""
     decider = PlacementPlanner(InstanceIndex(instances), policy=policy, replacements_per_s=replacements_per_s)
-    for standing in nodes:
-        decider.see(standing.view.id, standing)
+    for condition in nodes:
+        decider.see(condition.view.id, condition)
     decider.begin()
     return decider.turn(now, UNLIMITED)
 
@@ -91,7 +91,7 @@ class PlacementPlanner:
         replacements_per_s: float,
         spread_copies: bool = True,
     ) -> None:
-        self._census = known
+        self._index = known
         self._policy = policy
         self._spread_copies = spread_copies
         self._fleet = Scheduler()
@@ -114,7 +114,7 @@ class PlacementPlanner:
     def begin(self) -> None:
         """Nothing is under way; look at everything anew."""
         self._under_way.clear()
-        for known in self._census:
+        for known in self._index:
             self._account(known.value.id)
             self._dirty[known.value.id] = None
 
@@ -137,23 +137,23 @@ class PlacementPlanner:
             self._set_aside(id)
             self._pending.discard(id)
 
-    def see(self, node: NodeId, standing: NodeCondition | None) -> None:
+    def see(self, node: NodeId, condition: NodeCondition | None) -> None:
         """A node stands like this now; None: it is not registered."""
         before = self._nodes.get(node)
-        if standing is None:
+        if condition is None:
             self._nodes.pop(node, None)
             self._fleet.remove_node(node)
         else:
-            self._nodes[node] = standing
-            if before is None or before.view != standing.view:
-                self._fleet.set_node(standing.view)
+            self._nodes[node] = condition
+            if before is None or before.view != condition.view:
+                self._fleet.set_node(condition.view)
                 self._grown.add(node)
-        if before is None or standing is None or _concerns(before, standing):
-            if standing is not None and standing.drain_by is not None:
-                self._drains[node] = standing.drain_by
+        if before is None or condition is None or _concerns(before, condition):
+            if condition is not None and condition.drain_by is not None:
+                self._drains[node] = condition.drain_by
             else:
                 self._drains.pop(node, None)
-            for known in self._census.on_node(node):
+            for known in self._index.on_node(node):
                 self._dirty[known.value.id] = None
 
     def keep(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> None:
@@ -204,11 +204,11 @@ class PlacementPlanner:
     def _look_at_dirty(self, plan: PlacementPlan, now: float, limit: int) -> None:
         for node in [node for node, by in self._drains.items() if by <= now]:
             del self._drains[node]
-            self._dirty.update((known.value.id, None) for known in self._census.on_node(node))
+            self._dirty.update((known.value.id, None) for known in self._index.on_node(node))
         for _ in range(min(limit * _LOOKS, len(self._dirty))):
             id = next(iter(self._dirty))
             del self._dirty[id]
-            known = self._census.get(id)
+            known = self._index.get(id)
             self._set_aside(id)
             if known is None or known.value.node is not None:
                 self._pending.discard(id)
@@ -234,12 +234,12 @@ class PlacementPlanner:
             else:
                 self._pending.discard(id)
             return
-        standing = self._nodes.get(node)
+        condition = self._nodes.get(node)
         is_to_run = instance.desired is DesiredStatus.RUNNING and instance.observed.status not in TERMINAL
         reason = ""
-        if standing is None:
+        if condition is None:
             reason = f"node {node} is not registered any more"
-        elif standing.liveness is Liveness.LOST:
+        elif condition.liveness is Liveness.LOST:
             if is_to_run:
                 self._lost[id] = None
                 return
@@ -250,10 +250,10 @@ class PlacementPlanner:
             return
         if reason:
             plan.replaces.append(_unbind(known, now, reason))
-        elif standing is not None and standing.drain_by is not None:
+        elif condition is not None and condition.drain_by is not None:
             if instance.leaving is not None or instance.desired is DesiredStatus.DESTROYED:
                 return  # it goes when the node says that it is gone
-            if standing.drain_by > now:
+            if condition.drain_by > now:
                 self._stuck[id] = self._hopeful[id] = None
             else:
                 self._release(plan, known)
@@ -269,18 +269,18 @@ class PlacementPlanner:
             self._replacing = left
             id = next(iter(self._lost))
             del self._lost[id]
-            known = self._census.get(id)
+            known = self._index.get(id)
             node = None if known is None else known.value.node
-            standing = None if node is None else self._nodes.get(node)
-            if known is None or standing is None or id in self._under_way:
+            condition = None if node is None else self._nodes.get(node)
+            if known is None or condition is None or id in self._under_way:
                 continue
-            if standing.liveness is Liveness.LOST and known.value.observed.status not in TERMINAL:
+            if condition.liveness is Liveness.LOST and known.value.observed.status not in TERMINAL:
                 plan.replaces.append(_unbind(known, now, f"node {node} is lost"))
 
     def _hears_somebody(self) -> bool:
         """False if every node is silent: then it is likelier that the servers are cut off than that all nodes
         are gone, and there is nowhere to go. What runs on, goes on when its node is heard again."""
-        return any(standing.liveness is Liveness.LIVE for standing in self._nodes.values())
+        return any(condition.liveness is Liveness.LIVE for condition in self._nodes.values())
 
     def _wake(self) -> None:
         """Try those again who could fit where there is more capacity than there was."""
@@ -303,12 +303,12 @@ class PlacementPlanner:
         while self._hopeful and len(plan.releases) < limit:
             id = next(iter(self._hopeful))
             del self._hopeful[id]
-            known = self._census.get(id)
+            known = self._index.get(id)
             if known is None or id not in self._stuck or id in self._under_way:
                 continue
             instance = known.value
-            standing = None if instance.node is None else self._nodes.get(instance.node)
-            if standing is None or standing.drain_by is None or instance.observed.status in TERMINAL:
+            condition = None if instance.node is None else self._nodes.get(instance.node)
+            if condition is None or condition.drain_by is None or instance.observed.status in TERMINAL:
                 continue
             if instance.desired is DesiredStatus.RUNNING:
                 ask = replace(self._ask(instance), instance=_next_copy(id))
@@ -327,7 +327,7 @@ class PlacementPlanner:
     def _place(self, plan: PlacementPlan, now: float, limit: int) -> None:
         while len(plan.places) < limit and (ask := self._pending.eldest()) is not None:
             id = ask.instance
-            known = self._census.get(id)
+            known = self._index.get(id)
             is_current = known is not None and _waits(known.value) and self._ask(known.value) == ask
             if known is None or id in self._under_way or not is_current:
                 self._pending.discard(id)  # it has changed, or is about to, and is looked at again then
@@ -352,15 +352,15 @@ class PlacementPlanner:
 
     def _tell(self, plan: PlacementPlan, limit: int) -> None:
         for id, reason in self._pending.tell(limit - len(plan.places)):
-            known = self._census.get(id)
+            known = self._index.get(id)
             if known is None or id in self._under_way or not _waits(known.value):
                 continue
             if (step := transitions.set_pending_reason(known.value, reason)) is not None:
                 plan.waits.append((known, step))
 
     def _expire(self, plan: PlacementPlan, now: float, limit: int) -> None:
-        excess = max(0, self._census.count_over() - MAX_TERMINAL_INSTANCES)
-        for known in self._census.first_over(min(limit, excess)):
+        excess = max(0, self._index.count_over() - MAX_TERMINAL_INSTANCES)
+        for known in self._index.first_over(min(limit, excess)):
             if known.value.id in self._under_way:
                 continue
             step = transitions.set_desired(known.value, DesiredStatus.DESTROYED, at=now, actor="skerry")
@@ -377,7 +377,7 @@ class PlacementPlanner:
 
     def _account(self, id: InstanceId) -> None:
         """Bring the books in line with the index on one instance."""
-        known = self._census.get(id)
+        known = self._index.get(id)
         instance = None if known is None else known.value
         node = ask = None
         if instance is not None and instance.node is not None and instance.observed.status not in TERMINAL:

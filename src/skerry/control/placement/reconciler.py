@@ -61,7 +61,7 @@ class Reconciler:
         *,
         instance_table: InstanceTable,
         workloads: WorkloadRegistry,
-        standings: NodeConditions,
+        conditions: NodeConditions,
         settled: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
         """Nothing is decided before `settled` returns, which is asked before every turn."""
@@ -70,46 +70,46 @@ class Reconciler:
         self._clock = clock
         self._table = instance_table
         self._workloads = workloads
-        self._standings = standings
+        self._conditions = conditions
         self._writer = TransitionWriter(events, instance_table)
-        self._decider = PlacementPlanner(
+        self._planner = PlacementPlanner(
             instance_table.index,
             policy=PlacementPolicy(settings.placement),
             replacements_per_s=settings.replacements_per_s,
             spread_copies=settings.spread_copies,
         )
-        self._upkeep = RolloutPlanner(workloads, instance_table.index)
+        self._rollouts = RolloutPlanner(workloads, instance_table.index)
         self._backoff = Backoff(cap_s=5.0)
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
         instance_table.listen(self._hear)
         workloads.listen(self._hear_of_workload)
-        standings.listen(self._see)
+        conditions.listen(self._see)
 
     def explain(self, instance: Instance) -> Sequence[NodeFeasibility]:
         """What every node says to an instance."""
-        return self._decider.explain(instance)
+        return self._planner.explain(instance)
 
     def keep(self, node: NodeId, promised: Mapping[InstanceId, Resources]) -> None:
         """So much of `node` is promised, instead of what was before, to instances that may not exist yet."""
-        self._decider.keep(node, promised)
+        self._planner.keep(node, promised)
         self._changed.set()
 
     async def run(self, leader: LeaderElection) -> None:
         """Keep the books for ever, and decide while `leader` leads. The mirrors must be running."""
         await self._table.ready()
         await self._workloads.ready()
-        await self._standings.ready()
-        for standing in self._standings.standings():
-            self._decider.see(standing.view.id, standing)
+        await self._conditions.ready()
+        for condition in self._conditions.conditions():
+            self._planner.see(condition.view.id, condition)
         await leader.run_while_leading("placing", self._lead, is_vital=True)
 
     async def _lead(self, fence: Expect) -> None:
         # What was decided by who led before is in the store now, or never will be.
         await self._table.sync()
         self._slots = asyncio.Semaphore(_UNDER_WAY)
-        self._decider.begin()
-        self._upkeep.begin()
+        self._planner.begin()
+        self._rollouts.begin()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -122,9 +122,9 @@ class Reconciler:
             raise LeadershipLost(str(lost.exceptions[0])) from None
 
     async def _turn(self, group: asyncio.TaskGroup, fence: Expect, now: float) -> float | None:
-        plan = self._decider.turn(now, _PER_TURN)
-        followed, gone = self._upkeep.turn(now, _PER_TURN, self._decider.is_under_way)
-        self._decider.occupy(known.value.id for known, _ in followed)
+        plan = self._planner.turn(now, _PER_TURN)
+        followed, gone = self._rollouts.turn(now, _PER_TURN, self._planner.is_under_way)
+        self._planner.occupy(known.value.id for known, _ in followed)
         for batch in _batches([*plan.decided, *followed]):
             await self._slots.acquire()
             group.create_task(self._carry_out(batch, fence))
@@ -150,9 +150,9 @@ class Reconciler:
             await asyncio.sleep(self._backoff.delay(0))
         finally:
             self._slots.release()
-            self._decider.done(known.value.id for known, _ in batch)
+            self._planner.done(known.value.id for known, _ in batch)
             for known, _ in batch:
-                self._upkeep.hear_of(known.value.workload)
+                self._rollouts.hear_of(known.value.workload)
             self._changed.set()
 
     async def _write(self, batch: Sequence[PlannedTransition], fence: Expect) -> None:
@@ -172,32 +172,32 @@ class Reconciler:
         """Remove a deleted workload, unless an instance comes to light that was made just before."""
         try:
             await self._table.sync()
-            if self._upkeep.is_done_with(kept):
+            if self._rollouts.is_done_with(kept):
                 await self._workloads.forget(kept, fence)
         except errors.Conflict:
             pass  # it is forgotten already
         except errors.Unavailable as error:
             log.warning("reconciler.interrupted", error=error.message)
             await asyncio.sleep(self._backoff.delay(0))
-            self._upkeep.hear_of(kept.value.id)
+            self._rollouts.hear_of(kept.value.id)
         self._changed.set()
 
     def _hear(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:
-        self._decider.hear(before, after)
+        self._planner.hear(before, after)
         for known in (before, after):
             if known is not None:
-                self._upkeep.hear_of(known.value.workload)
+                self._rollouts.hear_of(known.value.workload)
         self._changed.set()
 
     def _hear_of_workload(self, before: WorkloadRecord | None, after: WorkloadRecord | None) -> None:
         if after is not None:
-            self._upkeep.hear(after)
+            self._rollouts.hear(after)
         elif before is not None:
-            self._upkeep.forget(before.value.id)
+            self._rollouts.forget(before.value.id)
         self._changed.set()
 
     def _see(self, node: NodeId) -> None:
-        self._decider.see(node, self._standings.standing(node))
+        self._planner.see(node, self._conditions.condition(node))
         self._changed.set()
 
 

@@ -49,9 +49,9 @@ def next_rollout_targets(workload: Workload, instances: Iterable[InstanceRecord]
 class RolloutPlanner:
     """Workloads that have something left to do with their instances."""
 
-    def __init__(self, workloads: WorkloadRegistry, census: InstanceIndex) -> None:
+    def __init__(self, workloads: WorkloadRegistry, index: InstanceIndex) -> None:
         self._workloads = workloads
-        self._census = census
+        self._index = index
         self._active: dict[WorkloadId, WorkloadRecord] = {}
         self._dirty: dict[WorkloadId, None] = {}
 
@@ -89,7 +89,7 @@ class RolloutPlanner:
             id = next(iter(self._dirty))
             del self._dirty[id]
             kept = self._active[id]
-            instances = self._census.of_workload(id)
+            instances = self._index.of_workload(id)
             if any(is_under_way(known.value.id) for known in instances):
                 continue  # that something changed comes when it is done
             if kept.value.is_going:
@@ -105,7 +105,7 @@ class RolloutPlanner:
         return not self._left(kept)
 
     def _left(self, kept: WorkloadRecord) -> list[InstanceRecord]:
-        of_it = self._census.of_workload(kept.value.id)
+        of_it = self._index.of_workload(kept.value.id)
         return [known for known in of_it if known.value.desired is not DesiredStatus.DESTROYED]
 
 

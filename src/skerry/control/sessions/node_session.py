@@ -482,7 +482,7 @@ class NodeSessions:
             session.note_function(name, function)
 
     def _node_changed(self, node: NodeId) -> None:
-        if node in self._sessions and self._nodes.standing(node) is None:
+        if node in self._sessions and self._nodes.condition(node) is None:
             self._end(node, "this node was unregistered")
 
     def _instance_changed(self, before: InstanceRecord | None, after: InstanceRecord | None) -> None:

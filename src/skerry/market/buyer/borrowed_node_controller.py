@@ -71,7 +71,7 @@ class BorrowedNodeController:
         self._settings = settings
         self._converse = converse
         self.backoff = Backoff(first_s=0.5, cap_s=15.0)
-        self._doors: dict[ContractId, tuple[BorrowedNodeSession, asyncio.Future[None]]] = {}
+        self._open_sessions: dict[ContractId, tuple[BorrowedNodeSession, asyncio.Future[None]]] = {}
         self._telling: dict[ContractId, asyncio.Future[None]] = {}
         self._wake = asyncio.Event()
 
@@ -134,51 +134,51 @@ class BorrowedNodeController:
         return node_decisions.decide(loan, seen, self._settings, now)
 
     def _seen(self, loan: BorrowedContractRecord, node: Node | None) -> ObservedBorrowedNode:
-        door = self._doors.get(loan.borrowed.id)
-        doorman = None if door is None else door[0]
+        opened = self._open_sessions.get(loan.borrowed.id)
+        session = None if opened is None else opened[0]
         return ObservedBorrowedNode(
-            is_heard=doorman is not None and doorman.is_heard,
+            is_heard=session is not None and session.is_heard,
             is_registered=node is not None,
             is_drained=node is not None and node.status is NodeStatus.DRAINED,
-            silent_s=0.0 if doorman is None else doorman.silent_s,
-            standing=None if doorman is None else doorman.standing,
-            trouble="" if doorman is None else doorman.trouble,
+            silent_s=0.0 if session is None else session.silent_s,
+            contract_state=None if session is None else session.contract_state,
+            trouble="" if session is None else session.trouble,
         )
 
     def _node(self, loan: BorrowedContractRecord) -> Node | None:
         node: NodeId = loan.borrowed.node
-        return None if self._nodes.standing(node) is None else self._nodes.get(node)
+        return None if self._nodes.condition(node) is None else self._nodes.get(node)
 
-    # Doors
+    # Sessions
 
     def _open(self, loan: BorrowedContractRecord) -> None:
         id = loan.borrowed.id
-        if id not in self._doors:
-            doorman = BorrowedNodeSession(
+        if id not in self._open_sessions:
+            session = BorrowedNodeSession(
                 loan,
-                lambda: self._landlord(loan),
+                lambda: self._provider(loan),
                 self._sessions,
                 self._clock,
                 converse=self._converse,
                 changed=self._wake.set,
                 backoff=self.backoff,
             )
-            self._doors[id] = (doorman, asyncio.ensure_future(doorman.run()))
-        elif (task := self._doors[id][1]).done():
-            del self._doors[id]
+            self._open_sessions[id] = (session, asyncio.ensure_future(session.run()))
+        elif (task := self._open_sessions[id][1]).done():
+            del self._open_sessions[id]
             task.result()  # a fault of ours, for whoever keeps us going to tell
 
     async def _close(self, id: ContractId) -> None:
-        if (door := self._doors.pop(id, None)) is not None:
-            await cancel_and_wait([door[1]])
+        if (opened := self._open_sessions.pop(id, None)) is not None:
+            await cancel_and_wait([opened[1]])
 
-    def _landlord(self, loan: BorrowedContractRecord) -> BorrowedContractClient:
+    def _provider(self, loan: BorrowedContractRecord) -> BorrowedContractClient:
         return self._landlords(self._peers.get(loan.borrowed.peer))
 
     async def let_go(self) -> None:
         """Close every door; somebody else opens them."""
-        tasks = [task for _, task in self._doors.values()] + list(self._telling.values())
-        self._doors.clear()
+        tasks = [task for _, task in self._open_sessions.values()] + list(self._telling.values())
+        self._open_sessions.clear()
         self._telling.clear()
         await cancel_and_wait(tasks)
 
@@ -194,7 +194,7 @@ class BorrowedNodeController:
         failures = 0
         while True:
             try:
-                await self._landlord(loan).release(loan.borrowed.id)
+                await self._provider(loan).release(loan.borrowed.id)
             except _OVER:
                 break
             except errors.SkerryError as error:

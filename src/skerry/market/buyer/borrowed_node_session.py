@@ -45,7 +45,7 @@ class BorrowedContractClient(Protocol):
 
     async def purchase(self, hold: HoldId) -> RemoteContract: ...
 
-    async def standing(self, contract: ContractId) -> RemoteContractStatus: ...
+    async def contract_state(self, contract: ContractId) -> RemoteContractStatus: ...
 
     async def release(self, contract: str) -> None: ...
 
@@ -92,7 +92,7 @@ class BorrowedNodeSession:
     def __init__(
         self,
         loan: BorrowedContractRecord,
-        landlord: Callable[[], BorrowedContractClient],
+        provider: Callable[[], BorrowedContractClient],
         sessions: NodeSessions,
         clock: Clock,
         *,
@@ -103,14 +103,14 @@ class BorrowedNodeSession:
         self._converse = converse
         self._borrowed = loan.borrowed
         self._hold = loan.hold
-        self._landlord = landlord
+        self._provider = provider
         self._sessions = sessions
         self._clock = clock
         self._changed = changed
         self._backoff = backoff
         self._is_open = False
         self._heard_at = clock.monotonic()  # a server that begins gives everybody the full time
-        self.standing: RemoteContractStatus | None = None
+        self.contract_state: RemoteContractStatus | None = None
         self.trouble = ""  # why the door did not open last time
         self.is_heard = False  # the node is in session
 
@@ -133,13 +133,13 @@ class BorrowedNodeSession:
     async def _try(self) -> None:
         contract, peer = self._borrowed.id, self._borrowed.peer
         try:
-            landlord = self._landlord()
+            provider = self._provider()
             try:
-                await self._visit(landlord)
+                await self._visit(provider)
             except (errors.Unavailable, errors.TimedOut):
                 raise
             except errors.SkerryError:
-                await self._ask_why(landlord)
+                await self._ask_why(provider)
                 raise
         except errors.SkerryError as error:
             self.trouble = error.message
@@ -147,27 +147,27 @@ class BorrowedNodeSession:
         else:
             log.info("door.closed", contract=contract, peer=peer)
 
-    async def _ask_why(self, landlord: BorrowedContractClient) -> None:
+    async def _ask_why(self, provider: BorrowedContractClient) -> None:
         """We were turned away: perhaps the contract is over."""
         try:
-            self._note(await landlord.standing(self._borrowed.id))
+            self._note(await provider.contract_state(self._borrowed.id))
         except errors.NotFound:
             self._note(RemoteContractStatus(self._borrowed.ends_at, ended="forgotten"))
 
-    async def _visit(self, landlord: BorrowedContractClient) -> None:
+    async def _visit(self, provider: BorrowedContractClient) -> None:
         # The same answer every time: so what opens the door need not be kept.
-        credential = (await landlord.purchase(self._hold)).credential
+        credential = (await provider.purchase(self._hold)).credential
         self._hear()
-        async with landlord.door(self._borrowed.id, credential, self._note) as frames:
+        async with provider.door(self._borrowed.id, credential, self._note) as frames:
             self._is_open = True
             try:
-                await self._attend(landlord, credential, frames)
+                await self._attend(provider, credential, frames)
             finally:
                 self._is_open = False
                 # That nobody was there any more came out late, unless somebody said so.
                 self._heard_at = max(self._heard_at, self._clock.monotonic() - PEER_LOSS_S)
 
-    async def _attend(self, landlord: BorrowedContractClient, credential: str, frames: TunnelStream) -> None:
+    async def _attend(self, provider: BorrowedContractClient, credential: str, frames: TunnelStream) -> None:
         borrowed = self._borrowed
         identity = BorrowedNodeIdentity(
             borrowed.node,
@@ -178,12 +178,12 @@ class BorrowedNodeSession:
         hooks = BorrowedNodeHooks(
             hear_frame=self._hear_frame,
             set_heard=self._set_heard,
-            join=lambda asked: self._join(landlord, credential, asked),
+            join=lambda asked: self._join(provider, credential, asked),
         )
         await self._converse(frames, identity, hooks)
 
-    def _note(self, standing: RemoteContractStatus) -> None:
-        self.standing = standing
+    def _note(self, contract_state: RemoteContractStatus) -> None:
+        self.contract_state = contract_state
         self._hear()
 
     def _hear(self) -> None:
@@ -198,12 +198,12 @@ class BorrowedNodeSession:
         self.is_heard = is_heard
         self._changed()
 
-    async def _join(self, landlord: BorrowedContractClient, credential: str, asked: TunnelRequest) -> None:
+    async def _join(self, provider: BorrowedContractClient, credential: str, asked: TunnelRequest) -> None:
         """Open a tunnel at the provider for whoever waits for it here."""
         with suppress(errors.NotFound):  # who waited has gone
             async with self._sessions.tunnels.dialled(self._borrowed.node, asked.id) as near:
                 try:
-                    async with landlord.tunnel(self._borrowed.id, credential, asked) as far:
+                    async with provider.tunnel(self._borrowed.id, credential, asked) as far:
                         await _pass_on(near, far)
                 except errors.SkerryError as error:
                     await near.fail(error)

@@ -26,7 +26,7 @@ class ObservedBorrowedNode(msgspec.Struct, frozen=True):
     is_registered: bool = False
     is_drained: bool = False  # its node has nothing left, or its time to drain is up
     silent_s: float = 0.0  # since the provider was last heard; 0 while the door is open
-    standing: RemoteContractStatus | None = None  # what the provider said last
+    contract_state: RemoteContractStatus | None = None  # what the provider said last
     trouble: str = ""  # why its door did not open last time
 
 
@@ -45,11 +45,11 @@ def decide(
     loan: BorrowedContractRecord, seen: ObservedBorrowedNode, settings: MarketSettings, now: float
 ) -> BorrowedNodePlan:
     """What is to be done now."""
-    loan = _told(loan, seen.standing)
+    loan = _told(loan, seen.contract_state)
     if not loan.is_over:
         drain_by = _drain_by(loan, settings, now)
         if why := _why_over(loan, seen, settings, drain_by, now):
-            is_told = seen.standing is not None and bool(seen.standing.ended)
+            is_told = seen.contract_state is not None and bool(seen.contract_state.ended)
             loan = _ended(loan, why, now, is_told=is_told)
         else:
             was, state = loan.borrowed.state, _state(loan, seen, drain_by)
@@ -76,15 +76,17 @@ def request_release(loan: BorrowedContractRecord, by: float) -> BorrowedContract
     return replace(loan, leave_by=by, borrowed=replace(loan.borrowed, state=state, reason="given back"))
 
 
-def _told(loan: BorrowedContractRecord, standing: RemoteContractStatus | None) -> BorrowedContractRecord:
+def _told(
+    loan: BorrowedContractRecord, contract_state: RemoteContractStatus | None
+) -> BorrowedContractRecord:
     """The record with what the provider says; it can shorten what was signed, and never lengthen it."""
-    if standing is None or loan.is_over:
+    if contract_state is None or loan.is_over:
         return loan
     borrowed = replace(
         loan.borrowed,
-        ends_at=min(loan.signed_until, standing.ends_at),
-        reclaim_at=standing.reclaim_at,
-        reason=loan.borrowed.reason if loan.leave_by is not None else standing.reason[:_MAX_REASON],
+        ends_at=min(loan.signed_until, contract_state.ends_at),
+        reclaim_at=contract_state.reclaim_at,
+        reason=loan.borrowed.reason if loan.leave_by is not None else contract_state.reason[:_MAX_REASON],
     )
     return replace(loan, borrowed=borrowed)
 
@@ -109,14 +111,16 @@ def _why_over(
     now: float,
 ) -> str | None:
     """How it ended, if it has."""
-    borrowed, standing = loan.borrowed, seen.standing
+    borrowed, contract_state = loan.borrowed, seen.contract_state
     taken_back = f"taken back: {borrowed.reason}" if borrowed.reason else "taken back"
-    if standing is not None and standing.ended:
-        return taken_back if standing.ended == "withdrawn" else f"{standing.ended} at the provider"
+    if contract_state is not None and contract_state.ended:
+        return (
+            taken_back if contract_state.ended == "withdrawn" else f"{contract_state.ended} at the provider"
+        )
     if now >= borrowed.due_at:
         return "its time is over" if borrowed.reclaim_at is None else taken_back
     if borrowed.state is BorrowedContractState.OPENING and not seen.is_heard and now >= loan.open_by:
-        said = standing.cell_reason if standing is not None else ""
+        said = contract_state.cell_reason if contract_state is not None else ""
         return f"it did not open in time: {said or seen.trouble or 'its node was not heard'}"
     if seen.silent_s >= settings.peer_silence_s:
         return f"nothing was heard of its provider for {settings.peer_silence_s:g} s"

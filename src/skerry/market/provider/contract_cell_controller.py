@@ -127,9 +127,9 @@ class ContractCells:
 class ContractCellController:
     """`run` while this server leads."""
 
-    def __init__(self, ledger: Ledger, estate: CellProvisioner) -> None:
+    def __init__(self, ledger: Ledger, cells: CellProvisioner) -> None:
         self._ledger = ledger
-        self._estate = estate
+        self._cells = cells
         self._moved = asyncio.Event()
         self._unknown: set[ContractId] = set()  # of cells that are lent and stay, though no ledger says so
 
@@ -137,7 +137,7 @@ class ContractCellController:
         """Keep what is lent in line with what is sold."""
         stops = (
             self._ledger.listen(lambda _: self._moved.set()),
-            self._estate.listen(self._moved.set),
+            self._cells.listen(self._moved.set),
         )
         try:
             while True:
@@ -157,9 +157,9 @@ class ContractCellController:
 
     async def turn(self, fence: Expect | None = None) -> bool:
         """Do what is to be done now; True if there was nothing."""
-        lent = {id: is_well for id, is_well in self._estate.lent().items() if id not in self._unknown}
+        lent = {id: is_well for id, is_well in self._cells.lent().items() if id not in self._unknown}
         todo = contract_cells.plan(self._ledger.live_contracts(), lent, self._ledger.now())
-        steps = [self._estate.lend(contract, fence) for contract in todo.lend]
+        steps = [self._cells.lend(contract, fence) for contract in todo.lend]
         steps += [self._take_back(id, fence) for id in todo.take_back]
         for failure in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(failure, errors.SkerryError):
@@ -173,7 +173,7 @@ class ContractCellController:
             # The cell may have been heard of before its contract, both from another server.
             sale = await self._ledger.find_contract(id)
         except errors.NotFound:
-            if self._estate.is_adopted(id):
+            if self._cells.is_adopted(id):
                 # The ledger was restored from a backup of before it was sold. The buyer has paid for it.
                 self._unknown.add(id)
                 log.warning(
@@ -183,5 +183,5 @@ class ContractCellController:
         else:
             if sale.contract.ended_at is None:
                 return
-        await self._estate.take_back(id, fence)
+        await self._cells.take_back(id, fence)
         log.info("contract.taken-back", contract=id)

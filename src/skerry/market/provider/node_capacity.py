@@ -68,7 +68,7 @@ def reserved_resources(account: OfferRecord, contracts: Iterable[Contract]) -> M
 
 
 def supply_of(
-    standing: NodeCondition, known: Iterable[InstanceRecord], sold: Iterable[Contract]
+    condition: NodeCondition, known: Iterable[InstanceRecord], sold: Iterable[Contract]
 ) -> NodeSupply:
     """A node as the market sees it. Cells of its own flavor's live contracts are no use of it by others; one
     whose contract is over is, until it is gone."""
@@ -79,35 +79,35 @@ def supply_of(
         for one in there
         if one.observed.status not in TERMINAL and one.id not in own
     )
-    view = standing.view
+    view = condition.view
     return NodeSupply(
         node=view.id,
         room=view.room,
-        machine=standing.machine,
+        machine=condition.machine,
         used=used,
         takes_work=view.takes_work,
-        is_silent=standing.liveness is not Liveness.LIVE,
+        is_silent=condition.liveness is not Liveness.LIVE,
         architecture=view.architecture,
         labels=view.labels,
     )
 
 
-def node_resources(standings: NodeConditions) -> list[Resources]:
+def node_resources(conditions: NodeConditions) -> list[Resources]:
     """What each node that a cell for somebody else can be on may give away."""
     return [
-        one.view.room for one in standings.standings() if one.view.takes_work and not one.view.is_borrowed
+        one.view.room for one in conditions.conditions() if one.view.takes_work and not one.view.is_borrowed
     ]
 
 
 class ChangedNodes:
     """Nodes that may stand differently for the market than when they were last taken from here."""
 
-    def __init__(self, ledger: Ledger, instance_table: InstanceTable, standings: NodeConditions) -> None:
+    def __init__(self, ledger: Ledger, instance_table: InstanceTable, conditions: NodeConditions) -> None:
         self.moved = asyncio.Event()
-        self._nodes = {standing.view.id: None for standing in standings.standings()}
+        self._nodes = {condition.view.id: None for condition in conditions.conditions()}
         self._stops = (
             instance_table.listen(self._hear),
-            standings.listen(self._see),
+            conditions.listen(self._see),
             ledger.listen(self._hear_of_flavors),
         )
 
@@ -139,11 +139,11 @@ class ChangedNodes:
 class NodeCapacity:
     """Whether the nodes can take what is asked for, on every server."""
 
-    def __init__(self, ledger: Ledger, instance_table: InstanceTable, standings: NodeConditions) -> None:
+    def __init__(self, ledger: Ledger, instance_table: InstanceTable, conditions: NodeConditions) -> None:
         self._ledger = ledger
         self._instance_table = instance_table
-        self._standings = standings
-        self._changed = ChangedNodes(ledger, instance_table, standings)
+        self._conditions = conditions
+        self._changed = ChangedNodes(ledger, instance_table, conditions)
         self._supplies: dict[NodeId, NodeSupply] = {}  # of own nodes that can be ordered to run something
 
     def follow(self) -> None:
@@ -163,17 +163,17 @@ class NodeCapacity:
 
     def _look_at_changed(self) -> None:
         for node in self._changed.take():
-            standing = self._standings.standing(node)
-            if standing is None or standing.view.is_borrowed or standing.is_foreign:
+            condition = self._conditions.condition(node)
+            if condition is None or condition.view.is_borrowed or condition.is_foreign:
                 self._supplies.pop(node, None)
             else:
-                self._supplies[node] = self._supply(standing)
+                self._supplies[node] = self._supply(condition)
 
-    def _supply(self, standing: NodeCondition) -> NodeSupply:
+    def _supply(self, condition: NodeCondition) -> NodeSupply:
         """A node, with what is promised of its own offer and not there yet."""
-        node = standing.view.id
+        node = condition.view.id
         known = self._instance_table.index.on_node(node)
-        supply = supply_of(standing, known, ())
+        supply = supply_of(condition, known, ())
         try:
             account = self._ledger.flavor(node_offers.offer_id_for(node))
         except errors.NotFound:

@@ -38,20 +38,20 @@ class OfferController:
         self,
         ledger: Ledger,
         instance_table: InstanceTable,
-        standings: NodeConditions,
+        conditions: NodeConditions,
         settings: MarketSettings,
         *,
         provider: CloudId,
     ) -> None:
         self._ledger = ledger
         self._instance_table = instance_table
-        self._standings = standings
+        self._conditions = conditions
         self._settings = settings
         self._provider = provider
         self._supplies: dict[NodeId, NodeSupply] = {}
 
     async def run(self, fence: Expect) -> None:
-        changed = ChangedNodes(self._ledger, self._instance_table, self._standings)
+        changed = ChangedNodes(self._ledger, self._instance_table, self._conditions)
         try:
             while True:
                 changed.moved.clear()
@@ -68,12 +68,12 @@ class OfferController:
     async def follow(self, changed: ChangedNodes, fence: Expect | None = None) -> bool:
         """Bring the offers in line with the nodes; False if not all could be done."""
         for node in changed.take():
-            standing = self._standings.standing(node)
-            if standing is None or standing.view.is_borrowed:
+            condition = self._conditions.condition(node)
+            if condition is None or condition.view.is_borrowed:
                 self._supplies.pop(node, None)
             else:
                 sold = self._ledger.live_contracts(node_offers.offer_id_for(node))
-                self._supplies[node] = supply_of(standing, self._instance_table.index.on_node(node), sold)
+                self._supplies[node] = supply_of(condition, self._instance_table.index.on_node(node), sold)
         return await apply_plan(
             self._ledger,
             node_offers.desired_offers(

@@ -97,78 +97,78 @@ def _keep(cell: StoredCell, record: CellRecord, processes: Mapping[int, int]) ->
 
 
 async def adopt(
-    means: CellDeps, executables: ExecutableSupervisor, boot: str, keep: Callable[[CellEntry], None]
+    deps: CellDeps, executables: ExecutableSupervisor, boot: str, keep: Callable[[CellEntry], None]
 ) -> None:
     """Take over what is there. `keep` gets every cell that goes on, and those that must go and cannot yet."""
-    means.records.empty_trash()
-    found = {cell.name: cell for cell in means.records.scan()}
-    groups = {name: means.groups.exists(name) for name in means.groups.cells()}
-    decision = plan(list(found.values()), groups, _inits(means, groups), boot)
+    deps.records.empty_trash()
+    found = {cell.name: cell for cell in deps.records.scan()}
+    groups = {name: deps.groups.exists(name) for name in deps.groups.cells()}
+    decision = plan(list(found.values()), groups, _inits(deps, groups), boot)
     for name in decision.doomed:
-        if not await _doom(means, name) and name in found and (record := found[name].record) is not None:
+        if not await _doom(deps, name) and name in found and (record := found[name].record) is not None:
             keep(CellEntry(record, is_freeing=True))
     for kept in decision.kept:
-        home = CellEntry(kept.record, had_init=True)
-        keep(home)
-        await _take_over(means, executables, kept, home)
+        entry = CellEntry(kept.record, had_init=True)
+        keep(entry)
+        await _take_over(deps, executables, kept, entry)
     if decision.kept or decision.doomed:
         log.info("cells.adopted", kept=len(decision.kept), removed=len(decision.doomed))
 
 
-def _inits(means: CellDeps, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
+def _inits(deps: CellDeps, groups: Mapping[CellName, bool]) -> dict[CellName, dict[int, int]]:
     inits: dict[CellName, dict[int, int]] = {}
     for name, is_whole in groups.items():
         if is_whole:
-            times = {pid: means.processes.start_time(pid) for pid in means.groups.pids(name, INIT_LEAF)}
+            times = {pid: deps.processes.start_time(pid) for pid in deps.groups.pids(name, INIT_LEAF)}
             inits[name] = {pid: time for pid, time in times.items() if time is not None}
     return inits
 
 
-async def _doom(means: CellDeps, name: CellName) -> bool:
+async def _doom(deps: CellDeps, name: CellName) -> bool:
     """Kill and remove; False if that is not possible now."""
     try:
-        await termination.terminate_all(means.groups, name, None, kill_s=_KILL_S, processes=means.processes)
-        means.groups.remove(name)
+        await termination.terminate_all(deps.groups, name, None, kill_s=_KILL_S, processes=deps.processes)
+        deps.groups.remove(name)
     except (termination.Unkillable, errors.SkerryError, OSError) as error:
         log.warning("cell.not_removed", cell=name, error=str(error))
         return False
-    means.records.remove(name)
+    deps.records.remove(name)
     return True
 
 
-def _put_quota_on(means: CellDeps, record: CellRecord) -> None:
+def _put_quota_on(deps: CellDeps, record: CellRecord) -> None:
     """The agent before this one may have died while it started something, with the quota lifted for that."""
     limits = CellLimits(cpu_quota=record.cell.limits.cpu_quota)
     try:
-        means.groups.change_limits(record.cell.name, limits)
+        deps.groups.change_limits(record.cell.name, limits)
     except (errors.SkerryError, OSError) as error:
         log.warning("cell.quota_not_put_on", cell=record.cell.name, error=str(error))
 
 
 async def _take_over(
-    means: CellDeps, executables: ExecutableSupervisor, kept: AdoptedCell, home: CellEntry
+    deps: CellDeps, executables: ExecutableSupervisor, kept: AdoptedCell, entry: CellEntry
 ) -> None:
-    _put_quota_on(means, kept.record)
-    home.last_number = max((each.number for each in kept.found.executables), default=0)
+    _put_quota_on(deps, kept.record)
+    entry.last_number = max((each.number for each in kept.found.executables), default=0)
     init = None
     if kept.has_live_init and (record := kept.found.init) is not None:
-        init = means.processes.adopt(record.pid, record.start_time, record.control_fd)
+        init = deps.processes.adopt(record.pid, record.start_time, record.control_fd)
     for each in kept.undone:
-        await executables.undo(home, each.number)
+        await executables.undo(entry, each.number)
     for each in sorted((*kept.running, *kept.lost, *kept.ended), key=lambda each: each.number):
         assert each.spec is not None
         assert each.started is not None
-        executables.add(home, ExecutableEntry(each.spec, each.number, each.started, init))
+        executables.add(entry, ExecutableEntry(each.spec, each.number, each.started, init))
     if init is not None:
-        executables.inits.keep(home, init)
+        executables.inits.keep(entry, init)
     else:
         try:
-            await executables.inits.clear(home)
+            await executables.inits.clear(entry)
         except errors.Unavailable as error:  # the next start or free tries again
-            log.warning("init.not_cleared", cell=home.name, error=error.message)
-        means.records.set_init(home.name, None)
+            log.warning("init.not_cleared", cell=entry.name, error=error.message)
+        deps.records.set_init(entry.name, None)
     # After the init is listened to: what ended before is on disk by now, what ends later will be told.
-    for known in list(home.executables.values()):
-        executables.look(home, known)
+    for known in list(entry.executables.values()):
+        executables.look(entry, known)
     if init is None:
-        executables.lose(home, list(home.executables.values()))
+        executables.lose(entry, list(entry.executables.values()))

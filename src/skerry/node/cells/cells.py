@@ -72,15 +72,15 @@ _OWNED: Final = {
 class Cells:
     """Every cell of this node."""
 
-    def __init__(self, means: CellDeps, boot: str) -> None:
-        self._means = means
+    def __init__(self, deps: CellDeps, boot: str) -> None:
+        self._deps = deps
         self._boot = boot
-        self._homes: dict[CellName, CellEntry] = {}
-        self._uids = UidAllocator(means.settings.first_uid, means.settings.max_cells)
+        self._entries: dict[CellName, CellEntry] = {}
+        self._uids = UidAllocator(deps.settings.first_uid, deps.settings.max_cells)
         self._locks = PathLocks("cells")
-        self._executables = ExecutableSupervisor(means)
-        self._quotas = CpuQuotas(means.groups, means.clock)
-        self._freeing = CellTeardown(means, self._executables, self._drop)
+        self._executables = ExecutableSupervisor(deps)
+        self._quotas = CpuQuotas(deps.groups, deps.clock)
+        self._freeing = CellTeardown(deps, self._executables, self._drop)
 
     @classmethod
     async def open(
@@ -97,7 +97,7 @@ class Cells:
     ) -> Cells:
         """Take over what is in `folder` and in the groups. What cells see of the host is the launcher's
         view."""
-        means = CellDeps(
+        deps = CellDeps(
             groups=cgroups,
             launcher=launcher,
             records=CellRecords(folder),
@@ -107,9 +107,9 @@ class Cells:
             reached=reached,
         )
         boot = boot_id() if boot is None else boot
-        cells = cls(means, boot)
+        cells = cls(deps, boot)
         try:
-            await adoption.adopt(means, cells._executables, boot, cells._keep)
+            await adoption.adopt(deps, cells._executables, boot, cells._keep)
         except BaseException:
             await cells.close()
             raise
@@ -118,17 +118,17 @@ class Cells:
     @property
     def limits_in_v2(self) -> bool:
         """True if the limits of cells are held by cgroup v2."""
-        return self._means.groups.limits_in_v2
+        return self._deps.groups.limits_in_v2
 
     @property
     def view(self) -> HostView:
         """What cells see of the host."""
-        return self._means.launcher.view
+        return self._deps.launcher.view
 
     @property
     def cgroups_kind(self) -> str:
         """How limits are held here: `unified`, `hybrid` or `legacy`."""
-        return self._means.groups.kind
+        return self._deps.groups.kind
 
     def spares(self, *, isolating: bool = True) -> int:
         """How many first starts, in cells that isolate processes or in others, would not wait for an init."""
@@ -143,29 +143,29 @@ class Cells:
 
     async def _allocate(self, cell: Cell) -> None:
         self._check_new(cell)
-        means = self._means
+        deps = self._deps
         self._quotas.put_on_above(cell.name)
         uid = self._uids.take()
         try:
             try:
-                means.groups.create(cell.name, cell.limits)
+                deps.groups.create(cell.name, cell.limits)
             except errors.AlreadyExists:  # not with us, or it would be known
                 raise errors.FailedPrecondition(
                     f"the cgroup of cell {cell.name!r} exists on this host and is not ours; remove it first"
                 ) from None
             try:
-                means.reached("allocate.group")
-                record = CellRecord(cell, uid, self._boot, means.clock.now(), is_marked=True)
-                means.records.add_cell(record)
-                means.reached("allocate.recorded")
+                deps.reached("allocate.group")
+                record = CellRecord(cell, uid, self._boot, deps.clock.now(), is_marked=True)
+                deps.records.add_cell(record)
+                deps.reached("allocate.recorded")
             except BaseException:
-                means.records.remove(cell.name)
-                means.groups.remove(cell.name)
+                deps.records.remove(cell.name)
+                deps.groups.remove(cell.name)
                 raise
         except BaseException:
             self._uids.give_back(uid)
             raise
-        self._homes[cell.name] = CellEntry(record)
+        self._entries[cell.name] = CellEntry(record)
         log.info("cell.allocated", cell=cell.name, uid=uid)
 
     async def ensure(self, cell: Cell) -> bool:
@@ -180,53 +180,53 @@ class Cells:
     async def _ensure(self, cell: Cell) -> bool:
         if self._is_here(cell):
             return False
-        if cell.name in self._homes:
+        if cell.name in self._entries:
             log.warning("cell.mended", cell=cell.name)
-            deadline = self._means.clock.monotonic() + self._means.settings.free_timeout_s
+            deadline = self._deps.clock.monotonic() + self._deps.settings.free_timeout_s
             with contextlib.suppress(errors.NotFound):  # its groups are gone, and now it is forgotten
                 await self._freeing.free(cell.name, self._within(cell.name), deadline, 0.0)
         await self._allocate(cell)
         return True
 
     def _is_here(self, cell: Cell) -> bool:
-        home = self._homes.get(cell.name)
-        if home is None:
+        entry = self._entries.get(cell.name)
+        if entry is None:
             return False
-        if home.record.cell != cell:
+        if entry.record.cell != cell:
             raise errors.AlreadyExists(f"another cell is called {cell.name!r}; free that first")
         return self.is_whole(cell.name)
 
     def is_whole(self, name: CellName) -> bool:
         """True if the cell is here, with its groups, and is not being freed."""
-        home = self._homes.get(name)
-        return home is not None and not home.is_freeing and self._means.groups.exists(name)
+        entry = self._entries.get(name)
+        return entry is not None and not entry.is_freeing and self._deps.groups.exists(name)
 
     def own(self, path: str) -> CellName:
         """What the cell is called that a part of the node knows as `path`: it may have been made by a version
         that did not mark the names of its own cells."""
-        unmarked = self._homes.get(CellName(path))
+        unmarked = self._entries.get(CellName(path))
         is_ours = unmarked is not None and unmarked.record.cell.owner is not None
         return CellName(path) if is_ours else own_name(path)
 
     def claim(self, cell: Cell, owner: CellOwner) -> None:
         """From now on `cell`, which a version that knew no owners made, belongs to `owner`. Nothing if this
         very cell is not here. Raises OSError."""
-        home = self._homes.get(cell.name)
-        if home is None or home.record.is_marked or home.record.cell != cell or cell.owner is not None:
+        entry = self._entries.get(cell.name)
+        if entry is None or entry.record.is_marked or entry.record.cell != cell or cell.owner is not None:
             return
-        record = structs.replace(home.record, cell=structs.replace(cell, owner=owner))
-        self._means.records.change_cell(record)
-        home.record = record
+        record = structs.replace(entry.record, cell=structs.replace(cell, owner=owner))
+        self._deps.records.change_cell(record)
+        entry.record = record
 
     def _check_new(self, cell: Cell) -> None:
         name = cell.name
         for ancestor in _ancestors(name):
-            if ancestor not in self._homes:
+            if ancestor not in self._entries:
                 raise errors.NotFound(f"there is no cell {ancestor!r} to allocate {name!r} in")
-            self._check_stays(self._homes[ancestor])
+            self._check_stays(self._entries[ancestor])
             if cell.owner is None:
-                _check_owner(self._homes[ancestor], None)
-        if name in self._homes:
+                _check_owner(self._entries[ancestor], None)
+        if name in self._entries:
             raise errors.AlreadyExists(f"cell {name!r} exists already")
 
     async def free(
@@ -236,13 +236,13 @@ class Cells:
         `grace_s`. Raises NotFound, FailedPrecondition (it, or for a client one below it, is not the
         `owner`'s), Unavailable."""
         self._check_free(name, owner)
-        grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
-        deadline = self._means.clock.monotonic() + self._means.settings.free_timeout_s
-        for home in self._within(name):  # a stop that is under way must not take its time now
-            for known in home.executables.values():
+        grace_s = self._deps.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
+        deadline = self._deps.clock.monotonic() + self._deps.settings.free_timeout_s
+        for entry in self._within(name):  # a stop that is under way must not take its time now
+            for known in entry.executables.values():
                 self._executables.hurry(known, grace_s)
         try:
-            async with asyncio.timeout(self._means.settings.free_timeout_s):
+            async with asyncio.timeout(self._deps.settings.free_timeout_s):
                 held = await self._hold(_ancestors(name), name)
         except TimeoutError:
             raise errors.Unavailable(
@@ -251,10 +251,10 @@ class Cells:
         await held.finish(self._free(name, deadline, grace_s, owner))
 
     def _check_free(self, name: CellName, owner: CellOwner | None) -> None:
-        _check_owner(self._home(name), owner)
+        _check_owner(self._entry(name), owner)
         if owner is None:
-            for home in self._within(name):
-                _check_owner(home, None)
+            for entry in self._within(name):
+                _check_owner(entry, None)
 
     async def _free(self, name: CellName, deadline: float, grace_s: float, owner: CellOwner | None) -> None:
         self._check_free(name, owner)
@@ -264,34 +264,34 @@ class Cells:
     async def change_limits(self, name: CellName, limits: CellLimits) -> None:
         """Hold the cell to those of `limits` that are given from now on; the others stay. Raises NotFound,
         FailedPrecondition, Invalid (what is in the cell may use more already)."""
-        self._home(name)
+        self._entry(name)
         held = await self._hold(_ancestors(name), name)
         await held.finish(self._change_limits(name, limits))
 
     async def _change_limits(self, name: CellName, limits: CellLimits) -> None:
-        home = self._home(name)
-        self._check_stays(home)
+        entry = self._entry(name)
+        self._check_stays(entry)
         self._quotas.put_on_above(name)
-        self._means.groups.change_limits(name, limits)
+        self._deps.groups.change_limits(name, limits)
         given = {key: value for key, value in structs.asdict(limits).items() if value not in (None, "")}
-        cell = structs.replace(home.record.cell, limits=structs.replace(home.record.cell.limits, **given))
-        home.record = structs.replace(home.record, cell=cell)
-        self._means.records.change_cell(home.record)
+        cell = structs.replace(entry.record.cell, limits=structs.replace(entry.record.cell.limits, **given))
+        entry.record = structs.replace(entry.record, cell=cell)
+        self._deps.records.change_cell(entry.record)
 
-    def _keep(self, home: CellEntry) -> None:
-        self._homes[home.name] = home
-        self._uids.claim(home.record.uid)
+    def _keep(self, entry: CellEntry) -> None:
+        self._entries[entry.name] = entry
+        self._uids.claim(entry.record.uid)
 
-    def _drop(self, home: CellEntry) -> None:
-        del self._homes[home.name]
-        self._quotas.forget(home.name)
-        self._uids.give_back(home.record.uid)
+    def _drop(self, entry: CellEntry) -> None:
+        del self._entries[entry.name]
+        self._quotas.forget(entry.name)
+        self._uids.give_back(entry.record.uid)
 
     async def start(self, executable: Executable, sandbox: Sandbox | None = None) -> ExecutableState:
         """Start it, for a client; it runs when this returns. Raises Invalid (the name of a cell of our own),
         NotFound, AlreadyExists, FailedPrecondition, Internal."""
         parse_name(executable.cell)
-        _check_owner(self._home(executable.cell), None)
+        _check_owner(self._entry(executable.cell), None)
         return await self._begin(executable, StartOptions(sandbox or Sandbox()))
 
     async def start_container(
@@ -306,7 +306,7 @@ class Cells:
         `release` that command does all but begin the program, which `release` does; only then is the cell's
         cpu quota off while the runtime works.
         """
-        if self._home(executable.cell).record.cell.isolates_processes:
+        if self._entry(executable.cell).record.cell.isolates_processes:
             raise errors.FailedPrecondition(
                 f"cell {executable.cell!r} isolates processes itself; a runtime does that"
             )
@@ -329,14 +329,14 @@ class Cells:
         await held.finish(self._prepare(name, maker, network))
 
     async def _prepare(self, name: CellName, maker: LauncherClient, network: int | None) -> None:
-        home = self._home(name)
-        self._check_stays(home)
-        await self._executables.inits.prepare(home, maker, network)
+        entry = self._entry(name)
+        self._check_stays(entry)
+        await self._executables.inits.prepare(entry, maker, network)
 
     async def mount(self, name: CellName, detached: int, place: str) -> None:
         """Put a mount that is nowhere yet at `place` of a cell that was prepared. Raises NotFound,
         FailedPrecondition, Internal, TimedOut, Unavailable."""
-        init = self._home(name).init
+        init = self._entry(name).init
         if init is None:
             raise errors.FailedPrecondition(f"cell {name!r} has no init; prepare it first")
         await init.mount(detached, place)
@@ -347,25 +347,25 @@ class Cells:
         """Start what serves a function, in a cell that was prepared."""
         return await self._begin(executable, StartOptions(sandbox or Sandbox(), worker=worker))
 
-    async def _begin(self, executable: Executable, manner: StartOptions) -> ExecutableState:
-        self._check_stays(self._home(executable.cell))
+    async def _begin(self, executable: Executable, options: StartOptions) -> ExecutableState:
+        self._check_stays(self._entry(executable.cell))
         held = await self._hold_executable(executable.cell, executable.name)
-        return await held.finish(self._start(executable, manner))
+        return await held.finish(self._start(executable, options))
 
-    async def _start(self, executable: Executable, manner: StartOptions) -> ExecutableState:
-        home = self._home(executable.cell)
-        self._check_stays(home)
-        with self._quotas.starting(home, self._lift(home, manner)) as put_quota_on:
-            known = await self._executables.start(home, executable, manner, put_quota_on)
-        log.info("executable.started", cell=home.name, executable=executable.name, pid=known.started.pid)
+    async def _start(self, executable: Executable, options: StartOptions) -> ExecutableState:
+        entry = self._entry(executable.cell)
+        self._check_stays(entry)
+        with self._quotas.starting(entry, self._lift(entry, options)) as put_quota_on:
+            known = await self._executables.start(entry, executable, options, put_quota_on)
+        log.info("executable.started", cell=entry.name, executable=executable.name, pid=known.started.pid)
         return known.state()
 
-    def _lift(self, home: CellEntry, manner: StartOptions) -> QuotaLift:
-        if manner.release is not None:
+    def _lift(self, entry: CellEntry, options: StartOptions) -> QuotaLift:
+        if options.release is not None:
             return QuotaLift.WHILE_EMPTY
-        is_slowed = manner.is_slowed_by(home.record.cell.limits)
+        is_slowed = options.is_slowed_by(entry.record.cell.limits)
         # Where the init can leave the group of the quota for its work, nothing is lifted.
-        return QuotaLift.RATIONED if is_slowed and not self._means.groups.has_way_out else QuotaLift.NEVER
+        return QuotaLift.RATIONED if is_slowed and not self._deps.groups.has_way_out else QuotaLift.NEVER
 
     async def stop(
         self,
@@ -377,63 +377,63 @@ class Cells:
     ) -> ExitStatus:
         """End it and forget it: asked first, killed after `grace_s`. Raises NotFound, FailedPrecondition (the
         cell is not the `owner`'s), Unavailable."""
-        _check_owner(self._home(cell), owner)
-        grace_s = self._means.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
+        _check_owner(self._entry(cell), owner)
+        grace_s = self._deps.settings.stop_grace_s if grace_s is None else max(0.0, grace_s)
         self._executables.hurry(self._known(cell, name), grace_s)  # before waiting for who stops it now
         held = await self._hold_executable(cell, name)
         return await held.finish(self._stop(cell, name, grace_s))
 
     async def _stop(self, cell: CellName, name: ExecutableName, grace_s: float) -> ExitStatus:
         known = self._known(cell, name)
-        outcome = await self._executables.stop(self._home(cell), known, grace_s)
+        outcome = await self._executables.stop(self._entry(cell), known, grace_s)
         log.info("executable.stopped", cell=cell, executable=name)
         return outcome
 
     def signal(self, cell: CellName, name: ExecutableName, number: int) -> None:
         """Send a signal to its main process. Raises NotFound if it has ended."""
-        self._executables.signal(self._home(cell), self._known(cell, name), number)
+        self._executables.signal(self._entry(cell), self._known(cell, name), number)
 
     async def kill(self, cell: CellName, name: ExecutableName) -> ExitStatus:
         """End every process of it at once; it stays known, with its output. Raises NotFound, Unavailable."""
         self._executables.hurry(self._known(cell, name), 0.0)
         held = await self._hold_executable(cell, name)
-        return await held.finish(self._executables.kill(self._home(cell), self._known(cell, name)))
+        return await held.finish(self._executables.kill(self._entry(cell), self._known(cell, name)))
 
     def is_idle(self, cell: Cell) -> bool:
         """True if this very cell is here, and has an init for which there is nothing to do."""
-        home = self._homes.get(cell.name)
-        return home is not None and home.record.cell == cell and self._is_idle(home)
+        entry = self._entries.get(cell.name)
+        return entry is not None and entry.record.cell == cell and self._is_idle(entry)
 
-    def _is_idle(self, home: CellEntry) -> bool:
+    def _is_idle(self, entry: CellEntry) -> bool:
         return (
-            home.init is not None
-            and not home.running()
+            entry.init is not None
+            and not entry.running()
             # Children that outlived it may still write, and the init keeps that.
-            and not any(self._means.groups.pids(home.name, each.leaf) for each in home.executables.values())
+            and not any(self._deps.groups.pids(entry.name, each.leaf) for each in entry.executables.values())
             # What the disk has refused so far, the init records later.
-            and all(self._means.records.exit(home.name, each.number) for each in home.executables.values())
+            and all(self._deps.records.exit(entry.name, each.number) for each in entry.executables.values())
         )
 
     async def rest(self, name: CellName) -> None:
         """End the init of a cell that is idle. What has ended in it stays known, with its output, and the
         next start makes an init anew. Raises NotFound, Unavailable."""
-        self._home(name)
+        self._entry(name)
         held = await self._hold(_ancestors(name), name)
         await held.finish(self._rest(name))
 
     async def _rest(self, name: CellName) -> None:
-        home = self._home(name)
-        if self._is_idle(home):
-            await self._executables.inits.end(home)
-            self._executables.lose(home, home.executables.values())
+        entry = self._entry(name)
+        if self._is_idle(entry):
+            await self._executables.inits.end(entry)
+            self._executables.lose(entry, entry.executables.values())
             log.info("cell.rests", cell=name)
 
     def list(self) -> list[CellView]:
         """Every cell, parents before children."""
-        return [self._homes[name].view() for name in sorted(self._homes)]
+        return [self._entries[name].view() for name in sorted(self._entries)]
 
     def get(self, name: CellName) -> CellView:
-        return self._home(name).view()
+        return self._entry(name).view()
 
     def executable(self, cell: CellName, name: ExecutableName) -> ExecutableState:
         return self._known(cell, name).state()
@@ -460,28 +460,28 @@ class Cells:
         """What it has written to `stream`, and writes. Of what runs for a contract no client reads that."""
         known = self._known(cell, name)
         if owner is None:
-            for home in filter(None, map(self._homes.get, upwards(cell))):
-                if home.record.cell.owner is CellOwner.CONTRACT:
-                    _check_owner(home, None)
-        folder = self._means.records.folder(cell, known.number)
+            for entry in filter(None, map(self._entries.get, upwards(cell))):
+                if entry.record.cell.owner is CellOwner.CONTRACT:
+                    _check_owner(entry, None)
+        folder = self._deps.records.folder(cell, known.number)
         # What it printed is kept before its end is told. A child that outlives it may hold the stream open.
         return RingReader(folder, stream.value, ended=lambda: known.has_ended)
 
     def pids(self, name: CellName) -> Sequence[int]:
         """The processes of its executables; neither its init nor what is in cells below it."""
-        groups = self._means.groups
-        leaves = [leaf for leaf in groups.leaves(self._home(name).name) if leaf != INIT_LEAF]
+        groups = self._deps.groups
+        leaves = [leaf for leaf in groups.leaves(self._entry(name).name) if leaf != INIT_LEAF]
         return [pid for leaf in leaves for pid in groups.pids(name, leaf)]
 
     def usage(self, name: CellName) -> CellUsage:
         """What the cell has used, with everything in it."""
-        return self._means.groups.usage(self._home(name).name)
+        return self._deps.groups.usage(self._entry(name).name)
 
     async def run(self) -> None:
         """Keep inits ready for new cells, and see ends that nobody told of; raise if listening to those of
         cells fails. For ever, otherwise."""
         looking = [
-            asyncio.create_task(self._executables.settle_missing(self._homes.values)),
+            asyncio.create_task(self._executables.settle_missing(self._entries.values)),
             asyncio.create_task(self._look_for_groups()),
         ]
         try:
@@ -497,10 +497,10 @@ class Cells:
     async def end_ungrouped(self) -> None:
         """End what runs in cells whose groups somebody removed: nothing holds it to limits any more, and it
         could not be ended by its cell."""
-        for number, home in enumerate(list(self._homes.values()), start=1):
-            if home.init is not None and not home.is_freeing and not self._means.groups.exists(home.name):
-                log.warning("cell.ungrouped", cell=home.name)
-                home.init.kill()
+        for number, entry in enumerate(list(self._entries.values()), start=1):
+            if entry.init is not None and not entry.is_freeing and not self._deps.groups.exists(entry.name):
+                log.warning("cell.ungrouped", cell=entry.name)
+                entry.init.kill()
             if number % _CROWD == 0:
                 await asyncio.sleep(0)
 
@@ -508,29 +508,29 @@ class Cells:
         """The agent ends; the cells go on. What is being done is given a moment, and else is left half done:
         the next agent finishes or undoes it."""
         await self._locks.close(_CLOSE_S)
-        for home in self._homes.values():
-            await self._executables.inits.let_go(home)
+        for entry in self._entries.values():
+            await self._executables.inits.let_go(entry)
         await self._executables.inits.close()
 
-    def _home(self, name: CellName) -> CellEntry:
-        home = self._homes.get(name)
-        if home is None:
+    def _entry(self, name: CellName) -> CellEntry:
+        entry = self._entries.get(name)
+        if entry is None:
             raise errors.NotFound(f"there is no cell {name!r}")
-        return home
+        return entry
 
     def _within(self, name: CellName) -> Sequence[CellEntry]:
-        return [home for home in self._homes.values() if is_within(home.name, name)]
+        return [entry for entry in self._entries.values() if is_within(entry.name, name)]
 
     def _known(self, cell: CellName, name: ExecutableName) -> ExecutableEntry:
-        known = self._home(cell).executables.get(name)
+        known = self._entry(cell).executables.get(name)
         if known is None:
             raise errors.NotFound(f"cell {cell!r} has no executable {name!r}")
         return known
 
-    def _check_stays(self, home: CellEntry) -> None:
-        if home.is_freeing:
+    def _check_stays(self, entry: CellEntry) -> None:
+        if entry.is_freeing:
             raise errors.FailedPrecondition(
-                f"cell {home.name!r} was to be freed and could not be; free it again"
+                f"cell {entry.name!r} was to be freed and could not be; free it again"
             )
 
     async def _hold(self, shared: Iterable[Hashable], alone: Hashable) -> HeldPathLocks:
@@ -540,11 +540,11 @@ class Cells:
         return await self._hold([*_ancestors(cell), cell], (cell, name))
 
 
-def _check_owner(home: CellEntry, owner: CellOwner | None) -> None:
+def _check_owner(entry: CellEntry, owner: CellOwner | None) -> None:
     """Cells that nobody owns are open to all; those of earlier versions have no owner."""
-    if home.record.cell.owner in (None, owner):
+    if entry.record.cell.owner in (None, owner):
         return
-    raise errors.FailedPrecondition(f"cell {home.name!r} {_OWNED[home.record.cell.owner]}")
+    raise errors.FailedPrecondition(f"cell {entry.name!r} {_OWNED[entry.record.cell.owner]}")
 
 
 def _ancestors(name: CellName) -> list[CellName]:

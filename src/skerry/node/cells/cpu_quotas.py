@@ -74,26 +74,26 @@ class CpuQuotas:
         self._not_before: dict[CellName, float] = {}  # when a quota may be lifted again
 
     @contextmanager
-    def starting(self, home: CellEntry, lift: QuotaLift) -> Iterator[Callable[[], None] | None]:
+    def starting(self, entry: CellEntry, lift: QuotaLift) -> Iterator[Callable[[], None] | None]:
         """Lift the quota of the cell for a start, if it has one and `lift` allows it.
 
         Gives what puts the quota on, to be called before the program begins, or None if it was not lifted. It
         is on after this in any case. Starts in one cell share a lifted quota until the first of their
         programs begins; one that lifts none, in the cell or below it, puts the quota on at once.
         """
-        path = list(upwards(home.name))
+        path = list(upwards(entry.name))
         for name in path[lift is not QuotaLift.NEVER :]:
             self.put_on(name)
-        self._lift(home, lift)
+        self._lift(entry, lift)
         self._starting.update(path)
         try:
-            yield (lambda: self.put_on(home.name)) if home.name in self._lifted else None
+            yield (lambda: self.put_on(entry.name)) if entry.name in self._lifted else None
         finally:
             self._starting.subtract(path)
             for name in path:
                 if not self._starting[name]:
                     del self._starting[name]
-            self._try_put_on(home.name)
+            self._try_put_on(entry.name)
 
     def put_on(self, name: CellName) -> None:
         """The quota holds, if it was lifted."""
@@ -121,15 +121,15 @@ class CpuQuotas:
         self._lifted.pop(name, None)
         self._not_before.pop(name, None)
 
-    def _lift(self, home: CellEntry, lift: QuotaLift) -> None:
-        name, quota = home.name, home.record.cell.limits.cpu_quota
+    def _lift(self, entry: CellEntry, lift: QuotaLift) -> None:
+        name, quota = entry.name, entry.record.cell.limits.cpu_quota
         if quota is None or lift is QuotaLift.NEVER or name in self._lifted:
             return
         now = self._clock.monotonic()
         is_rationed = lift is QuotaLift.RATIONED
         if is_rationed and now < self._not_before.get(name, now):
             return
-        if not self._starting[name] and self._is_empty(home):
+        if not self._starting[name] and self._is_empty(entry):
             self._lifted[name] = LiftedQuota(quota, now)
         elif is_rationed:
             timer = asyncio.get_running_loop().call_later(_LONGEST_S, self._try_put_on, name)
@@ -144,6 +144,6 @@ class CpuQuotas:
         except (errors.SkerryError, OSError) as error:  # the next start or agent tries again
             log.warning("cell.quota_not_put_on", cell=name, error=str(error))
 
-    def _is_empty(self, home: CellEntry) -> bool:
-        init = () if home.init is None else (home.init.pid,)
-        return set(self._groups.pids(home.name)).issubset(init)
+    def _is_empty(self, entry: CellEntry) -> bool:
+        init = () if entry.init is None else (entry.init.pid,)
+        return set(self._groups.pids(entry.name)).issubset(init)

@@ -76,9 +76,9 @@ class StartOptions:
 class ExecutableSupervisor:
     """What runs in cells; all state is in the `CellEntry` of each cell."""
 
-    def __init__(self, means: CellDeps) -> None:
-        self._means = means
-        self.inits = InitSupervisor(means, self._on_exit, self._on_death)
+    def __init__(self, deps: CellDeps) -> None:
+        self._deps = deps
+        self.inits = InitSupervisor(deps, self._on_exit, self._on_death)
         self._by_pid: dict[int, ExecutableEntry] = {}
 
     def by_pid(self, pid: int) -> ExecutableEntry | None:
@@ -86,58 +86,58 @@ class ExecutableSupervisor:
 
     async def start(
         self,
-        home: CellEntry,
+        entry: CellEntry,
         spec: Executable,
-        manner: StartOptions,
+        options: StartOptions,
         put_quota_on: Callable[[], None] | None,
     ) -> ExecutableEntry:
         """`put_quota_on`, if the quota of the cell is lifted, is called before the program begins."""
-        if spec.name in home.executables:
+        if spec.name in entry.executables:
             raise errors.AlreadyExists(
-                f"cell {home.name!r} has an executable {spec.name!r}; stop that, or choose another name"
+                f"cell {entry.name!r} has an executable {spec.name!r}; stop that, or choose another name"
             )
-        init = await self.inits.of(home)
-        number = home.number()
+        init = await self.inits.of(entry)
+        number = entry.number()
         try:
-            started = await self._start(home, spec, manner, number, init, put_quota_on)
+            started = await self._start(entry, spec, options, number, init, put_quota_on)
         except BaseException:
-            await self.undo(home, number)
+            await self.undo(entry, number)
             raise
         known = ExecutableEntry(spec, number, started, init)
-        self.add(home, known)
-        if home.init is not init:
-            self._on_death(home, init)  # it died as this began: nobody else will tell
-        self.look(home, known)  # it may have ended before anybody here knew it
+        self.add(entry, known)
+        if entry.init is not init:
+            self._on_death(entry, init)  # it died as this began: nobody else will tell
+        self.look(entry, known)  # it may have ended before anybody here knew it
         return known
 
     async def _start(
         self,
-        home: CellEntry,
+        entry: CellEntry,
         spec: Executable,
-        manner: StartOptions,
+        options: StartOptions,
         number: int,
         init: InitClient,
         put_quota_on: Callable[[], None] | None,
     ) -> ProcessRecord:
-        means, leaf = self._means, leaf_of(number)
+        deps, leaf = self._deps, leaf_of(number)
         # The record is there before the group, so that a group can always be found by its record.
-        folder = means.records.add_executable(spec, number)
-        means.reached("start.folder")
-        means.groups.add_leaf(home.name, leaf)
-        means.reached("start.group")
-        ooms = means.groups.oom_kills(home.name, leaf)
+        folder = deps.records.add_executable(spec, number)
+        deps.reached("start.folder")
+        deps.groups.add_leaf(entry.name, leaf)
+        deps.reached("start.group")
+        ooms = deps.groups.oom_kills(entry.name, leaf)
         request = StartSpec(
             key=str(number),
             command=spec.command,
-            sandbox=manner.sandbox,
-            uid=home.record.uid,
-            gid=home.record.uid,
-            log_bytes=means.settings.log_bytes,
-            runtime=manner.runtime and manner.runtime(means.groups.runtime_group(home.name, leaf)),
-            trusted=manner.trusted,
-            streams=manner.streams,
+            sandbox=options.sandbox,
+            uid=entry.record.uid,
+            gid=entry.record.uid,
+            log_bytes=deps.settings.log_bytes,
+            runtime=options.runtime and options.runtime(deps.groups.runtime_group(entry.name, leaf)),
+            trusted=options.trusted,
+            streams=options.streams,
         )
-        if (worker := manner.worker) is not None:
+        if (worker := options.worker) is not None:
             request = replace(
                 request,
                 socket=worker.socket,
@@ -147,16 +147,16 @@ class ExecutableSupervisor:
             )
 
         def prepared() -> None:
-            means.reached("start.waits")
+            deps.reached("start.waits")
             if put_quota_on is not None:
                 put_quota_on()
-            means.reached("start.prepared")
+            deps.reached("start.prepared")
 
-        at = means.clock.now()  # now, since by the time we are told it may have ended already
-        is_slowed = manner.is_slowed_by(home.record.cell.limits)
-        with means.groups.entrance(home.name, leaf, from_within=True, outside_quota=is_slowed) as entrance:
+        at = deps.clock.now()  # now, since by the time we are told it may have ended already
+        is_slowed = options.is_slowed_by(entry.record.cell.limits)
+        with deps.groups.entrance(entry.name, leaf, from_within=True, outside_quota=is_slowed) as entrance:
             try:
-                if manner.runtime is None:
+                if options.runtime is None:
                     before_exec = None if put_quota_on is None else prepared
                     started = await init.start(request, folder, entrance, before_exec=before_exec)
                 else:
@@ -168,133 +168,133 @@ class ExecutableSupervisor:
                 ) from failed
             except errors.Unavailable as error:
                 raise errors.Unavailable(
-                    f"the init of cell {home.name!r} died just now; start {spec.name!r} again",
+                    f"the init of cell {entry.name!r} died just now; start {spec.name!r} again",
                     detail=error.message,
                 ) from error
         started.close()
-        if manner.release is not None:
+        if options.release is not None:
             prepared()
-            await manner.release()
-        means.reached("start.running")
+            await options.release()
+        deps.reached("start.running")
         record = ProcessRecord(pid=started.pid, at=at, ooms=ooms)
-        means.records.set_started(home.name, number, record)
-        means.reached("start.recorded")
+        deps.records.set_started(entry.name, number, record)
+        deps.reached("start.recorded")
         return record
 
-    def add(self, home: CellEntry, known: ExecutableEntry) -> None:
-        home.executables[known.spec.name] = known
-        home.last_number = max(home.last_number, known.number)
+    def add(self, entry: CellEntry, known: ExecutableEntry) -> None:
+        entry.executables[known.spec.name] = known
+        entry.last_number = max(entry.last_number, known.number)
         self._by_pid[known.started.pid] = known
 
-    async def undo(self, home: CellEntry, number: int) -> None:
+    async def undo(self, entry: CellEntry, number: int) -> None:
         """Leave nothing of a start that nobody was told of."""
-        means, leaf = self._means, leaf_of(number)
+        deps, leaf = self._deps, leaf_of(number)
         try:
             await termination.terminate_all(
-                means.groups, home.name, leaf, kill_s=_KILL_S, processes=means.processes
+                deps.groups, entry.name, leaf, kill_s=_KILL_S, processes=deps.processes
             )
-            means.groups.remove_leaf(home.name, leaf)
+            deps.groups.remove_leaf(entry.name, leaf)
         except (termination.Unkillable, errors.SkerryError, OSError) as error:
             # The group keeps its record, so that Free and the next agent find it.
-            log.warning("start.not_undone", cell=home.name, number=number, error=str(error))
+            log.warning("start.not_undone", cell=entry.name, number=number, error=str(error))
             return
-        means.records.remove(home.name, number)
+        deps.records.remove(entry.name, number)
 
     def hurry(self, known: ExecutableEntry, grace_s: float) -> None:
         """If somebody is ending it, it is killed `grace_s` from now at the latest."""
         if known.killed_from is not None:
-            known.killed_from = min(known.killed_from, self._means.clock.monotonic() + grace_s)
+            known.killed_from = min(known.killed_from, self._deps.clock.monotonic() + grace_s)
 
-    async def kill(self, home: CellEntry, known: ExecutableEntry, grace_s: float = 0.0) -> ExitStatus:
+    async def kill(self, entry: CellEntry, known: ExecutableEntry, grace_s: float = 0.0) -> ExitStatus:
         """End it with all its children; it stays known."""
         try:
-            await self.end(home, known, grace_s, _KILL_S)
+            await self.end(entry, known, grace_s, _KILL_S)
         except termination.Unkillable as stuck:
             raise errors.Unavailable(
                 f"processes of executable {known.spec.name!r} were killed and do not die: "
                 f"{', '.join(map(str, stuck.pids))}; stop it again later"
             ) from None
-        return await self._report(home, known)
+        return await self._report(entry, known)
 
-    def signal(self, home: CellEntry, known: ExecutableEntry, number: int) -> None:
+    def signal(self, entry: CellEntry, known: ExecutableEntry, number: int) -> None:
         """Send a signal to its main process. Raises NotFound if that has ended."""
-        if known.has_ended or not self._means.processes.signal(
-            known.started.pid, number, lambda: self._means.groups.pids(home.name, known.leaf)
+        if known.has_ended or not self._deps.processes.signal(
+            known.started.pid, number, lambda: self._deps.groups.pids(entry.name, known.leaf)
         ):
             raise errors.NotFound(f"executable {known.spec.name!r} has ended")
 
-    async def stop(self, home: CellEntry, known: ExecutableEntry, grace_s: float) -> ExitStatus:
+    async def stop(self, entry: CellEntry, known: ExecutableEntry, grace_s: float) -> ExitStatus:
         """End it with all its children, then forget it."""
-        outcome = await self.kill(home, known, grace_s)
-        self._means.reached("stop.ended")
-        self._means.groups.remove_leaf(home.name, known.leaf)
-        self._means.reached("stop.group")
-        self.forget(home, known)
-        self._means.records.remove(home.name, known.number)
-        self._means.reached("stop.removed")
+        outcome = await self.kill(entry, known, grace_s)
+        self._deps.reached("stop.ended")
+        self._deps.groups.remove_leaf(entry.name, known.leaf)
+        self._deps.reached("stop.group")
+        self.forget(entry, known)
+        self._deps.records.remove(entry.name, known.number)
+        self._deps.reached("stop.removed")
         return outcome
 
-    async def end(self, home: CellEntry, known: ExecutableEntry, grace_s: float, kill_s: float) -> None:
+    async def end(self, entry: CellEntry, known: ExecutableEntry, grace_s: float, kill_s: float) -> None:
         """End every process of it, also those that outlived its main process. Raises `Unkillable`."""
-        known.killed_from = self._means.clock.monotonic() + grace_s
+        known.killed_from = self._deps.clock.monotonic() + grace_s
 
         def grace() -> float:
             assert known.killed_from is not None
-            return known.killed_from - self._means.clock.monotonic()
+            return known.killed_from - self._deps.clock.monotonic()
 
         def mark() -> None:
             known.was_killed = True
 
         try:
             await termination.terminate_all(
-                self._means.groups,
-                home.name,
+                self._deps.groups,
+                entry.name,
                 known.leaf,
                 kill_s=kill_s,
-                processes=self._means.processes,
+                processes=self._deps.processes,
                 grace=grace,
                 on_kill=mark,
             )
         finally:
             known.killed_from = None
 
-    async def _report(self, home: CellEntry, known: ExecutableEntry) -> ExitStatus:
+    async def _report(self, entry: CellEntry, known: ExecutableEntry) -> ExitStatus:
         """How it ended, now that no process of it is left."""
         try:
             async with asyncio.timeout(_REPORT_S):
                 return await asyncio.shield(known.exit)
         except TimeoutError:
-            self._settle_unreported(home, known)
+            self._settle_unreported(entry, known)
         return known.exit.result()
 
-    async def settle_missing(self, homes: Callable[[], Iterable[CellEntry]]) -> None:
+    async def settle_missing(self, entries: Callable[[], Iterable[CellEntry]]) -> None:
         """See the ends that neither a record nor an init tells of: what an agent before this one heard, and
         could not write down. Inits were asked to repeat them, and have the time for that."""
         await asyncio.sleep(_REPORT_S)
-        for home in list(homes()):
-            for known in home.running():
-                if known.started.pid not in self._means.groups.pids(home.name, known.leaf):
-                    self._settle_unreported(home, known)
+        for entry in list(entries()):
+            for known in entry.running():
+                if known.started.pid not in self._deps.groups.pids(entry.name, known.leaf):
+                    self._settle_unreported(entry, known)
 
-    def _settle_unreported(self, home: CellEntry, known: ExecutableEntry) -> None:
-        self.look(home, known)
+    def _settle_unreported(self, entry: CellEntry, known: ExecutableEntry) -> None:
+        self.look(entry, known)
         if not known.exit.done():
-            log.warning("exit.unknown", cell=home.name, executable=known.spec.name)
-            known.exit.set_result(ExitStatus(at=self._means.clock.now()))
+            log.warning("exit.unknown", cell=entry.name, executable=known.spec.name)
+            known.exit.set_result(ExitStatus(at=self._deps.clock.now()))
 
-    async def settle_all(self, home: CellEntry) -> None:
+    async def settle_all(self, entry: CellEntry) -> None:
         """Give the init time to report the ends of what has ended."""
-        ends = [known.exit for known in home.running()]
+        ends = [known.exit for known in entry.running()]
         if ends:
             await asyncio.wait(ends, timeout=_REPORT_S)
 
-    def forget(self, home: CellEntry, known: ExecutableEntry) -> None:
-        home.executables.pop(known.spec.name, None)
+    def forget(self, entry: CellEntry, known: ExecutableEntry) -> None:
+        entry.executables.pop(known.spec.name, None)
         if self._by_pid.get(known.started.pid) is known:
             del self._by_pid[known.started.pid]
 
     def settle(
-        self, home: CellEntry, known: ExecutableEntry, record: ExitRecord, *, is_recorded: bool = True
+        self, entry: CellEntry, known: ExecutableEntry, record: ExitRecord, *, is_recorded: bool = True
     ) -> None:
         """It has ended like this: everybody who waits is told. If it is not `is_recorded`, the disk has
         refused the init's record of it."""
@@ -302,87 +302,87 @@ class ExecutableSupervisor:
             if known.exit.result().is_known:
                 return
             known.exit = asyncio.get_running_loop().create_future()  # the record came late
-        judged = self._judge(home, known, record)
+        judged = self._judge(entry, known, record)
         if judged.oom:
-            self._count_no_more(home, known)
+            self._count_no_more(entry, known)
         if may_be_oom(judged) or not is_recorded:  # the next agent could not tell any more
-            self._write_down(home, known, judged)
+            self._write_down(entry, known, judged)
         known.exit.set_result(exit_of(judged))
         log.info(
             "executable.ended",
-            cell=home.name,
+            cell=entry.name,
             executable=known.spec.name,
             code=judged.code,
             signal=judged.signal,
             oom=judged.oom,
         )
 
-    def _judge(self, home: CellEntry, known: ExecutableEntry, record: ExitRecord) -> ExitRecord:
-        return with_oom_verdict(record, known, lambda: self._ooms(home, known))
+    def _judge(self, entry: CellEntry, known: ExecutableEntry, record: ExitRecord) -> ExitRecord:
+        return with_oom_verdict(record, known, lambda: self._ooms(entry, known))
 
-    def _ooms(self, home: CellEntry, known: ExecutableEntry) -> int:
+    def _ooms(self, entry: CellEntry, known: ExecutableEntry) -> int:
         try:
-            return self._means.groups.oom_kills(home.name, known.leaf)
+            return self._deps.groups.oom_kills(entry.name, known.leaf)
         except (errors.SkerryError, OSError):  # somebody removed the group: nothing can be told
             return 0
 
-    def _count_no_more(self, home: CellEntry, victim: ExecutableEntry) -> None:
+    def _count_no_more(self, entry: CellEntry, victim: ExecutableEntry) -> None:
         """A kill that was put down to one executable is not put down to another that is counted with it."""
-        for known in home.running():
+        for known in entry.running():
             if known is victim:
                 continue
-            ooms = self._ooms(home, known)
+            ooms = self._ooms(entry, known)
             if ooms != known.started.ooms:
                 known.started = started = msgspec.structs.replace(known.started, ooms=ooms)
-                with self._optional(home, known):
-                    self._means.records.change_started(home.name, known.number, started)
+                with self._optional(entry, known):
+                    self._deps.records.change_started(entry.name, known.number, started)
 
-    def _write_down(self, home: CellEntry, known: ExecutableEntry, record: ExitRecord) -> None:
-        with self._optional(home, known):
-            self._means.records.set_exit(home.name, known.number, record)
+    def _write_down(self, entry: CellEntry, known: ExecutableEntry, record: ExitRecord) -> None:
+        with self._optional(entry, known):
+            self._deps.records.set_exit(entry.name, known.number, record)
 
     @contextlib.contextmanager
-    def _optional(self, home: CellEntry, known: ExecutableEntry) -> Iterator[None]:
+    def _optional(self, entry: CellEntry, known: ExecutableEntry) -> Iterator[None]:
         """A write that only the next agent would miss: an end is told also if the disk refuses it."""
         try:
             yield
         except OSError as error:
-            log.warning("exit.not_recorded", cell=home.name, executable=known.spec.name, error=str(error))
+            log.warning("exit.not_recorded", cell=entry.name, executable=known.spec.name, error=str(error))
 
-    def look(self, home: CellEntry, known: ExecutableEntry) -> None:
+    def look(self, entry: CellEntry, known: ExecutableEntry) -> None:
         """See whether its end is on record."""
-        record = self._means.records.exit(home.name, known.number)
+        record = self._deps.records.exit(entry.name, known.number)
         if record is not None:
-            self.settle(home, known, record)
+            self.settle(entry, known, record)
 
-    def _on_exit(self, home: CellEntry, exited: ProcessExit) -> None:
-        known = home.by_number(int(exited.key))
+    def _on_exit(self, entry: CellEntry, exited: ProcessExit) -> None:
+        known = entry.by_number(int(exited.key))
         if known is None:
             return
-        self.look(home, known)
+        self.look(entry, known)
         # The disk refused the init's record. A number may have been another's before: its end is older.
         if not (known.exit.done() and known.exit.result().is_known) and exited.at >= known.started.at:
             record = ExitRecord(exited.at, exited.code, exited.signal)
-            self.settle(home, known, record, is_recorded=False)
+            self.settle(entry, known, record, is_recorded=False)
 
-    def _on_death(self, home: CellEntry, init: InitClient) -> None:
-        died = [known for known in home.executables.values() if known.init is init]
+    def _on_death(self, entry: CellEntry, init: InitClient) -> None:
+        died = [known for known in entry.executables.values() if known.init is init]
         for known in died:
-            self.look(home, known)  # the last thing that the init did may have been to write it down
-        self.lose(home, died)
+            self.look(entry, known)  # the last thing that the init did may have been to write it down
+        self.lose(entry, died)
 
-    def lose(self, home: CellEntry, died: Iterable[ExecutableEntry]) -> None:
+    def lose(self, entry: CellEntry, died: Iterable[ExecutableEntry]) -> None:
         """Their init is dead, and they with it; what shares its processes with the host is killed now."""
         ends: list[tuple[ExecutableEntry, ExitRecord]] = []
         for known in died:
             known.init = None
             if not known.has_ended:
-                self._means.groups.kill(home.name, known.leaf)
-                record = ExitRecord(at=self._means.clock.now(), signal=_SIGKILL)
-                ends.append((known, self._judge(home, known, record)))
+                self._deps.groups.kill(entry.name, known.leaf)
+                record = ExitRecord(at=self._deps.clock.now(), signal=_SIGKILL)
+                ends.append((known, self._judge(entry, known, record)))
         # All are judged before any is settled: what killed the init for memory killed each of them.
         for known, record in ends:
-            self.settle(home, known, record)
+            self.settle(entry, known, record)
 
 
 def _last_words(folder: Path) -> str:

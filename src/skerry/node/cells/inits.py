@@ -35,21 +35,21 @@ class InitSupervisor:
 
     def __init__(
         self,
-        means: CellDeps,
+        deps: CellDeps,
         on_exit: Callable[[CellEntry, ProcessExit], None],
         on_death: Callable[[CellEntry, InitClient], None],
     ) -> None:
-        self._means = means
+        self._deps = deps
         self._on_exit = on_exit
         self._on_death = on_death
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # By whether they isolate processes: those of containers do not, and a node may have no container.
         self._spares = {
             isolates: InitPool(
-                means.launcher,
+                deps.launcher,
                 self._spec("spare", isolates, is_spare=True),
-                means.groups.spare_entrance,
-                means.settings.spare_inits,
+                deps.groups.spare_entrance,
+                deps.settings.spare_inits,
                 patience_s=_PATIENCE_S[isolates],
                 only_after_use=not isolates,
             )
@@ -71,109 +71,111 @@ class InitSupervisor:
         """How many are ready for cells that isolate processes, or for those that do not."""
         return self._spares[isolating].count
 
-    async def of(self, home: CellEntry) -> InitClient:
+    async def of(self, entry: CellEntry) -> InitClient:
         """The cell's init, made now if it has none."""
-        async with home.making:
-            if home.init is None:
-                cell = home.record.cell
-                spec = self._spec(_host_name(home), cell.isolates_processes, cell.isolates_network)
+        async with entry.making:
+            if entry.init is None:
+                cell = entry.record.cell
+                spec = self._spec(_host_name(entry), cell.isolates_processes, cell.isolates_network)
                 spares = None if cell.isolates_network else self._spares[cell.isolates_processes]
-                self.keep(home, await self._make(home, self._means.launcher, spec, spares))
-            assert home.init is not None
-            return home.init
+                self.keep(entry, await self._make(entry, self._deps.launcher, spec, spares))
+            assert entry.init is not None
+            return entry.init
 
-    async def prepare(self, home: CellEntry, maker: LauncherClient, network: int | None) -> None:
+    async def prepare(self, entry: CellEntry, maker: LauncherClient, network: int | None) -> None:
         """Have the cell's init made now, by another launcher than the cells' own."""
-        async with home.making:
-            if home.init is not None:
-                raise errors.FailedPrecondition(f"cell {home.name!r} has its init already")
-            spec = self._spec(_host_name(home), isolates_processes=True, isolates_network=True)
+        async with entry.making:
+            if entry.init is not None:
+                raise errors.FailedPrecondition(f"cell {entry.name!r} has its init already")
+            spec = self._spec(_host_name(entry), isolates_processes=True, isolates_network=True)
             spec = replace(spec, network=network)
-            self.keep(home, await self._make(home, maker, spec))
+            self.keep(entry, await self._make(entry, maker, spec))
 
-    def keep(self, home: CellEntry, init: InitClient) -> None:
+    def keep(self, entry: CellEntry, init: InitClient) -> None:
         """From now on `init` is the cell's, and is listened to."""
-        home.init = init
-        home.follower = asyncio.create_task(self._follow(home, init), name=f"init of {home.name}")
+        entry.init = init
+        entry.follower = asyncio.create_task(self._follow(entry, init), name=f"init of {entry.name}")
 
-    async def let_go(self, home: CellEntry) -> None:
+    async def let_go(self, entry: CellEntry) -> None:
         """Listen no more; the init itself is left as it is."""
-        follower, home.follower = home.follower, None
-        init, home.init = home.init, None
+        follower, entry.follower = entry.follower, None
+        init, entry.init = entry.init, None
         if follower is not None:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
         if init is not None:
             init.close()
 
-    async def bury(self, home: CellEntry) -> None:
+    async def bury(self, entry: CellEntry) -> None:
         """Listen until the init, which was killed, is gone, and then no more."""
-        if home.init is not None:
+        if entry.init is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_KILL_S):
-                    await home.init.ended()
-        await self.let_go(home)
+                    await entry.init.ended()
+        await self.let_go(entry)
 
-    async def end(self, home: CellEntry) -> None:
+    async def end(self, entry: CellEntry) -> None:
         """Kill the init of a cell in which nothing runs; the next start makes another."""
-        async with home.making:
-            await self.clear(home)
-            await self.bury(home)
-            self._means.records.set_init(home.name, None)
+        async with entry.making:
+            await self.clear(entry)
+            await self.bury(entry)
+            self._deps.records.set_init(entry.name, None)
 
     async def close(self) -> None:
         self._failure.cancel()
         await asyncio.gather(*(each.close() for each in self._spares.values()))
 
-    async def clear(self, home: CellEntry) -> None:
+    async def clear(self, entry: CellEntry) -> None:
         """Kill what is left in the group of an init that is not, or no longer, the cell's, and remove it.
 
         Nothing is ever put into a group that was killed: since 6.14 the kernel may take a process that is
         born into one, long after, for one that the killing missed.
         """
-        groups = self._means.groups
-        if groups.pids(home.name, INIT_LEAF):
-            groups.kill(home.name, INIT_LEAF)
-            if not await groups.emptied(home.name, INIT_LEAF, within_s=_KILL_S):
-                pids = ", ".join(map(str, groups.pids(home.name, INIT_LEAF)))
-                raise errors.Unavailable(f"the last init of cell {home.name!r} does not die (process {pids})")
-        groups.remove_leaf(home.name, INIT_LEAF)
+        groups = self._deps.groups
+        if groups.pids(entry.name, INIT_LEAF):
+            groups.kill(entry.name, INIT_LEAF)
+            if not await groups.emptied(entry.name, INIT_LEAF, within_s=_KILL_S):
+                pids = ", ".join(map(str, groups.pids(entry.name, INIT_LEAF)))
+                raise errors.Unavailable(
+                    f"the last init of cell {entry.name!r} does not die (process {pids})"
+                )
+        groups.remove_leaf(entry.name, INIT_LEAF)
 
     async def _make(
-        self, home: CellEntry, maker: LauncherClient, spec: InitSpec, spares: InitPool | None = None
+        self, entry: CellEntry, maker: LauncherClient, spec: InitSpec, spares: InitPool | None = None
     ) -> InitClient:
         """One of `spares`, if they have one, or else a new one like `spec` by `maker`."""
-        means = self._means
-        if home.had_init:
-            await self.clear(home)
-        home.had_init = True
+        deps = self._deps
+        if entry.had_init:
+            await self.clear(entry)
+        entry.had_init = True
         init = spares.take() if spares is not None else None
-        is_slowed = cpu_quotas.slows_starts(home.record.cell.limits)
+        is_slowed = cpu_quotas.slows_starts(entry.record.cell.limits)
         try:
             if init is not None:
-                with means.groups.spare_way(home.name, outside_quota=is_slowed) as way:
+                with deps.groups.spare_way(entry.name, outside_quota=is_slowed) as way:
                     # Recorded while it still ends with the launcher: it is never in a cell unknown.
-                    self._record(home, init)
+                    self._record(entry, init)
                     init.enter(spec.host_name if spec.isolates_processes else "", way)
             else:
-                means.groups.add_leaf(home.name, INIT_LEAF)
-                means.reached("init.group")
-                with means.groups.entrance(home.name, INIT_LEAF, outside_quota=is_slowed) as entrance:
+                deps.groups.add_leaf(entry.name, INIT_LEAF)
+                deps.reached("init.group")
+                with deps.groups.entrance(entry.name, INIT_LEAF, outside_quota=is_slowed) as entrance:
                     init = await maker.make_init(spec, entrance)
-                means.reached("init.made")
-                self._record(home, init)
+                deps.reached("init.made")
+                self._record(entry, init)
         except BaseException:
             if init is not None:
                 init.kill()
                 init.close()
             with contextlib.suppress(errors.Unavailable):  # why it failed matters more
-                await self.clear(home)
+                await self.clear(entry)
             raise
         return init
 
-    def _record(self, home: CellEntry, init: InitClient) -> None:
-        self._means.records.set_init(home.name, InitRecord(init.pid, init.start_time, init.control_fd))
-        self._means.reached("init.recorded")
+    def _record(self, entry: CellEntry, init: InitClient) -> None:
+        self._deps.records.set_init(entry.name, InitRecord(init.pid, init.start_time, init.control_fd))
+        self._deps.reached("init.recorded")
 
     def _spec(
         self,
@@ -187,23 +189,23 @@ class InitSupervisor:
             host_name=host_name,
             isolates_processes=isolates_processes,
             isolates_network=isolates_network,
-            tmp_mb=self._means.settings.tmp_mb,
+            tmp_mb=self._deps.settings.tmp_mb,
             is_spare=is_spare,
         )
 
-    async def _follow(self, home: CellEntry, init: InitClient) -> None:
+    async def _follow(self, entry: CellEntry, init: InitClient) -> None:
         try:
             async for exited in init.exits():
-                self._on_exit(home, exited)
-            if home.init is init:
-                home.init = None
-                log.info("init.ended", cell=home.name, pid=init.pid)
-                self._on_death(home, init)
+                self._on_exit(entry, exited)
+            if entry.init is init:
+                entry.init = None
+                log.info("init.ended", cell=entry.name, pid=init.pid)
+                self._on_death(entry, init)
                 init.close()
         except Exception as error:  # noqa: BLE001 - whoever runs us is told, and decides
             if not self._failure.done():
                 self._failure.set_exception(error)
 
 
-def _host_name(home: CellEntry) -> str:
-    return home.name.rpartition("/")[2]
+def _host_name(entry: CellEntry) -> str:
+    return entry.name.rpartition("/")[2]

@@ -109,8 +109,8 @@ class CellRecords:
 
     def folder(self, cell: CellName, number: int | None = None) -> Path:
         """Where the records of a cell are, or those of one executable in it."""
-        home = self._cells.folder / cell.replace("/", ".")
-        return home if number is None else home / f"x{number}"
+        entry = self._cells.folder / cell.replace("/", ".")
+        return entry if number is None else entry / f"x{number}"
 
     def add_cell(self, record: CellRecord) -> None:
         folder = self.folder(record.cell.name)

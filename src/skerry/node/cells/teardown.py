@@ -25,47 +25,47 @@ class CellTeardown:
     """`drop(home)` is told of each cell that is gone."""
 
     def __init__(
-        self, means: CellDeps, executables: ExecutableSupervisor, drop: Callable[[CellEntry], None]
+        self, deps: CellDeps, executables: ExecutableSupervisor, drop: Callable[[CellEntry], None]
     ) -> None:
-        self._means = means
+        self._deps = deps
         self._executables = executables
         self._drop = drop
 
     async def free(self, top: CellName, within: Sequence[CellEntry], deadline: float, grace_s: float) -> None:
         """Free the cell `top`; `within` are the homes of it and of all below. What runs is killed `grace_s`
         after it was asked, or earlier where that would be most of the time there is."""
-        if not self._means.groups.exists(top):
-            for home in _children_first(within):
-                await self._end_rest(home, deadline)
-                await self._remove(home)
+        if not self._deps.groups.exists(top):
+            for entry in _children_first(within):
+                await self._end_rest(entry, deadline)
+                await self._remove(entry)
             raise errors.NotFound(f"the group of cell {top!r} is gone from this host; the cell is forgotten")
-        self._means.records.mark_freeing(top)
-        for home in within:
-            home.is_freeing = True
-        self._means.reached("free.marked")
+        self._deps.records.mark_freeing(top)
+        for entry in within:
+            entry.is_freeing = True
+        self._deps.reached("free.marked")
         stuck: set[int] = set()
-        for _, level in groupby(_children_first(within), key=lambda home: home.name.count("/")):
-            for pids in await asyncio.gather(*(self._free_one(home, deadline, grace_s) for home in level)):
+        for _, level in groupby(_children_first(within), key=lambda entry: entry.name.count("/")):
+            for pids in await asyncio.gather(*(self._free_one(entry, deadline, grace_s) for entry in level)):
                 stuck.update(pids)
         if stuck:
             raise _stuck(top, stuck)
 
-    async def _free_one(self, home: CellEntry, deadline: float, grace_s: float) -> Sequence[int]:
+    async def _free_one(self, entry: CellEntry, deadline: float, grace_s: float) -> Sequence[int]:
         """End and remove one cell whose children are gone; the pids that are in the way of it."""
         try:
-            await self._end(home, deadline, grace_s)
+            await self._end(entry, deadline, grace_s)
         except termination.Unkillable as unkillable:
             return unkillable.pids
-        await self._remove(home)
+        await self._remove(entry)
         return ()
 
-    async def _end(self, home: CellEntry, deadline: float, grace_s: float) -> None:
-        grace_s = min(grace_s, (deadline - self._means.clock.monotonic()) * _SHARE)
+    async def _end(self, entry: CellEntry, deadline: float, grace_s: float) -> None:
+        grace_s = min(grace_s, (deadline - self._deps.clock.monotonic()) * _SHARE)
         # All at once: a cell of many stubborn executables takes the time of one.
         ends = await asyncio.gather(
             *(
-                self._executables.end(home, known, grace_s, self._left(deadline))
-                for known in home.executables.values()
+                self._executables.end(entry, known, grace_s, self._left(deadline))
+                for known in entry.executables.values()
             ),
             return_exceptions=True,
         )
@@ -77,40 +77,40 @@ class CellTeardown:
                 raise end
         if stuck:
             raise termination.Unkillable(stuck)
-        self._means.reached("free.ended")
-        await self._executables.settle_all(home)
+        self._deps.reached("free.ended")
+        await self._executables.settle_all(entry)
         # The init, and whatever slipped away from its executable's group.
-        await self._kill(home, deadline)
-        self._means.reached("free.killed")
+        await self._kill(entry, deadline)
+        self._deps.reached("free.killed")
 
-    async def _end_rest(self, home: CellEntry, deadline: float) -> None:
+    async def _end_rest(self, entry: CellEntry, deadline: float) -> None:
         """End what is left of a cell that lost some of its groups; its processes may be in none of them."""
-        if home.init is not None:
-            home.init.kill()
+        if entry.init is not None:
+            entry.init.kill()
         try:
-            await self._kill(home, deadline)
+            await self._kill(entry, deadline)
         except termination.Unkillable as stuck:
-            raise _stuck(home.name, stuck.pids) from None
+            raise _stuck(entry.name, stuck.pids) from None
 
-    async def _kill(self, home: CellEntry, deadline: float) -> None:
-        means = self._means
+    async def _kill(self, entry: CellEntry, deadline: float) -> None:
+        deps = self._deps
         await termination.terminate_all(
-            means.groups, home.name, None, kill_s=self._left(deadline), processes=means.processes
+            deps.groups, entry.name, None, kill_s=self._left(deadline), processes=deps.processes
         )
 
     def _left(self, deadline: float) -> float:
-        return max(_LEAST_S, deadline - self._means.clock.monotonic())
+        return max(_LEAST_S, deadline - self._deps.clock.monotonic())
 
-    async def _remove(self, home: CellEntry) -> None:
-        await self._executables.inits.bury(home)
-        self._executables.lose(home, home.executables.values())
-        for known in list(home.executables.values()):
-            self._executables.forget(home, known)
-        self._means.groups.remove(home.name)
-        self._means.reached("free.group")
-        self._means.records.remove(home.name)
-        self._drop(home)
-        self._means.reached("free.removed")
+    async def _remove(self, entry: CellEntry) -> None:
+        await self._executables.inits.bury(entry)
+        self._executables.lose(entry, entry.executables.values())
+        for known in list(entry.executables.values()):
+            self._executables.forget(entry, known)
+        self._deps.groups.remove(entry.name)
+        self._deps.reached("free.group")
+        self._deps.records.remove(entry.name)
+        self._drop(entry)
+        self._deps.reached("free.removed")
 
 
 def _stuck(cell: CellName, pids: Iterable[int]) -> errors.Unavailable:
@@ -120,5 +120,5 @@ def _stuck(cell: CellName, pids: Iterable[int]) -> errors.Unavailable:
     )
 
 
-def _children_first(homes: Sequence[CellEntry]) -> list[CellEntry]:
-    return sorted(homes, key=lambda home: (-home.name.count("/"), home.name))
+def _children_first(entries: Sequence[CellEntry]) -> list[CellEntry]:
+    return sorted(entries, key=lambda entry: (-entry.name.count("/"), entry.name))

@@ -144,26 +144,26 @@ class ContainerAdoption:
 
     def __init__(
         self,
-        means: ContainerDeps,
-        ending: RunTeardown,
-        removing: ContainerRemoval,
+        deps: ContainerDeps,
+        teardown: RunTeardown,
+        removal: ContainerRemoval,
         execs: ExecManager,
         keep: Callable[[ContainerEntry], None],
     ) -> None:
-        self._means = means
-        self._ending = ending
-        self._removing = removing
+        self._deps = deps
+        self._teardown = teardown
+        self._removal = removal
         self._execs = execs
         self._keep = keep
 
     async def adopt(self) -> None:
-        means = self._means
-        trash = means.records.trash()
-        found = [self._own(each) for each in means.records.scan()]
-        cells: dict[str, CellView] = {view.cell.name: view for view in means.cells.list()}
-        attached = set(means.network.attachments())
-        known = set(_known_to(means.runtime))
-        decision = plan(found, cells, self._mounted() | attached | known, attached, means.boot)
+        deps = self._deps
+        trash = deps.records.trash()
+        found = [self._own(each) for each in deps.records.scan()]
+        cells: dict[str, CellView] = {view.cell.name: view for view in deps.cells.list()}
+        attached = set(deps.network.attachments())
+        known = set(_known_to(deps.runtime))
+        decision = plan(found, cells, self._mounted() | attached | known, attached, deps.boot)
         # Before anything goes: what stays is safe from whoever collects images.
         for kept in decision.kept:
             self._claim(kept.record)
@@ -182,11 +182,11 @@ class ContainerAdoption:
         """With the cell as a container's own, which a version that knew no owners did not say."""
         if found.record is None or found.record.cell.owner is not None:
             return found
-        means, record = self._means, found.record
+        deps, record = self._deps, found.record
         owned = replace(record, cell=replace(record.cell, owner=CellOwner.CONTAINER))
         try:
-            means.cells.claim(record.cell, CellOwner.CONTAINER)
-            means.records.replace(owned)
+            deps.cells.claim(record.cell, CellOwner.CONTAINER)
+            deps.records.replace(owned)
         except OSError as error:  # it is anybody's until an agent that finds the disk well
             log.warning("container.not_owned", container=found.name, error=str(error))
             return found
@@ -203,31 +203,29 @@ class ContainerAdoption:
 
     async def _keep_only(self, kept: Sequence[AdoptedContainer]) -> None:
         running = {each.name for each in kept if each.is_running}
-        await self._means.network.keep_only(running)
-        if self._means.users is not None:
-            await asyncio.to_thread(self._means.users.keep_only, running)
+        await self._deps.network.keep_only(running)
+        if self._deps.users is not None:
+            await asyncio.to_thread(self._deps.users.keep_only, running)
 
     async def _keep_disks(self, found: Sequence[StoredContainer]) -> None:
         shared = (shared_disk(each.record.spec) for each in found if each.record is not None)
         names = {each.name for each in shared if each is not None}
-        await asyncio.to_thread(self._means.disks.keep_only, names)
+        await asyncio.to_thread(self._deps.disks.keep_only, names)
 
     async def _empty(self, folder: Path) -> None:
-        await asyncio.to_thread(self._removing.empty, folder)
+        await asyncio.to_thread(self._removal.empty, folder)
 
     def _mounted(self) -> set[str]:
-        return {
-            name for mount in self._means.overlays.mounted() if (name := self._means.records.owner(mount))
-        }
+        return {name for mount in self._deps.overlays.mounted() if (name := self._deps.records.owner(mount))}
 
     def _claim(self, record: ContainerRecord) -> None:
         try:
-            self._means.images.claim(record.spec.name, record.image)
+            self._deps.images.claim(record.spec.name, record.image)
         except errors.NotFound as error:
             log.warning("container.without_image", container=record.spec.name, error=error.message)
 
     async def _take_over(self, kept: AdoptedContainer) -> None:
-        container = make_container(self._means, kept.record, kept.run)
+        container = make_container(self._deps, kept.record, kept.run)
         if not await self._attempt(
             "container.not_adopted", self._put_right(container, kept), container=kept.name
         ):
@@ -238,34 +236,34 @@ class ContainerAdoption:
         if kept.is_running:
             container.ended = asyncio.get_running_loop().create_future()
         if kept.run is not None:
-            self._means.records.set_run(container.name, kept.run)
+            self._deps.records.set_run(container.name, kept.run)
         await self._execs.end_all(container, kept.main)
         if kept.is_running:
             await self._go_on(container, kept)
         elif kept.has_leftovers:
-            await self._ending.tidy(container)
+            await self._teardown.tidy(container)
 
     async def _go_on(self, container: ContainerEntry, kept: AdoptedContainer) -> None:
-        means, main = self._means, kept.main
+        deps, main = self._deps, kept.main
         assert main is not None
         container.pid = main.pid
         container.disk_limit_kind = await asyncio.to_thread(
-            means.disks.limit, container.place.layer, container.disk_limit
+            deps.disks.limit, container.place.layer, container.disk_limit
         )
-        attachment = means.network.attachments().get(container.name)
-        container.users = users_of(means, container, attachment)
+        attachment = deps.network.attachments().get(container.name)
+        container.users = users_of(deps, container, attachment)
         if reason := kept.must_end or _why_no_guest(container):
             container.reason = reason
-            await self._ending.finish(container)
+            await self._teardown.finish(container)
         elif attachment is not None:
             container.address = attachment.address
 
     async def _remove(self, found: StoredContainer) -> None:
         assert found.record is not None
-        container = make_container(self._means, found.record, found.run)
+        container = make_container(self._deps, found.record, found.run)
         container.is_removing = True
         if not await self._attempt(
-            "container.not_removed", self._removing.remove(container), container=found.name
+            "container.not_removed", self._removal.remove(container), container=found.name
         ):
             self._claim(found.record)
             self._keep(container)  # it stays listed, and can be removed again
@@ -276,8 +274,8 @@ class ContainerAdoption:
         cell = None
         with contextlib.suppress(errors.NotFound):
             if is_ours:
-                cell = self._means.cells.get(self._means.cells.own(name)).cell
-        await self._attempt("container.not_removed", self._removing.drop(name, cell), container=name)
+                cell = self._deps.cells.get(self._deps.cells.own(name)).cell
+        await self._attempt("container.not_removed", self._removal.drop(name, cell), container=name)
 
 
 def _why_no_guest(container: ContainerEntry) -> str:

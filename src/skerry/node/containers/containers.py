@@ -57,21 +57,21 @@ _AGAIN_S = 5.0  # until an end that could not be finished is tried again
 class Containers:
     """Every container of this node."""
 
-    def __init__(self, means: ContainerDeps) -> None:
-        self._means = means
+    def __init__(self, deps: ContainerDeps) -> None:
+        self._deps = deps
         self._containers: dict[str, ContainerEntry] = {}
-        self._turns = PathLocks("containers")
-        self._ending = RunTeardown(means)
-        self._starting = ContainerStartup(means, self._ending)
-        self._removing = ContainerRemoval(means, self._ending)
-        self._execs = ExecManager(means)
-        self._upkeep = ContainerMaintenance(means, self._ending, self._turns, self._containers.values)
+        self._locks = PathLocks("containers")
+        self._teardown = RunTeardown(deps)
+        self._startup = ContainerStartup(deps, self._teardown)
+        self._removal = ContainerRemoval(deps, self._teardown)
+        self._execs = ExecManager(deps)
+        self._maintenance = ContainerMaintenance(deps, self._teardown, self._locks, self._containers.values)
 
     async def open(self) -> Containers:
         """Take over what is in the folder: finish or undo what an earlier agent left half done."""
         try:
             await ContainerAdoption(
-                self._means, self._ending, self._removing, self._execs, self._keep
+                self._deps, self._teardown, self._removal, self._execs, self._keep
             ).adopt()
         except BaseException:
             await self.close()
@@ -94,7 +94,7 @@ class Containers:
         start, or the caller goes away, nothing is left. Raises AlreadyExists, Invalid, ResourcesExhausted,
         what pulling raises and, with `starts`, what `start` does."""
         self._check_new(spec)
-        turn = await self._turns.hold([], spec.name)
+        turn = await self._locks.hold([], spec.name)
         try:
             self._check_new(spec)
             claimed = await self._claim(spec, image, access, on_progress)
@@ -123,7 +123,7 @@ class Containers:
         on_progress: Callable[[PullProgress], None],
     ) -> Image:
         """The image, which will not go away. Until here a caller that goes away ends it all."""
-        images = self._means.images
+        images = self._deps.images
         try:
             if id is not None:
                 image = images.get(id)
@@ -144,17 +144,15 @@ class Containers:
     async def _create(
         self, spec: ContainerSpec, image: Image, egress: Egress, *, starts: bool
     ) -> ContainerEntry:
-        means, name = self._means, spec.name
-        record = ContainerRecord(
-            spec, image.id, image.config, cell_for(means, spec), means.clock.now(), egress
-        )
-        container = make_container(means, record)
+        deps, name = self._deps, spec.name
+        record = ContainerRecord(spec, image.id, image.config, cell_for(deps, spec), deps.clock.now(), egress)
+        container = make_container(deps, record)
         cell: Cell | None = record.cell
         try:
             # The record comes before the cell, so that a cell of ours can always be found by its record.
-            means.records.add(record)
-            means.reached("create.recorded")
-            syncing = asyncio.create_task(asyncio.to_thread(means.records.sync, name))
+            deps.records.add(record)
+            deps.reached("create.recorded")
+            syncing = asyncio.create_task(asyncio.to_thread(deps.records.sync, name))
             try:
                 try:
                     await self._make_layer_and_cell(container)
@@ -162,14 +160,14 @@ class Containers:
                     cell = None  # it is somebody's, and not to be touched
                     raise
                 if starts:
-                    await self._starting.start(container)
+                    await self._startup.start(container)
             finally:
                 await syncing
         except BaseException:
             with contextlib.suppress(errors.Unavailable):  # why it failed matters more
-                await self._removing.drop(name, cell, container.shared_disk)
+                await self._removal.drop(name, cell, container.shared_disk)
             raise
-        means.reached("create.synced")
+        deps.reached("create.synced")
         self._containers[name] = container
         log.info("container.created", container=name, image=image.id)
         if starts:
@@ -178,21 +176,21 @@ class Containers:
 
     async def _make_layer_and_cell(self, container: ContainerEntry) -> None:
         arguments = container.place.layer, container.disk_limit, container.shared_disk
-        making = asyncio.create_task(asyncio.to_thread(self._means.disks.make, *arguments))
+        making = asyncio.create_task(asyncio.to_thread(self._deps.disks.make, *arguments))
         try:
-            await self._means.cells.allocate(container.record.cell)
-            self._means.reached("create.allocated")
+            await self._deps.cells.allocate(container.record.cell)
+            self._deps.reached("create.allocated")
         finally:
             await making
 
     def _check_new(self, spec: ContainerSpec) -> None:
-        check_disk(self._means, spec)
-        name, cell = spec.name, cell_name(self._means.cells, spec)
+        check_disk(self._deps, spec)
+        name, cell = spec.name, cell_name(self._deps.cells, spec)
         if name in self._containers:
             raise errors.AlreadyExists(
                 f"container {name!r} exists already; remove it, or choose another name"
             )
-        if any(view.cell.name == cell for view in self._means.cells.list()):
+        if any(view.cell.name == cell for view in self._deps.cells.list()):
             raise errors.AlreadyExists(
                 f"there is a cell {cell!r} of another container already; choose another name"
             )
@@ -206,7 +204,7 @@ class Containers:
         self._check_stays(container)
         if container.is_running:
             raise errors.FailedPrecondition(f"container {container.name!r} runs already")
-        await self._starting.start(container)
+        await self._startup.start(container)
         self._see_to(container)
         return container.view()
 
@@ -222,10 +220,10 @@ class Containers:
         async def restrict(container: ContainerEntry) -> None:
             record = msgspec.structs.replace(container.record, egress=egress)
             # First what holds, then what is known: whoever finds the old record does it again.
-            await self._means.network.restrict(name, record.policy)
-            self._means.reached("restrict.ruled")
-            self._means.records.replace(record)
-            await asyncio.to_thread(self._means.records.sync, name)
+            await self._deps.network.restrict(name, record.policy)
+            self._deps.reached("restrict.ruled")
+            self._deps.records.replace(record)
+            await asyncio.to_thread(self._deps.records.sync, name)
             container.record = record
             log.info("container.restricted", container=name, egress=egress)
 
@@ -235,11 +233,11 @@ class Containers:
         """The stop signal to its main process, and after `grace_s` the end of all; it stays listed with its
         exit and its output. Nothing if it does not run. Raises NotFound, Unavailable."""
         grace_s = self._grace(self._container(name)) if grace_s is None else max(0.0, grace_s)
-        self._ending.hurry(self._container(name), grace_s)  # before waiting for who stops it now
+        self._teardown.hurry(self._container(name), grace_s)  # before waiting for who stops it now
 
         async def stop(container: ContainerEntry) -> ContainerView:
             if container.is_running:
-                await self._ending.stop(container, grace_s)
+                await self._teardown.stop(container, grace_s)
             return container.view()
 
         return await self._work(name, stop)
@@ -258,10 +256,10 @@ class Containers:
         await self._work(name, remove)
 
     async def _remove(self, container: ContainerEntry) -> None:
-        self._removing.mark(container)
+        self._removal.mark(container)
         if container.is_running:
-            await self._ending.stop(container, self._grace(container))
-        await self._removing.remove(container)
+            await self._teardown.stop(container, self._grace(container))
+        await self._removal.remove(container)
         del self._containers[container.name]
         log.info("container.removed", container=container.name)
 
@@ -298,7 +296,7 @@ class Containers:
         Raises NotFound."""
         container = self._container(name)
         try:
-            return self._means.cells.logs(container.cell, MAIN, stream, owner=CellOwner.CONTAINER)
+            return self._deps.cells.logs(container.cell, MAIN, stream, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             return RingReader(container.place.folder, stream.value, ended=lambda: True)
 
@@ -306,7 +304,7 @@ class Containers:
         """What its processes use. Raises NotFound."""
         container = self._container(name)
         try:
-            return self._means.cells.usage(container.cell)
+            return self._deps.cells.usage(container.cell)
         except errors.NotFound:  # it has no cell before the first start in this boot
             return CellUsage()
 
@@ -315,7 +313,7 @@ class Containers:
         container = self._container(name)
         return ContainerStats(
             usage=self.usage(name),
-            disk_bytes=await asyncio.to_thread(self._means.disks.used, container.place.layer),
+            disk_bytes=await asyncio.to_thread(self._deps.disks.used, container.place.layer),
             disk_limit_bytes=container.disk_limit,
             disk_limit_kind=container.disk_limit_kind.value,
         )
@@ -323,11 +321,11 @@ class Containers:
     @property
     def takes_disk_limits(self) -> bool:
         """Whether containers with a disk limit can run here."""
-        return takes_disk_limits(self._means)
+        return takes_disk_limits(self._deps)
 
     def lacking(self) -> tuple[str, ...]:
         """What cannot be done here, and why, in plain sentences; best empty."""
-        disks = self._means.disks
+        disks = self._deps.disks
         found = []
         if disks.kind is DiskLimitKind.MEASURED:
             what = "are only measured" if self.takes_disk_limits else "cannot be held, and are refused"
@@ -338,12 +336,12 @@ class Containers:
 
     def check_guests(self) -> None:
         """Raises FailedPrecondition if no stranger's container can run here."""
-        check_guests(self._means)
+        check_guests(self._deps)
 
     def used_together(self, cell: str) -> int:
         """Bytes of disk that all strangers' containers in a cell have written, and have not given back yet.
         Blocks, shortly."""
-        return self._means.disks.used_together(cell)
+        return self._deps.disks.used_together(cell)
 
     async def wait(self, name: str) -> ExitStatus:
         """How its last run ended, once it has and its address and ports are free again. Raises NotFound,
@@ -373,17 +371,17 @@ class Containers:
     async def run(self) -> None:
         """Watch the disk of containers where no quota does, and try again what could not be given back. For
         ever."""
-        await self._upkeep.run()
+        await self._maintenance.run()
 
     async def close(self) -> None:
         """The agent ends; the containers go on. What is being done is given a moment, and else is left half
         done: the next agent finishes or undoes it."""
         await self._execs.close()
-        await self._turns.close(_CLOSE_S)
+        await self._locks.close(_CLOSE_S)
         watchers = [each.watcher for each in self._containers.values() if each.watcher is not None]
         await tasks.cancel_and_wait(watchers)
-        await self._turns.close(_CLOSE_S)  # what they had begun
-        await asyncio.to_thread(self._means.disks.close)
+        await self._locks.close(_CLOSE_S)  # what they had begun
+        await asyncio.to_thread(self._deps.disks.close)
 
     def _keep(self, container: ContainerEntry) -> None:
         self._containers[container.name] = container
@@ -398,15 +396,15 @@ class Containers:
         )
 
     async def _see_end(self, container: ContainerEntry, ended: asyncio.Future[RunRecord]) -> None:
-        how = await self._means.cells.wait(container.cell, MAIN)
+        how = await self._deps.cells.wait(container.cell, MAIN)
 
         async def finish() -> None:
             if container.ended is ended:  # else whoever had the turn before has seen to it
-                await self._ending.finish(container, how)
+                await self._teardown.finish(container, how)
 
         while container.ended is ended:
             try:
-                await self._turns.do(container.name, finish)
+                await self._locks.do(container.name, finish)
             except errors.SkerryError as error:
                 log.warning("container.not_ended", container=container.name, error=error.message)
                 await asyncio.sleep(_AGAIN_S)
@@ -418,7 +416,7 @@ class Containers:
         async def find_and_work() -> T:
             return await work(self._container(name))
 
-        return await self._turns.do(name, find_and_work)
+        return await self._locks.do(name, find_and_work)
 
     def _container(self, name: str) -> ContainerEntry:
         container = self._containers.get(name)
@@ -434,4 +432,4 @@ class Containers:
 
     def _grace(self, container: ContainerEntry) -> float:
         grace_s = container.record.spec.stop_grace_s
-        return self._means.settings.stop_grace_s if grace_s is None else grace_s
+        return self._deps.settings.stop_grace_s if grace_s is None else grace_s

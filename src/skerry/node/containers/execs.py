@@ -52,12 +52,12 @@ class ExecSession:
         self._container = container
         self._state = state
         self._terminal = terminal
-        self.ending = asyncio.create_task(self._end(), name=f"{state.name} in {container.name}")
+        self.teardown = asyncio.create_task(self._end(), name=f"{state.name} in {container.name}")
 
     async def exit_code(self) -> int:
         """Its exit code once it has ended; 128 and the number of the signal that ended it, 126 if it cannot
         be executed, 127 if it is not there."""
-        return await asyncio.shield(self.ending)
+        return await asyncio.shield(self.teardown)
 
     def resize(self, rows: int, columns: int) -> None:
         """Its terminal has this size from now on; nothing if it has none, or has ended."""
@@ -69,12 +69,12 @@ class ExecSession:
     def signal(self, number: int) -> None:
         """Send a signal to the command; nothing if it has ended."""
         with contextlib.suppress(errors.NotFound):  # the helper hands on what it gets
-            self._execs.means.cells.signal(self._state.cell, self._state.name, number)
+            self._execs.deps.cells.signal(self._state.cell, self._state.name, number)
 
     async def kill(self) -> None:
         """End it with every process of its session; nothing if it has ended."""
         await self._execs.end(self._container.pid, self._state)
-        await asyncio.wait({self.ending})
+        await asyncio.wait({self.teardown})
 
     async def _end(self) -> int:
         try:
@@ -88,8 +88,8 @@ class ExecSession:
 class ExecManager:
     """Begins commands, and ends those that nobody wants any more."""
 
-    def __init__(self, means: ContainerDeps) -> None:
-        self.means = means
+    def __init__(self, deps: ContainerDeps) -> None:
+        self.deps = deps
         self._sessions: set[ExecSession] = set()
 
     async def begin(
@@ -118,17 +118,17 @@ class ExecManager:
             folder=folder,
             tty=tty,
         )
-        name = ExecutableName(f"{_PREFIX}{new_id(self.means.clock.now())}")
+        name = ExecutableName(f"{_PREFIX}{new_id(self.deps.clock.now())}")
         home = place.execs / name
         home.mkdir(mode=0o700, parents=True)
         # Held until the helper runs: the caller may close its own, and a size may be told at any time.
         terminal = os.dup(stdio[0]) if tty else None
         try:
             record_files.write(home / "process.json", process)
-            command = self.means.runtime.exec_arguments(
+            command = self.deps.runtime.exec_arguments(
                 container.name, process=home / "process.json", log=home / "log", pid_file=home / "pid"
             )
-            state = await self.means.cells.start_trusted(
+            state = await self.deps.cells.start_trusted(
                 Executable(name, container.cell, command_text(arguments)), command, stdio
             )
         except BaseException:
@@ -138,12 +138,12 @@ class ExecManager:
             raise
         session = ExecSession(self, container, state, terminal)
         self._sessions.add(session)
-        session.ending.add_done_callback(lambda _: self._sessions.discard(session))
+        session.teardown.add_done_callback(lambda _: self._sessions.discard(session))
         return session
 
     async def report(self, container: ContainerEntry, state: ExecutableState) -> int:
         """Wait for the end of a command, forget it, and say what its exit code is."""
-        how = await self.means.cells.wait(state.cell, state.name)
+        how = await self.deps.cells.wait(state.cell, state.name)
         home = container.place.execs / state.name
         code = code_of(how, runtimes.failure_in(home / "log"))
         await self._forget(state.cell, state.name, home)
@@ -152,7 +152,7 @@ class ExecManager:
     async def end(self, main: int | None, state: ExecutableState) -> None:
         """End a command whose container has the main process `main`."""
         try:
-            await self.means.cells.kill(state.cell, state.name)
+            await self.deps.cells.kill(state.cell, state.name)
         except errors.NotFound:
             return
         if main is not None:
@@ -161,7 +161,7 @@ class ExecManager:
     async def end_all(self, container: ContainerEntry, main: ExecutableState | None) -> None:
         """End what an earlier agent began, as its callers are gone."""
         try:
-            cell = self.means.cells.get(container.cell)
+            cell = self.deps.cells.get(container.cell)
         except errors.NotFound:
             return
         began = [each for each in cell.executables if each.name.startswith(_PREFIX)]
@@ -176,7 +176,7 @@ class ExecManager:
 
     async def _forget(self, cell: CellName, name: ExecutableName, home: Path) -> None:
         with contextlib.suppress(errors.NotFound):  # its cell was freed
-            await self.means.cells.stop(cell, name, grace_s=0, owner=CellOwner.CONTAINER)
+            await self.deps.cells.stop(cell, name, grace_s=0, owner=CellOwner.CONTAINER)
         await asyncio.to_thread(tree_size.remove, home)
 
 

@@ -30,46 +30,46 @@ class ContainerMaintenance:
 
     def __init__(
         self,
-        means: ContainerDeps,
-        ending: RunTeardown,
+        deps: ContainerDeps,
+        teardown: RunTeardown,
         turns: PathLocks,
         containers: Callable[[], Iterable[ContainerEntry]],
     ) -> None:
-        self._means = means
-        self._ending = ending
-        self._turns = turns
+        self._deps = deps
+        self._teardown = teardown
+        self._locks = turns
         self._containers = containers
 
     async def run(self) -> None:
         """For ever."""
         while True:
-            await asyncio.sleep(self._means.settings.disk_check_s)
+            await asyncio.sleep(self._deps.settings.disk_check_s)
             await self.look()
 
     async def look(self) -> None:
         """At every container, once."""
         for container in list(self._containers()):
             try:
-                self._ending.complete(container)
+                self._teardown.complete(container)
                 if container.is_running and container.disk_limit_kind is DiskLimitKind.MEASURED:
                     await self._measure(container)
                 elif container.is_running and container.disk_limit_kind is DiskLimitKind.FILE_SYSTEM:
                     await asyncio.to_thread(
-                        self._means.disks.give_back,
+                        self._deps.disks.give_back,
                         container.place.layer,
                         container.disk_limit,
                         container.shared_disk,
                     )
                 elif container.has_leftovers:
-                    await self._turns.do(container.name, lambda: self._tidy(container))  # noqa: B023 - awaited
+                    await self._locks.do(container.name, lambda: self._tidy(container))  # noqa: B023 - awaited
                 elif self._is_due_to_rest(container):
-                    await self._turns.do(container.name, lambda: self._rest(container))  # noqa: B023 - awaited
+                    await self._locks.do(container.name, lambda: self._rest(container))  # noqa: B023 - awaited
             except (errors.SkerryError, OSError) as error:
                 log.warning("container.not_looked_after", container=container.name, error=str(error))
 
     async def _measure(self, container: ContainerEntry) -> None:
         limit, run = container.disk_limit, container.run
-        used = await asyncio.to_thread(self._means.disks.used, container.place.layer)
+        used = await asyncio.to_thread(self._deps.disks.used, container.place.layer)
         if limit is None or used <= limit:
             return
 
@@ -78,13 +78,13 @@ class ContainerMaintenance:
                 container.reason = (
                     f"it had written {used // _MEGABYTE} MB, and may keep {limit // _MEGABYTE}; it was killed"
                 )
-                await self._ending.stop(container, 0.0)
+                await self._teardown.stop(container, 0.0)
 
-        await self._turns.do(container.name, kill)
+        await self._locks.do(container.name, kill)
 
     async def _tidy(self, container: ContainerEntry) -> None:
         if container.has_leftovers and not container.is_running:
-            await self._ending.tidy(container)
+            await self._teardown.tidy(container)
 
     def _is_due_to_rest(self, container: ContainerEntry) -> bool:
         if container.is_running:
@@ -92,9 +92,9 @@ class ContainerMaintenance:
         ended_at = (
             container.run.exit.at if container.run is not None and container.run.exit is not None else 0.0
         )
-        is_over = self._means.clock.now() - ended_at >= _REST_AFTER_S
-        return is_over and self._means.cells.is_idle(container.record.cell)
+        is_over = self._deps.clock.now() - ended_at >= _REST_AFTER_S
+        return is_over and self._deps.cells.is_idle(container.record.cell)
 
     async def _rest(self, container: ContainerEntry) -> None:
         if self._is_due_to_rest(container):  # it may have been started meanwhile
-            await self._means.cells.rest(container.cell)
+            await self._deps.cells.rest(container.cell)

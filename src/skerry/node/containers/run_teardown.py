@@ -28,8 +28,8 @@ NOBODY_KNOWS = "its cell was freed, and nobody knows how it ended"
 class RunTeardown:
     """Ends runs."""
 
-    def __init__(self, means: ContainerDeps) -> None:
-        self._means = means
+    def __init__(self, deps: ContainerDeps) -> None:
+        self._deps = deps
 
     def hurry(self, container: ContainerEntry, grace_s: float) -> None:
         """If it is being asked to end, it is killed `grace_s` from now at the latest."""
@@ -46,10 +46,10 @@ class RunTeardown:
         await self.finish(container)
 
     async def _ask(self, container: ContainerEntry, grace_s: float) -> None:
-        cells, record = self._means.cells, container.record
+        cells, record = self._deps.cells, container.record
         try:
             cells.signal(container.cell, MAIN, oci_config.stop_signal(record.spec, record.config))
-            self._means.reached("stop.asked")
+            self._deps.reached("stop.asked")
             async with asyncio.timeout(grace_s) as container.patience:
                 await cells.wait(container.cell, MAIN)
         except (errors.NotFound, TimeoutError):  # it has ended, or has to be
@@ -60,16 +60,16 @@ class RunTeardown:
     async def finish(self, container: ContainerEntry, told: ExitStatus | None = None) -> None:
         """End what is left of a run, give back what it held, and tell. `told` is how it ended, if the cell
         may not be there any more to say so."""
-        means = self._means
+        deps = self._deps
         try:
-            how: ExitStatus | None = await means.cells.kill(container.cell, MAIN)
+            how: ExitStatus | None = await deps.cells.kill(container.cell, MAIN)
         except errors.NotFound:
             how = told
-        means.reached("stop.ended")
+        deps.reached("stop.ended")
         assert container.run is not None
         run = ended_run(container.run, how, container.reason)
         self.record(container, run)
-        means.reached("stop.recorded")
+        deps.reached("stop.recorded")
         await self.tidy(container)
         self._settle(container, run)
 
@@ -78,7 +78,7 @@ class RunTeardown:
         and the next agent can ask the cell."""
         container.has_unrecorded_run = True
         try:
-            self._means.records.set_run(container.name, run)
+            self._deps.records.set_run(container.name, run)
             container.has_unrecorded_run = False
         except OSError as error:
             log.warning("end.not_recorded", container=container.name, error=str(error))
@@ -90,7 +90,7 @@ class RunTeardown:
             return
         if run.exit is None and run.reason == UNKNOWN_EXIT:
             try:
-                how = self._means.cells.executable(container.cell, MAIN).exit
+                how = self._deps.cells.executable(container.cell, MAIN).exit
             except errors.NotFound:
                 return  # its cell was freed, and with it goes the record
             if how is not None and how.is_known:
@@ -120,24 +120,24 @@ class RunTeardown:
 
     async def release(self, name: str) -> list[Exception]:
         """Give back the root, the address and what the runtime knows under `name`; what that failed of."""
-        means = self._means
+        deps = self._deps
 
         async def unmount() -> None:
-            place = means.records.place(name)
-            await asyncio.to_thread(means.overlays.unmount, place.rootfs)
-            means.reached("tidy.unmounted")
-            await asyncio.to_thread(means.overlays.unmount, place.layer)
-            means.reached("tidy.layer_unmounted")
+            place = deps.records.place(name)
+            await asyncio.to_thread(deps.overlays.unmount, place.rootfs)
+            deps.reached("tidy.unmounted")
+            await asyncio.to_thread(deps.overlays.unmount, place.layer)
+            deps.reached("tidy.layer_unmounted")
 
         async def detach() -> None:
-            await means.network.detach(name)
-            if means.users is not None and means.users.get(name) is not None:  # without a network
-                await asyncio.to_thread(means.users.remove, name)
-            means.reached("tidy.detached")
+            await deps.network.detach(name)
+            if deps.users is not None and deps.users.get(name) is not None:  # without a network
+                await asyncio.to_thread(deps.users.remove, name)
+            deps.reached("tidy.detached")
 
         async def forget() -> None:
-            await means.runtime.delete(name)
-            means.reached("tidy.forgotten")
+            await deps.runtime.delete(name)
+            deps.reached("tidy.forgotten")
 
         failures: list[Exception] = []
         # Side by side, and each whether or not the others work.

@@ -54,19 +54,19 @@ class _Root(NamedTuple):
 class ContainerStartup:
     """Starts containers that do not run."""
 
-    def __init__(self, means: ContainerDeps, ending: RunTeardown) -> None:
-        self._means = means
-        self._ending = ending
+    def __init__(self, deps: ContainerDeps, teardown: RunTeardown) -> None:
+        self._deps = deps
+        self._teardown = teardown
 
     async def start(self, container: ContainerEntry) -> None:
-        check_disk(self._means, container.record.spec)
+        check_disk(self._deps, container.record.spec)
         image = self._image(container)
         await self._clear(container)
         try:
             state, reason = await self._start(container, image)
-            run = RunRecord(self._means.boot, state.started_at, reason=reason)
-            self._means.records.set_run(container.name, run)
-            self._means.reached("start.recorded")
+            run = RunRecord(self._deps.boot, state.started_at, reason=reason)
+            self._deps.records.set_run(container.name, run)
+            self._deps.reached("start.recorded")
         except BaseException:
             await self._undo(container)
             raise
@@ -76,7 +76,7 @@ class ContainerStartup:
 
     def _image(self, container: ContainerEntry) -> Image:
         try:
-            return self._means.images.get(container.record.image)
+            return self._deps.images.get(container.record.image)
         except errors.NotFound:
             raise errors.FailedPrecondition(
                 f"the image of container {container.name!r} is gone from this node; remove the container, "
@@ -94,19 +94,19 @@ class ContainerStartup:
                 "the log says why; start it again later"
             )
         await self._rename_cell(container)
-        await self._means.cells.ensure(container.record.cell)
+        await self._deps.cells.ensure(container.record.cell)
 
     async def _rename_cell(self, container: ContainerEntry) -> None:
         """A version before this one may have called its cell otherwise."""
-        means, record = self._means, container.record
-        name = cell_name(means.cells, record.spec)
+        deps, record = self._deps, container.record
+        name = cell_name(deps.cells, record.spec)
         if record.cell.name == name:
             return
         with suppress(errors.NotFound):
-            if means.cells.get(record.cell.name).cell == record.cell:
-                await means.cells.free(record.cell.name, grace_s=0, owner=CellOwner.CONTAINER)
+            if deps.cells.get(record.cell.name).cell == record.cell:
+                await deps.cells.free(record.cell.name, grace_s=0, owner=CellOwner.CONTAINER)
         container.record = replace(record, cell=replace(record.cell, name=name, owner=CellOwner.CONTAINER))
-        means.records.replace(container.record)
+        deps.records.replace(container.record)
 
     async def _start(self, container: ContainerEntry, image: Image) -> tuple[ExecutableState, str]:
         opening = asyncio.create_task(self._open_layer(container))
@@ -135,76 +135,74 @@ class ContainerStartup:
         spec = container.record.spec
         if spec.network is NetworkMode.NONE:
             return None
-        attachment = await self._means.network.attach(
+        attachment = await self._deps.network.attach(
             spec.name, spec.ports, is_apart=spec.is_apart, policy=container.record.policy
         )
         container.address = attachment.address
-        self._means.reached("start.attached")
+        self._deps.reached("start.attached")
         return attachment
 
     async def _enter_users(
         self, container: ContainerEntry, attachment: Attachment | None
     ) -> UserNamespace | None:
         """The user namespace of this run. One with a network was made with it, ahead of time."""
-        spec, makes = container.record.spec, self._means.users
+        spec, makes = container.record.spec, self._deps.users
         if attachment is None and makes is not None and spec.userns is UserNamespaceMode.PRIVATE:
             await asyncio.to_thread(makes.make, container.name)
-        users = users_of(self._means, container, attachment)
+        users = users_of(self._deps, container, attachment)
         if users is None and spec.is_apart:
             raise no_guests()
         return users
 
     async def _open_layer(self, container: ContainerEntry) -> OpenLayer:
         """Beside the network: one that has a limit is mounted first, which takes some milliseconds."""
-        means = self._means
+        deps = self._deps
         arguments = container.place.layer, container.disk_limit, container.shared_disk
         has_limit = container.disk_limit is not None or container.shared_disk is not None
         opened = (
-            await asyncio.to_thread(means.disks.open, *arguments)
-            if has_limit
-            else means.disks.open(*arguments)
+            await asyncio.to_thread(deps.disks.open, *arguments) if has_limit else deps.disks.open(*arguments)
         )
         container.disk_limit_kind = opened.kind
-        means.reached("start.layer_opened")
+        deps.reached("start.layer_opened")
         return opened
 
     async def _lay_out(
         self, container: ContainerEntry, image: Image, attachment: Attachment | None, opened: OpenLayer
     ) -> _Root:
-        means, place, record = self._means, container.place, container.record
-        lowers = means.images.layers(image)
+        deps, place, record = self._deps, container.place, container.record
+        lowers = deps.images.layers(image)
 
         def lay_out() -> _Root:
-            was_emptied = means.overlays.mount(place.rootfs, lowers, layer=place.layer, users=container.users)
+            was_emptied = deps.overlays.mount(place.rootfs, lowers, layer=place.layer, users=container.users)
             was_lost = was_emptied or (opened.is_new and container.run is not None)
             files = write_files(
                 place.folder,
                 host_name=host_name(record.spec),
                 address=attachment.address if attachment is not None else "",
-                resolv_conf=means.network.resolv_conf() if attachment is not None else "",
+                resolv_conf=deps.network.resolv_conf() if attachment is not None else "",
             )
             user = record.spec.user or record.config.user
             return _Root(resolve_user(user, place.rootfs, container.ids), files, was_lost)
 
         # It is a few short calls, which a thread would take longer to be told of than to make; but what an
         # earlier boot left goes, which may be much.
-        is_quick = container.run is None or container.run.boot == means.boot
+        is_quick = container.run is None or container.run.boot == deps.boot
         root = lay_out() if is_quick else await asyncio.to_thread(lay_out)
-        means.reached("start.mounted")
+        deps.reached("start.mounted")
         return root
 
     async def _forget_last(self, container: ContainerEntry) -> None:
         """The last run, with its output, makes room for the next."""
         try:
-            await self._means.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
+            await self._deps.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             return
-        self._means.reached("start.forgotten")
+        self._deps.reached("start.forgotten")
 
     async def _run(
         self, container: ContainerEntry, root: _Root, attachment: Attachment | None, is_begun: asyncio.Event
     ) -> ExecutableState:
-        means, record, place, users = self._means, container.record, container.place, container.users
+        deps, record, place, users = self._deps, container.record, container.place, container.users
 
         def prepare(cgroups_path: str) -> RuntimeCommand:
             config = make_config(
@@ -220,7 +218,7 @@ class ContainerStartup:
             (place.folder / "config.json").write_bytes(
                 json_codec.encode(config)
             )  # read at once, and never again
-            means.reached("start.bundled")
+            deps.reached("start.bundled")
             is_begun.set()
             arguments = prepares(
                 container.name, bundle=place.folder, pid_file=place.pid_file, log=place.runtime_log
@@ -230,30 +228,30 @@ class ContainerStartup:
             )
 
         async def release() -> None:
-            await means.runtime.start(container.name)
+            await deps.runtime.start(container.name)
 
         # Under a small quota the runtime's own work takes seconds. So it is done before the quota is on, and
         # the program begins after; without a quota, one call of the runtime does both.
         has_quota = bool(record.spec.room.cpu)
-        prepares = means.runtime.create_arguments if has_quota else means.runtime.run_arguments
+        prepares = deps.runtime.create_arguments if has_quota else deps.runtime.run_arguments
         place.pid_file.unlink(missing_ok=True)
         executable = Executable(MAIN, container.cell, command_text(command(record.spec, record.config)))
-        with means.overlays.reachable(place.rootfs, users) as rootfs:
-            state = await means.cells.start_container(executable, prepare, release if has_quota else None)
-        means.reached("start.running")
+        with deps.overlays.reachable(place.rootfs, users) as rootfs:
+            state = await deps.cells.start_container(executable, prepare, release if has_quota else None)
+        deps.reached("start.running")
         return state
 
     async def _publish(self, attachment: Attachment | None, is_begun: asyncio.Event) -> None:
         """Beside the runtime's work, which takes longer, and not before that has begun."""
         await is_begun.wait()
         if attachment is not None and attachment.ports:
-            await self._means.network.publish(attachment.owner)
-            self._means.reached("start.published")
+            await self._deps.network.publish(attachment.owner)
+            self._deps.reached("start.published")
 
     async def _undo(self, container: ContainerEntry) -> None:
         """Leave nothing of a start that failed."""
         try:
-            await self._means.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
+            await self._deps.cells.stop(container.cell, MAIN, grace_s=0, owner=CellOwner.CONTAINER)
         except errors.NotFound:
             pass
         except errors.SkerryError as error:
@@ -261,4 +259,4 @@ class ContainerStartup:
             container.has_leftovers = True  # what still runs has the root and the address
             return
         container.address, container.users = "", None
-        await self._ending.tidy(container)
+        await self._teardown.tidy(container)

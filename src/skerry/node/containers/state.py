@@ -122,20 +122,20 @@ class ContainerEntry:
 
 
 def make_container(
-    means: ContainerDeps, record: ContainerRecord, run: RunRecord | None = None
+    deps: ContainerDeps, record: ContainerRecord, run: RunRecord | None = None
 ) -> ContainerEntry:
     """A container that does not run."""
-    container = ContainerEntry(record, means.records.place(record.spec.name), run)
+    container = ContainerEntry(record, deps.records.place(record.spec.name), run)
     # As it will be; a start finds out how it is.
     if container.shared_disk is not None:
         container.disk_limit_kind = DiskLimitKind.FILE_SYSTEM
     elif container.disk_limit is not None:
-        container.disk_limit_kind = means.disks.kind
+        container.disk_limit_kind = deps.disks.kind
     return container
 
 
 def users_of(
-    means: ContainerDeps, container: ContainerEntry, attachment: Attachment | None
+    deps: ContainerDeps, container: ContainerEntry, attachment: Attachment | None
 ) -> UserNamespace | None:
     """The user namespace that was made for a run of `container`; None if it is to be in none, or is in none
     since it was started by a Skerry, or on a machine, that makes none."""
@@ -143,7 +143,7 @@ def users_of(
         return None
     if attachment is not None:
         return attachment.users
-    return None if means.users is None else means.users.get(container.name)
+    return None if deps.users is None else deps.users.get(container.name)
 
 
 def no_guests() -> errors.FailedPrecondition:
@@ -161,34 +161,34 @@ def shared_disk(spec: ContainerSpec) -> SharedDisk | None:
     return SharedDisk(spec.inside or spec.name, spec.shared_disk * _GIGABYTE or SMALLEST)
 
 
-def check_disk(means: ContainerDeps, spec: ContainerSpec) -> None:
+def check_disk(deps: ContainerDeps, spec: ContainerSpec) -> None:
     """Raises ResourcesExhausted if the disk of this node is full, and FailedPrecondition for what the kernel
     here cannot hold to its disk, if nobody said that measuring is good enough; for strangers it never is."""
     if shortage := disk_reserve.shortage():
         raise errors.ResourcesExhausted(f"container {spec.name!r} cannot run on this node now: {shortage}")
     if spec.is_apart:
-        check_guests(means)
-    elif spec.room.disk and not takes_disk_limits(means):
+        check_guests(deps)
+    elif spec.room.disk and not takes_disk_limits(deps):
         raise errors.FailedPrecondition(
-            f"this node cannot hold a container to a disk limit, since {means.disks.why_measured}; run it on "
+            f"this node cannot hold a container to a disk limit, since {deps.disks.why_measured}; run it on "
             "another node, without a limit, or have limits measured (node.measured_disk_limits)"
         )
 
 
-def check_guests(means: ContainerDeps) -> None:
+def check_guests(deps: ContainerDeps) -> None:
     """Raises FailedPrecondition if no stranger's container can run here."""
-    if means.users is None:
+    if deps.users is None:
         raise no_guests()
-    if not means.disks.can_share:
+    if not deps.disks.can_share:
         raise errors.FailedPrecondition(
             "this node runs nothing for buyers: it cannot hold them to a disk, since "
-            f"{means.disks.why_measured}"
+            f"{deps.disks.why_measured}"
         )
 
 
-def takes_disk_limits(means: ContainerDeps) -> bool:
+def takes_disk_limits(deps: ContainerDeps) -> bool:
     """Whether containers with a disk limit can run here."""
-    return means.disks.kind is not DiskLimitKind.MEASURED or means.settings.measured_disk_limits
+    return deps.disks.kind is not DiskLimitKind.MEASURED or deps.settings.measured_disk_limits
 
 
 def command_text(arguments: tuple[str, ...]) -> str:
@@ -201,14 +201,14 @@ def cell_name(cells: Cells, spec: ContainerSpec) -> CellName:
     return CellName(f"{cells.own(spec.inside)}/{spec.name}") if spec.inside else own_name(spec.name)
 
 
-def cell_for(means: ContainerDeps, spec: ContainerSpec) -> Cell:
+def cell_for(deps: ContainerDeps, spec: ContainerSpec) -> Cell:
     """The cell that a container runs in. Namespaces are the runtime's to make."""
     return Cell(
-        name=cell_name(means.cells, spec),
+        name=cell_name(deps.cells, spec),
         limits=CellLimits(
             cpu_quota=spec.room.cpu or None,
             memory=spec.room.memory or None,
-            pids=spec.pids or means.settings.container_pids,
+            pids=spec.pids or deps.settings.container_pids,
         ),
         isolates_processes=False,
         owner=CellOwner.CONTAINER,

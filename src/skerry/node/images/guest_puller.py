@@ -25,8 +25,8 @@ class GuestPuller(Puller):
 
     keeps_parts = False
 
-    def __init__(self, means: PullDeps, reach: RegistryPolicy) -> None:
-        super().__init__(means)
+    def __init__(self, deps: PullDeps, reach: RegistryPolicy) -> None:
+        super().__init__(deps)
         self._reach = reach
         # What each reference led to. A registry is believed that nothing changed since it said so of the same
         # reference, and no more: the digests of other images are no secret.
@@ -34,10 +34,8 @@ class GuestPuller(Puller):
 
     async def _source(self, reference: ImageReference) -> ImageSource:
         assert isinstance(reference, RegistryReference)
-        means = self._means
-        return RegistrySource(
-            reference, means.settings, means.clock, backoff=means.backoff, reach=self._reach
-        )
+        deps = self._deps
+        return RegistrySource(reference, deps.settings, deps.clock, backoff=deps.backoff, reach=self._reach)
 
     def _known(self, reference: ImageReference, version: str) -> ImageId | None:
         given = self._given.get(str(reference))
@@ -49,7 +47,7 @@ class GuestPuller(Puller):
         self._given[name.reference] = name
 
     def _is_here(self, name: NameRecord) -> bool:
-        return self._means.catalogue.get(name.image) is not None
+        return self._deps.catalogue.get(name.image) is not None
 
 
 def parse_for_guests(text: str) -> RegistryReference:

@@ -56,14 +56,14 @@ class _Trial:
 class Images:
     """Every image that is here. One for a folder; all calls from one event loop."""
 
-    def __init__(self, means: PullDeps, reach: RegistryPolicy) -> None:
+    def __init__(self, deps: PullDeps, reach: RegistryPolicy) -> None:
         """`open` makes one."""
-        self._settings = means.settings
-        self._clock = means.clock
-        self._layers = means.layers
-        self._catalogue = means.catalogue
-        self._puller = Puller(means)
-        self._guests = GuestImages(self, GuestPuller(means, reach))
+        self._settings = deps.settings
+        self._clock = deps.clock
+        self._layers = deps.layers
+        self._catalogue = deps.catalogue
+        self._puller = Puller(deps)
+        self._guests = GuestImages(self, GuestPuller(deps, reach))
         self._claims: dict[str, ImageId] = {}
         self._under_way: dict[tuple[Puller, str], PullTracker] = {}
         self._trials: dict[str, _Trial] = {}
@@ -92,8 +92,8 @@ class Images:
         await in_thread(layers.load)
         await in_thread(catalogue.load, layers.__contains__)
         await in_thread(layers.mark, catalogue.registry_layers())  # which earlier versions did not
-        means = PullDeps(settings, clock, platform, unpacker, layers, catalogue, reached, backoff)
-        return cls(means, RegistryPolicy(guest_registries))
+        deps = PullDeps(settings, clock, platform, unpacker, layers, catalogue, reached, backoff)
+        return cls(deps, RegistryPolicy(guest_registries))
 
     def for_guests(self) -> GuestImages:
         """The images that a stranger may have."""

@@ -68,9 +68,9 @@ class Puller:
 
     keeps_parts = True  # layers of a pull that did not come to its end, for the next one
 
-    def __init__(self, means: PullDeps) -> None:
-        self._means = means
-        settings = means.settings
+    def __init__(self, deps: PullDeps) -> None:
+        self._deps = deps
+        settings = deps.settings
         self._slots = asyncio.Semaphore(settings.parallel)
         self._fetches: SingleFlight[Digest] = SingleFlight(shares_failures=False)
         # Of layers that some pull tells of: pulls of one layer count together.
@@ -86,15 +86,15 @@ class Puller:
         shared = SharedSource(await self._source(reference))
         async with shared as source:
             version = await source.version()
-            self._means.reached("pull.version")
+            self._deps.reached("pull.version")
             known = self._known(reference, version)
             if known is not None:
                 pull.images.add(known)
                 await run_uninterrupted(self._name(reference, known, version))
                 pull.say(f"{reference} is up to date")
                 return known
-            found = await source.find(self._means.platform)
-            self._means.reached("pull.found")
+            found = await source.find(self._deps.platform)
+            self._deps.reached("pull.found")
             layers = await self._fetch_all(shared, found, reference, pull)
         image = self._describe(found, layers)
         pull.images.add(image.id)
@@ -107,8 +107,8 @@ class Puller:
 
     def _limits(self) -> UnpackLimits:
         """Of the next layer: pulls at once together leave the node a part of its disk."""
-        settings = self._means.settings
-        free, all_ = self._means.layers.disk()
+        settings = self._deps.settings
+        free, all_ = self._deps.layers.disk()
         spare = (free - files.disk_reserve(all_)) // settings.parallel
         if spare <= 0:
             raise errors.ResourcesExhausted(
@@ -119,18 +119,18 @@ class Puller:
 
     def _known(self, reference: ImageReference, version: str) -> ImageId | None:
         """The image here that `reference` means, if its source calls it `version`."""
-        return self._means.catalogue.of_version(version, from_registry=_is_registry(reference))
+        return self._deps.catalogue.of_version(version, from_registry=_is_registry(reference))
 
     async def _call(self, name: NameRecord) -> None:
         """Keep what a reference led to; the catalogue is ours to write in."""
-        await self._means.catalogue.name(name)
+        await self._deps.catalogue.name(name)
 
     async def _source(self, reference: ImageReference) -> ImageSource:
         what = str(reference)
         match reference:
             case RegistryReference():
                 return registry_source.RegistrySource(
-                    reference, self._means.settings, self._means.clock, backoff=self._means.backoff
+                    reference, self._deps.settings, self._deps.clock, backoff=self._deps.backoff
                 )
             case LayoutReference(path, tag):
                 return LayoutSource(FolderFiles(path), what, tag)
@@ -145,11 +145,11 @@ class Puller:
         image = Image(
             id=rootfs_sources.id_of_folder(reference.path),
             names=(),
-            platform=self._means.platform,
+            platform=self._deps.platform,
             config=ImageConfig(),
             layers=(),
             bytes=await rootfs_sources.measure(reference.path),
-            pulled_at=self._means.clock.now(),
+            pulled_at=self._deps.clock.now(),
             folder=reference.path,
         )
         pull.images.add(image.id)
@@ -162,9 +162,9 @@ class Puller:
     ) -> tuple[Digest, ...]:
         """Every layer of `found`, the lowest first, from here or from its source."""
         what, proven = str(reference), _is_registry(reference)
-        if not 0 < len(found.blobs) <= self._means.settings.max_layers:
+        if not 0 < len(found.blobs) <= self._deps.settings.max_layers:
             raise errors.Unprocessable(
-                f"{what} has {len(found.blobs)} layers; 1 to {self._means.settings.max_layers} are accepted"
+                f"{what} has {len(found.blobs)} layers; 1 to {self._deps.settings.max_layers} are accepted"
             )
         if found.configuration is None:
             (blob,) = found.blobs
@@ -179,7 +179,7 @@ class Puller:
         try:
             async with asyncio.TaskGroup() as group:
                 for layer, blob in wanted.items():
-                    if not self._means.layers.has(layer, from_registry=proven):
+                    if not self._deps.layers.has(layer, from_registry=proven):
                         fetch = partial(
                             self._fetch,
                             shared,
@@ -196,7 +196,7 @@ class Puller:
         return layers
 
     def _count(self, layer: Digest, blob: LayerBlob, *, proven: bool) -> LayerCounter:
-        if self._means.layers.has(layer, from_registry=proven):
+        if self._deps.layers.has(layer, from_registry=proven):
             return LayerCounter(blob.digest or layer, blob.size, "present")
         return self._counts.setdefault(layer, LayerCounter(blob.digest or layer, blob.size))
 
@@ -215,19 +215,19 @@ class Puller:
         pull that began this gives up."""
         async with shared as source, self._slots:
             # It may have come while we waited for our turn.
-            if layer is not None and self._means.layers.has(layer, from_registry=proven):
+            if layer is not None and self._deps.layers.has(layer, from_registry=proven):
                 count.become("done")
                 return layer
-            draft = await self._means.layers.draft()
-            self._means.reached("layer.draft")
+            draft = await self._deps.layers.draft()
+            self._deps.reached("layer.draft")
             try:
                 count.become("pulling")
                 unpacked = await self._unpack(source, blob, layer, draft, what, count)
-                self._means.reached("layer.unpacked")
+                self._deps.reached("layer.unpacked")
                 counted_on.add(unpacked.diff_id)  # before it can be seen by whoever collects
-                await self._means.layers.keep(draft, unpacked, from_registry=proven)
+                await self._deps.layers.keep(draft, unpacked, from_registry=proven)
             finally:
-                await self._means.layers.discard(draft)
+                await self._deps.layers.discard(draft)
             count.become("done")
             log.info("layer.kept", layer=unpacked.diff_id, bytes=unpacked.bytes, files=unpacked.files)
             return unpacked.diff_id
@@ -244,7 +244,7 @@ class Puller:
         checked = _Checked(source.stream(blob), blob, what, count)
         async with aclosing(checked.pieces()) as pieces:
             try:
-                unpacked = await self._means.unpacker.unpack(
+                unpacked = await self._deps.unpacker.unpack(
                     pieces, draft.root, diff_id=layer, limits=self._limits()
                 )
             except (errors.Invalid, errors.Unprocessable, errors.TooLarge) as error:
@@ -264,22 +264,22 @@ class Puller:
         return Image(
             id=ImageId(found.id) if found.id else rootfs_sources.id_of_layer(layers[0]),
             names=(),
-            platform=(told.platform if told else None) or self._means.platform,
+            platform=(told.platform if told else None) or self._deps.platform,
             config=told.config if told else ImageConfig(),
             layers=layers,
             bytes=sum(blob.size for blob in found.blobs),
-            pulled_at=self._means.clock.now(),
+            pulled_at=self._deps.clock.now(),
             manifest=found.manifest,
         )
 
     async def _record(self, reference: ImageReference, image: Image, version: str) -> None:
-        async with self._means.catalogue.writing:
-            await self._means.layers.settle()
-            await self._means.catalogue.add(image)
+        async with self._deps.catalogue.writing:
+            await self._deps.layers.settle()
+            await self._deps.catalogue.add(image)
             await self._call(NameRecord(str(reference), image.id, version))
 
     async def _name(self, reference: ImageReference, image: ImageId, version: str) -> None:
-        async with self._means.catalogue.writing:
+        async with self._deps.catalogue.writing:
             await self._call(NameRecord(str(reference), image, version))
 
 

@@ -78,9 +78,9 @@ class Firewall:
         self._written: list[str] = []  # the tables as nft lists them, but for their contents
         self._batches = Batcher(self._change)
 
-    def open(self, doors: PublishedPorts, policies: Mapping[IPv4Address, NetworkPolicy]) -> None:
+    def open(self, host_ports: PublishedPorts, policies: Mapping[IPv4Address, NetworkPolicy]) -> None:
         """The tables as they must be with these, whatever they were before. Blocks."""
-        contents = NftTableContents(doors, policies, self._resolvers())
+        contents = NftTableContents(host_ports, policies, self._resolvers())
         try:
             self._replace(contents)
         except errors.Unavailable as error:
@@ -109,13 +109,13 @@ class Firewall:
 
     async def publish(self, address: IPv4Address, mappings: Iterable[PortMapping]) -> None:
         """Ports of the machine lead to `address` when this returns."""
-        if doors := port_rules.published_ports(address, mappings):
-            await self._batches.do(_Change(come=doors))
+        if host_ports := port_rules.published_ports(address, mappings):
+            await self._batches.do(_Change(come=host_ports))
 
     async def withdraw(self, mappings: Iterable[PortMapping]) -> None:
         """They lead nowhere when this returns."""
-        if doors := frozenset((each.source, each.protocol) for each in mappings):
-            await self._batches.do(_Change(gone=doors))
+        if host_ports := frozenset((each.source, each.protocol) for each in mappings):
+            await self._batches.do(_Change(gone=host_ports))
 
     async def restrict(self, address: IPv4Address, policy: NetworkPolicy) -> None:
         """`address` is held to `policy`, and to no other, when this returns. Done even if the caller goes.
@@ -181,14 +181,14 @@ class Firewall:
         if not self._subnets.all:
             return  # the node waits for its subnet, and nobody is attached
         before = self._contents
-        doors, policies = dict(before.doors), dict(before.policies)
+        host_ports, policies = dict(before.host_ports), dict(before.policies)
         for change in changes:
-            for door in change.gone:
-                doors.pop(door, None)
-            doors |= change.come
+            for host_port in change.gone:
+                host_ports.pop(host_port, None)
+            host_ports |= change.come
             policies |= change.policies
         restricted = {address: policy for address, policy in policies.items() if policy != OPEN_POLICY}
-        after = NftTableContents(doors, restricted, self._resolvers())
+        after = NftTableContents(host_ports, restricted, self._resolvers())
         if any(change.is_outdated for change in changes):
             self._replace(after)
         elif any(change.is_doubtful for change in changes) and self._list() != self._written:
@@ -203,7 +203,7 @@ class Firewall:
                 log.warning("network.rules_lost", table=self._names.table, error=error.message)
                 self._replace(after)
         self._contents = after
-        moved = before.doors.items() ^ after.doors.items()
+        moved = before.host_ports.items() ^ after.host_ports.items()
         if ports := {port for (port, protocol), _ in moved if protocol is Protocol.UDP}:
             for network in self._subnets.networks:
                 conntrack.forget_udp(ports, network)

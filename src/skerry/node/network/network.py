@@ -144,12 +144,12 @@ class Network:
         self._links.build_bridge(anew=not kept)
         self._links.join(addresses)  # they are on it, unless somebody took the bridge away
         self._reached("open.bridge")
-        doors: dict[port_rules.HostPort, port_rules.ContainerPort] = {}
+        host_ports: dict[port_rules.HostPort, port_rules.ContainerPort] = {}
         for each, address in zip(kept, addresses, strict=True):
             self._attached[each.owner] = each
-            doors |= port_rules.published_ports(address, each.ports)
+            host_ports |= port_rules.published_ports(address, each.ports)
         policies = {IPv4Address(each.address): each.policy for each in kept if each.policy != OPEN_POLICY}
-        self._firewall.open(doors, policies)
+        self._firewall.open(host_ports, policies)
         if apart := [IPv4Address(each.address) for each in kept if each.is_apart]:
             self._links.subject(apart)
         self._seclusion.replace(apart, self._name_servers())

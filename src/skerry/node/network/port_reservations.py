@@ -34,15 +34,15 @@ class PortReservations:
         """Hold the source ports of all, or raise FailedPrecondition, saying who has one of them, and hold
         none."""
         wanted = list(mappings)
-        for door in _doors(wanted):
-            if (other := self._owners.get(door)) is not None:
+        for host_port in _host_ports(wanted):
+            if (other := self._owners.get(host_port)) is not None:
                 raise errors.FailedPrecondition(
-                    f"port {_name(door)} is published by {other!r}; choose another, or remove that"
+                    f"port {_name(host_port)} is published by {other!r}; choose another, or remove that"
                 )
-        self._owners |= dict.fromkeys(_doors(wanted), owner)
+        self._owners |= dict.fromkeys(_host_ports(wanted), owner)
         try:
-            for door in _doors(wanted):
-                self._sockets[door] = await _hold(door)
+            for host_port in _host_ports(wanted):
+                self._sockets[host_port] = await _hold(host_port)
         except BaseException:
             self.release(wanted)
             raise
@@ -50,19 +50,19 @@ class PortReservations:
     async def retake(self, owner: str, mappings: Iterable[PortMapping]) -> list[str]:
         """For ports that are published already: they are the owner's, held or not; what could not be held."""
         failures = []
-        for door in _doors(mappings):
-            self._owners[door] = owner
+        for host_port in _host_ports(mappings):
+            self._owners[host_port] = owner
             try:
-                self._sockets[door] = await _hold(door)
+                self._sockets[host_port] = await _hold(host_port)
             except errors.FailedPrecondition as error:
                 failures.append(error.message)
         return failures
 
     def release(self, mappings: Iterable[PortMapping]) -> None:
         """Let go of them, held or not."""
-        for door in _doors(mappings):
-            self._owners.pop(door, None)
-            if (holding := self._sockets.pop(door, None)) is not None:
+        for host_port in _host_ports(mappings):
+            self._owners.pop(host_port, None)
+            if (holding := self._sockets.pop(host_port, None)) is not None:
                 holding.close()
 
     def close(self) -> None:
@@ -72,33 +72,33 @@ class PortReservations:
         self._sockets.clear()
 
 
-def _doors(mappings: Iterable[PortMapping]) -> list[HostPort]:
+def _host_ports(mappings: Iterable[PortMapping]) -> list[HostPort]:
     return [(each.source, each.protocol) for each in mappings]
 
 
-async def _hold(door: HostPort) -> socket.socket:
+async def _hold(host_port: HostPort) -> socket.socket:
     try:
-        return _bind(door)
+        return _bind(host_port)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise errors.FailedPrecondition(
-                f"port {_name(door)} cannot be published: {error.strerror}"
+                f"port {_name(host_port)} cannot be published: {error.strerror}"
             ) from error
-    holder = await asyncio.to_thread(_find_holder, door)
+    holder = await asyncio.to_thread(_find_holder, host_port)
     if holder is None:
         # Connections that have ended linger on the port. They keep nobody off it who says that they may be
         # there; such a hold keeps off only those who do not say so themselves, and is better than none.
         try:
-            return _bind(door, over_lingering=True)
+            return _bind(host_port, over_lingering=True)
         except OSError:
             holder = "another process, which does not listen on it"
     raise errors.FailedPrecondition(
-        f"port {_name(door)} of this machine is used by {holder}; choose another, or end that"
+        f"port {_name(host_port)} of this machine is used by {holder}; choose another, or end that"
     )
 
 
-def _bind(door: HostPort, *, over_lingering: bool = False) -> socket.socket:
-    port, protocol = door
+def _bind(host_port: HostPort, *, over_lingering: bool = False) -> socket.socket:
+    port, protocol = host_port
     holding = socket.socket(socket.AF_INET, _KINDS[protocol] | socket.SOCK_CLOEXEC)
     try:
         # As little as can be is kept of datagrams that come before the rules do: nobody reads them.
@@ -111,9 +111,9 @@ def _bind(door: HostPort, *, over_lingering: bool = False) -> socket.socket:
     return holding
 
 
-def _find_holder(door: HostPort) -> str | None:
+def _find_holder(host_port: HostPort) -> str | None:
     """Who has the port, in words; None if only ended connections are seen on it."""
-    port, protocol = door
+    port, protocol = host_port
     seen = [
         each
         for each in psutil.net_connections(protocol.value)
@@ -134,5 +134,5 @@ def _find_holder(door: HostPort) -> str | None:
         return f"process {pid}"
 
 
-def _name(door: HostPort) -> str:
-    return f"{door[0]}/{door[1]}"
+def _name(host_port: HostPort) -> str:
+    return f"{host_port[0]}/{host_port[1]}"

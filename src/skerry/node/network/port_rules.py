@@ -39,7 +39,7 @@ class AddressRanges(msgspec.Struct, frozen=True):
 class NftTableContents(msgspec.Struct, frozen=True):
     """What changes in the tables while containers come and go."""
 
-    doors: PublishedPorts = msgspec.field(default_factory=dict)
+    host_ports: PublishedPorts = msgspec.field(default_factory=dict)
     policies: Mapping[IPv4Address, NetworkPolicy] = msgspec.field(default_factory=dict)
     resolvers: tuple[str, ...] = ()  # name servers, open on port 53 wherever they are
 
@@ -202,11 +202,13 @@ def _elements(names: KernelNames, contents: NftTableContents) -> dict[_Set, dict
     policies = sorted(contents.policies.items())
     node_only = [address for address, policy in policies if policy.ingress is Ingress.NODE]
     internet_only = [address for address, policy in policies if policy.egress is Egress.INTERNET]
-    doors = sorted(contents.doors.items())
+    host_ports = sorted(contents.host_ports.items())
     return {
         **{
             ("ip", _map_name(kind)): {
-                str(port): f"{port} : {room[0]} . {room[1]}" for (port, each), room in doors if each is kind
+                str(port): f"{port} : {room[0]} . {room[1]}"
+                for (port, each), room in host_ports
+                if each is kind
             }
             for kind in Protocol
         },

@@ -117,7 +117,7 @@ class ContainerWorkers:
                 )
                 view = await tasks.run_to_completion(starting)
             worker = ContainerWorker(
-                self._containers, view, await self._door(view), self._settings, self._clock
+                self._containers, view, await self._connections(view), self._settings, self._clock
             )
         except BaseException:
             await tasks.run_to_completion(_remove(self._containers, spec.name))
@@ -168,7 +168,7 @@ class ContainerWorkers:
             return False
         return True
 
-    async def _door(self, view: ContainerView) -> PortConnections:
+    async def _connections(self, view: ContainerView) -> PortConnections:
         try:
             group = self._containers.cell(view.spec.name)
             return PortConnections.to(view.pid or 0, view.address, PORT, self._clock, group=group)
@@ -230,12 +230,12 @@ class ContainerWorker:
         self,
         containers: Containers,
         view: ContainerView,
-        door: PortConnections,
+        connections: PortConnections,
         settings: FunctionSettings,
         clock: Clock,
     ) -> None:
         self._containers = containers
-        self._door = door
+        self._connections = connections
         self._settings = settings
         self._clock = clock
         self._closing: asyncio.Task[None] | None = None
@@ -246,11 +246,11 @@ class ContainerWorker:
         self.init_s = 0.0
         self.on_closed: Callable[[], None] = lambda: None
         self._copying: asyncio.Task[None] | None = None
-        door.ended.add_done_callback(lambda ended: None if ended.cancelled() else self._tell())
+        connections.ended.add_done_callback(lambda ended: None if ended.cancelled() else self._tell())
 
     @property
     def is_alive(self) -> bool:
-        return self._closing is None and not self._has_lost_its_server and not self._door.has_ended
+        return self._closing is None and not self._has_lost_its_server and not self._connections.has_ended
 
     def keep_output(self, logs: FunctionLogs, name: FunctionName) -> None:
         """Copy what it prints to where that of its function is kept."""
@@ -268,10 +268,10 @@ class ContainerWorker:
             async with asyncio.timeout(within_s):
                 while True:
                     try:
-                        self._door.discard(await self._door.enter())
+                        self._connections.discard(await self._connections.enter())
                         return
                     except PortClosed:
-                        if self._door.has_ended:
+                        if self._connections.has_ended:
                             break
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _SELDOM_S)
@@ -320,7 +320,7 @@ class ContainerWorker:
 
     async def _close(self) -> None:
         self._tells.clear()
-        self._door.close()
+        self._connections.close()
         with contextlib.suppress(errors.SkerryError):  # said again when it is removed
             await self._containers.stop(self.id, grace_s=0)
         if self._copying is not None:  # its output goes with it
@@ -330,24 +330,24 @@ class ContainerWorker:
         self.on_closed()
 
     async def _exchange(self, body: bytes) -> tuple[int, bytes]:
-        connection = await self._door.enter()
+        connection = await self._connections.enter()
         try:
             return await connection.post(_PATH, body, most=container_protocol.max_reply(self._settings))
         finally:
-            self._door.give_back(connection)
+            self._connections.give_back(connection)
 
     async def _ends_soon(self) -> bool:
         """Whether it has ended: of a process that dies, connections end a little before it has."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE_S):
-                await asyncio.wait([self._door.ended])
-        return self._closing is not None or self._door.has_ended
+                await asyncio.wait([self._connections.ended])
+        return self._closing is not None or self._connections.has_ended
 
     async def _gone(self, error: str, began: float) -> WorkerExited:
         if self._closing is not None:
             return WorkerExited(CallFailure.DIED, "its worker was ended")
         failure = CallFailure.DIED
-        if self._door.has_ended:
+        if self._connections.has_ended:
             how = await _how_it_ended(self._containers, self.id)
             error = f"its container ended: {_in_words(how)}"
             failure = CallFailure.MEMORY if how is not None and how.oom else CallFailure.DIED

@@ -76,20 +76,20 @@ class WorkerDeps:
 class PrestartedWorkerFactory:
     """Makes them."""
 
-    def __init__(self, means: WorkerDeps, pool: Cell, limits: CellLimits, policy: NetworkPolicy) -> None:
+    def __init__(self, deps: WorkerDeps, pool: Cell, limits: CellLimits, policy: NetworkPolicy) -> None:
         """`pool` is the cell of all workers; `limits` are those of one that has no function yet; `policy` is
         that of its network."""
-        self._cells = means.cells
-        self._network = means.network if isinstance(means.network, Network) else None
-        self._logs = means.logs
-        self._clock = means.clock
+        self._cells = deps.cells
+        self._network = deps.network if isinstance(deps.network, Network) else None
+        self._logs = deps.logs
+        self._clock = deps.clock
         self._pool = pool
         self._limits = limits
         self._policy = policy
-        self._reached = means.reached
+        self._reached = deps.reached
         self._stuck: list[PrestartedWorker] = []
-        self._resolver = means.folder / "resolv.conf"
-        self._runtime = means.folder / "runtime"
+        self._resolver = deps.folder / "resolv.conf"
+        self._runtime = deps.folder / "runtime"
         self._runtime.mkdir(exist_ok=True)
         self._runtime.chmod(0o755)  # every worker reads it, wherever it lies
         program = self._runtime / _NODE_PROGRAM

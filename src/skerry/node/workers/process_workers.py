@@ -61,28 +61,28 @@ class ProcessWorkers:
     """Makes workers of the runtimes `python`, `nodejs` and `go`."""
 
     def __init__(
-        self, means: WorkerDeps, settings: FunctionSettings, *, memory_mb: int, kind_of: Callable[[str], str]
+        self, deps: WorkerDeps, settings: FunctionSettings, *, memory_mb: int, kind_of: Callable[[str], str]
     ) -> None:
         """`memory_mb` is what all workers may have together; `kind_of` tells the kind of a runtime."""
-        files.private_folder(means.folder)
-        self._logs = means.logs
-        self._cells = means.cells
+        files.private_folder(deps.folder)
+        self._logs = deps.logs
+        self._cells = deps.cells
         self._settings = settings
-        self._clock = means.clock
+        self._clock = deps.clock
         self._kind_of = kind_of
-        self._reached = means.reached
+        self._reached = deps.reached
         self._workers: dict[str, ProcessWorker] = {}
         self._programs: dict[str, Interpreter | errors.SkerryError] = {}
         self._launcher: LauncherClient | None = None
-        self._network = means.network
-        has_network = isinstance(means.network, Network)
+        self._network = deps.network
+        has_network = isinstance(deps.network, Network)
         self._modes = (NetworkMode.BRIDGE, NetworkMode.NONE) if has_network else (NetworkMode.NONE,)
         # Whoever waits prestarted is not counted by the pool.
         spare_mb = settings.spare_workers * len(self._modes) * sum(_BLANK_MB.values())
         self._pool = Cell(CELL, CellLimits(memory=Megabytes(memory_mb + spare_mb)), owner=CellOwner.FUNCTIONS)
         limits = CellLimits(memory=Megabytes(memory_mb), pids=settings.worker_pids)
         policy = NetworkPolicy(Ingress.NODE, Egress(settings.egress))
-        self._blanks = PrestartedWorkerFactory(means, self._pool, limits, policy)
+        self._blanks = PrestartedWorkerFactory(deps, self._pool, limits, policy)
         self._stocks: dict[tuple[str, NetworkMode], PrestartedPool] = {}
 
     async def open(self) -> ProcessWorkers:

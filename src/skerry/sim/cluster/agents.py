@@ -67,10 +67,10 @@ class AgentDriver:
     """All nodes. `servers` are those that can be dialled now."""
 
     def __init__(
-        self, clock: Clock, weather: FaultSchedule, servers: Callable[[], Sequence[SimulatedServer]]
+        self, clock: Clock, faults: FaultSchedule, servers: Callable[[], Sequence[SimulatedServer]]
     ) -> None:
         self._clock = clock
-        self._weather = weather
+        self._faults = faults
         self._servers = servers
         self._links: dict[NodeId, SimulatedAgent] = {}
         self._agenda: list[tuple[float, NodeId]] = []  # a heap: whose machine has something to do when
@@ -178,7 +178,7 @@ class AgentDriver:
 
     def _redial(self, link: SimulatedAgent) -> None:
         if not link.is_cut:
-            self._dial(link, self._clock.now() + BACKOFF.delay(link.failures, self._weather.chance.random))
+            self._dial(link, self._clock.now() + BACKOFF.delay(link.failures, self._faults.chance.random))
             link.failures += 1
 
     async def _attend(self, link: SimulatedAgent) -> None:
@@ -188,7 +188,7 @@ class AgentDriver:
             link.is_dialling = False
             self._redial(link)
             return
-        server, machine = self._weather.chance.choice(servers), link.machine
+        server, machine = self._faults.chance.choice(servers), link.machine
         async with AsyncExitStack() as stack:
             try:
                 await self._travel()
@@ -225,11 +225,11 @@ class AgentDriver:
             connection.task.uncancel()
         if connection.lingers:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._weather.delay(_LINGERS_S)):
+                async with asyncio.timeout(self._faults.delay(_LINGERS_S)):
                     await connection.session.ended()
 
     def _take(self, link: SimulatedAgent, connection: SimulatedConnection, message: ServerMessage) -> None:
-        if connection.is_broken or self._weather.happens(self._weather.breaks / 2):
+        if connection.is_broken or self._faults.happens(self._faults.breaks / 2):
             raise _ConnectionBroken
         now, machine = self._clock.now(), link.machine
         match message:
@@ -243,7 +243,7 @@ class AgentDriver:
             case _:
                 pass  # nobody is at the other end of a tunnel
         self.minded(link)
-        if self._weather.happens(self._weather.breaks / 2):
+        if self._faults.happens(self._faults.breaks / 2):
             raise _ConnectionBroken
 
     def _drop(self, link: SimulatedAgent, connection: SimulatedConnection) -> None:
@@ -251,7 +251,7 @@ class AgentDriver:
         if link.connection is connection:
             link.connection = None
             connection.is_broken = True
-            connection.lingers = self._weather.happens(0.5)
+            connection.lingers = self._faults.happens(0.5)
             self._redial(link)
 
     async def _send(
@@ -267,7 +267,7 @@ class AgentDriver:
                 await self._report(connection, machine.inventory())
         except (_ConnectionBroken, errors.SkerryError):
             if link.connection is connection:
-                self._break(link, in_silence=self._weather.happens(0.5))
+                self._break(link, in_silence=self._faults.happens(0.5))
         finally:
             connection.is_sending = False
         self.minded(link)
@@ -277,22 +277,22 @@ class AgentDriver:
         connection.unacknowledged.append((connection.sequence, connection.sent))
         batch = ReportBatch(connection.sequence, tuple(reports))
         await self._travel()
-        if connection.is_broken or self._weather.happens(self._weather.breaks / 2):
-            if self._weather.happens(self._weather.late):
+        if connection.is_broken or self._faults.happens(self._faults.breaks / 2):
+            if self._faults.happens(self._faults.late):
                 self._spawn(self._arrive_late(connection, batch))
             raise _ConnectionBroken
         await connection.server.serve(connection.server.sessions.reported(connection.session, batch))
         connection.server.sessions.heard(connection.session)
-        if self._weather.happens(self._weather.breaks / 2):
+        if self._faults.happens(self._faults.breaks / 2):
             raise _ConnectionBroken
 
     async def _arrive_late(self, connection: SimulatedConnection, batch: ReportBatch) -> None:
         """What was on its way when the connection broke comes out at the other end, if that is still open."""
-        await asyncio.sleep(self._weather.delay(_LATE_S))
+        await asyncio.sleep(self._faults.delay(_LATE_S))
         if not connection.session.is_over:
             with suppress(errors.SkerryError):
                 await connection.server.serve(connection.server.sessions.reported(connection.session, batch))
 
     async def _travel(self) -> None:
-        if delay_s := self._weather.delay(self._weather.message_delay_s):
+        if delay_s := self._faults.delay(self._faults.message_delay_s):
             await asyncio.sleep(delay_s)

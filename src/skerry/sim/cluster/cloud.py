@@ -45,7 +45,7 @@ class SimulatedCloud:
         self,
         store: Store,
         clock: Clock,
-        weather: FaultSchedule,
+        faults: FaultSchedule,
         fates: FaultPlanner,
         *,
         settings: FleetSettings,
@@ -53,11 +53,11 @@ class SimulatedCloud:
     ) -> None:
         self.store = store
         self.clock = clock
-        self.weather = weather
+        self.faults = faults
         self.servers: list[SimulatedServer] = []
-        self.links = AgentDriver(clock, weather, lambda: [one for one in self.servers if one.is_open])
+        self.links = AgentDriver(clock, faults, lambda: [one for one in self.servers if one.is_open])
         self.witness = InvariantChecker(store, self.machine, reserve_percent=settings.reserve_percent)
-        self._fates = fates
+        self._plans = fates
         self._settings = settings
         self._events = events
         self.lines: dict[SimulatedServer, FaultyStore] = {}  # of all servers that ever were
@@ -74,7 +74,7 @@ class SimulatedCloud:
 
     async def add_server(self, *, leads: bool = True) -> SimulatedServer:
         """Another server; returns when it serves."""
-        line = FaultyStore(self.store, self.weather)
+        line = FaultyStore(self.store, self.faults)
         server = SimulatedServer(
             f"server-{next(self._names)}", line, self.clock, self._settings, self._events
         )
@@ -102,7 +102,7 @@ class SimulatedCloud:
         machine = SimulatedNode(
             NodeId(name),
             NodeHello(name, NodeFacts("amd64", "simulated", "0", "0"), room, labels or {}),
-            self._fates,
+            self._plans,
             SessionConfig(
                 NodeId(name),
                 "",
@@ -111,7 +111,7 @@ class SimulatedCloud:
                 terms.restart_cap_s,
                 terms.restart_reset_s,
             ),
-            chance=self.weather.chance.random,
+            chance=self.faults.chance.random,
             observer=self.witness,
         )
         self.links.add(machine)
@@ -125,8 +125,8 @@ class SimulatedCloud:
     def _takes_work(self, server: SimulatedServer) -> bool:
         if any(link.connection is None for link in self.links):
             return False
-        standings = list(server.nodes.standings())
-        return len(standings) == len(self.links) and all(one.view.takes_work for one in standings)
+        conditions = list(server.nodes.conditions())
+        return len(conditions) == len(self.links) and all(one.view.takes_work for one in conditions)
 
     # Wishes
 
@@ -169,7 +169,7 @@ class SimulatedCloud:
         servers = [server for server in self.servers if server.is_open]
         if not servers:
             raise errors.Unavailable("no server is there")
-        server = self.weather.chance.choice(servers)
+        server = self.faults.chance.choice(servers)
         return await server.serve(work(server))
 
     # The end
@@ -177,7 +177,7 @@ class SimulatedCloud:
     async def calm_down(self) -> None:
         """No more faults: the fault schedule is empty, there is a server, every node is reached and takes
         work."""
-        self.weather.clear_up()
+        self.faults.clear_up()
         for line in self.lines.values():
             await line.arrived()
         if not self.servers:
@@ -227,7 +227,7 @@ class SimulatedCloud:
 async def running(
     store: Store,
     clock: Clock,
-    weather: FaultSchedule,
+    faults: FaultSchedule,
     fates: FaultPlanner,
     *,
     settings: FleetSettings | None = None,
@@ -239,7 +239,7 @@ async def running(
     cloud = SimulatedCloud(
         store,
         clock,
-        weather,
+        faults,
         fates,
         settings=settings or FleetSettings(),
         events=events or EventSettings(),

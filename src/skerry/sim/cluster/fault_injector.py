@@ -108,10 +108,10 @@ class FaultInjector:
 
     async def storm(self) -> None:
         """The network and the store are bad for a while."""
-        self._cloud.weather.turn_bad()
+        self._cloud.faults.turn_bad()
 
         async def over() -> None:
-            self._cloud.weather.clear_up()
+            self._cloud.faults.clear_up()
 
         self._soon(over, 20.0)
 

@@ -37,8 +37,8 @@ FaultPlanner = Callable[[RunKey], FaultPlan]
 
 def healthy_runs(start_s: float = 0.5) -> FaultPlanner:
     """Everything starts after `start_s` and runs for ever."""
-    fate = FaultPlan(start_s=start_s)
-    return lambda run: fate
+    plan = FaultPlan(start_s=start_s)
+    return lambda run: plan
 
 
 class RandomFaultPlanner(msgspec.Struct):

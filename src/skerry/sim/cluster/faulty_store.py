@@ -19,9 +19,9 @@ from skerry.store.protocol import Batch, Entry, Expect, LeaseId, Op, RangePage, 
 class FaultyStore:
     """`cut` is the death of the server at this end."""
 
-    def __init__(self, store: Store, weather: FaultSchedule) -> None:
+    def __init__(self, store: Store, faults: FaultSchedule) -> None:
         self._store = store
-        self.weather = weather
+        self.faults = faults
         self._is_cut = False
         self._stragglers: set[asyncio.Task[None]] = set()
 
@@ -100,10 +100,10 @@ class FaultyStore:
 
     async def _travel(self) -> None:
         self._require_life()
-        if delay_s := self.weather.delay(self.weather.store_delay_s):
+        if delay_s := self.faults.delay(self.faults.store_delay_s):
             await asyncio.sleep(delay_s)
             self._require_life()
-        if self.weather.happens(self.weather.store_errors / 2):
+        if self.faults.happens(self.faults.store_errors / 2):
             raise errors.Unavailable("the store cannot be reached; nothing was changed")
 
     def _require_life(self) -> None:
@@ -111,18 +111,18 @@ class FaultyStore:
             raise errors.Unavailable("this server is dead")
 
     async def _return(self) -> None:
-        if delay_s := self.weather.delay(self.weather.store_delay_s):
+        if delay_s := self.faults.delay(self.faults.store_delay_s):
             await asyncio.sleep(delay_s)
-        if self.weather.happens(self.weather.store_errors / 2):
+        if self.faults.happens(self.faults.store_errors / 2):
             raise errors.Unavailable("the store cannot be reached; the transaction may have happened")
 
     def _straggle(self, ops: Sequence[Op], expect: Sequence[Expect]) -> None:
         """Whoever sent this does not wait for it any more; it may arrive all the same, and late."""
-        if not self.weather.happens(0.5):
+        if not self.faults.happens(0.5):
             return
 
         async def arrive() -> None:
-            await asyncio.sleep(self.weather.delay(20.0))
+            await asyncio.sleep(self.faults.delay(20.0))
             with suppress(errors.SkerryError):
                 await self._store.commit(ops, expect)
 

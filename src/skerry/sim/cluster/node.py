@@ -48,7 +48,7 @@ class SimulatedInstance:
     copy: LocalInstance
     wanted: ContainerSpec  # what its container should be like
     view: ContainerView | None = None
-    fate: FaultPlan = _WELL
+    plan: FaultPlan = _WELL
     tries: int = 0
     doing: InstanceAction | None = None  # what is under way, done at `due`
     due: float | None = None  # when to look at it again
@@ -86,7 +86,7 @@ class SimulatedNode:
         self.hello = hello
         self.terms = terms
         self.residents: dict[InstanceId, SimulatedInstance] = {}
-        self._fates = fates
+        self._plans = fates
         self._chance = chance
         self._observer = observer
         self._numbers = count(1)
@@ -160,7 +160,7 @@ class SimulatedNode:
             if resident is None:
                 continue
             if resident.ends_at is not None and resident.ends_at <= now:
-                self._end(resident, resident.ends_at, resident.fate.exit_code)
+                self._end(resident, resident.ends_at, resident.plan.exit_code)
             if resident.due == due or resident.doing is None:
                 self._finish(resident, now)
                 self._drive(resident, now)
@@ -253,10 +253,10 @@ class SimulatedNode:
         if act is InstanceAction.CREATE or is_restart:
             order = resident.copy.order
             resident.tries += 1
-            resident.fate = self._fates(RunKey(order.instance, order.generation, resident.tries))
+            resident.plan = self._plans(RunKey(order.instance, order.generation, resident.tries))
         takes_s = {
-            InstanceAction.CREATE: resident.fate.start_s,
-            InstanceAction.STOP: resident.fate.stop_s,
+            InstanceAction.CREATE: resident.plan.start_s,
+            InstanceAction.STOP: resident.plan.stop_s,
         }.get(act, 0.0)
         self._schedule(resident, now + takes_s)
 
@@ -264,8 +264,8 @@ class SimulatedNode:
         """What was under way is done."""
         act, resident.doing = resident.doing, None
         match act:
-            case InstanceAction.CREATE | InstanceAction.START if resident.fate.refusal:
-                error = errors.Unavailable(resident.fate.refusal)
+            case InstanceAction.CREATE | InstanceAction.START if resident.plan.refusal:
+                error = errors.Unavailable(resident.plan.refusal)
                 self._tell(resident, steps.not_started(self._situation(resident, now), error))
             case InstanceAction.CREATE:
                 resident.view = ContainerView(resident.wanted, _IMAGE, ContainerState.CREATED, now)
@@ -281,8 +281,8 @@ class SimulatedNode:
         resident.view = replace(
             resident.view, state=ContainerState.RUNNING, started_at=now, exit=None, address="10.64.0.2"
         )
-        if resident.fate.runs_s is not None:
-            resident.ends_at = now + resident.fate.runs_s
+        if resident.plan.runs_s is not None:
+            resident.ends_at = now + resident.plan.runs_s
             heapq.heappush(self._agenda, (resident.ends_at, resident.copy.instance))
         if self._observer is not None:
             self._observer.began(self, resident.copy.order)

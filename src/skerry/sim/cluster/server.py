@@ -52,7 +52,7 @@ class SimulatedServer:
             settings,
             instance_table=self.instance_table,
             workloads=self.workloads,
-            standings=self.nodes,
+            conditions=self.nodes,
         )
         self.instances = InstanceRegistry(
             store,
@@ -60,7 +60,7 @@ class SimulatedServer:
             clock,
             instance_table=self.instance_table,
             workloads=self.workloads,
-            standings=self.nodes,
+            conditions=self.nodes,
             explain=self.reconciler.explain,
         )
         self.sessions = NodeSessions(self.nodes, self.instances, settings)

@@ -78,7 +78,7 @@ class StreamResponse:
     """An answer that comes bit by bit; `cleanup` is closed when it has ended, or could not begin."""
 
     parts: AsyncGenerator[bytes, None]
-    manner: StreamFormat
+    format: StreamFormat
     cleanup: AsyncExitStack
     heartbeat_s: float | None = None
 

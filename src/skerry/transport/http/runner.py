@@ -118,7 +118,7 @@ class EndpointRunner:
         if isinstance(reply, StreamResponse):
             async with reply.cleanup:
                 await streaming.write(
-                    reply.parts, scope, receive, send, manner=reply.manner, heartbeat_s=reply.heartbeat_s
+                    reply.parts, scope, receive, send, format=reply.format, heartbeat_s=reply.heartbeat_s
                 )
             return
         if isinstance(reply, WebSocketResponse):

@@ -40,7 +40,7 @@ async def write(
     receive: Receive,
     send: Send,
     *,
-    manner: StreamFormat,
+    format: StreamFormat,
     heartbeat_s: float | None = None,
     stall_s: float = STALL_S,
 ) -> None:
@@ -52,7 +52,7 @@ async def write(
     refused = asyncio.ensure_future(until_refused(scope))
     upcoming: asyncio.Future[bytes] = asyncio.ensure_future(anext(parts))
     try:
-        await send({"type": "http.response.start", "status": 200, "headers": _headers(manner)})
+        await send({"type": "http.response.start", "status": 200, "headers": _headers(format)})
         is_last = scope["method"] == "HEAD"
         if is_last:
             await send({"type": "http.response.body", "body": b""})
@@ -63,11 +63,11 @@ async def write(
                 raise ClientDisconnected
             if refused.done():
                 refused.result()
-            part = manner.heartbeat
+            part = format.heartbeat
             if stop.done():
-                if not manner.goodbye:
+                if not format.goodbye:
                     raise errors.Unavailable("the server is stopping; try again")
-                part, is_last = manner.goodbye, True
+                part, is_last = format.goodbye, True
             elif upcoming.done():
                 try:
                     part = upcoming.result()
@@ -107,9 +107,9 @@ async def run_until_disconnect(
     return await race(work, leave())
 
 
-def _headers(manner: StreamFormat) -> list[tuple[bytes, bytes]]:
+def _headers(format: StreamFormat) -> list[tuple[bytes, bytes]]:
     return [
-        (b"content-type", manner.media.encode()),
+        (b"content-type", format.media.encode()),
         (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),  # proxies that would hold parts back
         (b"x-content-type-options", b"nosniff"),  # it may be output of anybody's program

@@ -127,7 +127,7 @@ class RearClient:
         with self._understanding():
             return client_documents.decode_contract(answer).document
 
-    async def standing(self, contract: ContractId) -> RemoteContractStatus:
+    async def contract_state(self, contract: ContractId) -> RemoteContractStatus:
         """How the contract stands, without its door."""
         answer = await self._ask(
             "GET", f"/api/contracts/{_segment(contract)}", client_documents.ContractStateReply

@@ -155,10 +155,10 @@ class ContractTunnelSession:
             told = await self._tell(socket, told)
 
     async def _tell(self, socket: WebSocket, told: ContractStatusMessage | None) -> ContractStatusMessage:
-        standing = self._tunnels.standing(self._contract)
-        if standing != told:
-            await socket.tell(json_codec.encode(standing))
-        return standing
+        contract_state = self._tunnels.contract_state(self._contract)
+        if contract_state != told:
+            await socket.tell(json_codec.encode(contract_state))
+        return contract_state
 
 
 async def _reach(socket: WebSocket, tunnels: ContractTunnelServer, contract: Contract) -> None:

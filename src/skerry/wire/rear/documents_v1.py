@@ -165,7 +165,7 @@ class Search(NamedTuple):
         """True if all that the selector finds is meant."""
         return self.gpus == self.persistent == (0, MAX_AMOUNT)
 
-    def means(self, flavor: Offer) -> bool:
+    def deps(self, flavor: Offer) -> bool:
         (least_gpus, most_gpus), (least, most) = self.gpus, self.persistent
         return least_gpus <= flavor.gpus <= most_gpus and least <= flavor.persistent <= most
 

@@ -71,7 +71,7 @@ async def _best(rear: RearContext, search: Search) -> FlavourV1 | Response:
     page = rear.offers.find(search.selector, limit=1 if search.is_plain else MAX_PAGE)
     while True:
         for offer in page.offers:
-            if search.means(offer.flavor):
+            if search.deps(offer.flavor):
                 return documents_v1.flavour_v1(offer, rear.owner)
         if not page.following:
             return _NOTHING

@@ -181,7 +181,7 @@ class SubscriptionSession:
         accounts, self._follower = self._changes.snapshot()
         self._revision = revision = self._changes.revision
         self._scopes[scope.id] = scope
-        meant = await _chosen(accounts, partial(_means, scope))
+        meant = await _chosen(accounts, partial(_deps, scope))
         await self._send(socket, SubscribedMessage(scope.id, revision, False, len(meant)))
         await self._show(socket, meant, revision)
 
@@ -210,7 +210,7 @@ class SubscriptionSession:
             await self._send(socket, change_messages.snapshot_message(self._rear.owner, account, revision))
 
     def _is_meant(self, account: OfferRecord | None) -> bool:
-        return account is not None and any(_means(scope, account) for scope in self._scopes.values())
+        return account is not None and any(_deps(scope, account) for scope in self._scopes.values())
 
     async def _send(self, socket: WebSocket, message: ServerSubscriptionMessage) -> None:
         await self._send_written(
@@ -235,7 +235,7 @@ async def _chosen(
     return found
 
 
-def _means(scope: SubscriptionScope, account: OfferRecord) -> bool:
+def _deps(scope: SubscriptionScope, account: OfferRecord) -> bool:
     if account.withdrawn is not None:
         return False  # that it was not, before, is what a WITHDRAW is told by
     if scope.flavor:

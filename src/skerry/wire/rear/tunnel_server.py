@@ -98,7 +98,7 @@ class ContractTunnelServer:
             )
         return instance.node, cell
 
-    def standing(self, contract: Contract) -> ContractStatusMessage:
+    def contract_state(self, contract: Contract) -> ContractStatusMessage:
         """The contract, last known as this, and its cell as they are now."""
         now = self._ledger.now()
         try:

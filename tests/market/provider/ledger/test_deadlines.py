@@ -131,7 +131,7 @@ async def test_a_deadline_that_cannot_be_written_is_tried_again_but_not_all_the_
 
         monkeypatch.setattr(m.store, "commit", fail)
         m.clock.advance(60)
-        m.ledger._clerk._alarm.set()
+        m.ledger._service._alarm.set()
         for _ in range(100):
             await asyncio.sleep(0)
         assert tries == 1

@@ -72,10 +72,10 @@ class LedgerEventDraft(NamedTuple):
 class LedgerChange:
     """The account of one flavor, and what changed of its holds and contracts."""
 
-    def __init__(self, books: LedgerState, book: OfferAccount, now: float, means: LedgerContext) -> None:
+    def __init__(self, books: LedgerState, book: OfferAccount, now: float, deps: LedgerContext) -> None:
         self.books = books
         self.now = now
-        self.means = means
+        self.deps = deps
         self.account = book.account
         self.holds: dict[HoldId, Hold] = {}  # those that changed
         self.sales: dict[ContractId, ContractRecord] = {}
@@ -272,7 +272,7 @@ class LedgerChange:
         return after
 
     def document(self, contract: Contract) -> bytes:
-        document = self.means.make_contract(contract)
+        document = self.deps.make_contract(contract)
         if len(document) > MAX_DOCUMENT:
             raise errors.Internal(
                 "the contract cannot be written down", detail=f"its document has {len(document)} bytes"

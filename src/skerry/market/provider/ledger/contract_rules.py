@@ -42,11 +42,11 @@ def renew(draft: LedgerChange, request: RenewContract) -> ContractRecord:
         return sale
     if contract.reclaim_at is not None:
         raise errors.Expired("the provider takes this contract back; reserve elsewhere")
-    flavor, longest_s = draft.offered().flavor, pricing.in_years(draft.means.settings.max_contract_s)
+    flavor, longest_s = draft.offered().flavor, pricing.in_years(draft.deps.settings.max_contract_s)
     if request.until - contract.starts_at > longest_s:
         raise errors.Unprocessable(f"a contract lasts at most {longest_s:.0f} s from its start; ask for less")
-    if not draft.means.is_known(request.buyer):
-        unknown_buyer_rules.check_access(draft.means.settings, request.buyer, is_read=False)
+    if not draft.deps.is_known(request.buyer):
+        unknown_buyer_rules.check_access(draft.deps.settings, request.buyer, is_read=False)
         unknown_buyer_rules.check_length(draft, request.buyer, request.until - contract.starts_at)
     price = pricing.prorate(flavor, contract.room, contract.count)
     added = pricing.total_for(price, request.until - contract.ends_at)
@@ -115,7 +115,7 @@ def mark_opened(draft: LedgerChange, request: MarkContractOpened) -> ContractRec
 def end_unused(draft: LedgerChange, request: EndUnusedContract) -> ContractRecord:
     """End what its buyer has not signed or opened in time, unless it has done so meanwhile."""
     sale = draft.sale(request.contract)
-    end = activation_rules.early_termination(sale, draft.means.settings, since=request.since, now=draft.now)
+    end = activation_rules.early_termination(sale, draft.deps.settings, since=request.since, now=draft.now)
     if end is None:
         return sale
     sale = draft.reclaim(sale, end.reason, "skerry", at=end.at)

@@ -67,10 +67,10 @@ def decide(
     line: Sequence[CreateHold],
     requests: Sequence[LedgerRequest],
     now: float,
-    means: LedgerContext,
+    deps: LedgerContext,
 ) -> LedgerDecision:
     """What becomes of `line`, who waits already, and of `requests`, at the time `now`."""
-    draft = LedgerChange(books, books.book(flavor), now, means)
+    draft = LedgerChange(books, books.book(flavor), now, deps)
     old = deque(enumerate(line))
     line_answers: dict[int, LedgerAnswer] = {}
     answers: list[LedgerAnswer] = []
@@ -160,7 +160,7 @@ def _try_reserve(draft: LedgerChange, request: CreateHold, *, line_length: int) 
     answer = _before_the_line(draft, request) if line_length else _answer(draft, request)
     if not isinstance(answer, errors.ResourcesExhausted) or request.wait_until is None:
         return answer
-    if not draft.means.is_known(request.buyer):
+    if not draft.deps.is_known(request.buyer):
         return answer  # who waits holds up everybody behind it, which is not for strangers to do
     if never := hold_rules.refusal(draft, request):
         return never
@@ -168,7 +168,7 @@ def _try_reserve(draft: LedgerChange, request: CreateHold, *, line_length: int) 
         return errors.ResourcesExhausted(
             f"{answer.message}; what is missing is sold, so there is nothing to wait for"
         )
-    if line_length >= draft.means.settings.max_waiting:
+    if line_length >= draft.deps.settings.max_waiting:
         return errors.Overloaded("too many wait for this offer; come back later, or choose another")
     return None
 

@@ -21,18 +21,18 @@ def reserve(draft: LedgerChange, request: CreateHold) -> Hold:
     if again := find_by_idempotency_key(draft, request):
         return again
     account = check_buyer(draft, request.buyer)
-    flavor, is_unknown = account.flavor, not draft.means.is_known(request.buyer)
+    flavor, is_unknown = account.flavor, not draft.deps.is_known(request.buyer)
     count = _count(flavor, request)
     room = request.room if request.room is not None else _all_of(account, count)
     _check_share(draft, account, request.buyer, room * count)
     flavor.check_part(room, account.free, count)
-    draft.means.check_placement(flavor, room * count, draft.unplaced)
+    draft.deps.check_placement(flavor, room * count, draft.unplaced)
     if is_unknown:
         unknown_buyer_rules.check_hold(draft, request.buyer, room * count, request.duration_s)
     price = pricing.prorate(flavor, room, count)
-    settings = draft.means.settings
+    settings = draft.deps.settings
     hold = Hold(
-        id=draft.means.new_hold(),
+        id=draft.deps.new_hold(),
         flavor=flavor,
         buyer=request.buyer,
         room=room,
@@ -67,10 +67,10 @@ def find_by_idempotency_key(draft: LedgerChange, request: CreateHold) -> Hold | 
 
 def check_buyer(draft: LedgerChange, buyer: CloudId) -> OfferRecord:
     """The account, if the flavor is offered and the buyer may hold more."""
-    if not draft.means.is_known(buyer):
-        unknown_buyer_rules.check_access(draft.means.settings, buyer, is_read=False)
+    if not draft.deps.is_known(buyer):
+        unknown_buyer_rules.check_access(draft.deps.settings, buyer, is_read=False)
         unknown_buyer_rules.check_number(draft, buyer)
-    account, settings = draft.offered(), draft.means.settings
+    account, settings = draft.offered(), draft.deps.settings
     if draft.holds_of(buyer) >= settings.max_holds:
         raise errors.Overloaded(
             f"you have {settings.max_holds} holds, the most at once; buy or cancel some",
@@ -97,7 +97,7 @@ def refusal(draft: LedgerChange, request: CreateHold) -> errors.SkerryError | No
         if part is not None:
             flavor.check_part(part, part * count, count)
         least = flavor.room if flavor.partition is None else flavor.partition.least
-        draft.means.check_placement(flavor, (part or least) * count, draft.unplaced_sold)
+        draft.deps.check_placement(flavor, (part or least) * count, draft.unplaced_sold)
     except errors.SkerryError as error:
         return error
     return None
@@ -121,11 +121,11 @@ def purchase(draft: LedgerChange, request: ConvertHold) -> ContractRecord:
     if not hold.is_live(draft.now):
         raise _over(hold)
     contract = Contract(
-        id=draft.means.new_contract(draft.now),
+        id=draft.deps.new_contract(draft.now),
         hold=hold.id,
         flavor=hold.flavor,
         buyer=hold.buyer,
-        seller=draft.means.seller,
+        seller=draft.deps.seller,
         room=hold.room,
         price=hold.price,
         starts_at=draft.now,
@@ -158,7 +158,7 @@ def cancel(draft: LedgerChange, request: CancelHold) -> Hold:
 
 
 def _check_share(draft: LedgerChange, account: OfferRecord, buyer: CloudId, ask: Resources) -> None:
-    percent = draft.means.settings.hold_percent
+    percent = draft.deps.settings.hold_percent
     if percent == 100 or account.flavor.partition is None:
         return
     for hold in draft.live_holds():

@@ -92,7 +92,7 @@ class Ledger:
         self._provider = signer.cloud
         self._time = SteadyClock(clock)
         is_listed = is_known or (lambda buyer: allowlist.is_listed(buyer, settings.buyers))
-        self._means = LedgerContext(
+        self._deps = LedgerContext(
             settings=settings,
             seller=signer.cloud,
             is_known=lambda buyer: not plain.is_plain(buyer) and is_listed(buyer),
@@ -104,25 +104,25 @@ class Ledger:
         )
         self._check_placement: PlacementCheck = lambda flavor, room, unplaced: None
         self.changes = OfferChangeLog(settings.history, self.flavors)
-        self._clerk = LedgerService(
-            store, events, self.changes, self._time, self._means, has_leader=has_leader
+        self._service = LedgerService(
+            store, events, self.changes, self._time, self._deps, has_leader=has_leader
         )
-        self.lead = self._clerk.lead
-        self._cache = self._clerk.cache
+        self.lead = self._service.lead
+        self._cache = self._service.cache
         self._books = self._cache.books
         self._under_way: set[str] = set()  # names of requests that are done once
 
     async def run(self) -> None:
         """Follow the store, take requests and mind deadlines, for ever."""
-        await self._clerk.run()
+        await self._service.run()
 
     async def ready(self) -> None:
         """Wait until the books have been read and requests are taken."""
-        await self._clerk.ready()
+        await self._service.ready()
 
     async def sweep(self) -> None:
         """End what is due. Happens by itself; a test with its own clock calls it."""
-        await self._clerk.sweep()
+        await self._service.sweep()
 
     def now(self) -> float:
         """The time that deadlines are judged by."""
@@ -140,7 +140,7 @@ class Ledger:
     def listen(self, moved: OfferListener) -> Callable[[], None]:
         """Call `moved` with the flavors of which anything has changed, also a hold or a contract, before
         anybody is answered; the result ends that."""
-        return self._clerk.listen(moved)
+        return self._service.listen(moved)
 
     # Offers
 
@@ -165,7 +165,7 @@ class Ledger:
                 f"{self._settings.max_flavors} flavors are offered, the most; withdraw some"
             )
         request = PublishOffer(flavor, flavor.whole if capacity is None else capacity, actor)
-        return _account(await self._clerk.ask(flavor.id, request, fence))
+        return _account(await self._service.ask(flavor.id, request, fence))
 
     async def update(
         self,
@@ -178,7 +178,7 @@ class Ledger:
     ) -> OfferRecord:
         """Change terms or capacity; never below what is held or sold, whose terms stay."""
         request = UpdateOffer(change, capacity, actor)
-        return _account(await self._clerk.ask(await self._find_flavor(id), request, fence))
+        return _account(await self._service.ask(await self._find_flavor(id), request, fence))
 
     async def reprice(self, id: OfferId, price: Price, *, actor: str) -> OfferRecord:
         """Ask another price from now on; holds and contracts keep theirs. `FailedPrecondition` for one whose
@@ -204,7 +204,7 @@ class Ledger:
     ) -> OfferRecord:
         """Offer it no longer; with `reclaim`, take its contracts back after the notice of each."""
         request = WithdrawOffer(ids.check_display_text(reason, "reason"), reclaim, actor)
-        return _account(await self._clerk.ask(await self._find_flavor(id), request, fence))
+        return _account(await self._service.ask(await self._find_flavor(id), request, fence))
 
     async def reclaim(
         self,
@@ -220,7 +220,7 @@ class Ledger:
         With `at_once` it ends now: for a buyer that is gone, and whom no notice would reach.
         """
         request = ReclaimContract(id, ids.check_display_text(reason, "reason"), actor, at_once)
-        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), request, fence))
+        return _sale(await self._service.ask(await self._flavor_of_contract(id), request, fence))
 
     # Holds
 
@@ -254,7 +254,7 @@ class Ledger:
         if room is not None and count is not None:
             room * count  # raises what no offer could hold, before anybody waits for it
         if duration_s is None:
-            is_known = self._means.is_known(buyer)
+            is_known = self._deps.is_known(buyer)
             of_unknown = unknown_buyer_rules.limits_of(settings, buyer).contract_s
             most_s = settings.max_contract_s if is_known else of_unknown
             duration_s = min(settings.contract_s, most_s)
@@ -270,12 +270,12 @@ class Ledger:
         wait_until = self._time.now() + min(wait_s, settings.max_wait_s) if wait_s else None
         request = CreateHold(flavor, buyer, room, count, duration_s, wait_until, once, digest, contact)
         if not once:
-            return _hold(await self._clerk.ask(await self._find_flavor(flavor), request))
+            return _hold(await self._service.ask(await self._find_flavor(flavor), request))
         if once in self._under_way:
             raise errors.Conflict("a request with this Idempotency-Key is under way; wait for its answer")
         self._under_way.add(once)
         try:
-            return _hold(await self._clerk.ask(await self._find_flavor(flavor), request))
+            return _hold(await self._service.ask(await self._find_flavor(flavor), request))
         finally:
             self._under_way.remove(once)
 
@@ -286,17 +286,17 @@ class Ledger:
         `ResourcesExhausted` if no node can take it now, or `Unavailable` while they are silent; the hold
         stays.
         """
-        return _sale(await self._clerk.ask(await self._flavor_of_hold(id), ConvertHold(id, buyer)))
+        return _sale(await self._service.ask(await self._flavor_of_hold(id), ConvertHold(id, buyer)))
 
     async def cancel(self, id: HoldId, buyer: CloudId) -> Hold:
         """Give the hold up; `Conflict` if it was bought."""
-        return _hold(await self._clerk.ask(await self._flavor_of_hold(id), CancelHold(id, buyer)))
+        return _hold(await self._service.ask(await self._flavor_of_hold(id), CancelHold(id, buyer)))
 
     # Contracts
 
     async def release(self, id: ContractId, buyer: CloudId) -> ContractRecord:
         """Give the contract's room back now."""
-        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), ReleaseContract(id, buyer)))
+        return _sale(await self._service.ask(await self._flavor_of_contract(id), ReleaseContract(id, buyer)))
 
     async def renew(self, id: ContractId, buyer: CloudId, until: float) -> ContractRecord:
         """Let the contract last until then, at the price of now for the time that is added.
@@ -304,7 +304,7 @@ class Ledger:
         No change if it lasts that long already. `Expired` if it, or its flavor, is over.
         """
         return _sale(
-            await self._clerk.ask(await self._flavor_of_contract(id), RenewContract(id, buyer, until))
+            await self._service.ask(await self._flavor_of_contract(id), RenewContract(id, buyer, until))
         )
 
     async def countersign(
@@ -313,25 +313,25 @@ class Ledger:
         """Keep the contract as its buyer signed it, once; whoever calls has verified that it signed `over`,
         and if that is no longer what holds it is `Conflict`."""
         signed = CountersignContract(id, buyer, document, over)
-        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), signed))
+        return _sale(await self._service.ask(await self._flavor_of_contract(id), signed))
 
     async def mark_opened(self, id: ContractId) -> ContractRecord:
         """The buyer has come to the contract's tunnel; once that was in time it cannot be too late."""
-        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), MarkContractOpened(id)))
+        return _sale(await self._service.ask(await self._flavor_of_contract(id), MarkContractOpened(id)))
 
     async def end_unused(
         self, id: ContractId, *, since: float, fence: Expect | None = None
     ) -> ContractRecord:
         """End the contract if it was not signed or opened in time, counted from `since` at the earliest."""
         request = EndUnusedContract(id, since)
-        return _sale(await self._clerk.ask(await self._flavor_of_contract(id), request, fence))
+        return _sale(await self._service.ask(await self._flavor_of_contract(id), request, fence))
 
     # Reading
 
     def check_access(self, buyer: CloudId, *, is_read: bool, is_own: bool = False) -> None:
         """Raise `Forbidden` unless the buyer may see what is offered, or buy; what `is_own` to it, whoever
         has holds or contracts here may always see and change."""
-        if self._means.is_known(buyer) or (is_own and self._books.buyers.has_deals(buyer)):
+        if self._deps.is_known(buyer) or (is_own and self._books.buyers.has_deals(buyer)):
             return
         unknown_buyer_rules.check_access(self._settings, buyer, is_read=is_read)
 
@@ -411,7 +411,7 @@ class Ledger:
         """The account with what is due by now ended, though it may not be written yet."""
         if book.next_due is None or book.next_due > now:
             return book.account
-        draft = LedgerChange(self._books, book, now, self._means)
+        draft = LedgerChange(self._books, book, now, self._deps)
         draft.tidy()
         return draft.account
 

@@ -32,7 +32,7 @@ def publish(draft: LedgerChange, request: PublishOffer) -> OfferRecord:
             )
         return before
     if before is None:
-        first = draft.means.new_version()
+        first = draft.deps.new_version()
         after = OfferRecord(flavor=replace(flavor, version=first), capacity=request.capacity)
     else:
         after = replace(

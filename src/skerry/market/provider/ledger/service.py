@@ -50,18 +50,18 @@ class LedgerService:
         events: EventLog,
         changes: OfferChangeLog,
         time: SteadyClock,
-        means: LedgerContext,
+        deps: LedgerContext,
         *,
         has_leader: bool,
     ) -> None:
         self.cache = LedgerCache(store, events, changes, self._touched)
         self._books = self.cache.books
         self._time = time
-        self._means = means
+        self._deps = deps
         self._store = store
         self._has_leader = has_leader
         self._fence: Expect | None = None  # while this server leads
-        self._desks: dict[OfferId, OfferQueue] = {}
+        self._queues: dict[OfferId, OfferQueue] = {}
         self._deadlines = OfferDeadlines()
         self._alarm = asyncio.Event()
         self._opened = asyncio.Event()
@@ -92,9 +92,9 @@ class LedgerService:
         finally:
             self._opened.clear()
             gone = errors.Unavailable("the market is closing; what was asked last may have happened")
-            for desk in self._desks.values():
-                queue.resolve_requests([(one, gone) for one in (*desk.line, *desk.asked)])
-            self._desks.clear()
+            for offer_queue in self._queues.values():
+                queue.resolve_requests([(one, gone) for one in (*offer_queue.line, *offer_queue.asked)])
+            self._queues.clear()
 
     async def lead(self, fence: Expect) -> None:
         """Mind the deadlines of holds and contracts until this is cancelled."""
@@ -115,11 +115,11 @@ class LedgerService:
         if self._group is None:
             raise errors.Unavailable("the market is not open yet; try again")
         answer: asyncio.Future[LedgerAnswer] = asyncio.get_running_loop().create_future()
-        desk = self._desks.setdefault(flavor, OfferQueue())
-        desk.asked.append(PendingRequest(request, answer, fence))
+        offer_queue = self._queues.setdefault(flavor, OfferQueue())
+        offer_queue.asked.append(PendingRequest(request, answer, fence))
         if isinstance(request, CreateHold) and request.wait_until is not None:
             answer.add_done_callback(lambda answer: self._answered(flavor, answer))
-        self._wake(flavor, desk)
+        self._wake(flavor, offer_queue)
         return answer
 
     async def sweep(self) -> None:
@@ -127,7 +127,7 @@ class LedgerService:
         await asyncio.gather(*self._look_at_due(), return_exceptions=True)
         if self._is_overfull and self._owns_deadlines:
             with suppress(LeadershipLost):
-                await self.cache.trim(self._means.settings.keep_ended, self._time.now(), self._fence)
+                await self.cache.trim(self._deps.settings.keep_ended, self._time.now(), self._fence)
 
     @property
     def _owns_deadlines(self) -> bool:
@@ -138,52 +138,52 @@ class LedgerService:
         self._listeners.notify(flavors)
         for flavor in flavors:
             self._arm(flavor, self._books.book(flavor).next_due)
-            desk = self._desks.get(flavor)
-            if desk is not None and desk.line:
-                self._wake(flavor, desk)
+            offer_queue = self._queues.get(flavor)
+            if offer_queue is not None and offer_queue.line:
+                self._wake(flavor, offer_queue)
         if self._is_overfull:
             self._alarm.set()
 
     def _answered(self, flavor: OfferId, answer: asyncio.Future[LedgerAnswer]) -> None:
         """Who gave up waiting is no longer in the way of those behind."""
-        desk = self._desks.get(flavor)
-        if desk is not None and answer.cancelled():
-            self._wake(flavor, desk)
+        offer_queue = self._queues.get(flavor)
+        if offer_queue is not None and answer.cancelled():
+            self._wake(flavor, offer_queue)
 
-    def _wake(self, flavor: OfferId, desk: OfferQueue) -> None:
-        desk.is_woken = True
-        if not desk.is_busy and self._group is not None:
-            desk.is_busy = True
-            self._group.create_task(self._serve(flavor, desk))
+    def _wake(self, flavor: OfferId, offer_queue: OfferQueue) -> None:
+        offer_queue.is_woken = True
+        if not offer_queue.is_busy and self._group is not None:
+            offer_queue.is_busy = True
+            self._group.create_task(self._serve(flavor, offer_queue))
 
-    async def _serve(self, flavor: OfferId, desk: OfferQueue) -> None:
+    async def _serve(self, flavor: OfferId, offer_queue: OfferQueue) -> None:
         """Decide on whatever is in the queue until there is nothing more to decide."""
         is_done = True
-        while desk.is_woken or desk.asked or not is_done:
-            desk.is_woken = False
+        while offer_queue.is_woken or offer_queue.asked or not is_done:
+            offer_queue.is_woken = False
             try:
-                is_done = await self._decide(flavor, desk)
+                is_done = await self._decide(flavor, offer_queue)
             except Exception as error:
                 log.exception("ledger.broken", flavor=flavor)
                 fault = errors.Internal("the ledger failed; ask again", detail=repr(error))
-                queue.resolve_requests([(one, fault) for one in (*desk.line, *desk.asked)])
-                desk.line.clear()
-                desk.asked.clear()
-                desk.rests_until = self._time.now() + _RETRY_S
+                queue.resolve_requests([(one, fault) for one in (*offer_queue.line, *offer_queue.asked)])
+                offer_queue.line.clear()
+                offer_queue.asked.clear()
+                offer_queue.rests_until = self._time.now() + _RETRY_S
                 is_done = True
             await asyncio.sleep(0)  # those just answered may have something for the next decision
-        desk.is_busy = False
-        if not desk.line:
-            del self._desks[flavor]
-        dues = [at for at in (desk.waits_until, self._books.book(flavor).next_due) if at is not None]
+        offer_queue.is_busy = False
+        if not offer_queue.line:
+            del self._queues[flavor]
+        dues = [at for at in (offer_queue.waits_until, self._books.book(flavor).next_due) if at is not None]
         if dues:
-            self._arm(flavor, max(min(dues), desk.rests_until))
+            self._arm(flavor, max(min(dues), offer_queue.rests_until))
 
-    async def _decide(self, flavor: OfferId, desk: OfferQueue) -> bool:
+    async def _decide(self, flavor: OfferId, offer_queue: OfferQueue) -> bool:
         """Decide once; True if all that was there is decided."""
-        line, asked = desk.next(MAX_OPS)
-        fences = desk.fences(MAX_OPS)
-        decision = decide(self._books, flavor, line, asked, self._time.now(), self._means)
+        line, asked = offer_queue.next(MAX_OPS)
+        fences = offer_queue.fences(MAX_OPS)
+        decision = decide(self._books, flavor, line, asked, self._time.now(), self._deps)
         try:
             if decision.is_change:
                 await self._write(flavor, decision, fences)
@@ -192,14 +192,14 @@ class LedgerService:
                 try:
                     await fencing.check(self._store, fence)
                 except LeadershipLost as lost:
-                    desk.refuse(fence, lost)
+                    offer_queue.refuse(fence, lost)
             return False  # the books have moved, or who asked has lost the lead: decide again
         except errors.SkerryError as error:
             log.warning("ledger.unwritten", flavor=flavor, error=error.message, detail=error.detail)
-            queue.resolve_requests([(one, error) for one, _ in desk.settle(decision)])
-            desk.rests_until = self._time.now() + _RETRY_S  # what was due is due still
+            queue.resolve_requests([(one, error) for one, _ in offer_queue.settle(decision)])
+            offer_queue.rests_until = self._time.now() + _RETRY_S  # what was due is due still
             return True
-        queue.resolve_requests(desk.settle(decision))
+        queue.resolve_requests(offer_queue.settle(decision))
         return decision.is_all
 
     async def _write(self, flavor: OfferId, decision: LedgerDecision, fences: Collection[Expect]) -> None:
@@ -232,14 +232,14 @@ class LedgerService:
         now = self._time.now()
         looks = []
         for flavor in self._deadlines.take(now):
-            desk = self._desks.get(flavor)
-            if self._owns_deadlines or (desk is not None and desk.line):
+            offer_queue = self._queues.get(flavor)
+            if self._owns_deadlines or (offer_queue is not None and offer_queue.line):
                 looks.append(self.ask(flavor, ExpireDue(), self._fence))
         return looks
 
     @property
     def _is_overfull(self) -> bool:
         """True if more that is over is kept than need be."""
-        most = self._means.settings.keep_ended + _SLACK
+        most = self._deps.settings.keep_ended + _SLACK
         books = self._books
         return max(len(books.over_holds), len(books.over_sales), len(books.over_flavors)) > most

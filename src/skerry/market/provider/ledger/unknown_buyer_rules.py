@@ -74,7 +74,7 @@ def check_access(settings: MarketSettings, buyer: CloudId, *, is_read: bool) -> 
 
 def check_hold(draft: LedgerChange, buyer: CloudId, ask: Resources, duration_s: float) -> None:
     """Raise unless an unknown buyer may hold `ask` of this flavor, for a contract of that length."""
-    limits = limits_of(draft.means.settings, buyer)
+    limits = limits_of(draft.deps.settings, buyer)
     check_length(draft, buyer, duration_s)
     if not limits.room.fits(draft.unknown_of_buyer(buyer) + ask):
         raise errors.Unprocessable(
@@ -91,7 +91,7 @@ def check_hold(draft: LedgerChange, buyer: CloudId, ask: Resources, duration_s: 
 
 def check_length(draft: LedgerChange, buyer: CloudId, duration_s: float) -> None:
     """Raise if a contract of an unknown buyer would last too long."""
-    limits = limits_of(draft.means.settings, buyer)
+    limits = limits_of(draft.deps.settings, buyer)
     longest_s = pricing.in_years(limits.contract_s)
     if duration_s > longest_s:
         raise errors.Unprocessable(
@@ -102,7 +102,7 @@ def check_length(draft: LedgerChange, buyer: CloudId, duration_s: float) -> None
 
 def check_number(draft: LedgerChange, buyer: CloudId) -> None:
     """Raise if an unknown buyer, or all of them, made too many holds within the hour, however those ended."""
-    limits = limits_of(draft.means.settings, buyer)
+    limits = limits_of(draft.deps.settings, buyer)
     made = draft.books.buyers.made_by_unknown(draft.now)
     made += [(hold.created_at, hold.buyer) for hold in draft.new_unknown()]
     made = [(at, whose) for at, whose in made if _are_alike(buyer, whose)]

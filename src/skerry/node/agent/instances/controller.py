@@ -53,7 +53,7 @@ class InstanceDeps:
     """What driving instances takes."""
 
     records: InstanceRecords
-    homes: InstanceBackends
+    backends: InstanceBackends
     translation: SpecTranslation
     clock: Clock
     terms: SessionConfig
@@ -73,10 +73,10 @@ class InstanceDeps:
 class InstanceController:
     """Drives one instance, whose record nobody else writes from now on."""
 
-    def __init__(self, means: InstanceDeps, copy: LocalInstance, *, is_durable: bool) -> None:
+    def __init__(self, deps: InstanceDeps, copy: LocalInstance, *, is_durable: bool) -> None:
         self.copy = copy
-        self._means = means
-        self.name = means.translation.name(copy.instance)  # of its container
+        self._deps = deps
+        self.name = deps.translation.name(copy.instance)  # of its container
         self.is_durable = is_durable
         self._woken = asyncio.Event()
         self._failures = 0  # in a row, to stop or remove it
@@ -131,10 +131,10 @@ class InstanceController:
                 )
                 if self.copy.history.status is InstanceStatus.STOPPING:
                     self._remark(f"not stopped yet: {error}")
-                backoff = self._means.disk_trouble if isinstance(error, OSError) else self._means.trouble
-                pause = backoff.delay(self._failures, self._means.chance)
+                backoff = self._deps.disk_trouble if isinstance(error, OSError) else self._deps.trouble
+                pause = backoff.delay(self._failures, self._deps.chance)
                 self._failures += 1
-                await self._pause(self._means.clock.now() + pause)
+                await self._pause(self._deps.clock.now() + pause)
 
     async def _advance(self) -> bool:
         """One step; True if it was the last."""
@@ -145,8 +145,8 @@ class InstanceController:
             case ReportStatus(history):
                 await self._tell(history)
             case RunAction(InstanceAction.FORGET):
-                self._means.records.forget(self.instance)
-                self._means.reached("forgotten")
+                self._deps.records.forget(self.instance)
+                self._deps.reached("forgotten")
                 return True
             case RunAction(act):
                 await self._do(act)
@@ -156,53 +156,53 @@ class InstanceController:
         return False
 
     def _situation(self) -> InstanceSituation:
-        means = self._means
-        home, view = self._residence()
+        deps = self._deps
+        backend, view = self._residence()
         return InstanceSituation(
             copy=self.copy,
             view=view,
-            is_outdated=view is not None and (home, view.spec) != self._wanted(),
-            now=means.clock.now(),
-            terms=means.terms,
-            chance=means.chance(),
+            is_outdated=view is not None and (backend, view.spec) != self._wanted(),
+            now=deps.clock.now(),
+            terms=deps.terms,
+            chance=deps.chance(),
         )
 
     def _residence(self) -> tuple[InstanceBackend, ContainerView] | tuple[None, None]:
         """The container and where it is, if there is one and it is ours: people may have made one of that
         name."""
-        for home in self._means.homes.every():
+        for backend in self._deps.backends.every():
             try:
-                view = home.get(self.name)
+                view = backend.get(self.name)
             except errors.NotFound:
                 continue
             if view.spec == self.copy.made:
-                return home, view
+                return backend, view
         return None, None
 
-    def home(self) -> InstanceBackend:
+    def backend(self) -> InstanceBackend:
         """Where the container is. Raises NotFound."""
-        home, _ = self._residence()
-        if home is None:
+        backend, _ = self._residence()
+        if backend is None:
             raise errors.NotFound(f"there is no container {self.name!r}")
-        return home
+        return backend
 
     def _wanted(self) -> tuple[InstanceBackend, ContainerSpec] | None:
         """What the container should be like, and where; None if there can be none."""
-        means, spec = self._means, self.copy.order.spec
+        deps, spec = self._deps, self.copy.order.spec
         try:
-            return means.homes.of(spec.kind), means.translation.spec(self.instance, spec)
+            return deps.backends.of(spec.kind), deps.translation.spec(self.instance, spec)
         except errors.Invalid:
             return None
 
     async def _tell(self, history: LocalStatus) -> None:
-        self._save(self.copy.tell(history, self._means.number()))
+        self._save(self.copy.tell(history, self._deps.number()))
         if history.status in TERMINAL:  # it must not run again because the power failed
             told = self.copy.pending[-1:]
-            await asyncio.to_thread(self._means.records.sync, [self.instance])
+            await asyncio.to_thread(self._deps.records.sync, [self.instance])
             # What others had to tell was told meanwhile, and nobody looks for numbers below theirs again.
             if told and told == self.copy.pending[-1:]:
-                self._save(self.copy.tell(self.copy.history, self._means.number()))
-        self._means.reached(f"told.{history.status.lower()}")
+                self._save(self.copy.tell(self.copy.history, self._deps.number()))
+        self._deps.reached(f"told.{history.status.lower()}")
         log.info(
             "instance.status",
             instance=self.instance,
@@ -211,10 +211,10 @@ class InstanceController:
             reason=history.reason,
             exit_code=history.exit_code,
         )
-        self._means.changed(self.copy)
+        self._deps.changed(self.copy)
 
     def _save(self, copy: LocalInstance) -> None:
-        self._means.records.save(copy)
+        self._deps.records.save(copy)
         self.copy = copy
 
     async def _do(self, act: InstanceAction) -> None:
@@ -224,12 +224,12 @@ class InstanceController:
             case InstanceAction.START:
                 await self._attempt(self._start)
             case InstanceAction.RESTRICT:
-                await self._means.homes.containers.restrict(self.name, self.copy.order.egress)
+                await self._deps.backends.containers.restrict(self.name, self.copy.order.egress)
             case InstanceAction.STOP:
-                await self.home().stop(self.name)
+                await self.backend().stop(self.name)
             case _:
-                await self.home().remove(self.name, force=True)
-        self._means.reached(f"done.{act}")
+                await self.backend().remove(self.name, force=True)
+        self._deps.reached(f"done.{act}")
 
     async def _attempt(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do what a start takes; if that fails, it is part of the history of the instance."""
@@ -245,10 +245,10 @@ class InstanceController:
 
     async def _create(self) -> None:
         order = self.copy.order
-        spec = self._means.translation.spec(self.instance, order.spec)
-        home, images = self._means.homes.of(order.spec.kind), self._means.homes.images
+        spec = self._deps.translation.spec(self.instance, order.spec)
+        backend, images = self._deps.backends.of(order.spec.kind), self._deps.backends.images
         if order.spec.kind is WorkloadKind.CELL:
-            await self._make(spec, lambda: home.create(spec))
+            await self._make(spec, lambda: backend.create(spec))
             return
         owner = f"instance {self.name}"  # until there is a container, which claims it itself
         pulling = images.ensure(
@@ -260,7 +260,7 @@ class InstanceController:
         try:
             if (image := await self._unless_ordered_otherwise(pulling)) is not None:
                 # Of that one and no other: what its name means here need not be what it means to `images`.
-                create = self._means.homes.containers.create
+                create = self._deps.backends.containers.create
                 await self._make(spec, lambda: create(spec, image=image.id, egress=order.egress))
         finally:
             images.release(owner)
@@ -269,8 +269,8 @@ class InstanceController:
         order = self.copy.order
         # On disk before there is a container, so that one of ours can be told from those of others.
         self._save(replace(self.copy, made=spec))
-        await asyncio.to_thread(self._means.records.sync, [self.instance])
-        self._means.reached("made")
+        await asyncio.to_thread(self._deps.records.sync, [self.instance])
+        self._deps.reached("made")
         if self.copy.order is order:
             await create()
 
@@ -281,7 +281,7 @@ class InstanceController:
 
         def show(progress: PullProgress) -> None:
             nonlocal told_at
-            now = self._means.clock.monotonic()
+            now = self._deps.clock.monotonic()
             if now - told_at >= _PROGRESS_S and self.copy.history.status is InstanceStatus.STARTING:
                 told_at = now
                 self._remark(f"pulling: {progress.message}{before}")
@@ -291,18 +291,18 @@ class InstanceController:
     def _remark(self, reason: str) -> None:
         """Say more of the status it has. That is not for the disk: it is over with the agent."""
         history = replace(self.copy.history, reason=reason)
-        self.copy = self.copy.tell(history, self._means.number())
-        self._means.changed(self.copy)
+        self.copy = self.copy.tell(history, self._deps.number())
+        self._deps.changed(self.copy)
 
     async def _start(self) -> None:
         order = self.copy.order
-        if await self._unless_ordered_otherwise(self._means.starts.acquire()) is None:
+        if await self._unless_ordered_otherwise(self._deps.starts.acquire()) is None:
             return
         try:
             if self.copy.order is order:
-                await self.home().start(self.name)
+                await self.backend().start(self.name)
         finally:
-            self._means.starts.release()
+            self._deps.starts.release()
 
     async def _unless_ordered_otherwise(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` comes to; it is given up if another order comes meanwhile, and that is None then."""
@@ -322,9 +322,9 @@ class InstanceController:
         if self.runs:
             waits.append(self._end_of_run())
         if until is not None:
-            waits.append(self._means.sleep(max(0.0, until - self._means.clock.now())))
+            waits.append(self._deps.sleep(max(0.0, until - self._deps.clock.now())))
         await race(*waits)
 
     async def _end_of_run(self) -> None:
         with suppress(errors.SkerryError):  # nobody knows how it ended; that it has is enough
-            await self.home().wait(self.name)
+            await self.backend().wait(self.name)

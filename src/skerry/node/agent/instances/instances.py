@@ -57,7 +57,7 @@ class NodeInstances:
     def __init__(
         self,
         folder: Path,
-        homes: InstanceBackends,
+        backends: InstanceBackends,
         clock: Clock,
         policy: InstancePolicy = InstancePolicy(),  # noqa: B008 - a constant
         *,
@@ -67,7 +67,7 @@ class NodeInstances:
     ) -> None:
         self._records = InstanceRecords(folder)
         self._drivers: dict[InstanceId, InstanceController] = {}
-        self._telling: set[InstanceId] = set()  # who has something to report
+        self._reporting: set[InstanceId] = set()  # who has something to report
         self._most = policy.most
         self._turned_away: deque[PendingReport] = deque(maxlen=_MOST_ANSWERS)  # for whom there is no place
         self._usage = UsageSampler(clock)
@@ -76,9 +76,9 @@ class NodeInstances:
         self._turn = asyncio.Event()  # the next change of any instance; then there is another one
         self._numbers = itertools.count(1)
         self._reached = reached
-        self._means = InstanceDeps(
+        self._deps = InstanceDeps(
             records=self._records,
-            homes=homes,
+            backends=backends,
             translation=policy.translation,
             clock=clock,
             terms=self._records.terms() or _first_terms(),
@@ -98,13 +98,13 @@ class NodeInstances:
         last = max((told.number for copy in copies for told in copy.pending), default=0)
         self._numbers = itertools.count(last + 1)
         for copy in copies:
-            self._add(InstanceController(self._means, copy, is_durable=True))
+            self._add(InstanceController(self._deps, copy, is_durable=True))
         return self
 
     @property
     def terms(self) -> SessionConfig:
         """What this node is held to, by the last control plane that it spoke to."""
-        return self._means.terms
+        return self._deps.terms
 
     @property
     def disk_bytes(self) -> int:
@@ -114,8 +114,8 @@ class NodeInstances:
     async def hold_to(self, terms: SessionConfig) -> None:
         """From now on these hold, also when the control plane is away; for the next agent if the disk takes
         them."""
-        if terms != self._means.terms:
-            self._means.terms = terms
+        if terms != self._deps.terms:
+            self._deps.terms = terms
             try:
                 await asyncio.to_thread(self._records.set_terms, terms)
             except OSError as error:  # the next session tells them again
@@ -168,7 +168,7 @@ class NodeInstances:
                 self._turn_away(order)
                 return None
             self._records.save(after)
-            driver = InstanceController(self._means, after, is_durable=False)
+            driver = InstanceController(self._deps, after, is_durable=False)
             self._add(driver)
         elif after != before:
             driver.take(after)
@@ -178,7 +178,7 @@ class NodeInstances:
 
     def _turn_away(self, order: InstanceOrder) -> None:
         """Say that there is no place for it. Nothing of it is kept: there may be any number of these."""
-        now = self._means.clock.now()
+        now = self._deps.clock.now()
         number, reason = next(self._numbers), f"not started: {self._most} instances are the most there may be"
         self._turned_away.append(PendingReport(number, state.turned_away(order, now, reason)))
         self._news.set()
@@ -194,12 +194,12 @@ class NodeInstances:
             request_id=order.request_id,
         )
         driver.take(state.disown(driver.copy))
-        self._telling.discard(driver.instance)
+        self._reporting.discard(driver.instance)
         return True
 
     def reports(self, after: int, most: int) -> list[PendingReport]:
         """What is to be told and has a number above `after`, in that order: the first `most` of it."""
-        pending = (told for id in self._telling for told in self._drivers[id].copy.pending)
+        pending = (told for id in self._reporting for told in self._drivers[id].copy.pending)
         news = (told for told in itertools.chain(pending, self._turned_away) if told.number > after)
         return sorted(news, key=lambda told: told.number)[:most]
 
@@ -207,11 +207,11 @@ class NodeInstances:
         """The control plane has what was told up to `number`."""
         while self._turned_away and self._turned_away[0].number <= number:
             self._turned_away.popleft()
-        for id in list(self._telling):
+        for id in list(self._reporting):
             driver = self._drivers[id]
             driver.acknowledge(number)
             if not driver.copy.pending:
-                self._telling.discard(id)
+                self._reporting.discard(id)
 
     def inventory(self) -> list[InstanceReport]:
         """What every instance is now, for a control plane that may have missed something."""
@@ -248,7 +248,7 @@ class NodeInstances:
 
     def container(self, instance: InstanceId) -> str:
         """The name of its container, which need not be there yet. Raises NotFound."""
-        return self._means.translation.name(self.copy(instance).instance)
+        return self._deps.translation.name(self.copy(instance).instance)
 
     def copy(self, instance: InstanceId) -> LocalInstance:
         """All that is known of it. Raises NotFound."""
@@ -269,7 +269,7 @@ class NodeInstances:
     async def run(self) -> None:
         """Measure what instances use. For ever."""
         while True:
-            await self._means.sleep(self._means.terms.report_s)
+            await self._deps.sleep(self._deps.terms.report_s)
             await self.look()
 
     async def look(self) -> None:
@@ -277,7 +277,7 @@ class NodeInstances:
         running = {}
         for driver in self._drivers.values():
             if driver.runs:
-                running[driver.instance] = (driver.home(), driver.name)
+                running[driver.instance] = (driver.backend(), driver.name)
                 if driver.copy.history.status is not InstanceStatus.RUNNING:
                     driver.wake()
         self._used_otherwise |= await self._usage.look(running)
@@ -289,7 +289,7 @@ class NodeInstances:
     def _add(self, driver: InstanceController) -> None:
         self._drivers[driver.instance] = driver
         if driver.copy.pending:
-            self._telling.add(driver.instance)
+            self._reporting.add(driver.instance)
             self._news.set()
         self._keeper.once(driver.instance, self._drive(driver))
 
@@ -300,17 +300,17 @@ class NodeInstances:
                 await driver.run()
             except Exception as error:  # a fault of ours, which must not leave an instance to itself
                 log.error("instance.undriven", instance=driver.instance, error=repr(error), exc_info=error)
-                await self._means.sleep(self._means.trouble.delay(failures, self._means.chance))
+                await self._deps.sleep(self._deps.trouble.delay(failures, self._deps.chance))
                 failures += 1
             else:
                 break
-        self._telling.discard(driver.instance)
+        self._reporting.discard(driver.instance)
         del self._drivers[driver.instance]
         self._announce()
 
     def _changed(self, copy: LocalInstance) -> None:
         if copy.pending:
-            self._telling.add(copy.instance)
+            self._reporting.add(copy.instance)
             self._news.set()
         self._announce()
 

@@ -60,9 +60,9 @@ class UsageSampler:
             del self._looks[instance]
             self._told.pop(instance, None)
         changed = set()
-        for instance, (home, name) in running.items():
+        for instance, (backend, name) in running.items():
             try:
-                room = await self._measure(instance, home, name)
+                room = await self._measure(instance, backend, name)
             except (errors.SkerryError, OSError):
                 continue  # it has just ended
             if _differs(self._told.get(instance, NO_RESOURCES), room):
@@ -70,12 +70,12 @@ class UsageSampler:
                 changed.add(instance)
         return changed
 
-    async def _measure(self, instance: InstanceId, home: InstanceBackend, name: str) -> Resources:
+    async def _measure(self, instance: InstanceId, backend: InstanceBackend, name: str) -> Resources:
         now, last = self._clock.monotonic(), self._looks.get(instance)
-        run = home.get(name).started_at
-        used = home.usage(name)
+        run = backend.get(name).started_at
+        used = backend.usage(name)
         if last is None or now - last.disk_at >= _DISK_EVERY_S:
-            disk_at, disk_bytes = now, (await home.stats(name)).disk_bytes
+            disk_at, disk_bytes = now, (await backend.stats(name)).disk_bytes
         else:
             disk_at, disk_bytes = last.disk_at, last.disk_bytes
         cpu = 0
