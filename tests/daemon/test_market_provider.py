@@ -1,5 +1,5 @@
 """A provider: a market and a control plane on one store, put together as a server does, with nodes that are
-only standings."""
+only conditions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from skerry.schedule.requests import NodeView
 from skerry.store.fencing import LeadershipLost
 from skerry.store.local.memory import MemoryStore
 from skerry.store.protocol import Expect, Put
-from tests.control.worlds import Server, Standings, held, instance, spec, standing
+from tests.control.worlds import Server, Standings, condition, held, instance, spec
 from tests.market.markets import ANN, PROVIDER, Market, flavor, market, room
 from tests.support.waiting import eventually
 from tests.wire.rear.nouns import ACCOUNT, CONTRACT
@@ -41,7 +41,7 @@ SELLING: dict[str, Any] = {"sell_percent": 50, "sell_memory_min": 0, "sell_memor
 
 
 def machine(name: str, cores: int = 8, **more: Any) -> Any:
-    one = standing(name, cores * 1000, **more)
+    one = condition(name, cores * 1000, **more)
     return replace(one, view=replace(one.view, architecture="amd64"))
 
 
@@ -84,11 +84,11 @@ class Provider:
 async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
     clock = ManualClock()
     store = MemoryStore(clock)
-    standings = Standings(nodes)
+    conditions = Standings(nodes)
     try:
         async with (
             market(store=store, clock=clock, **{**SELLING, **settings}) as m,
-            Server(store, standings, clock).running() as server,
+            Server(store, conditions, clock).running() as server,
             TaskSupervisor("provider", clock=clock) as loops,
         ):
             # As much of both as is needed.
@@ -98,13 +98,13 @@ async def providing(*nodes: Any, **settings: Any) -> AsyncIterator[Provider]:
             fleet: Any = SimpleNamespace(
                 instance_table=server.instance_table,
                 instances=server.instances,
-                nodes=standings,
+                nodes=conditions,
                 reconciler=server.reconciler,
                 tunnels=Ways(),
                 leader=server.leader,
             )
             start_provider(base, fleet, m.ledger, KEY, name="skerry.example", url="https://skerry.example")
-            yield Provider(m, server, standings)
+            yield Provider(m, server, conditions)
     finally:
         await store.close()
 
@@ -296,7 +296,7 @@ def test_what_is_used_of_a_node_is_all_but_the_cells_of_its_own_contracts() -> N
     leaving = instance("leaving", InstanceStatus.RUNNING, node="n", what=spec(cpu=10), leaving=spec(cpu=300))
     over = instance("over", InstanceStatus.FAILED, node="n", what=spec(cpu=5000))
     there = map(held, (*cells, leaving, over))
-    stands = replace(standing("n"), view=view, machine=room(9, 9000))
+    stands = replace(condition("n"), view=view, machine=room(9, 9000))
     supply = node_capacity.supply_of(stands, there, [own])
     assert supply.machine == room(9, 9000)
     assert supply.used == other.taken + Resources(Millicores(300))

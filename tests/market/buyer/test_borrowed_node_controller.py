@@ -96,7 +96,7 @@ class FakeLandlord:
         self.released.append(contract)
 
     @asynccontextmanager
-    async def opened(
+    async def door(
         self, contract: ContractId, credential: str, told: Callable[[RemoteContractStatus], None]
     ) -> AsyncIterator[TunnelEndpoint]:
         self._check()
@@ -250,10 +250,10 @@ async def test_a_contract_becomes_a_node_that_is_what_we_say_and_not_what_it_say
             contract_state.view.room == LOAN.borrowed.taken
         )  # nothing is kept back for a machine that is not ours
         assert made.landlord.guest is not None
-        await made.landlord.guest.changed(
+        await made.landlord.guest.send(
             NodeHello("again", FACTS, Resources(10**6, 10**6, 10**6), member=MEMBER)
         )
-        await made.landlord.guest.report(ReportBatch(1))
+        await made.landlord.guest.send(ReportBatch(1))
         await eventually(lambda: made.told(ReportAck))
         assert made.fleet.nodes.get(NODE) == node
 

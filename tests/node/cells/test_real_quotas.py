@@ -16,6 +16,7 @@ from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.backends import CgroupBackend
 from tests.node.cells.real import Ground, executable, needs_root
 from tests.node.cells.test_crashes import drive
+from tests.support.drivers import Drivers
 from tests.support.waiting import eventually
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -126,10 +127,10 @@ async def test_two_starts_at_once_leave_the_quota_on(ground: Ground, way: str) -
 
 @pytest.mark.parametrize("step", ["start.waits", "start.prepared"])
 async def test_an_agent_that_dies_with_a_quota_lifted_leaves_no_program_and_the_next_puts_it_on(
-    ground: Ground, step: str
+    drivers: Drivers, ground: Ground, step: str
 ) -> None:
     script = [("lift", ""), ("allocate", "a", "10"), ("start", "a", "x", f"exec {NAP}")]
-    await asyncio.to_thread(drive, ground, script, step, "1")
+    await asyncio.to_thread(drive, drivers, ground, script, step, "1")
     assert (ground.groups.read_limits(A) == TINY) == (step == "start.prepared")
     # What waited has seen that nobody will answer.
     assert await ground.groups.emptied(A, "_x1", within_s=30)
@@ -142,12 +143,13 @@ async def test_an_agent_that_dies_with_a_quota_lifted_leaves_no_program_and_the_
 
 
 async def test_an_agent_that_dies_in_a_start_leaves_the_init_in_the_group_of_the_quota(
+    drivers: Drivers,
     ground: Ground,
 ) -> None:
     if not ground.groups.has_way_out:
         pytest.skip("limits are held by the v2 tree here")
     script = [("allocate", "a", "10"), ("start", "a", "x", f"exec {NAP}")]
-    await asyncio.to_thread(drive, ground, script, "start.running", "1")
+    await asyncio.to_thread(drive, drivers, ground, script, "start.running", "1")
     init = json.loads((ground.folder / "a" / "init.json").read_text())["pid"]
     cpu = Path("/proc") / str(init) / "cgroup"
     await eventually(

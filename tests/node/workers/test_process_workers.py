@@ -403,7 +403,7 @@ async def test_what_an_earlier_version_left_of_workers_goes(ground: Ground, owne
     )
     for name in (CellName("functions"), CellName("functions/w1")):
         await earlier.allocate(Cell(name, owner=owner))
-        record = earlier._home(name).record
+        record = earlier._entry(name).record
         earlier._deps.records.change_cell(msgspec.structs.replace(record, is_marked=False))
     await earlier.close()
     await launcher.stop()

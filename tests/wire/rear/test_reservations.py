@@ -227,11 +227,11 @@ async def test_who_waits_in_line_gets_what_is_given_up(market: Market) -> None:
 async def test_who_hangs_up_is_no_longer_in_line(market: Market) -> None:
     await market.sell(WHOLE)
     first = await market.reserve()
-    desks = market.ledger._service._desks
+    queues = market.ledger._service._queues
     waiting = asyncio.ensure_future(market.reserve(Wait=20))
-    await eventually(lambda: any(desk.line for desk in desks.values()))
+    await eventually(lambda: any(queue.line for queue in queues.values()))
     await cancel_and_wait([waiting])
-    await eventually(lambda: not desks)
+    await eventually(lambda: not queues)
     await market.ask("DELETE", f"/api/reservations/{first['TransactionID']}")
     assert [hold.ending for hold in market.ledger.holds()] == [EndReason.CANCELLED]
     assert (await market.reserve())["State"] == "held"

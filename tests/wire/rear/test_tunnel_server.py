@@ -479,7 +479,7 @@ async def test_the_credentials_are_in_every_dialect_and_the_same_again(hall: Hal
 async def test_the_store_never_sees_a_credential(hall: Hall) -> None:
     door = await hall.open()
     await door.text()
-    store = hall.market.ledger._instance_table._store
+    store = hall.market.ledger._cache._store
     code = hall.token.rpartition(".")[2].encode()
     entries = (await store.range("")).entries
     assert any(entry.key.startswith("market/contract/") for entry in entries)

@@ -11,7 +11,7 @@ from grpclib.exceptions import GRPCError
 
 from skerry.model import errors
 from skerry.model.ids import InstanceId, NodeId
-from skerry.model.node_messages import NodeHello, OrderUpdate
+from skerry.model.node_messages import NodeHello, OrderUpdate, SessionHeartbeat
 from skerry.model.streams import LogStreamRequest
 from skerry.transport.links.nodes import service, session_handler
 from skerry.transport.proto import nodes_pb2 as pb
@@ -111,7 +111,7 @@ async def test_a_revoked_node_is_let_go_at_its_next_word(served):
     messages = node.messages()
     await next_of(messages)
     served.revoked.add("")  # the serial that the fake identity gives to everybody
-    await node.heartbeat()
+    await node.send(SessionHeartbeat())
     with pytest.raises(errors.Unauthenticated, match="no longer counts"):
         await next_of(messages)
 
@@ -211,7 +211,7 @@ async def test_a_node_that_floods_is_slowed_down_and_others_are_served(served, m
     await flood.hello(HELLO)
     began = time.monotonic()
     for _ in range(100):
-        await flood.heartbeat()
+        await flood.send(SessionHeartbeat())
     quiet = await served.connect("quiet")
     await quiet.hello(HELLO)
     assert isinstance(await next_of(quiet.messages()), OrderUpdate)

@@ -50,7 +50,7 @@ async def test_a_node_is_welcome_ordered_and_acknowledged(served):
     report = InstanceReport(
         InstanceId("i1"), 3, InstanceStatus.CRASHED, 12.5, "exit 1", 1, 2, "10.64.0.7", ROOM
     )
-    await node.report(ReportBatch(1, (report,)))
+    await node.send(ReportBatch(1, (report,)))
     assert await next_of(messages) == ReportAck(1)
     assert served.instances.reports == [("n1", (report,))]
 
@@ -61,7 +61,7 @@ async def test_what_a_node_says_of_itself_arrives_and_may_change(served):
     known = served.fleet.nodes.get("n1")
     assert (known.name, known.facts, known.room) == ("edge", FACTS, ROOM)
     assert (known.labels, known.subnet) == ({"zone": "a"}, "10.70.0.0/24")
-    await node.changed(NodeHello("core", FACTS, ROOM))
+    await node.send(NodeHello("core", FACTS, ROOM))
     await eventually(lambda: served.fleet.nodes.get("n1").name == "core")
 
 
@@ -72,7 +72,7 @@ async def test_a_heartbeat_is_a_sign_of_life(served):
     beats = served.fleet.nodes.pulse._beats
     for _ in range(5):
         advance(4.0, served.fleet)
-        await node.heartbeat()
+        await node.send(SessionHeartbeat())
         await eventually(lambda: beats[NodeId("n1")].heard_at == served.fleet.nodes.attention.monotonic())
         await served.fleet.nodes.pulse.beat()
     assert served.fleet.nodes.alive(NodeId("n1"))
@@ -165,8 +165,8 @@ async def test_reports_wait_for_the_store_and_the_node_is_not_taken_for_silent(s
     messages = node.messages()
     await next_of(messages)
     served.instances.is_durable.clear()
-    await node.report(ReportBatch(1, (InstanceReport(InstanceId("i1"), 1, InstanceStatus.RUNNING, 1.0),)))
-    await node.report(ReportBatch(2, (InstanceReport(InstanceId("i1"), 1, InstanceStatus.CRASHED, 2.0),)))
+    await node.send(ReportBatch(1, (InstanceReport(InstanceId("i1"), 1, InstanceStatus.RUNNING, 1.0),)))
+    await node.send(ReportBatch(2, (InstanceReport(InstanceId("i1"), 1, InstanceStatus.CRASHED, 2.0),)))
     served.instances.is_durable.set()
     acknowledged = 0
     while acknowledged < 2:
@@ -195,11 +195,11 @@ async def test_a_node_whose_word_is_worked_on_is_not_taken_for_silent(served, mo
     monkeypatch.setattr(served.sessions, taken_by, work)
     match word:
         case "reports":
-            await node.report(ReportBatch(1))
+            await node.send(ReportBatch(1))
         case "claims":
-            await node.claim(ClaimBatch())
+            await node.send(ClaimBatch())
         case "hello":
-            await node.changed(HELLO)
+            await node.send(HELLO)
     await eventually(lambda: begun)
     busy_with = served.sessions._nodes.pulse._busy_with
     assert list(busy_with) == begun

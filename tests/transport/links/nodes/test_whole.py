@@ -62,14 +62,14 @@ async def test_an_instance_is_placed_ordered_reported_and_gone(control, listenin
     def report(status: InstanceStatus) -> InstanceReport:
         return InstanceReport(instance.id, order.generation, status, control.clock.now(), ip="10.64.0.2")
 
-    await node.report(ReportBatch(1, (report(InstanceStatus.STARTING), report(InstanceStatus.RUNNING))))
+    await node.send(ReportBatch(1, (report(InstanceStatus.STARTING), report(InstanceStatus.RUNNING))))
     await eventually(lambda: control.instances.get(instance.id).observed.status is InstanceStatus.RUNNING)
     assert control.instances.get(instance.id).ip == "10.64.0.2"
 
     await control.instances.destroy(instance.id, actor="test")
     [order] = (await orders_of(messages)).orders
     assert order.desired is DesiredStatus.DESTROYED
-    await node.report(ReportBatch(2, (report(InstanceStatus.TERMINATED),)))
+    await node.send(ReportBatch(2, (report(InstanceStatus.TERMINATED),)))
     assert (await orders_of(messages)).gone == (instance.id,)
     with pytest.raises(errors.NotFound):
         control.instances.get(instance.id)
@@ -88,7 +88,7 @@ async def test_a_node_cannot_report_what_runs_on_another(control, listening):
     messages = thief.messages()
     await orders_of(messages)
     lie = InstanceReport(instance.id, order.generation, InstanceStatus.FAILED, control.clock.now(), "a lie")
-    await thief.report(ReportBatch(1, (lie,)))
+    await thief.send(ReportBatch(1, (lie,)))
     assert (await orders_of(messages)).gone == (instance.id,)
     assert control.instances.get(instance.id).observed.status is InstanceStatus.SCHEDULED
 
@@ -119,4 +119,4 @@ async def test_many_nodes_are_connected_at_once(control, listening):
     nodes = await asyncio.gather(*(listening.connect(f"n{number}") for number in range(20)))
     welcomes = await asyncio.gather(*(node.hello(HELLO) for node in nodes))
     assert len({welcome.subnet for welcome in welcomes}) == 20
-    await eventually(lambda: all(standing.view.takes_work for standing in control.nodes.standings()))
+    await eventually(lambda: all(condition.view.takes_work for condition in control.nodes.conditions()))
