@@ -209,7 +209,7 @@ async def _join(server: SimulatedServer, rooms: Sequence[Resources]) -> asyncio.
 
     await asyncio.gather(*(join(number, room) for number, room in enumerate(rooms)))
     beats = asyncio.ensure_future(beat())
-    await _until(lambda: all(standing.view.takes_work for standing in server.nodes.standings()))
+    await _until(lambda: all(condition.view.takes_work for condition in server.nodes.conditions()))
     return beats
 
 

@@ -27,15 +27,13 @@ from tests.support.links import OpenAccess
 
 from bench.figures import Figure
 from bench.functions import PYTHON, Client, write_script, wrk
+from bench.members import IdleMember
 from bench.serving import percentile, skerry
-from skerry.functions.asynchronous.results import AsyncCallResult
-from skerry.functions.continuum.member_api import BeforeStart, ForwardedCall, MemberLoad
+from skerry.functions.continuum.member_api import MemberLoad
 from skerry.functions.coordinates import START
 from skerry.kit import tasks
 from skerry.kit.clock import SystemClock
-from skerry.model import errors
-from skerry.model.calls import CallReport
-from skerry.model.ids import Digest, FunctionName, NodeId
+from skerry.model.ids import FunctionName, NodeId
 from skerry.model.members import ContinuumMember
 from skerry.model.node_messages import NodeHello
 from skerry.model.settings import FunctionSettings
@@ -196,7 +194,7 @@ async def other(
     sock = socket.create_server(("127.0.0.1", 0))
     address = "{}:{}".format(*sock.getsockname())
     listener = MemberLinkServer(
-        here, Idle(), membership.serving_context, clock, SETTINGS, access=OpenAccess()
+        here, IdleMember(STANDING), membership.serving_context, clock, SETTINGS, access=OpenAccess()
     )
     listener.listen(sock)
     links = LinkPool(
@@ -226,24 +224,3 @@ async def keep_asking(links: LinkPool, asked: ContinuumMember) -> None:
     while True:
         await links.ping(asked, STANDING)
         await asyncio.sleep(SETTINGS.ping_s)
-
-
-class Idle:
-    """A member that is asked how it is, and nothing else."""
-
-    async def invoke(self, call: ForwardedCall, *, begins: BeforeStart | None) -> CallReport:
-        raise errors.ResourcesExhausted("this member only listens; send calls to another one")
-
-    def has_warm(self, function: FunctionName) -> bool:
-        return False
-
-    def standing(self) -> MemberLoad:
-        return STANDING
-
-    def heard(self, node: NodeId, standing: MemberLoad) -> None: ...
-
-    async def code(self, digest: Digest) -> bytes:
-        raise errors.NotFound(f"this member has no code {digest}")
-
-    async def poll(self, id: str) -> AsyncCallResult | None:
-        return None

@@ -62,10 +62,10 @@ class LeanClient:
     def check(self) -> None:
         """Raise unless every call since the last check was a success."""
         decoder = Decoder()
-        fields = [field for block in self._answers for field in decoder.decode(block)]
+        fields = [field for block in self._answers for field in decoder.decode(block, raw=True)]
         self._answers.clear()
         for name, value in fields:
-            if name == "grpc-status" and value != "0":
+            if name == b"grpc-status" and value != b"0":
                 raise RuntimeError(f"a call failed: {fields}")
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -75,14 +76,15 @@ class Crowd:
     async def gather(self, url: str) -> None:
         """All of them, each with its first snapshot: the word that it is subscribed, and the one flavor."""
         split = urlsplit(url)
+        assert split.hostname is not None
+        assert split.port is not None
         loop = asyncio.get_running_loop()
         everybody = self.expect(2 * SUBSCRIBERS)
         for number in range(SUBSCRIBERS):
             asked = json.dumps({"SubscribeMessage": SCOPES[number % len(SCOPES)]}).encode()
-            _, socket = await loop.create_connection(
-                lambda asked=asked: Subscriber(self, split.netloc, asked), split.hostname, split.port
-            )
-            self._sockets.append(cast(Subscriber, socket))
+            subscriber = partial(Subscriber, self, split.netloc, asked)
+            _, socket = await loop.create_connection(subscriber, split.hostname, split.port)
+            self._sockets.append(socket)
         await everybody
 
     def expect(self, messages: int) -> asyncio.Future[None]:

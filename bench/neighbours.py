@@ -25,15 +25,15 @@ import uvloop
 from tests.support.links import OpenAccess
 
 from bench.figures import Figure
+from bench.members import IdleMember
 from bench.serving import percentile
-from skerry.functions.asynchronous.results import AsyncCallResult
 from skerry.functions.continuum.member_api import BeforeStart, ContinuumMember, ForwardedCall, MemberLoad
 from skerry.functions.coordinates import START
 from skerry.kit import pki, tls
 from skerry.kit.clock import SystemClock
 from skerry.model.callers import NODE_TLS_NAME, Role
 from skerry.model.calls import CallReport, CallRequest, CallResult
-from skerry.model.ids import Digest, FunctionName, NodeId
+from skerry.model.ids import FunctionName, NodeId
 from skerry.model.settings import FunctionSettings
 from skerry.transport.links.members.link_pool import LinkPool
 from skerry.transport.links.members.server import MemberLinkServer
@@ -129,10 +129,11 @@ class Echo(asyncio.Protocol):
             self._transport.abort()
 
 
-class Serves:
+class Serves(IdleMember):
     """A member with one warm worker for everything."""
 
     def __init__(self, process: Echo) -> None:
+        super().__init__(STANDING)
         self._process = process
         self._turn = asyncio.Lock()
 
@@ -148,22 +149,11 @@ class Serves:
     def has_warm(self, function: FunctionName) -> bool:
         return True
 
-    def standing(self) -> MemberLoad:
-        return STANDING
-
-    def heard(self, node: NodeId, standing: MemberLoad) -> None: ...
-
-    async def code(self, digest: Digest) -> bytes:
-        return b""
-
-    async def poll(self, id: str) -> AsyncCallResult | None:
-        return None
-
 
 @contextlib.asynccontextmanager
 async def worker() -> AsyncIterator[Serves]:
     ours, its = socket.socketpair()
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", WORKER], stdin=its)
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", WORKER], stdin=its.fileno())
     its.close()
     ours.setblocking(False)
     line = Echo()

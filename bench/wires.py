@@ -71,6 +71,8 @@ class Wire(asyncio.Protocol):
 async def wires(url: str, count: int) -> AsyncIterator[list[Wire]]:
     """So many connections to a server."""
     split = urlsplit(url)
+    assert split.hostname is not None
+    assert split.port is not None
     loop = asyncio.get_running_loop()
     opened = []
     try:

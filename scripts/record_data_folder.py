@@ -23,6 +23,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,12 @@ def take_away(facts: dict[str, Any]) -> None:
         for name in ("running", "stopped", "waiting"):
             path = f"/instance/{facts[name]}"
             call(server, "DELETE", path)
-            eventually_sync(lambda path=path: server.call("GET", path)[0] == 404, what=f"{name} is gone")
+            eventually_sync(partial(is_gone, server, path), what=f"{name} is gone")
+
+
+def is_gone(server: Any, path: str) -> bool:
+    status, _ = server.call("GET", path)
+    return bool(status == 404)
 
 
 def call(server: Any, verb: str, path: str, body: Any = None) -> Any:
@@ -225,11 +231,11 @@ def keep_session(tapped: Path, out: Path) -> None:
     lines = []
     for line in tapped.read_text().splitlines():
         message = json.loads(line)
-        kind = pb.FromNode if message["to"] == "server" else pb.ToNode
+        kind: type[pb.FromNode | pb.ToNode] = pb.FromNode if message["to"] == "server" else pb.ToNode
         known = kind.FromString(bytes.fromhex(message["bytes"]))
         if known.WhichOneof("message") == "heartbeat":
             continue
-        if known.WhichOneof("message") == "hello":
+        if isinstance(known, pb.FromNode) and known.WhichOneof("message") == "hello":
             known.hello.facts.kernel = (
                 NEUTRAL_KERNEL  # fields that this version does not know stay as they are
             )

@@ -18,7 +18,7 @@ CAMPAIGNS: Mapping[str, str] = {
     "disk": "fill the disk, end things, make room",
     "times": "how long others take to take over, on default settings",
 }
-_OPTIONS: Mapping[str, Mapping[str, type]] = {
+OPTIONS: Mapping[str, Mapping[str, type]] = {
     "cells": {"cycles": int, "at_once": int},
     "kills": {"count": int, "seed": int, "minutes": float},
     "disk": {"rounds": int, "seed": int},
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     campaigns = parser.add_subparsers(dest="campaign", metavar="CAMPAIGN")
     for name, meaning in CAMPAIGNS.items():
         one = campaigns.add_parser(name, help=meaning)
-        for option, kind in _OPTIONS[name].items():
+        for option, kind in OPTIONS[name].items():
             one.add_argument(f"--{option.replace('_', '-')}", type=kind, default=argparse.SUPPRESS)
     options: dict[str, Any] = vars(parser.parse_args(arguments))
     chosen = options.pop("campaign")

@@ -1,6 +1,6 @@
 """Cells are made, used and freed many times over, and then nothing may be left of them.
 
-    python -m bench.soak cells [--count CYCLES] [--at-once AT_ONCE]
+    python -m bench.soak cells [--cycles CYCLES] [--at-once AT_ONCE]
 
 Runs CYCLES times allocate, start, stop, free in a row, then AT_ONCE of them at the same time, on a root
 group and in a folder of its own. Whatever a cell is made of is looked for afterwards: processes, groups,
@@ -25,6 +25,7 @@ import uvloop
 from skerry.kit.clock import SystemClock
 from skerry.model.cells import Cell, CellLimits, Executable, OutputChannel
 from skerry.model.ids import CellName, ExecutableName
+from skerry.model.resources import Megabytes
 from skerry.model.settings import NodeSettings
 from skerry.node.cells.cells import Cells
 from skerry.node.cgroups.detection import detect
@@ -138,7 +139,9 @@ async def cycle(field: Field, number: int) -> None:
     """Allocate, start, stop, free; now and then with a network of its own, with a child, without a stop."""
     cells = field.cells
     name, run = CellName(f"c{number}"), ExecutableName("run")
-    await cells.allocate(Cell(name, CellLimits(pids=32, memory=64), isolates_network=number % 10 == 0))
+    await cells.allocate(
+        Cell(name, CellLimits(pids=32, memory=Megabytes(64)), isolates_network=number % 10 == 0)
+    )
     state = await cells.start(Executable(run, name, f"echo {number}; sleep 1000 & sleep 1000"))
     field.note(state.pid)
     if number % 7 == 0:

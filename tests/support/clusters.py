@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,4 +164,4 @@ def sweep(skerry: Skerry) -> None:
         shutil.rmtree(claim)
     for group in groups:
         for each in groups_from(group):
-            eventually_sync(lambda each=each: removed(each), what=f"{each} is removed")
+            eventually_sync(partial(removed, each), what=f"{each} is removed")

@@ -49,7 +49,7 @@ def footprint() -> Footprint:
 
 def children_of(pid: int | str) -> set[int]:
     """The child processes of all threads of a process that lives."""
-    found = set()
+    found: set[int] = set()
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has ended meanwhile
             found.update(int(child) for child in (task / "children").read_text().split())

@@ -88,8 +88,9 @@ class Skerry:
             return self.ready_file.exists()
 
         eventually_sync(ready, within=within, what="the ready file")
-        self.ready: dict[str, Any] = json.loads(self.ready_file.read_text())
-        return self.ready
+        ready_file: dict[str, Any] = json.loads(self.ready_file.read_text())
+        self.ready = ready_file
+        return ready_file
 
     def said(self) -> str:
         return self.log.read_text()
