@@ -64,3 +64,7 @@ class InstanceReport(msgspec.Struct, frozen=True):
     ip: str = ""
     usage: Resources = NO_RESOURCES
     retry_at: float | None = None  # when the node starts it again, if it waits for that
+    has_passed: bool = True  # its checks, while it runs; without checks always
+    checked_at: float = 0.0  # when that last changed
+    check_message: str = ""  # why it has not passed
+    metric: float | None = None  # what it shows of itself for autoscaling, if that is asked for

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from skerry.model import errors, ids, ports, statuses
+from skerry.model import errors, health_checks, ids, ports, statuses
+from skerry.model.health_checks import CheckRole, HealthCheck
 from skerry.model.ids import DEFAULT_NAMESPACE, InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.images import ImageAccess, check_path_access, is_path
 from skerry.model.ports import PortMapping
@@ -23,6 +24,8 @@ from skerry.model.statuses import DesiredStatus, InstanceStatus
 MAX_ENVIRONMENT = 100
 MAX_CONSTRAINTS = 32
 MAX_RESTART_BUDGET = 1_000_000
+MAX_SPREAD = 4
+MAX_PER_NODE = 1000
 _MAX_VARIABLE = 32 * 1024
 _MAX_URI = 2048
 
@@ -100,6 +103,23 @@ class UserNamespaceMode(enum.StrEnum):
     HOST = "host"  # the node's root. For admins only
 
 
+class MetricSource(msgspec.Struct, frozen=True):
+    """A number that the program in an instance shows in Prometheus' text format, for autoscaling."""
+
+    name: str  # of the metric; of several series of it, the sum counts
+    port: int
+    path: str = "/metrics"
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= 200 or not self.name.replace(":", "_").isidentifier():
+            raise errors.Invalid(
+                f"{self.name[:40]!r} is no name of a metric, such as `http_requests_in_flight`",
+                field="metric.name",
+            )
+        # The rules for port and path are those of a check.
+        HealthCheck(CheckRole.READINESS, health_checks.CheckMethod.HTTP, self.port, self.path)
+
+
 class InstanceSpec(msgspec.Struct, frozen=True):
     """What to run: an image, its environment, the room it may use and the ports it is reached by."""
 
@@ -115,6 +135,10 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     constraints: tuple[str, ...] = ()  # on the node's labels: `zone=edge`, `disk!=slow`
     userns: UserNamespaceMode = UserNamespaceMode.PRIVATE  # of a container
     granted_access: ImageAccess | None = None  # with `uri`; None: no more than `uri` itself shows
+    checks: tuple[HealthCheck, ...] = ()  # run by its node
+    spread: tuple[str, ...] = ()  # labels of nodes over whose values copies are spread, the first counts most
+    max_per_node: int = 0  # copies of one revision on one node; 0: any number
+    metric: MetricSource | None = None  # read by its node
 
     def __post_init__(self) -> None:
         ids.check_id(self.name, "name")
@@ -134,6 +158,21 @@ class InstanceSpec(msgspec.Struct, frozen=True):
             )
         check_environment(self.environment)
         ports.check_all(self.ports)
+        health_checks.check_all(self.checks, tuple(mapping.destination for mapping in self.ports))
+        if len(self.spread) > MAX_SPREAD:
+            raise errors.Invalid(f"copies are spread over at most {MAX_SPREAD} labels", field="spread")
+        for label in self.spread:
+            ids.check_id(label, "spread")
+        if not 0 <= self.max_per_node <= MAX_PER_NODE:
+            raise errors.Invalid(
+                f"max_per_node is 0 (any number) to {MAX_PER_NODE}, not {self.max_per_node}",
+                field="max_per_node",
+            )
+
+    @property
+    def decides_readiness(self) -> bool:
+        """True if a check says whether it is ready; else it is for as long as it runs."""
+        return any(check.role is not CheckRole.LIVENESS for check in self.checks)
 
     @property
     def image_access(self) -> ImageAccess:
@@ -219,6 +258,32 @@ class ObservedState(msgspec.Struct, frozen=True):
     actor: str = "skerry"
     exit_code: int | None = None
     retry_at: float | None = None  # when its node starts it again; None: it waits for no restart
+    has_passed: bool = True  # its checks, while it runs; without checks always
+    checked_at: float = 0.0  # when that last changed
+    check_message: str = ""  # why it has not passed
+
+
+class OwnerKind(enum.StrEnum):
+    """What makes instances of its own."""
+
+    SERVICE = "service"
+    JOB = "job"
+
+
+class InstanceOwner(msgspec.Struct, frozen=True):
+    """What an instance was made by, and which of its instances it is."""
+
+    kind: OwnerKind
+    id: str
+    name: str
+    revision: int = 1  # of a service
+    index: int = 0  # of a service: its place among the copies; of a job: which completion it is for
+    attempt: int = 0  # how many tries in a row failed before it
+
+    @property
+    def group(self) -> str:
+        """Names the copies that are spread over nodes: those of one revision."""
+        return f"{self.kind}/{self.id}@{self.revision}"
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -239,10 +304,28 @@ class Instance(msgspec.Struct, frozen=True):
     namespace: Namespace = DEFAULT_NAMESPACE  # its workload's, if it has one
     is_adopted: bool = False  # written down from what its node ran, after the store had forgotten it
     request_id: str = ""  # of the request that last changed what is desired; empty: none did
+    owner: InstanceOwner | None = None  # None: somebody made it, or it is of a workload
+    retiring_at: float | None = None  # since when it is out of service, to be destroyed soon
 
     def __post_init__(self) -> None:
         ids.check_id(self.id)
         ids.check_namespace(self.namespace)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it runs, is in service and has passed its checks."""
+        return (
+            self.observed.status is InstanceStatus.RUNNING
+            and self.observed.has_passed
+            and self.desired is DesiredStatus.RUNNING
+            and self.leaving is None
+            and self.retiring_at is None
+        )
+
+    @property
+    def ready_since(self) -> float:
+        """When what `is_ready` says began, if it is ready."""
+        return max(self.observed.since, self.observed.checked_at)
 
     def become(
         self,
@@ -261,6 +344,16 @@ class Instance(msgspec.Struct, frozen=True):
         statuses.check(self.observed.status, status)
         since = self.observed.since if status is self.observed.status else at
         observed = ObservedState(status, since, reason, actor, exit_code, retry_at)
+        if status is InstanceStatus.RUNNING and self.observed.status is status:
+            seen = self.observed
+            observed = msgspec.structs.replace(
+                observed,
+                has_passed=seen.has_passed,
+                checked_at=seen.checked_at,
+                check_message=seen.check_message,
+            )
+        elif self.spec.decides_readiness:  # until its node says so
+            observed = msgspec.structs.replace(observed, has_passed=False)
         return msgspec.structs.replace(self, observed=observed)
 
     def wish(self, desired: DesiredStatus) -> Instance:
