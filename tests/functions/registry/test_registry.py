@@ -149,7 +149,7 @@ async def test_deleting_what_is_not_there_says_so(functions: FunctionRegistry) -
         ({"handler": "nodots"}, errors.Invalid, "handler"),
         ({"code": b""}, errors.Invalid, "needs its code"),
         ({"code": b"https://example.org/x.tar"}, errors.Invalid, "URL.*send the tar archive itself"),
-        ({"code": b"not a tar"}, errors.Invalid, "no tar archive"),
+        ({"code": b"not a tar"}, errors.Invalid, "not a tar archive"),
         ({"code": tar(member("../x"))}, errors.Invalid, "leads out"),
         ({"code": bytes(70_000)}, errors.TooLarge, r"functions\.max_code_bytes"),
         ({"runtime": "custom", "handler": ""}, errors.Invalid, "needs an image"),

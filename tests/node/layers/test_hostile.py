@@ -162,8 +162,8 @@ HOSTILE: dict[str, Case] = {
     "a negative size": Case(raw(size=b"\xff" * 12), errors.Invalid, "negative size"),
     "a size beyond all numbers": Case(raw(size=b"\x80" + b"\xff" * 11), errors.Invalid, "out of range"),
     "a size that is no number": Case(raw(size=b"0x1F       "), errors.Invalid, "no octal number"),
-    "something after the end": Case(PLAIN + b"garbage", errors.Invalid, "follows the end"),
-    "an archive after the end": Case(PLAIN + PLAIN, errors.Invalid, "follows the end"),
+    "something after the end": Case(PLAIN + b"garbage", errors.Invalid, "after its end"),
+    "an archive after the end": Case(PLAIN + PLAIN, errors.Invalid, "after its end"),
     "something after the gzip data": Case(
         gzip.compress(PLAIN) + b"garbage", errors.Invalid, "follows the gzip data"
     ),

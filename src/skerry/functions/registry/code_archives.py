@@ -2,8 +2,9 @@
 
 Nothing is ever written through a link: each folder on the way is opened from the one above it and must be a
 folder. Owner and modes are ours, not the archive's; times are kept, because compiled Python goes by them.
-Links may point at what is in the same tree and nowhere else. `skerry.functions.registry.tar_reader` reads the
-archive, and `skerry.functions.registry.code_store` decides where the folder is and what becomes of it.
+Links may point at what is in the same tree and nowhere else. Plain tar is taken, as serverledge-cli, Go, GNU
+and Python write it: `skerry.kit.tar.reader` reads it, and `skerry.functions.registry.code_store` decides
+where the folder is and what becomes of it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import os
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from skerry.functions.registry import tar_reader
-from skerry.functions.registry.tar_reader import TarEntryKind, TarMember
+from skerry.kit.tar import reader as tar_reader
+from skerry.kit.tar.byte_feed import ByteFeed
+from skerry.kit.tar.errors import TarError
 from skerry.model import errors
 
 _FOLDER_MODE: Final = 0o755
@@ -28,6 +30,29 @@ _MOST_NAME: Final = 1024
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_COMPRESSED: Final = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+_REFUSED: Final = {
+    tar_reader.CHARACTER_DEVICE: "a device",
+    tar_reader.BLOCK_DEVICE: "a device",
+    tar_reader.FIFO: "a named pipe",
+}
+
+
+class CodeMember(NamedTuple):
+    """One thing in an archive of code; `content` is a part of the archive, not a copy of it."""
+
+    name: str
+    kind: bytes  # FILE, FOLDER, SYMLINK or HARD_LINK
+    is_executable: bool
+    mtime_ns: int
+    link: str
+    content: memoryview
 
 
 def unpack(data: bytes, folder: Path, *, max_bytes: int) -> None:
@@ -38,11 +63,38 @@ def unpack(data: bytes, folder: Path, *, max_bytes: int) -> None:
     """
     tree = _Tree(folder, max_bytes)
     try:
-        for member in tar_reader.read(data):
+        for member in members(data):
             tree.make(member)
     finally:
         tree.close()
     tree.check()
+
+
+def members(data: bytes) -> Iterator[CodeMember]:
+    """What is in the archive, in its order. Raises `Invalid` where it is not one."""
+    if not data:
+        raise _invalid("is empty; send a tar archive, base64-encoded")
+    for magic, compression in _COMPRESSED.items():
+        if data.startswith(magic):
+            raise _invalid(f"is {compression}; send an uncompressed tar archive")
+    if len(data) < tar_reader.BLOCK:
+        raise _invalid("is not a tar archive, or cut off; send all of it")
+    reader = tar_reader.TarReader(ByteFeed(iter([data]), len(data)))
+    try:
+        for entry in reader.entries():
+            name = _decode(entry.name)
+            if entry.kind in _REFUSED:
+                raise _invalid(f"holds {name[:100]!r}, which is {_REFUSED[entry.kind]}")
+            yield CodeMember(
+                name,
+                entry.kind,
+                is_executable=bool(entry.mode & 0o111),
+                mtime_ns=max(0, entry.mtime_ns),
+                link=_decode(entry.link),
+                content=_whole(reader.content()),
+            )
+    except TarError as error:
+        raise _invalid(error.message) from None
 
 
 class _Tree:
@@ -57,7 +109,7 @@ class _Tree:
     def close(self) -> None:
         os.close(self._root)
 
-    def make(self, member: TarMember) -> None:
+    def make(self, member: CodeMember) -> None:
         parts = _parts(member.name)
         self._bytes += len(member.content)
         if self._bytes > self._max_bytes:
@@ -66,7 +118,7 @@ class _Tree:
                 "need, or raise functions.max_unpacked_bytes"
             )
         if not parts:
-            if member.kind is not TarEntryKind.FOLDER:
+            if member.kind != tar_reader.FOLDER:
                 raise _refused(member, "names the folder itself")
             return
         try:
@@ -78,16 +130,16 @@ class _Tree:
     def check(self) -> None:
         """Raise unless every link, followed through all others, stays in the tree and there is something."""
         if not self._files:
-            raise errors.Invalid("the code holds no file", field="code")
+            raise _invalid("holds no file")
         root = os.path.realpath(self._folder)
         for parts, target in self._links.items():
             end = os.path.realpath(os.path.join(root, *parts))
             if end != root and not end.startswith(root + os.sep):
                 raise _out("/".join(parts), target)
 
-    def _make(self, member: TarMember, parts: tuple[str, ...], parent: int) -> None:
+    def _make(self, member: CodeMember, parts: tuple[str, ...], parent: int) -> None:
         name = parts[-1]
-        if member.kind is TarEntryKind.FOLDER:
+        if member.kind == tar_reader.FOLDER:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, _FOLDER_MODE, dir_fd=parent)
             with self._opened((name,), parent) as made:
@@ -97,10 +149,10 @@ class _Tree:
             os.unlink(name, dir_fd=parent)
             self._files.discard(parts)
             self._links.pop(parts, None)
-        if member.kind is TarEntryKind.FILE:
+        if member.kind == tar_reader.FILE:
             self._write(member, name, parent)
             self._files.add(parts)
-        elif member.kind is TarEntryKind.SYMLINK:
+        elif member.kind == tar_reader.SYMLINK:
             if not member.link:
                 raise _refused(member, "is a link to nothing")
             if _leaves(parts, member.link):
@@ -115,7 +167,7 @@ class _Tree:
                 os.link(target[-1], name, src_dir_fd=beside, dst_dir_fd=parent, follow_symlinks=False)
             self._files.add(parts)
 
-    def _write(self, member: TarMember, name: str, parent: int) -> None:
+    def _write(self, member: CodeMember, name: str, parent: int) -> None:
         file = os.open(name, _CREATE, _FILE_MODE, dir_fd=parent)
         try:
             rest = member.content
@@ -123,7 +175,7 @@ class _Tree:
                 rest = rest[os.write(file, rest) :]
             os.fchmod(file, _PROGRAM_MODE if member.is_executable else _FILE_MODE)
             with contextlib.suppress(OverflowError):  # a time that no file can have
-                os.utime(file, (member.mtime_s, member.mtime_s))
+                os.utime(file, ns=(member.mtime_ns, member.mtime_ns))
         finally:
             os.close(file)
 
@@ -144,20 +196,31 @@ class _Tree:
             os.close(current)
 
 
+def _whole(pieces: Iterator[memoryview]) -> memoryview:
+    """The content of an entry, read to its end: what came in one piece is one piece."""
+    content, *more = [*pieces] or [memoryview(b"")]
+    assert not more, "an archive in memory is one chunk"
+    return content
+
+
+def _decode(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise _invalid(f"holds the name {name[:100]!r}, which is not UTF-8") from error
+
+
 def _parts(name: str) -> tuple[str, ...]:
     """The name as steps from the folder, without `.` and `..`; raises for what leads out of it."""
     if name.startswith("/"):
-        raise errors.Invalid(
-            f"the code holds the absolute name {name[:100]!r}; use names in it", field="code"
-        )
+        raise _invalid(f"holds the absolute name {name[:100]!r}; use names in it")
     if _is_outside(end := posixpath.normpath(name)):
-        raise errors.Invalid(f"the code holds {name[:100]!r}, which leads out of its folder", field="code")
+        raise _invalid(f"holds {name[:100]!r}, which leads out of its folder")
     parts = tuple(part for part in end.split("/") if part != ".")
     if len(parts) > _MOST_DEPTH or len(name) > _MOST_NAME:
-        raise errors.Invalid(
-            f"the code holds {name[:100]!r}, which is too deep or too long: at most {_MOST_DEPTH} folders "
-            f"and {_MOST_NAME} characters",
-            field="code",
+        raise _invalid(
+            f"holds {name[:100]!r}, which is too deep or too long: at most {_MOST_DEPTH} folders "
+            f"and {_MOST_NAME} characters"
         )
     return parts
 
@@ -173,17 +236,19 @@ def _is_outside(normalised: str) -> bool:
     return normalised == ".." or normalised.startswith("../")
 
 
-def _refused(member: TarMember, why: str) -> errors.Invalid:
-    return errors.Invalid(f"the code holds {member.name[:100]!r}, which {why}", field="code")
+def _refused(member: CodeMember, why: str) -> errors.Invalid:
+    return _invalid(f"holds {member.name[:100]!r}, which {why}")
 
 
 def _out(name: str, target: str) -> errors.Invalid:
-    return errors.Invalid(
-        f"the code holds {name[:100]!r}, a link to {target[:100]!r}, which is out of its folder", field="code"
-    )
+    return _invalid(f"holds {name[:100]!r}, a link to {target[:100]!r}, which is out of its folder")
 
 
-def _of_system(member: TarMember, error: OSError) -> errors.SkerryError:
+def _invalid(what: str) -> errors.Invalid:
+    return errors.Invalid(f"the code {what}", field="code")
+
+
+def _of_system(member: CodeMember, error: OSError) -> errors.SkerryError:
     if error.errno in (errno.ENOTDIR, errno.ELOOP):
         return _refused(member, "lies below what is no folder")
     if error.errno in (errno.EEXIST, errno.EISDIR):

@@ -15,11 +15,11 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
+from skerry.kit.tar import reader as tar_reader
+from skerry.kit.tar.byte_feed import ByteFeed
+from skerry.kit.tar.errors import TarError
 from skerry.model import errors
 from skerry.node.images.threads import in_thread
-from skerry.node.layers.unpacker import tar_reader
-from skerry.node.layers.unpacker.byte_feed import ByteFeed
-from skerry.node.layers.unpacker.errors import UnpackError
 
 _CHUNK = 1024 * 1024
 _MAX_MEMBERS = 100_000
@@ -182,15 +182,19 @@ class _FileFeed(ByteFeed):
     def __init__(self, opened: OpenFile) -> None:
         super().__init__(iter(()), 0)
         self._descriptor = opened.descriptor
-        self.at = 0
+        self._offset = 0
+
+    @property
+    def position(self) -> int:
+        return self._offset
 
     def take(self, length: int) -> bytes:
-        data = os.pread(self._descriptor, length, self.at)
-        self.at += len(data)
+        data = os.pread(self._descriptor, length, self._offset)
+        self._offset += len(data)
         return data if len(data) == length else b""
 
     def skip(self, length: int) -> None:
-        self.at += length
+        self._offset += length
 
     def rest(self) -> Iterator[memoryview]:
         return iter(())
@@ -205,19 +209,19 @@ def _scan(opened: OpenFile, path: str) -> tuple[dict[str, FileSpan], dict[str, s
         for entry in tar_reader.TarReader(feed).entries():
             if len(spans) + len(links) >= _MAX_MEMBERS:
                 raise errors.TooLarge(f"{path} has more than {_MAX_MEMBERS} members")
-            if feed.at + entry.size > opened.size:
+            if feed.position + entry.size > opened.size:
                 raise errors.Unprocessable(f"{path} is truncated: its last member is cut off; save it again")
             name = _plain(os.fsdecode(entry.name))
             if entry.kind == tar_reader.FILE:
-                spans[name] = FileSpan(feed.at, entry.size)
+                spans[name] = FileSpan(feed.position, entry.size)
             elif entry.kind == tar_reader.SYMLINK:
                 links[name] = _plain(posixpath.join(posixpath.dirname(name), os.fsdecode(entry.link)))
             elif entry.kind == tar_reader.HARD_LINK:
                 links[name] = _plain(os.fsdecode(entry.link))
-    except UnpackError as fault:
+    except TarError as error:
         if os.pread(opened.descriptor, 4, 0).startswith(_COMPRESSED):
             raise errors.Unprocessable(f"{path} is compressed; decompress it first, as with gunzip") from None
-        raise errors.Unprocessable(f"{path} cannot be read as an archive: {fault.message}") from None
+        raise errors.Unprocessable(f"{path} cannot be read as an archive: it {error.message}") from None
     return spans, links
 
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.node.layers.unpacker import errors, tar_reader
+from skerry.kit.tar import reader as tar_reader
+from skerry.kit.tar.reader import TarEntry
+from skerry.node.layers.unpacker import errors
 from skerry.node.layers.unpacker.errors import UnpackError
 from skerry.node.layers.unpacker.folder_tree import LayerFolderTree
 from skerry.node.layers.unpacker.layer_writer import LayerWriter
-from skerry.node.layers.unpacker.tar_reader import TarEntry
 from tests.node.layers.ground import look, needs_root
 
 pytestmark = needs_root

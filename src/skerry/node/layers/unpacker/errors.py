@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+from skerry.kit.tar.errors import RefusedTar, TarError, TarTooLarge, spell
+
 MALFORMED: Final = "malformed"  # no tar, or not whole
 REFUSED: Final = "refused"  # a tar that holds what no layer may hold
 TOO_LARGE: Final = "too-large"
@@ -38,11 +40,13 @@ class UnpackError(Exception):
         self.message = message
 
 
-def spell(name: bytes) -> str:
-    """A name out of a layer, safe to print and not too long to read."""
-    text = name.decode("utf-8", "backslashreplace")
-    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return repr(text if len(text) <= 200 else f"{text[:160]}...{text[-30:]}")
+def of_archive(error: TarError) -> UnpackError:
+    """What is wrong with the layer as a tar archive, as a fault."""
+    if isinstance(error, TarTooLarge):
+        return UnpackError(
+            TOO_LARGE, f"the layer {error.message}; raise images.max_layer_bytes if it is to be trusted"
+        )
+    return UnpackError(REFUSED if isinstance(error, RefusedTar) else MALFORMED, f"the layer {error.message}")
 
 
 def of_system(error: OSError, name: bytes) -> UnpackError:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from skerry.kit.tar.errors import spell
+from skerry.kit.tar.reader import TarEntry
 from skerry.node.layers.unpacker import errors
 from skerry.node.layers.unpacker.errors import UnpackError
-from skerry.node.layers.unpacker.tar_reader import TarEntry
 
 _MOST_LINKS: Final = 40  # followed for one name, as in the kernel
 _MOST_OPEN: Final = 64
@@ -67,7 +68,7 @@ class LayerFolderTree:
                 links += 1
                 if links > _MOST_LINKS:
                     raise UnpackError(
-                        errors.REFUSED, f"{errors.spell(b'/'.join(parts))} goes through too many links"
+                        errors.REFUSED, f"{spell(b'/'.join(parts))} goes through too many links"
                     )
                 if target.startswith(b"/"):
                     folder = self.root

@@ -15,11 +15,13 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from skerry.kit.tar import reader as tar_reader
+from skerry.kit.tar.errors import spell
+from skerry.kit.tar.reader import TarEntry
 from skerry.node.kernel import tree_removal
-from skerry.node.layers.unpacker import errors, tar_reader
+from skerry.node.layers.unpacker import errors
 from skerry.node.layers.unpacker.errors import UnpackError
 from skerry.node.layers.unpacker.folder_tree import LayerFolder, LayerFolderTree
-from skerry.node.layers.unpacker.tar_reader import TarEntry
 
 _WHITEOUT: Final = b".wh."
 _OPAQUE: Final = b".wh..wh..opq"
@@ -153,7 +155,7 @@ class LayerWriter:
 
     def _make_symlink(self, entry: TarEntry, folder: LayerFolder, name: bytes) -> None:
         if not entry.link:
-            raise UnpackError(errors.REFUSED, f"{errors.spell(entry.name)} is a link to nothing")
+            raise UnpackError(errors.REFUSED, f"{spell(entry.name)} is a link to nothing")
         try:
             os.symlink(entry.link, name, dir_fd=self._folders.descriptor(folder))
         except FileExistsError:
@@ -195,7 +197,7 @@ class LayerWriter:
         if entry.kind == tar_reader.CHARACTER_DEVICE and entry.major == entry.minor == 0:
             raise UnpackError(
                 errors.REFUSED,
-                f"{errors.spell(entry.name)} is a device 0:0, which would remove things of other layers",
+                f"{spell(entry.name)} is a device 0:0, which would remove things of other layers",
             )
         mode = _SPECIAL[entry.kind] | entry.mode & _PLAIN_MODE
         device = os.makedev(entry.major, entry.minor)
@@ -217,9 +219,7 @@ class LayerWriter:
         if parts[0].startswith(_AUFS) and parts != [_OPAQUE]:
             return True
         if any(part.startswith(_WHITEOUT) for part in parts[:-1]):
-            raise UnpackError(
-                errors.REFUSED, f"{errors.spell(spelled)} lies in what is not a folder but a removal"
-            )
+            raise UnpackError(errors.REFUSED, f"{spell(spelled)} lies in what is not a folder but a removal")
         if not name.startswith(_WHITEOUT):
             return False
         folder = self._find(head)
@@ -228,7 +228,7 @@ class LayerWriter:
             return True
         removed = name[len(_WHITEOUT) :]
         if removed in (b"", b".", b"..") or removed.startswith(_WHITEOUT):
-            raise UnpackError(errors.REFUSED, f"{errors.spell(spelled)} removes nothing that can be removed")
+            raise UnpackError(errors.REFUSED, f"{spell(spelled)} removes nothing that can be removed")
         # A removal is about the layers below only: what this layer has by that name stays.
         if removed in folder.folders:
             folder.folders[removed].is_opaque = True
@@ -244,7 +244,7 @@ class LayerWriter:
         folder, missing = self._folders.resolve(split(head))
         for part in missing:
             if _WHITEOUT in part and part.startswith(_WHITEOUT):
-                raise UnpackError(errors.REFUSED, f"{errors.spell(head)} leads into a removal")
+                raise UnpackError(errors.REFUSED, f"{spell(head)} leads into a removal")
             self._count()
             self._check_is_free(folder, part, head)
             folder = self._make_folder(folder, part, _IMPLIED_MODE)
@@ -260,7 +260,7 @@ class LayerWriter:
         except FileNotFoundError:
             return
         if not _is_whiteout(found):
-            raise UnpackError(errors.REFUSED, f"{errors.spell(head)} is used as a folder and is none")
+            raise UnpackError(errors.REFUSED, f"{spell(head)} is used as a folder and is none")
 
     def _clear(self, folder: LayerFolder, name: bytes) -> None:
         """Make room for another thing of that name."""
@@ -301,7 +301,7 @@ def split(name: bytes) -> list[bytes]:
     """The parts of a name below the root, which a name of a layer may not leave."""
     parts = [part for part in name.split(b"/") if part and part != b"."]
     if b".." in parts:
-        raise UnpackError(errors.REFUSED, f"{errors.spell(name)} leads out of the layer with '..'")
+        raise UnpackError(errors.REFUSED, f"{spell(name)} leads out of the layer with '..'")
     return parts
 
 
@@ -324,17 +324,17 @@ def _check(entry: TarEntry) -> None:
         raise UnpackError(errors.REFUSED, "an entry has no name")
     if len(name) > _MOST_NAME or len(entry.link) > _MOST_NAME:
         raise UnpackError(
-            errors.REFUSED, f"{errors.spell(name)} has a name or a link of more than {_MOST_NAME} bytes"
+            errors.REFUSED, f"{spell(name)} has a name or a link of more than {_MOST_NAME} bytes"
         )
     if not (0 <= entry.uid <= _MOST_ID and 0 <= entry.gid <= _MOST_ID):
         raise UnpackError(
-            errors.REFUSED, f"{errors.spell(name)} belongs to {entry.uid}:{entry.gid}, which is nobody"
+            errors.REFUSED, f"{spell(name)} belongs to {entry.uid}:{entry.gid}, which is nobody"
         )
     if not -_MOST_TIME_NS <= entry.mtime_ns <= _MOST_TIME_NS:
-        raise UnpackError(errors.REFUSED, f"{errors.spell(name)} has a time that cannot be kept")
+        raise UnpackError(errors.REFUSED, f"{spell(name)} has a time that cannot be kept")
     if not (0 <= entry.major <= _MOST_MAJOR and 0 <= entry.minor <= _MOST_MINOR):
         raise UnpackError(
-            errors.REFUSED, f"{errors.spell(name)} is a device {entry.major}:{entry.minor}, which none is"
+            errors.REFUSED, f"{spell(name)} is a device {entry.major}:{entry.minor}, which none is"
         )
 
 
@@ -347,7 +347,7 @@ def _set_xattrs(opened: int, entry: TarEntry) -> None:
             reason = (error.strerror or "it failed").lower()
             raise UnpackError(
                 errors.REFUSED,
-                f"{errors.spell(entry.name)} has the attribute {errors.spell(key)}, "
+                f"{spell(entry.name)} has the attribute {spell(key)}, "
                 f"which cannot be kept on this node's file system: {reason}",
             ) from error
 
@@ -359,6 +359,6 @@ def _is_whiteout(found: os.stat_result) -> bool:
 def _not_linkable(entry: TarEntry) -> UnpackError:
     return UnpackError(
         errors.REFUSED,
-        f"{errors.spell(entry.name)} is a hard link to {errors.spell(entry.link)}, "
+        f"{spell(entry.name)} is a hard link to {spell(entry.link)}, "
         "which is no file of an earlier entry of this layer",
     )

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
+from skerry.kit.tar.byte_feed import ByteFeed
+from skerry.kit.tar.errors import TarError
+from skerry.kit.tar.reader import TarReader
 from skerry.node.kernel import syscalls
 from skerry.node.layers.unpacker import compressions, confinement, errors
-from skerry.node.layers.unpacker.byte_feed import ByteFeed
 from skerry.node.layers.unpacker.errors import UnpackError
 from skerry.node.layers.unpacker.layer_writer import LayerWriter
 from skerry.node.layers.unpacker.pipeline import CompressedInput, DecompressionPipeline
-from skerry.node.layers.unpacker.tar_reader import TarReader
 
 _TELL_EVERY_S: Final = 0.5
 
@@ -36,11 +37,17 @@ def main(root: int, agent: int, diff_id: str, most_bytes: int, most_files: int) 
         _confine(root)
         answer = _unpack(pipeline, diff_id, most_bytes, most_files)
     except UnpackError as fault:
-        answer = {"fault": fault.kind, "message": fault.message}
+        answer = _answer_to(fault)
+    except TarError as error:
+        answer = _answer_to(errors.of_archive(error))
     except MemoryError:
         answer = {"fault": errors.TOO_LARGE, "message": "the layer takes more memory than unpacking may use"}
     _tell(answer)
     os._exit(0)  # without waiting for the thread that reads, or for memory to be tidied up
+
+
+def _answer_to(fault: UnpackError) -> dict[str, Any]:
+    return {"fault": fault.kind, "message": fault.message}
 
 
 def _confine(root: int) -> None:

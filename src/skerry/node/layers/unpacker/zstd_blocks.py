@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from skerry.node.layers.unpacker.byte_feed import ByteFeed
+from skerry.kit.tar.byte_feed import ByteFeed
 
 FRAME: Final = b"\x28\xb5\x2f\xfd"
 SKIPPED: Final = tuple(bytes((kind,)) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))

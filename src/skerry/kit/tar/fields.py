@@ -1,14 +1,14 @@
-"""Numbers, times and records as tar headers write them. Pure; whatever does not parse is an UnpackError.
+"""Numbers, times and records as tar headers write them. Pure; whatever does not parse is a `TarFieldError`.
 
-Python's own parsers are too kind for this: `int` takes signs, underscores and blanks.
+Used by `skerry.kit.tar.reader`, which knows where in the archive a field was. Python's own parsers are too
+kind for this: `int` takes signs, underscores and blanks.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from skerry.node.layers.unpacker import errors
-from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.kit.tar.errors import spell
 
 _BASE_256: Final = 0x80
 _MOST: Final = 1 << 63
@@ -17,8 +17,8 @@ _NANOSECONDS: Final = 10**9
 _MOST_DIGITS: Final = 20
 
 
-def malformed(what: str) -> UnpackError:
-    return UnpackError(errors.MALFORMED, f"the layer is not a tar archive: {what}")
+class TarFieldError(ValueError):
+    """A field of a header does not hold what such fields hold."""
 
 
 def text(field: bytes) -> bytes:
@@ -36,7 +36,7 @@ def number(field: bytes) -> int:
             return _large_number(field)
         digits = text(digits)
     if not digits.isdigit() or b"8" in digits or b"9" in digits:
-        raise malformed(f"{errors.spell(digits)} is no octal number")
+        raise TarFieldError(f"{spell(digits)} is no octal number")
     return int(digits, 8)
 
 
@@ -46,14 +46,14 @@ def _large_number(field: bytes) -> int:
     if field[0] & 0x40:
         value -= 1 << width
     if not -_MOST <= value < _MOST:
-        raise malformed("a number in a header is out of range")
+        raise TarFieldError("a number in a header is out of range")
     return value
 
 
 def decimal(digits: bytes) -> int:
     """A whole number of a pax record."""
     if not digits.isdigit() or len(digits) > _MOST_DIGITS:
-        raise malformed(f"{errors.spell(digits)} is no decimal number")
+        raise TarFieldError(f"{spell(digits)} is no decimal number")
     return int(digits)
 
 
@@ -62,7 +62,7 @@ def nanoseconds(seconds: bytes) -> int:
     is_negative = seconds.startswith(b"-")
     whole, _, fraction = seconds.removeprefix(b"-").partition(b".")
     if fraction and not fraction.isdigit():
-        raise malformed(f"{errors.spell(seconds)} is no time")
+        raise TarFieldError(f"{spell(seconds)} is no time")
     value = decimal(whole) * _NANOSECONDS + int(fraction[:9].ljust(9, b"0"))
     return -value if is_negative else value
 
@@ -74,13 +74,13 @@ def records(data: bytes) -> dict[bytes, bytes]:
     while at < len(data):
         blank = data.find(b" ", at, at + _MOST_DIGITS + 1)
         if blank < 0:
-            raise malformed("a pax record has no length")
+            raise TarFieldError("a pax record has no length")
         end = at + decimal(data[at:blank])
         if not blank + 1 < end <= len(data) or data[end - 1] != 0x0A:
-            raise malformed("the length of a pax record is wrong")
+            raise TarFieldError("the length of a pax record is wrong")
         key, equals, value = data[blank + 1 : end - 1].partition(b"=")
         if not key or not equals or b"\0" in key:
-            raise malformed("a pax record has no key")
+            raise TarFieldError("a pax record has no key")
         found[key] = value
         at = end
     return found

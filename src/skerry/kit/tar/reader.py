@@ -1,8 +1,11 @@
 """A reader of tar: v7, ustar, GNU and pax, as one stream of entries.
 
 Reads what Docker, containerd and umoci read (all three use Go's reader), and where the formats leave a choice
-it chooses as they do: names of users are not looked at, global pax headers are passed over. Knows nothing of
-files; whether an entry may be applied is decided in `skerry.node.layers.unpacker.layer_writer`.
+it chooses as they do: names of users are not looked at, global pax headers are passed over. The standard
+library's reader is not used: in the Pythons we run on, an archive with a negative size makes it loop for
+ever, and one that is damaged in the middle reads as a short one. Here every byte is looked at once, and what
+is not understood is a `TarError`. Knows nothing of files: whether an entry may become one is decided by
+`skerry.node.layers.unpacker.layer_writer` for layers and `skerry.functions.registry.code_archives` for code.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from skerry.node.layers.unpacker import errors, tar_fields
-from skerry.node.layers.unpacker.byte_feed import ByteFeed
-from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.kit.tar import fields
+from skerry.kit.tar.byte_feed import ByteFeed
+from skerry.kit.tar.errors import MalformedTar, RefusedTar, spell
+from skerry.kit.tar.fields import TarFieldError
 
 BLOCK: Final = 512
 MOST_SPECIAL_BYTES: Final = 1 << 20  # a pax header, or a long name
@@ -41,7 +45,7 @@ _NANOSECONDS: Final = 10**9
 
 
 class TarEntry:
-    """One thing in a layer, with what its headers say taken together."""
+    """One thing in an archive, with what its headers say taken together."""
 
     __slots__ = ("gid", "kind", "link", "major", "minor", "mode", "mtime_ns", "name", "size", "uid", "xattrs")
 
@@ -66,6 +70,7 @@ class TarReader:
         self._feed = feed
         self._unread = 0  # content of the present entry
         self._padding = 0
+        self._header_at = 0
         self.has_end = False  # its end was marked, and not just the end of the stream
 
     def entries(self) -> Iterator[TarEntry]:
@@ -75,7 +80,11 @@ class TarReader:
             if self._unread or self._padding:
                 feed.skip(self._unread + self._padding)
                 self._unread = self._padding = 0
-            entry = self._next()
+            try:
+                entry = self._next()
+            except TarFieldError as error:
+                where = f"is damaged at byte {self._header_at}" if self._header_at else "is not a tar archive"
+                raise MalformedTar(f"{where}: {error}") from None
             if entry is None:
                 return
             yield entry
@@ -90,20 +99,21 @@ class TarReader:
         long_name = long_link = b""
         is_started = False
         while True:
+            self._header_at = self._feed.position
             block = self._feed.take(BLOCK)
             if not block or block == _ZEROS:
                 if is_started:
-                    raise tar_fields.malformed("an extended header is followed by nothing")
+                    raise TarFieldError("an extended header is followed by nothing")
                 self._end(block)
                 return None
             entry = _parse(block)
             kind = entry.kind
             if kind == _PAX:
-                pax = tar_fields.records(self._special(entry.size))
+                pax = fields.records(self._special(entry.size))
             elif kind == _LONG_NAME:
-                long_name = tar_fields.text(self._special(entry.size))
+                long_name = fields.text(self._special(entry.size))
             elif kind == _LONG_LINK:
-                long_link = tar_fields.text(self._special(entry.size))
+                long_link = fields.text(self._special(entry.size))
             elif kind == _GLOBAL_PAX:
                 self._special(entry.size)
                 continue
@@ -118,12 +128,12 @@ class TarReader:
 
     def _special(self, size: int) -> bytes:
         if size > MOST_SPECIAL_BYTES:
-            raise UnpackError(
-                errors.REFUSED, f"an extended header of {size:,} bytes: more than {MOST_SPECIAL_BYTES:,}"
+            raise RefusedTar(
+                f"holds an extended header of {size:,} bytes, which is more than {MOST_SPECIAL_BYTES:,}"
             )
         data = self._feed.take(size)
         if len(data) < size:
-            raise tar_fields.malformed("an extended header is cut off")
+            raise MalformedTar("is cut off: it ends in an extended header")
         self._feed.skip(-size % BLOCK)
         return data
 
@@ -138,9 +148,9 @@ class TarReader:
         elif kind == _SPARSE:
             raise _sparse(entry.name)
         else:
-            raise UnpackError(
-                errors.REFUSED,
-                f"{errors.spell(entry.name)} is of the type {errors.spell(kind)}, which layers do not have",
+            raise RefusedTar(
+                f"holds {spell(entry.name)}, which is neither a file nor a folder nor a link nor a device: "
+                f"it is of the type {spell(kind)}"
             )
         self._unread = entry.size
         self._padding = -entry.size % BLOCK
@@ -149,9 +159,7 @@ class TarReader:
         self.has_end = bool(block)
         for piece in self._feed.rest():
             if bytes(piece).strip(b"\0"):
-                raise UnpackError(
-                    errors.MALFORMED, "something follows the end of the archive that is no part of it"
-                )
+                raise MalformedTar("goes on after its end: several archives in a row are not taken")
 
 
 def _parse(block: bytes) -> TarEntry:
@@ -174,35 +182,35 @@ def _parse(block: bytes) -> TarEntry:
         tail,
     ) = _HEADER.unpack(block)
     _check(block, checksum)
-    entry = TarEntry(tar_fields.text(name), kind, size=tar_fields.number(size))
+    entry = TarEntry(fields.text(name), kind, size=fields.number(size))
     if entry.size < 0:
-        raise tar_fields.malformed(f"{errors.spell(entry.name)} has a negative size")
+        raise TarFieldError(f"{spell(entry.name)} has a negative size")
     if kind in _EXTENDED:
         return entry
-    entry.mode = tar_fields.number(mode)
-    entry.uid = tar_fields.number(uid)
-    entry.gid = tar_fields.number(gid)
-    entry.mtime_ns = tar_fields.number(mtime) * _NANOSECONDS
-    entry.link = tar_fields.text(link)
+    entry.mode = fields.number(mode)
+    entry.uid = fields.number(uid)
+    entry.gid = fields.number(gid)
+    entry.mtime_ns = fields.number(mtime) * _NANOSECONDS
+    entry.link = fields.text(link)
     if magic == b"ustar\0":
         if tail.endswith(b"tar\0") and version == b"00":
             prefix = prefix[:131]  # star keeps times in the rest
         if prefix[0]:
-            entry.name = tar_fields.text(prefix) + b"/" + entry.name
+            entry.name = fields.text(prefix) + b"/" + entry.name
     if magic.startswith(b"ustar") and kind in (CHARACTER_DEVICE, BLOCK_DEVICE):
-        entry.major, entry.minor = tar_fields.number(major), tar_fields.number(minor)
+        entry.major, entry.minor = fields.number(major), fields.number(minor)
     return entry
 
 
 def _check(block: bytes, checksum: bytes) -> None:
     blanked = sum(block) - sum(checksum) + 8 * 0x20
-    wanted = tar_fields.number(checksum)
+    wanted = fields.number(checksum)
     if wanted == blanked:
         return
     # Some old writers summed signed bytes.
     others = block[:148] + block[156:]
     if wanted != blanked - 256 * sum(byte >> 7 for byte in others):
-        raise tar_fields.malformed("the checksum of a header is wrong")
+        raise TarFieldError("the checksum of a header is wrong")
 
 
 def _overrule(entry: TarEntry, pax: dict[bytes, bytes]) -> None:
@@ -219,24 +227,22 @@ def _overrule(entry: TarEntry, pax: dict[bytes, bytes]) -> None:
         elif key == b"linkpath":
             entry.link = _whole(value)
         elif key == b"size":
-            entry.size = tar_fields.decimal(value)
+            entry.size = fields.decimal(value)
         elif key == b"uid":
-            entry.uid = tar_fields.decimal(value)
+            entry.uid = fields.decimal(value)
         elif key == b"gid":
-            entry.gid = tar_fields.decimal(value)
+            entry.gid = fields.decimal(value)
         elif key == b"mtime":
-            entry.mtime_ns = tar_fields.nanoseconds(value)
+            entry.mtime_ns = fields.nanoseconds(value)
 
 
 def _whole(path: bytes) -> bytes:
     if b"\0" in path:
-        raise tar_fields.malformed(f"{errors.spell(path)} holds a NUL")
+        raise TarFieldError(f"{spell(path)} holds a NUL")
     return path
 
 
-def _sparse(name: bytes) -> UnpackError:
-    return UnpackError(
-        errors.REFUSED,
-        f"{errors.spell(name)} is stored as a sparse file, which layers do not have: "
-        "make the archive without --sparse",
+def _sparse(name: bytes) -> RefusedTar:
+    return RefusedTar(
+        f"holds {spell(name)}, which is stored as a sparse file: make the archive without --sparse"
     )

@@ -1,7 +1,7 @@
-"""The uncompressed layer as the tar reader wants it: so many bytes, a run of pieces, or nothing more.
+"""An uncompressed archive as the tar reader wants it: so many bytes, a run of pieces, or nothing more.
 
-Counts what goes through, so that a layer is stopped at its limit while it streams, however well it was
-compressed.
+Counts what goes through, so that an archive is stopped at its limit while it streams, however well it was
+compressed. Where the bytes come from is the caller's business.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from skerry.node.layers.unpacker import errors
-from skerry.node.layers.unpacker.errors import UnpackError
+from skerry.kit.tar.errors import MalformedTar, TarTooLarge
 
 _NOTHING: Final = memoryview(b"")
 
@@ -25,8 +24,13 @@ class ByteFeed:
         self._at = 0
         self.bytes = 0  # that have come in, read or not
 
+    @property
+    def position(self) -> int:
+        """How many bytes have been read."""
+        return self.bytes - len(self._chunk) + self._at
+
     def take(self, length: int) -> bytes:
-        """Exactly `length` bytes; b"" if there is nothing more at all. Raises UnpackError if there is
+        """Exactly `length` bytes; b"" if there is nothing more at all. Raises `MalformedTar` if there is
         less."""
         at = self._at
         if at + length <= len(self._chunk):
@@ -74,13 +78,9 @@ class ByteFeed:
         self._chunk, self._at = memoryview(chunk), 0
         self.bytes += len(chunk)
         if self.bytes > self._most_bytes:
-            raise UnpackError(
-                errors.TOO_LARGE,
-                f"the layer is larger than {self._most_bytes:,} bytes when unpacked; "
-                "raise images.max_layer_bytes if it is to be trusted",
-            )
+            raise TarTooLarge(f"is larger than {self._most_bytes:,} bytes when unpacked")
         return bool(chunk)
 
 
-def _truncated() -> UnpackError:
-    return UnpackError(errors.MALFORMED, "the layer ends in the middle of an entry: it was cut off")
+def _truncated() -> MalformedTar:
+    return MalformedTar("is cut off: it ends in the middle of an entry")
