@@ -120,6 +120,10 @@ class DisruptionBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         _check_count(self.max_unavailable, "budget.max_unavailable")
 
+    def resolve(self, replicas: int) -> int:
+        """How many that is of so many copies."""
+        return resolve_count(self.max_unavailable, replicas, round_up=False)
+
 
 class ScalingMetric(enum.StrEnum):
     """What autoscaling looks at."""

@@ -100,9 +100,9 @@ class Table(Generic[T]):
         record = self._records.get(id)
         return None if record is None else record.value
 
-    def items(self) -> Iterator[tuple[str, Record[T]]]:
-        """All of it in the order of ids. Do not await while iterating."""
-        return self._records.scan("")
+    def items(self, prefix: str = "", after: str | None = None) -> Iterator[tuple[str, Record[T]]]:
+        """Those whose ids begin with `prefix`, behind `after`, in the order of ids. Do not await meanwhile."""
+        return self._records.scan(prefix, after)
 
     def values(self) -> list[T]:
         """All of it in the order of ids."""

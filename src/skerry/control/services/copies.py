@@ -1,0 +1,134 @@
+"""The copies of one service, sorted by what they are good for: read by `decisions`, changes nothing.
+
+A copy counts as *existing* until it is over, *serving* unless it is on its way out, *ready* if it also passes
+its checks on a node that is heard, and *settled* when it has been ready for long enough. Copies of one index
+stand for each other: during an update an index has two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from skerry.model.ids import InstanceId, NodeId
+from skerry.model.services import Service, ServiceRevision
+from skerry.model.statuses import TERMINAL, DesiredStatus
+from skerry.model.workloads import Instance, InstanceOwner
+
+
+class NodeAvailability(NamedTuple):
+    """What matters of nodes to services."""
+
+    unreachable: frozenset[NodeId] = frozenset()  # not heard of: what is there may or may not be ready
+    draining: frozenset[NodeId] = frozenset()
+
+
+class ServiceCopies:
+    """The copies of `service` as they are at `now`."""
+
+    def __init__(
+        self, service: Service, copies: Iterable[Instance], nodes: NodeAvailability, now: float
+    ) -> None:
+        self._service = service
+        self._nodes = nodes
+        self._now = now
+        self.all = list(copies)
+        self.over: dict[int, list[Instance]] = {}  # by index, the latest last
+        self.existing = 0
+        self.serving: dict[int, list[Instance]] = {}  # by index
+        self.retiring: list[Instance] = []
+        for copy in self.all:
+            index = owner_of(copy).index
+            if copy.observed.status in TERMINAL:
+                self.over.setdefault(index, []).append(copy)
+                continue
+            self.existing += 1
+            if copy.desired is DesiredStatus.DESTROYED:
+                continue
+            if copy.retiring_at is not None:
+                self.retiring.append(copy)
+            else:
+                self.serving.setdefault(index, []).append(copy)
+        for ended in self.over.values():
+            ended.sort(key=lambda copy: (copy.observed.since, copy.id))
+        self._canaries = self._choose_canaries()
+        self.ready = sum(self.is_ready(copy) for copy in self.each_serving())
+
+    def each_serving(self) -> Iterator[Instance]:
+        return (copy for group in self.serving.values() for copy in group)
+
+    def wanted(self, index: int) -> ServiceRevision:
+        """The revision that a new copy of this index has."""
+        service, rollout = self._service, self._service.rollout
+        if rollout is None or service.stable is None:
+            return service.target
+        if rollout.is_canary:
+            return service.target if index in self._canaries else service.stable
+        return service.stable if self._is_frozen else service.target
+
+    def fits(self, copy: Instance) -> bool:
+        """True if the revision of this copy is one that it may stay with."""
+        revision, service = owner_of(copy).revision, self._service
+        if self._is_frozen and service.stable is not None:
+            return revision in (service.target.number, service.stable.number)
+        return revision == self.wanted(owner_of(copy).index).number
+
+    def is_of_target(self, copy: Instance) -> bool:
+        return owner_of(copy).revision == self._service.target.number
+
+    def is_reachable(self, copy: Instance) -> bool:
+        return copy.node not in self._nodes.unreachable
+
+    def is_draining(self, copy: Instance) -> bool:
+        """True if its node is to be empty."""
+        return copy.node in self._nodes.draining
+
+    def is_ready(self, copy: Instance) -> bool:
+        return copy.is_ready and self.is_reachable(copy)
+
+    def settles_at(self, copy: Instance) -> float | None:
+        """When it has been ready for long enough; None if it is not ready."""
+        if not self.is_ready(copy):
+            return None
+        since = copy.ready_since
+        if since > self._now + 1.0:  # the clock of its node is ahead: how long it has been ready is not known
+            return self._now
+        return since + self._service.update.min_ready_s
+
+    def is_settled(self, copy: Instance) -> bool:
+        at = self.settles_at(copy)
+        return at is not None and at <= self._now
+
+    def good_of_target(self) -> int:
+        """How many indexes have a settled copy of the target."""
+        return sum(
+            any(self.is_of_target(copy) and self.is_settled(copy) for copy in group)
+            for group in self.serving.values()
+        )
+
+    @property
+    def _is_frozen(self) -> bool:
+        """True if an update is under way that does not go on: what there is may stay."""
+        rollout = self._service.rollout
+        return rollout is not None and (rollout.is_halted or self._service.is_paused)
+
+    def _choose_canaries(self) -> frozenset[int]:
+        rollout = self._service.rollout
+        if rollout is None or not rollout.is_canary:
+            return frozenset()
+        indexes = {*self.serving, *range(self._service.replicas)}
+
+        def key(index: int) -> tuple[bool, int]:
+            has_target = any(self.is_of_target(copy) for copy in self.serving.get(index, ()))
+            return not has_target, index
+
+        return frozenset(sorted(indexes, key=key)[: self._service.update.canary])
+
+
+def owner_of(copy: Instance) -> InstanceOwner:
+    assert copy.owner is not None, "a copy of a service has it as its owner"
+    return copy.owner
+
+
+def newest_first(copy: Instance) -> tuple[float, InstanceId]:
+    return -copy.created_at, copy.id
