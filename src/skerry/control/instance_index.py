@@ -1,4 +1,4 @@
-"""All instances in memory: found by id, by node, by workload, and in the order in which they were made.
+"""All instances in memory: by id, by node, by workload, by owner, and in the order in which they were made.
 
 `InstanceIndex` is the index and knows no store; `InstanceTable` has the records and keeps an index of them.
 Reads of the control plane come from here. One record holds all that is known of an instance, desired and
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from skerry.model.ids import InstanceId, Namespace, NodeId, WorkloadId
 from skerry.model.statuses import TERMINAL
-from skerry.model.workloads import Instance
+from skerry.model.workloads import Instance, OwnerKind
 from skerry.store.protocol import Store
 from skerry.store.tables.sorted_map import SortedMap
 from skerry.store.tables.table import Record, Table, json_of
@@ -36,6 +36,7 @@ class InstanceIndex:
         self._by_age: dict[Namespace, SortedMap[InstanceId]] = {}
         self._on_node: dict[NodeId, dict[InstanceId, None]] = {}
         self._of_workload: dict[WorkloadId, dict[InstanceId, None]] = {}
+        self._of_owner: dict[tuple[OwnerKind, str], dict[InstanceId, None]] = {}
         self._over: dict[InstanceId, None] = {}  # in the order in which they ended
         for held in known:
             self.move(None, held)
@@ -71,6 +72,10 @@ class InstanceIndex:
     def of_workload(self, workload: WorkloadId) -> list[InstanceRecord]:
         return [self._known[id] for id in self._of_workload.get(workload, ())]
 
+    def of_owner(self, kind: OwnerKind, id: str) -> list[InstanceRecord]:
+        """Those that a service or job made, in the order in which they came here."""
+        return [self._known[each] for each in self._of_owner.get((kind, id), ())]
+
     def count_over(self) -> int:
         """How many have ended for good and are still known."""
         return len(self._over)
@@ -95,6 +100,7 @@ class InstanceIndex:
             return
         _refile(self._on_node, one.id, was.node if was else None, now.node if now else None)
         _refile(self._of_workload, one.id, was.workload if was else None, now.workload if now else None)
+        _refile(self._of_owner, one.id, _owner_key(was), _owner_key(now))
         if now is not None and now.observed.status in TERMINAL:
             self._over.setdefault(one.id)
         else:
@@ -130,6 +136,12 @@ def age_key(instance: Instance) -> str:
 def age_key_at(created_at: float, id: str) -> str:
     """A text that sorts by age and then by id."""
     return f"{int(created_at * 1e6):020d}/{id}"
+
+
+def _owner_key(instance: Instance | None) -> tuple[OwnerKind, str] | None:
+    if instance is None or instance.owner is None:
+        return None
+    return instance.owner.kind, instance.owner.id
 
 
 def _refile(index: dict[K, dict[InstanceId, None]], id: InstanceId, was: K | None, now: K | None) -> None:
