@@ -34,7 +34,7 @@ from skerry.model import errors, ids
 from skerry.model.images import ImageAccess
 from skerry.model.workloads import InstanceSpec
 from skerry.node.images import references
-from skerry.wire.kudo.documents import SpecInput
+from skerry.wire.spec_documents import SpecInput
 
 _LISTS: Final = ("workloads", "instances")
 _PARTS: Final = ("cpu", "memory", "disk")

@@ -17,8 +17,10 @@ from skerry.model.ports import PortMapping, Protocol
 from skerry.model.resources import MAX_AMOUNT, Gigabytes, Megabytes, Millicores, Resources
 from skerry.model.statuses import InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec, ObservedState, RestartMode, RestartPolicy, Workload
+from skerry.wire import spec_documents
 from skerry.wire.kudo import documents
-from skerry.wire.kudo.documents import InstanceInput, SpecInput, WorkloadInput
+from skerry.wire.kudo.documents import InstanceInput, WorkloadInput
+from skerry.wire.spec_documents import SpecInput
 
 amounts = st.integers(0, MAX_AMOUNT)
 names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -258,11 +260,11 @@ def test_who_changes_one_spelling_of_an_amount_means_that_one(place: str) -> Non
     ],
 )
 def test_a_name_that_is_made_is_one_and_the_same_for_the_same_request(uri: str, begins: str) -> None:
-    name = documents.made_name(uri, "seed")
+    name = spec_documents.made_name(uri, "seed")
     assert name.startswith(begins)
     assert InstanceSpec(name=name, uri="example.org/web")
-    assert name == documents.made_name(uri, "seed")
-    assert name != documents.made_name(uri, "other")
+    assert name == spec_documents.made_name(uri, "seed")
+    assert name != spec_documents.made_name(uri, "other")
 
 
 BAD: list[tuple[Any, type[errors.SkerryError], str, str]] = [

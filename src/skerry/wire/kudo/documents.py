@@ -1,53 +1,38 @@
-"""Workloads and instances as Kudo's documents write them in JSON: every spelling in, one spelling out.
+"""Workloads and instances as Kudo's documents write them in JSON.
 
-What comes in is laid over what is there, as a merge patch (RFC 7396) says: what is not given stays, null goes
-back to the default. Making something is the same, over nothing. A whole document that was read can be sent
-back: of several spellings of one thing those that are as it was do not count, and what only the server writes
-is accepted as it is (`check_unchanged`). Amounts are thousandths of a core, MB and GB. Pure; `rest_instances`
-and `rest_workloads` use it, and so may whoever else writes these documents.
+What to run is `skerry.wire.spec_documents`. A whole document that was read can be sent back: what only the
+server writes is accepted as it is (`check_unchanged`). Pure; `rest_instances` and `rest_workloads` use it,
+and so may whoever else writes these documents.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import replace
 
-from skerry.model import errors, ports
-from skerry.model.callers import Caller
-from skerry.model.images import ImageAccess, grant_access
-from skerry.model.ports import PortMapping, Protocol
-from skerry.model.resources import NO_RESOURCES, Gigabytes, Megabytes, Millicores, Resources
+from skerry.model import errors
+from skerry.model.resources import Resources
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import (
-    MAX_RESTART_BUDGET,
     Instance,
-    InstanceSpec,
     RestartMode,
-    RestartPolicy,
     RolloutStrategy,
     UserNamespaceMode,
     Workload,
     WorkloadKind,
 )
-from skerry.node.images import references
-from skerry.transport.access.spec_rules import check_userns
+from skerry.wire.spec_documents import (
+    OptionalField,
+    PortDocument,
+    ResourceDocument,
+    SpecInput,
+    resource_document,
+    spec_fields,
+)
 
-T = TypeVar("T")
-
-_PARTS = ("cpu", "memory", "disk")
-_MAX_WORD: Final = 40
-_DIGITS: Final = 8
-_DEFAULTS = InstanceSpec(name="needed", uri="needed")  # for everything but these two
-
-OptionalField: TypeAlias = T | UnsetType | None  # null is not the same as nothing
-Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 ReadOnly: TypeAlias = (
     Annotated[str | int | float | None, Meta(description="Written by the server; accepted as it was read")]
     | UnsetType
@@ -55,121 +40,6 @@ ReadOnly: TypeAlias = (
 InNamespace: TypeAlias = (
     Annotated[str, Meta(description="Where it is made, unless the address says so; for ever")] | UnsetType
 )
-
-
-class AmountsInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Amounts: `cpu` in thousandths of a core, `memory` in MB, `disk` in GB."""
-
-    cpu: OptionalField[Amount] = UNSET
-    memory: OptionalField[Amount] = UNSET
-    disk: OptionalField[Amount] = UNSET
-
-
-class ResourcesInput(AmountsInput, frozen=True, forbid_unknown_fields=True):
-    """Amounts as they are, or under `max` or `limit`, which are the same; `usage` is not read."""
-
-    max: OptionalField[AmountsInput] = UNSET
-    limit: OptionalField[AmountsInput] = UNSET
-    usage: OptionalField[AmountsInput] = UNSET
-
-
-class PortInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`source` of the machine leads to `destination` (or `dest`) in the instance."""
-
-    source: int
-    destination: int | UnsetType = UNSET
-    dest: int | UnsetType = UNSET
-    protocol: Protocol = Protocol.TCP
-
-
-class SpecInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to run, in any of the spellings; what is needed is `uri`. Without a `name` one is made."""
-
-    name: OptionalField[str] = UNSET
-    type: Annotated[str, Meta(description="`CONTAINER`, in any case")] | UnsetType = UNSET
-    uri: OptionalField[Annotated[str, Meta(description="The image")]] = UNSET
-    environment: OptionalField[Annotated[list[str], Meta(description="`KEY=VALUE`, at most 100")]] = UNSET
-    environnement: OptionalField[list[str]] = UNSET
-    env: OptionalField[list[str]] = UNSET
-    resources: OptionalField[ResourcesInput] = UNSET
-    ports: OptionalField[
-        Annotated[list[str | PortInput], Meta(description="`80`, `8080:80`, `53:53/udp`, objects")]
-    ] = UNSET
-    port_mappings: OptionalField[list[PortInput]] = UNSET
-    restart: OptionalField[RestartMode] = UNSET
-    restart_budget: OptionalField[
-        Annotated[int, Meta(ge=0, le=MAX_RESTART_BUDGET, description="Restarts in a row; null: for ever")]
-    ] = UNSET
-    arguments: OptionalField[Annotated[list[str], Meta(description="Instead of the image's command")]] = UNSET
-    architecture: OptionalField[Annotated[str, Meta(description="Of the node: `amd64`, `arm64`, ...")]] = (
-        UNSET
-    )
-    constraints: OptionalField[
-        Annotated[list[str], Meta(description="On the node's labels: `zone=edge`, `disk!=slow`")]
-    ] = UNSET
-    userns: OptionalField[
-        Annotated[
-            UserNamespaceMode,
-            Meta(description="`private`: ids of its own; `host`: its root is the node's, for admins"),
-        ]
-    ] = UNSET
-
-    @property
-    def says_something(self) -> bool:
-        """True if any part of a spec is given."""
-        return any(getattr(self, name) is not UNSET for name in SpecInput.__struct_fields__)
-
-    def onto(
-        self, base: InstanceSpec | None = None, *, giver: ImageAccess = ImageAccess.REGISTRIES
-    ) -> InstanceSpec:
-        """The spec that this makes of `base`, given by a caller with the access `giver`; raises `Invalid` or
-        `Unprocessable` for what cannot be, `Forbidden` for an image that is not the caller's to name."""
-        old = base or _DEFAULTS
-        policy = RestartPolicy(
-            _laid(self.restart, old.restart.when, RestartPolicy().when),
-            _laid(self.restart_budget, old.restart.budget, RestartPolicy().budget),
-        )
-        uri = _needed("uri", self.uri, base.uri if base else None)
-        return InstanceSpec(
-            name=_needed("name", self.name, base.name if base else None),
-            uri=uri,
-            kind=old.kind if self.type is UNSET else kind_of(self.type),
-            environment=_one_of(
-                None if base is None else base.environment,
-                (),
-                environment=_tuple(self.environment),
-                environnement=_tuple(self.environnement),
-                env=_tuple(self.env),
-            ),
-            room=_room(self.resources, None if base is None else base.room),
-            ports=_one_of(
-                None if base is None else base.ports,
-                (),
-                ports=_ports(self.ports),
-                port_mappings=_ports(self.port_mappings),
-            ),
-            restart=policy,
-            arguments=tuple(_laid(self.arguments, old.arguments, ())),
-            architecture=_laid(self.architecture, old.architecture, ""),
-            constraints=tuple(_laid(self.constraints, old.constraints, ())),
-            userns=_laid(self.userns, old.userns, UserNamespaceMode.PRIVATE),
-            granted_access=old.granted_access if self.uri is UNSET else grant_image_access(uri, giver, base),
-        )
-
-    def named(self, seed: str) -> Self:
-        """The same with a name: if none is given one that is made of the image and `seed`."""
-        if isinstance(self.name, str) or not isinstance(self.uri, str):
-            return self
-        return replace(self, name=made_name(self.uri, seed))
-
-    def given_by(self, caller: Caller, base: InstanceSpec | None = None) -> InstanceSpec:
-        """The spec that this makes of `base` if `caller` sends it. Raises `Forbidden` for one that they may
-        not have, also if that part is the base's."""
-        if isinstance(self.uri, str):
-            references.parse(self.uri)  # raises `Invalid`
-        spec = self.onto(base, giver=caller.image_access)
-        check_userns(spec.userns, caller)
-        return spec
 
 
 class WorkloadInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -209,26 +79,12 @@ class InstanceInput(SpecInput, frozen=True, forbid_unknown_fields=True, kw_only=
     created_at: ReadOnly = UNSET
 
 
-class ResourceDocument(msgspec.Struct, frozen=True):
-    """Amounts: `cpu` in thousandths of a core, `memory` in MB, `disk` in GB."""
-
-    cpu: int
-    memory: int
-    disk: int
-
-
 class ClaimDocument(ResourceDocument, frozen=True):
     """What may be used, flat and under both of its names, and what is used."""
 
     max: ResourceDocument
     limit: ResourceDocument
     usage: ResourceDocument
-
-
-class PortDocument(msgspec.Struct, frozen=True):
-    source: int
-    destination: int
-    protocol: Protocol
 
 
 class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,7 +163,7 @@ def workload_document(workload: Workload) -> WorkloadDocument:
         version=workload.version,
         rollout=workload.rollout,
         created_at=workload.created_at,
-        **_spec_fields(workload.spec),
+        **spec_fields(workload.spec),
     )
 
 
@@ -333,31 +189,8 @@ def instance_document(instance: Instance, usage: Resources) -> InstanceDocument:
         workload_version=instance.version,
         generation=instance.generation,
         created_at=instance.created_at,
-        **_spec_fields(instance.spec),
+        **spec_fields(instance.spec),
     )
-
-
-def resource_document(room: Resources) -> ResourceDocument:
-    return ResourceDocument(room.cpu, room.memory, room.disk)
-
-
-def kind_of(text: str) -> WorkloadKind:
-    """`CONTAINER` in any case; what Kudo knows and Skerry does not run is `Unprocessable`."""
-    word = text.upper()
-    if word == "VM":
-        raise errors.Unprocessable("virtual machines are not run here; the type must be CONTAINER")
-    if word != WorkloadKind.CONTAINER:  # cells are made by contracts of the market alone
-        raise errors.Invalid(f"{text[:40]!r} is no type; it must be CONTAINER", field="type")
-    return WorkloadKind.CONTAINER
-
-
-def grant_image_access(
-    uri: str, giver: ImageAccess, before: InstanceSpec | None = None
-) -> ImageAccess | None:
-    """What a spec records of the authority that `uri` was given with; see `InstanceSpec.granted_access`."""
-    old = before or _DEFAULTS
-    access = grant_access(uri, giver, before=old.uri, access_before=old.image_access)
-    return access if access is ImageAccess.ALL else None
 
 
 def check_unchanged(
@@ -393,13 +226,6 @@ def _read_only(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def made_name(uri: str, seed: str) -> str:
-    """A name for what was given none: the last word of its image, and some digits that `seed` decides."""
-    image = uri.partition("@")[0].rstrip("/").rpartition("/")[2].partition(":")[0]
-    word = re.sub(r"[^A-Za-z0-9]+", "-", image)[:_MAX_WORD].strip("-") or "unnamed"
-    return f"{word}-{hashlib.sha256(seed.encode()).hexdigest()[:_DIGITS]}"
-
-
 def status_of(text: str, field: str) -> InstanceStatus:
     """The status of that name, in any case."""
     try:
@@ -407,93 +233,3 @@ def status_of(text: str, field: str) -> InstanceStatus:
     except ValueError:
         known = ", ".join(InstanceStatus)
         raise errors.Invalid(f"{text[:40]!r} is no status; they are {known}", field=field) from None
-
-
-def _spec_fields(spec: InstanceSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "type": spec.kind,
-        "uri": spec.uri,
-        "environment": spec.environment,
-        "env": spec.environment,
-        "ports": tuple(map(str, spec.ports)),
-        "port_mappings": tuple(
-            PortDocument(port.source, port.destination, port.protocol) for port in spec.ports
-        ),
-        "restart": spec.restart.when,
-        "restart_budget": spec.restart.budget,
-        "arguments": spec.arguments,
-        "architecture": spec.architecture,
-        "constraints": spec.constraints,
-        "userns": spec.userns,
-    }
-
-
-def _laid(given: OptionalField[T], base: T, default: T) -> T:
-    if given is UNSET:
-        return base
-    return default if given is None else given
-
-
-def _needed(field: str, given: OptionalField[str], base: str | None) -> str:
-    text = base if given is UNSET else given
-    if text is None:
-        raise errors.Invalid(f"`{field}` is needed", field=field)
-    return text
-
-
-def _one_of(base: T | None, default: T, **spellings: OptionalField[T]) -> T:
-    """What is given, by whichever name, or else the base; by several names it must be the same.
-
-    Of a change (with a base) a spelling that is as it was says nothing if another says something else: who
-    reads a document, changes one of them and sends all back means that one.
-    """
-    given = {name: default if value is None else value for name, value in spellings.items()}
-    told: dict[str, T] = {name: value for name, value in given.items() if not isinstance(value, UnsetType)}
-    if base is not None:
-        told = {name: value for name, value in told.items() if value != base}
-    first, *others = told.values() or (default if base is None else base,)
-    if any(other != first for other in others):
-        names = " and ".join(f"`{name}`" for name in told)
-        raise errors.Invalid(f"{names} mean the same and differ; give one of them", field=[*told][-1])
-    return first
-
-
-def _tuple(given: OptionalField[list[str]]) -> OptionalField[tuple[str, ...]]:
-    return tuple(given) if isinstance(given, list) else given
-
-
-def _ports(given: OptionalField[Sequence[str | PortInput]]) -> OptionalField[tuple[PortMapping, ...]]:
-    if given is UNSET or given is None:
-        return given
-    return tuple(ports.parse(port) if isinstance(port, str) else _mapping(port) for port in given)
-
-
-def _mapping(port: PortInput) -> PortMapping:
-    destination = _one_of(None, 0, destination=port.destination, dest=port.dest)
-    if port.destination is UNSET and port.dest is UNSET:
-        raise errors.Invalid("a port mapping needs `source` and `destination`", field="ports")
-    return PortMapping(port.source, destination, port.protocol)
-
-
-def _room(given: OptionalField[ResourcesInput], base: Resources | None) -> Resources:
-    if not isinstance(given, ResourcesInput):
-        return _laid(given, base or NO_RESOURCES, NO_RESOURCES)
-    cpu, memory, disk = (
-        _amount(given, part, None if base is None else getattr(base, part)) for part in _PARTS
-    )
-    return Resources(Millicores(cpu), Megabytes(memory), Gigabytes(disk))
-
-
-def _amount(given: ResourcesInput, part: str, base: int | None) -> int:
-    places: Mapping[str, OptionalField[AmountsInput]] = {
-        part: given,
-        f"max.{part}": given.max,
-        f"limit.{part}": given.limit,
-    }
-    amounts: dict[str, OptionalField[int]] = {
-        place: None if resource is None else getattr(resource, part)
-        for place, resource in places.items()
-        if resource is not UNSET
-    }
-    return _one_of(base, 0, **amounts)

@@ -16,7 +16,6 @@ from skerry.model.statuses import of_node
 from skerry.model.workloads import Instance, InstanceSpec
 from skerry.transport.proto import kudo_scheduler_pb2 as pb
 from skerry.wire.field_names import contract_fields
-from skerry.wire.kudo.documents import grant_image_access, made_name
 from skerry.wire.kudo.grpc_reported import (
     ReportedNode,
     check_type,
@@ -26,6 +25,7 @@ from skerry.wire.kudo.grpc_reported import (
     single_line,
 )
 from skerry.wire.kudo.grpc_status_numbers import SCHEDULER
+from skerry.wire.spec_documents import grant_image_access, made_name
 
 _FIELDS: Final = {
     "environment": "environnement",

@@ -13,12 +13,13 @@ from skerry.model.statuses import InstanceStatus
 from skerry.schedule import explanations
 from skerry.schedule.results import NodeFeasibility, Rejection
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
-from skerry.wire.kudo import documents, envelope, rest_namespaces
+from skerry.wire import spec_documents
+from skerry.wire.kudo import envelope, rest_namespaces
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.kudo.documents import ResourceDocument
 from skerry.wire.kudo.envelope import Limit, Offset
 from skerry.wire.kudo.rest_instances import InstancePath
 from skerry.wire.kudo.rest_namespaces import NamespaceQuery
+from skerry.wire.spec_documents import ResourceDocument
 
 
 class InstanceEventsQuery(NamespaceQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,6 +132,6 @@ def _verdict(verdict: NodeFeasibility) -> NodeVerdict:
         verdict.node,
         verdict.fits,
         explanations.describe_feasibility(verdict),
-        documents.resource_document(verdict.free),
+        spec_documents.resource_document(verdict.free),
         verdict.refusals,
     )

@@ -21,6 +21,7 @@ from skerry.model.ids import Namespace, NodeId, WorkloadId
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire import spec_documents
 from skerry.wire.kudo import documents, envelope, rest_namespaces
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import InstanceDocument, InstanceInput
@@ -84,7 +85,7 @@ async def list_instances(
 ) -> InstanceList | Response:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
     wanted = InstanceFilter(
-        kind=documents.kind_of(query.type) if query.type else None,
+        kind=spec_documents.kind_of(query.type) if query.type else None,
         states=_states(query),
         node=NodeId(query.node) if query.node else None,
         workload=WorkloadId(query.workload) if query.workload else None,

@@ -14,10 +14,11 @@ from skerry.model import errors
 from skerry.model.nodes import Liveness, Node, NodeFacts, ReportedInstance
 from skerry.model.statuses import InstanceStatus, NodeStatus
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
-from skerry.wire.kudo import documents, envelope
+from skerry.wire import spec_documents
+from skerry.wire.kudo import envelope
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.kudo.documents import ResourceDocument
 from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.spec_documents import ResourceDocument
 
 _MAX_DRAIN_S = 30 * 86400
 
@@ -230,9 +231,9 @@ def _document(kudo: KudoContext, node: Node) -> NodeDocument:
         NodeDocument,
         node,
         liveness=kudo.nodes.liveness(node.id),
-        resources=documents.resource_document(node.room),
+        resources=spec_documents.resource_document(node.room),
         last_report_at=None if report is None else report.at,
-        usage=None if usage is None else documents.resource_document(usage),
+        usage=None if usage is None else spec_documents.resource_document(usage),
         instances=UNSET,
     )
 
@@ -243,8 +244,8 @@ def _reported_document(instance: ReportedInstance) -> ReportedInstanceDocument:
         instance.name,
         instance.status,
         instance.uri,
-        documents.resource_document(instance.limit),
-        documents.resource_document(instance.usage),
+        spec_documents.resource_document(instance.limit),
+        spec_documents.resource_document(instance.usage),
     )
 
 

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta
 from skerry.model import errors
 from skerry.model.workloads import RolloutStrategy, Workload
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
+from skerry.wire import spec_documents
 from skerry.wire.kudo import documents, envelope, rest_namespaces
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import WorkloadDocument, WorkloadInput
@@ -70,7 +71,7 @@ async def list_workloads(
 ) -> WorkloadList | Response:
     """In the order of their creation. `X-Total-Count` is the `count`, too."""
     if query.type:
-        documents.kind_of(query.type)  # there is one, so it lets all through
+        spec_documents.kind_of(query.type)  # there is one, so it lets all through
     found = kudo.workloads.list(
         limit=envelope.page_size(query.limit),
         offset=query.offset,
