@@ -27,6 +27,32 @@ _MAX_SECONDS = 7 * 86_400.0
 CountOrPercent = int | str  # `2`, or `25%` of the replicas
 
 
+def resolve_count(count: CountOrPercent, replicas: int, *, round_up: bool) -> int:
+    """`count` as a number of copies."""
+    if isinstance(count, int):
+        return count
+    share = int(count.removesuffix("%")) * replicas
+    return -(-share // 100) if round_up else share // 100
+
+
+def _check_count(count: CountOrPercent, field: str) -> None:
+    if isinstance(count, int):
+        if 0 <= count <= MAX_REPLICAS:
+            return
+    elif (form := _PERCENT.fullmatch(count)) and int(form[1]) <= 100:
+        return
+    raise errors.Invalid(f"{field} is a number of copies, or `0%` to `100%` of the replicas", field=field)
+
+
+def _is_zero(count: CountOrPercent) -> bool:
+    return count in (0, "0%", "00%", "000%")
+
+
+def _check_seconds(seconds: float, field: str, *, at_least: float = 0.0) -> None:
+    if not (math.isfinite(seconds) and at_least <= seconds <= _MAX_SECONDS):
+        raise errors.Invalid(f"{field} is {at_least:g} to {_MAX_SECONDS:g} seconds", field=field)
+
+
 class UpdateOrder(enum.StrEnum):
     """Which comes first when a copy is replaced."""
 
@@ -264,29 +290,3 @@ def check_service_name(text: str, noun: str = "service") -> str:
             field="name",
         )
     return text
-
-
-def resolve_count(count: CountOrPercent, replicas: int, *, round_up: bool) -> int:
-    """`count` as a number of copies."""
-    if isinstance(count, int):
-        return count
-    share = int(count.removesuffix("%")) * replicas
-    return -(-share // 100) if round_up else share // 100
-
-
-def _check_count(count: CountOrPercent, field: str) -> None:
-    if isinstance(count, int):
-        if 0 <= count <= MAX_REPLICAS:
-            return
-    elif (form := _PERCENT.fullmatch(count)) and int(form[1]) <= 100:
-        return
-    raise errors.Invalid(f"{field} is a number of copies, or `0%` to `100%` of the replicas", field=field)
-
-
-def _is_zero(count: CountOrPercent) -> bool:
-    return count in (0, "0%", "00%", "000%")
-
-
-def _check_seconds(seconds: float, field: str, *, at_least: float = 0.0) -> None:
-    if not (math.isfinite(seconds) and at_least <= seconds <= _MAX_SECONDS):
-        raise errors.Invalid(f"{field} is {at_least:g} to {_MAX_SECONDS:g} seconds", field=field)

@@ -64,12 +64,12 @@ class ServiceCopies:
             return service.target
         if rollout.is_canary:
             return service.target if index in self._canaries else service.stable
-        return service.stable if self._is_frozen else service.target
+        return service.stable if self.is_frozen else service.target
 
     def fits(self, copy: Instance) -> bool:
         """True if the revision of this copy is one that it may stay with."""
         revision, service = owner_of(copy).revision, self._service
-        if self._is_frozen and service.stable is not None:
+        if self.is_frozen and service.stable is not None:
             return revision in (service.target.number, service.stable.number)
         return revision == self.wanted(owner_of(copy).index).number
 
@@ -107,7 +107,7 @@ class ServiceCopies:
         )
 
     @property
-    def _is_frozen(self) -> bool:
+    def is_frozen(self) -> bool:
         """True if an update is under way that does not go on: what there is may stay."""
         rollout = self._service.rollout
         return rollout is not None and (rollout.is_halted or self._service.is_paused)

@@ -9,8 +9,8 @@ What always holds of what is decided here:
 
 An update replaces copies index by index: start-first makes the new copy beside the old one, which is retired
 when the new one has settled; stop-first retires the old one first. A revert is an update to the last good
-revision, so a ready copy of the bad one stays until it is replaced. `skerry.control.services.rollouts` says
-how far an update is;
+revision, so a ready copy of the bad one stays until it is replaced. How far an update is:
+`skerry.control.services.rollouts`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class _Decision:
                 self._plan.wake(until)
 
     def _remove_superfluous(self, group: Sequence[Instance]) -> None:
-        """Of one index keep the best copy, and the one that it is to replace until it has settled."""
+        """Of one index keep the best copy, and the one that it is to replace until it has settled. While an
+        update is held, both stay."""
         copies = self._copies
         staying = [copy for copy in group if copies.fits(copy) and not copies.is_draining(copy)]
         settled = [copy for copy in staying if copies.is_settled(copy)]
@@ -128,7 +129,10 @@ class _Decision:
             if copy is best:
                 continue
             is_useless = not copies.fits(copy) and not copy.is_ready and copies.is_reachable(copy)
-            if settled or copy in staying or is_useless:
+            is_held = (
+                copies.is_frozen and best is not None and owner_of(copy).revision != owner_of(best).revision
+            )
+            if is_useless or (not is_held and (settled or copy in staying)):
                 self._withdraw(copy, self._floor)
 
     def _worth(self, copy: Instance) -> tuple[bool, float, str]:

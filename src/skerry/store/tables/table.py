@@ -101,7 +101,7 @@ class Table(Generic[T]):
         return None if record is None else record.value
 
     def items(self, prefix: str = "", after: str | None = None) -> Iterator[tuple[str, Record[T]]]:
-        """Those whose ids begin with `prefix`, behind `after`, in the order of ids. Do not await meanwhile."""
+        """Ids that begin with `prefix`, behind `after`, in order. Do not await while iterating."""
         return self._records.scan(prefix, after)
 
     def values(self) -> list[T]:
