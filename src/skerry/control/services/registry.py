@@ -1,0 +1,323 @@
+"""Requests about services, made durable: each with its event, and a new revision, in one transaction.
+
+What a request makes of a service is `skerry.control.services.requests`; what becomes of the copies is
+decided on whichever server leads. Nothing here makes or stops an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from skerry.control import idempotency, paging
+from skerry.control.events.log import EventLog, StoredEvent
+from skerry.control.idempotency import IdempotencyTable, IdempotentRequest
+from skerry.control.instance_index import InstanceTable, age_key_at
+from skerry.control.nodes.conditions import NodeConditions
+from skerry.control.paging import ListPage
+from skerry.control.services import requests
+from skerry.control.services.copies import NodeAvailability, ServiceCopies, owner_of
+from skerry.control.services.requests import ServiceChange, ServiceSpec
+from skerry.control.services.tables import ServiceRecord, ServiceTables, revision_key, service_key
+from skerry.control.workloads.registry import check_match, check_may_make, check_size, check_space
+from skerry.kit import json_codec, logs, ulid
+from skerry.kit.clock import Clock
+from skerry.model import errors
+from skerry.model.ids import DEFAULT_NAMESPACE, Namespace, NodeId, ServiceId
+from skerry.model.nodes import Liveness
+from skerry.model.services import Service, ServiceRevision
+from skerry.model.workloads import Instance, OwnerKind, check_granted
+from skerry.store.protocol import ABSENT, Expect, Op, Store
+from skerry.store.tables.table import Write
+
+
+class ServiceState(NamedTuple):
+    """A service with its copies, by index and age; `ready` counts those that are in service."""
+
+    service: Service
+    copies: Sequence[Instance]
+    ready: int
+    good: int  # of the target, for long enough
+    revision: int  # of the record in the store
+
+
+class ServiceRegistry:
+    """The services of one cloud."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        *,
+        tables: ServiceTables,
+        instances: InstanceTable,
+        conditions: NodeConditions,
+    ) -> None:
+        self.tables = tables
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._instances = instances.index
+        self._conditions = conditions
+        self._memos = IdempotencyTable(store, clock)
+
+    async def create(
+        self,
+        spec: ServiceSpec,
+        *,
+        actor: str,
+        namespace: Namespace = DEFAULT_NAMESPACE,
+        idempotency_key: str | None = None,
+    ) -> tuple[Service, bool]:
+        """A service of this spec, named as its template is, and whether it is new.
+
+        The same spec again, or the same key with the same request, gives the one that is there; another spec
+        raises `AlreadyExists`.
+        """
+        check_space()
+        check_may_make(namespace, actor)
+        check_size(spec.template)
+        check_granted(spec.template)
+        request = (
+            IdempotentRequest.of(idempotency_key, actor, namespace, "service", spec)
+            if idempotency_key
+            else None
+        )
+        name = spec.template.name
+        key = service_key(namespace, name)
+        table = self.tables.services
+        now = self._clock.now()
+        service = requests.create(
+            ServiceId(ulid.new_id(now)),
+            spec,
+            namespace=namespace,
+            now=now,
+            actor=actor,
+            request_id=logs.request_id(),
+        )
+        while True:
+            made = await self._memos.recall(request)
+            there = await table.read(key)
+            if made is not None:
+                if there is None or there.value.id != made:
+                    raise idempotency.created_then_deleted("service", made)
+                return there.value, False
+            if there is not None:
+                _check_not_deleting(there.value)
+                if requests.is_same(there.value, spec):
+                    return there.value, False
+                raise errors.AlreadyExists(
+                    f"service {name} exists with another spec; change it instead (`skerry service update`)"
+                )
+            puts, expect = await self._memos.note(request, service.id)
+            ops: list[Op] = [*self._ops(ServiceChange(service, "created"), actor), *puts]
+            try:
+                await table.commit(
+                    [table.put(key, service), *ops, self._put_revision(service)],
+                    [Expect(table.key(key), ABSENT), *expect],
+                )
+            except errors.Conflict:
+                continue  # somebody was quicker with the name or the key; reading again shows which
+            return service, True
+
+    async def change(
+        self,
+        name: str,
+        merge: Callable[[ServiceSpec], ServiceSpec],
+        *,
+        actor: str,
+        namespace: Namespace | None = None,
+        if_match: int | None = None,
+    ) -> Service:
+        """Have the spec that `merge` makes of the present one; nothing is written if that is equal."""
+        check_space()
+
+        def decide(service: Service) -> ServiceChange | None:
+            spec = merge(ServiceSpec.of(service))
+            check_size(spec.template)
+            check_granted(spec.template, service.target.template)
+            return requests.change(service, spec, now=self._clock.now(), actor=actor)
+
+        return await self._update(name, namespace, decide, actor=actor, if_match=if_match)
+
+    async def scale(
+        self, name: str, replicas: int, *, actor: str, namespace: Namespace | None = None
+    ) -> Service:
+        """Have so many copies; refused while autoscaling decides that."""
+        check_space()
+        return await self._update(
+            name, namespace, lambda service: requests.scale(service, replicas), actor=actor
+        )
+
+    async def roll_back(
+        self, name: str, number: int | None = None, *, actor: str, namespace: Namespace | None = None
+    ) -> Service:
+        """Go back to revision `number`, or to the last good one before the present."""
+        kept = await self.revisions(name, namespace)
+
+        def decide(service: Service) -> ServiceChange | None:
+            return requests.roll_back(service, kept, number, now=self._clock.now())
+
+        return await self._update(name, namespace, decide, actor=actor)
+
+    async def promote(self, name: str, *, actor: str, namespace: Namespace | None = None) -> Service:
+        """Have all copies follow the canaries."""
+        return await self._update(
+            name, namespace, lambda service: requests.promote(service, now=self._clock.now()), actor=actor
+        )
+
+    async def pause(self, name: str, *, actor: str, namespace: Namespace | None = None) -> Service:
+        """Leave copies as they are; what fails is still replaced."""
+        return await self._update(name, namespace, requests.pause, actor=actor)
+
+    async def resume(self, name: str, *, actor: str, namespace: Namespace | None = None) -> Service:
+        return await self._update(
+            name, namespace, lambda service: requests.resume(service, now=self._clock.now()), actor=actor
+        )
+
+    async def delete(self, name: str, *, actor: str, namespace: Namespace | None = None) -> Service:
+        """Delete it with its copies: it is gone, and its name free, when they are."""
+        record = await self.find(name, namespace)
+        if record.value.is_deleting:
+            return record.value
+        return await self._update(name, namespace, requests.delete, actor=actor)
+
+    # Reading
+
+    async def find(self, name: str, namespace: Namespace | None = None) -> ServiceRecord:
+        """The service of that name or id; without a namespace, a name is of the default one."""
+        table = self.tables.services
+        key = service_key(namespace or DEFAULT_NAMESPACE, name)
+        record = table.get(key) or self.tables.by_id(ServiceId(name))
+        # Perhaps another server has just made it. A name with a slash would be a key of another namespace.
+        if record is None and "/" not in name:
+            record = await table.read(key)
+        if record is None or namespace not in (None, record.value.namespace):
+            raise unknown_service(name, namespace)
+        return record
+
+    async def get(self, name: str, namespace: Namespace | None = None) -> ServiceState:
+        return self.state(await self.find(name, namespace))
+
+    def state(self, record: ServiceRecord) -> ServiceState:
+        """A service with its copies as they are known now."""
+        service = record.value
+        copies = sorted(
+            (known.value for known in self._instances.of_owner(OwnerKind.SERVICE, service.id)),
+            key=lambda copy: (owner_of(copy).index, copy.created_at, copy.id),
+        )
+        nodes = {copy.node for copy in copies if copy.node is not None}
+        unreachable = frozenset(node for node in nodes if not self._is_reachable(node))
+        sorted_out = ServiceCopies(service, copies, NodeAvailability(unreachable), self._clock.now())
+        return ServiceState(service, copies, sorted_out.ready, sorted_out.good_of_target(), record.revision)
+
+    def list(
+        self,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        cursor: str | None = None,
+        namespace: Namespace | None = None,
+    ) -> ListPage[ServiceState]:
+        """Services by age, of all namespaces if none is given."""
+        there = [
+            record
+            for _, record in self.tables.services.items()
+            if namespace in (None, record.value.namespace)
+        ]
+        page = paging.paginate_sorted(there, _place, limit=limit, offset=offset, cursor=cursor)
+        return ListPage(page.total, tuple(map(self.state, page.items)), page.cursor)
+
+    async def revisions(self, name: str, namespace: Namespace | None = None) -> list[ServiceRevision]:
+        """The revisions that are kept, the oldest first."""
+        service = (await self.find(name, namespace)).value
+        page = await self._store.range(f"{self.tables.revisions.prefix}{service.id}/")
+        return [json_codec.decode(entry.value, ServiceRevision) for entry in page.entries]
+
+    async def events(self, name: str, namespace: Namespace | None = None) -> Sequence[StoredEvent]:
+        """Events of the service that are kept; of the copies each has its own."""
+        service = (await self.find(name, namespace)).value
+        events = await self._events.of(self._subject(service))
+        # One of that name may have been deleted before.
+        return [one for one in events if one.event.at >= service.created_at]
+
+    async def _update(
+        self,
+        name: str,
+        namespace: Namespace | None,
+        decide: Callable[[Service], ServiceChange | None],
+        *,
+        actor: str,
+        if_match: int | None = None,
+    ) -> Service:
+        """Write what `decide` makes of a service, however often it changes meanwhile."""
+        found = (await self.find(name, namespace)).value
+
+        def write(record: ServiceRecord) -> Write[Service] | None:
+            if record.value.id != found.id:
+                raise unknown_service(name, namespace)  # it went, and another has its name
+            check_match(record.revision, if_match)
+            _check_not_deleting(record.value)
+            change = decide(record.value)
+            if change is None:
+                return None
+            change = change._replace(service=replace(change.service, request_id=logs.request_id()))
+            return Write(change.service, self._ops(change, actor))
+
+        key = service_key(found.namespace, found.name)
+        return await self.tables.services.update(key, write, missing=unknown_service(name, namespace))
+
+    def _ops(self, change: ServiceChange, actor: str) -> list[Op]:
+        """The event, a new revision, and without those that are too old."""
+        service = change.service
+        ops: list[Op] = [
+            self._events.put(
+                f"service.{change.kind}",
+                self._subject(service),
+                actor=actor,
+                reason=change.reason,
+                request_id=service.request_id,
+                revision=str(service.target.number),
+                replicas=str(service.replicas),
+            )
+        ]
+        if change.revision is not None:
+            ops.append(self._put_revision(service))
+            kept = self.tables.revisions_of(service.id)
+            ops += [
+                self.tables.revisions.delete(revision_key(service.id, number))
+                for number in requests.superfluous(service, kept)
+            ]
+        return ops
+
+    def _put_revision(self, service: Service) -> Op:
+        return self.tables.revisions.put(revision_key(service.id, service.target.number), service.target)
+
+    def _subject(self, service: Service) -> str:
+        return self.tables.services.key(service_key(service.namespace, service.name))
+
+    def _is_reachable(self, node: NodeId) -> bool:
+        condition = self._conditions.condition(node)
+        return condition is not None and condition.liveness is Liveness.LIVE
+
+
+def unknown_service(name: str, namespace: Namespace | None) -> errors.NotFound:
+    within, option = (f" in the namespace {namespace!r}", f" -n {namespace}") if namespace else ("", "")
+    return errors.NotFound(
+        f"there is no service {name[:128]!r}{within}; `skerry service list{option}` lists those there are"
+    )
+
+
+def _check_not_deleting(service: Service) -> None:
+    if service.is_deleting:
+        raise errors.Conflict(
+            f"service {service.name} is being deleted; its name is free when its copies are gone: try again "
+            "then"
+        )
+
+
+def _place(record: ServiceRecord) -> str:
+    return age_key_at(record.value.created_at, record.value.id)
