@@ -9,7 +9,7 @@ from skerry.kit import pki
 from skerry.model.callers import MARKET, Role
 from skerry.model.ids import MARKET_NAMESPACE
 from skerry.model.workloads import InstanceSpec, WorkloadKind
-from skerry.wire.kudo import rest_namespaces
+from skerry.wire import namespaces
 from skerry.wire.kudo import routes as kudo_routes
 from tests.support.far_nodes import FarNode
 from tests.transport.http.conftest import serving
@@ -32,7 +32,7 @@ def test_every_route_of_instances_and_workloads_is_there_once_more_with_the_same
     plain = [name for name in routes if name.split()[1].startswith(("/instance/", "/workload/"))]
     assert len(plain) == 16
     for name in plain:
-        here, there = routes[name], routes[name.replace(" ", f" {rest_namespaces.PREFIX}")]
+        here, there = routes[name], routes[name.replace(" ", f" {namespaces.PREFIX}")]
         assert (there.reply, there.status, there.other_media) == (here.reply, here.status, here.other_media)
         assert there.inputs["query"] is here.inputs["query"]
         assert there.inputs.get("body") is here.inputs.get("body")

@@ -21,12 +21,13 @@ from skerry.model.ids import Namespace, NodeId, WorkloadId
 from skerry.model.statuses import DesiredStatus, InstanceStatus
 from skerry.model.workloads import Instance, InstanceSpec
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
-from skerry.wire import spec_documents
-from skerry.wire.kudo import documents, envelope, rest_namespaces
+from skerry.wire import namespaces, rest_conventions, spec_documents
+from skerry.wire.kudo import documents, envelope
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import InstanceDocument, InstanceInput
-from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
-from skerry.wire.kudo.rest_namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.kudo.envelope import ENVELOPE, Envelope, Envelopes
+from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.rest_conventions import Cursor, Limit, Offset
 
 _WISHES = {InstanceStatus.RUNNING: DesiredStatus.RUNNING, InstanceStatus.STOPPED: DesiredStatus.STOPPED}
 _ONE_OF = "give a workload (`workload_id`, `workload_name`, `?workloadId=`) or a spec (`name`, `uri`, ...)"
@@ -93,8 +94,8 @@ async def list_instances(
     )
     found = kudo.instances.list(
         wanted,
-        namespace=rest_namespaces.listed_namespace(query),
-        limit=envelope.page_size(query.limit),
+        namespace=namespaces.listed_namespace(query),
+        limit=rest_conventions.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
     )
@@ -113,7 +114,7 @@ async def show(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
 ) -> InstanceDocument | Response:
     """As it is known now. `ETag` changes whenever something of it is written, not with its `usage`."""
-    await rest_namespaces.check_in_namespace(kudo, path.id, query)
+    await kudo.check_in_namespace(path.id, query)
     return _answer(kudo, call, kudo.instances.get(path.id))
 
 
@@ -134,9 +135,9 @@ async def show(
         errors.TooLarge,
         errors.Unavailable,
     ),
-    headers=envelope.RETRY_HEADER,
+    headers=rest_conventions.RETRY_HEADER,
     other_media={ENVELOPE: Envelope[InstanceDocument]},
-    max_body_bytes=envelope.MAX_SPEC_BODY,
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
 async def create(
     kudo: KudoContext, call: RequestContext, query: CreateInstanceQuery, body: InstanceInput | None
@@ -149,7 +150,7 @@ async def create(
     something else is 409.
     """
     given = body or InstanceInput()
-    namespace = rest_namespaces.target_namespace(query, given.namespace)
+    namespace = namespaces.target_namespace(query, given.namespace)
     id = "" if given.id is UNSET else given.id
     present = _present(kudo, id)
     documents.check_unchanged(given, None if present is None else _document(kudo, present))
@@ -185,9 +186,9 @@ create_by_post = replace(
         errors.TooLarge,
         errors.Unavailable,
     ),
-    headers=envelope.MATCH_HEADER,
+    headers=rest_conventions.MATCH_HEADER,
     other_media={ENVELOPE: Envelope[InstanceDocument]},
-    max_body_bytes=envelope.MAX_SPEC_BODY,
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
 async def change(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery, body: InstanceInput
@@ -198,11 +199,11 @@ async def change(
     spec, or another `workload_id`, replaces the copy there is. `id`, `type`, `namespace` and what only the
     server writes cannot change; they are accepted as they were read.
     """
-    await rest_namespaces.check_in_namespace(kudo, path.id, query)
+    await kudo.check_in_namespace(path.id, query)
     if body.id not in (UNSET, path.id):
         raise errors.Invalid("the id of an instance cannot change", field="id")
     present = await kudo.instances.read(path.id)
-    rest_namespaces.check_namespace_unchanged("an instance", query, body.namespace, present.namespace)
+    namespaces.check_namespace_unchanged("an instance", query, body.namespace, present.namespace)
     documents.check_unchanged(body, _document(kudo, present))
     if body.workload_id is None and present.workload is not None:
         raise errors.Invalid(
@@ -215,7 +216,7 @@ async def change(
         desired=_desired(present, body),
         merge=partial(body.given_by, call.caller) if body.says_something else None,
         workload=None if _is_of_the_same(body, present) else _workload(kudo, body, lambda: present.namespace),
-        if_match=envelope.check_if_match(call, lambda: kudo.instances.revision(path.id)),
+        if_match=rest_conventions.check_if_match(call, lambda: kudo.instances.revision(path.id)),
     )
     return _answer(kudo, call, instance)
 
@@ -231,7 +232,7 @@ async def delete(
     kudo: KudoContext, call: RequestContext, path: InstancePath, query: NamespaceQuery
 ) -> DeletingInstance | Response:
     """It is wished gone, and cannot be called back; it is 404 when its node has removed it."""
-    await rest_namespaces.check_in_namespace(kudo, path.id, query)
+    await kudo.check_in_namespace(path.id, query)
     instance = await kudo.instances.destroy(
         path.id, actor=call.caller.name, by_admin=call.caller.role is Role.ADMIN
     )
@@ -256,7 +257,7 @@ def _what(
         if not given.says_something:
             raise errors.Invalid(f"this says nothing of what to run; {_ONE_OF}", field="uri")
         id = "" if given.id is UNSET else given.id
-        return given.named(envelope.name_seed(call, id, kudo.clock)).given_by(call.caller)
+        return given.named(rest_conventions.name_seed(call, id, kudo.clock)).given_by(call.caller)
     if given.says_something:
         if present is None or not _is_of_the_same(given, present):
             raise errors.Invalid(f"{_ONE_OF}, not both", field="workload_id")
@@ -334,7 +335,7 @@ def _answer(
     try:
         # The tag must be of what is shown, and what was written may have moved on since.
         instance = kudo.instances.get(instance.id)
-        headers["etag"] = envelope.etag(kudo.instances.revision(instance.id))
+        headers["etag"] = rest_conventions.etag(kudo.instances.revision(instance.id))
     except errors.NotFound:
         pass  # over already, or made by another server a moment ago
     return envelope.document_response(call, _document(kudo, instance), status=status, **headers)

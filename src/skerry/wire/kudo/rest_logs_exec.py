@@ -35,10 +35,9 @@ from skerry.transport.access.spec_rules import check_userns
 from skerry.transport.http.endpoints import RequestContext, StreamResponse, WebSocketResponse, endpoint
 from skerry.transport.http.streaming import StreamFormat
 from skerry.transport.http.websocket import WebSocket
-from skerry.wire.kudo import rest_namespaces
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.rest_instances import InstancePath
-from skerry.wire.kudo.rest_namespaces import NamespaceQuery
+from skerry.wire.namespaces import NamespaceQuery
 
 TEXT = "text/plain"
 _MAX_TAIL = 1_000_000
@@ -104,7 +103,7 @@ async def logs(
     Where output is no longer kept, a line of its own says so. With `follow` it goes on over restarts until
     the instance is over; an answer that breaks off is not complete.
     """
-    await rest_namespaces.check_in_namespace(kudo, path.id, query)
+    await kudo.check_in_namespace(path.id, query)
     ask = LogStreamRequest(follow=query.follow, tail=query.tail, stream=query.stream)
     async with AsyncExitStack() as undo:
         tunnel = await _opened(kudo, path.id, ask, undo)
@@ -135,7 +134,7 @@ async def execute(
     close has the code 1008 or 1011, and its reason is the error's code and sentence. Hanging up kills the
     program.
     """
-    await rest_namespaces.check_in_namespace(kudo, path.id, query)
+    await kudo.check_in_namespace(path.id, query)
     _check_may_execute(kudo.instances.get(path.id), call.caller)
     ask = copy_fields(ExecStreamRequest, query, arguments=query.command, takes_input=query.input)
     async with AsyncExitStack() as undo:

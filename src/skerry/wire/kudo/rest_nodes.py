@@ -14,10 +14,11 @@ from skerry.model import errors
 from skerry.model.nodes import Liveness, Node, NodeFacts, ReportedInstance
 from skerry.model.statuses import InstanceStatus, NodeStatus
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
-from skerry.wire import spec_documents
+from skerry.wire import rest_conventions, spec_documents
 from skerry.wire.kudo import envelope
 from skerry.wire.kudo.context import KudoContext
-from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.kudo.envelope import ENVELOPE, Envelope, Envelopes
+from skerry.wire.rest_conventions import Cursor, Limit, Offset
 from skerry.wire.spec_documents import ResourceDocument
 
 _MAX_DRAIN_S = 30 * 86400
@@ -129,7 +130,7 @@ async def list_nodes(kudo: KudoContext, call: RequestContext, query: NodeQuery) 
     found = paging.paginate_sorted(
         kudo.nodes.list(),
         _place,
-        limit=envelope.page_size(query.limit),
+        limit=rest_conventions.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
     )

@@ -15,13 +15,14 @@ from msgspec import UNSET, Meta
 from skerry.model import errors
 from skerry.model.workloads import RolloutStrategy, Workload
 from skerry.transport.http.endpoints import RequestContext, Response, endpoint
-from skerry.wire import spec_documents
-from skerry.wire.kudo import documents, envelope, rest_namespaces
+from skerry.wire import namespaces, rest_conventions, spec_documents
+from skerry.wire.kudo import documents, envelope
 from skerry.wire.kudo.context import KudoContext
 from skerry.wire.kudo.documents import WorkloadDocument, WorkloadInput
-from skerry.wire.kudo.envelope import ENVELOPE, Cursor, Envelope, Envelopes, Limit, Offset
+from skerry.wire.kudo.envelope import ENVELOPE, Envelope, Envelopes
 from skerry.wire.kudo.rest_instances import DeletingInstance
-from skerry.wire.kudo.rest_namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.namespaces import NamespaceFilter, NamespaceQuery, NamespaceTarget
+from skerry.wire.rest_conventions import Cursor, Limit, Offset
 
 
 class WorkloadPath(msgspec.Struct, frozen=True):
@@ -73,10 +74,10 @@ async def list_workloads(
     if query.type:
         spec_documents.kind_of(query.type)  # there is one, so it lets all through
     found = kudo.workloads.list(
-        limit=envelope.page_size(query.limit),
+        limit=rest_conventions.page_size(query.limit),
         offset=query.offset,
         cursor=query.cursor or None,
-        namespace=rest_namespaces.listed_namespace(query),
+        namespace=namespaces.listed_namespace(query),
     )
     items = tuple(map(documents.workload_document, found.items))
     return envelope.page_response(call, WorkloadList(found.total, items, found.cursor), items)
@@ -93,7 +94,7 @@ async def show(
     kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: NamespaceQuery
 ) -> WorkloadDocument | Response:
     """By its id or its name. `ETag` changes with it."""
-    return _answer(kudo, call, kudo.workloads.get(path.id, rest_namespaces.requested_namespace(query)))
+    return _answer(kudo, call, kudo.workloads.get(path.id, namespaces.requested_namespace(query)))
 
 
 @endpoint(
@@ -112,9 +113,9 @@ async def show(
         errors.TooLarge,
         errors.Unavailable,
     ),
-    headers=envelope.RETRY_HEADER,
+    headers=rest_conventions.RETRY_HEADER,
     other_media={ENVELOPE: Envelope[WorkloadDocument]},
-    max_body_bytes=envelope.MAX_SPEC_BODY,
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
 async def create(
     kudo: KudoContext, call: RequestContext, query: NamespaceTarget, body: WorkloadInput
@@ -123,11 +124,11 @@ async def create(
 
     With an `id` of your own, or an `Idempotency-Key`, the same request can be sent again without harm.
     """
-    namespace = rest_namespaces.target_namespace(query, body.namespace)
+    namespace = namespaces.target_namespace(query, body.namespace)
     id = "" if body.id is UNSET else body.id
     documents.check_unchanged(body, _present(kudo, id))
     made, is_new = await kudo.workloads.create(
-        body.named(envelope.name_seed(call, id, kudo.clock)).given_by(call.caller),
+        body.named(rest_conventions.name_seed(call, id, kudo.clock)).given_by(call.caller),
         actor=call.caller.name,
         namespace=namespace,
         id=id or None,
@@ -158,9 +159,9 @@ create_by_post = replace(
         errors.TooLarge,
         errors.Unavailable,
     ),
-    headers=envelope.MATCH_HEADER,
+    headers=rest_conventions.MATCH_HEADER,
     other_media={ENVELOPE: Envelope[WorkloadDocument]},
-    max_body_bytes=envelope.MAX_SPEC_BODY,
+    max_body_bytes=rest_conventions.MAX_SPEC_BODY,
 )
 async def change(
     kudo: KudoContext, call: RequestContext, path: WorkloadPath, query: RolloutQuery, body: WorkloadInput
@@ -170,11 +171,11 @@ async def change(
     It makes the next version, of which instances are made from now on. `id`, `type`, `namespace` and what
     only the server writes cannot change; they are accepted as they were read.
     """
-    namespace = rest_namespaces.requested_namespace(query)
+    namespace = namespaces.requested_namespace(query)
     present = kudo.workloads.get(path.id, namespace)
     if body.id not in (UNSET, path.id, present.id):
         raise errors.Invalid("the id of a workload cannot change", field="id")
-    rest_namespaces.check_namespace_unchanged("a workload", query, body.namespace, present.namespace)
+    namespaces.check_namespace_unchanged("a workload", query, body.namespace, present.namespace)
     documents.check_unchanged(body, documents.workload_document(present))
     is_rollout_kept = body.rollout is not UNSET and query.rollout is RolloutStrategy.NONE
     workload = await kudo.workloads.change(
@@ -182,7 +183,7 @@ async def change(
         partial(body.given_by, call.caller),
         actor=call.caller.name,
         namespace=namespace,
-        if_match=envelope.check_if_match(call, lambda: kudo.workloads.revision(path.id, namespace)),
+        if_match=rest_conventions.check_if_match(call, lambda: kudo.workloads.revision(path.id, namespace)),
         rollout=present.rollout if is_rollout_kept else query.rollout,
     )
     return _answer(kudo, call, workload)
@@ -202,7 +203,7 @@ async def delete(
     workload = await kudo.workloads.delete(
         path.id,
         actor=call.caller.name,
-        namespace=rest_namespaces.requested_namespace(query),
+        namespace=namespaces.requested_namespace(query),
         cascade=query.cascade,
     )
     return envelope.document_response(call, DeletingInstance(workload.id))
@@ -223,7 +224,7 @@ def _answer(
     try:
         # The tag must be of what is shown, and what was written may have moved on since.
         workload = kudo.workloads.get(workload.id)
-        headers["etag"] = envelope.etag(kudo.workloads.revision(workload.id))
+        headers["etag"] = rest_conventions.etag(kudo.workloads.revision(workload.id))
     except errors.NotFound:
         pass  # deleted already, or made by another server a moment ago
     return envelope.document_response(call, documents.workload_document(workload), status=status, **headers)

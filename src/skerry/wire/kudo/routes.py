@@ -10,7 +10,7 @@ from dataclasses import replace
 from skerry.transport.http.endpoints import Endpoint
 from skerry.wire.kudo import rest_diagnostics, rest_instances, rest_logs_exec, rest_nodes, rest_workloads
 from skerry.wire.kudo.envelope import ENVELOPE, EnvelopedProblem
-from skerry.wire.kudo.rest_namespaces import in_namespace
+from skerry.wire.namespaces import in_namespace
 
 _NAMESPACED: tuple[Endpoint, ...] = (
     rest_instances.list_instances,

@@ -18,7 +18,6 @@ from msgspec import UNSET, Meta, UnsetType
 from skerry.model import errors, ids
 from skerry.model.ids import DEFAULT_NAMESPACE, Namespace
 from skerry.transport.http.endpoints import Endpoint, RequestContext
-from skerry.wire.kudo.context import KudoContext
 
 PREFIX = "/namespace/{namespace}"
 EVERY = "*"
@@ -101,23 +100,17 @@ def check_namespace_unchanged(
         )
 
 
-async def check_in_namespace(kudo: KudoContext, id: str, scope: NamespaceQuery) -> None:
-    """Raise `NotFound` unless the instance is in the namespace that is named, if one is."""
-    if (namespace := requested_namespace(scope)) is not None:
-        await kudo.instances.check_in(namespace, id)
-
-
 def in_namespace(declared: Endpoint) -> Endpoint:
     """The same endpoint under `/namespace/{namespace}`."""
 
     @functools.wraps(declared.handle)
-    async def handle(kudo: KudoContext, call: RequestContext, *, path: Any, query: Any, **rest: Any) -> Any:
+    async def handle(context: Any, call: RequestContext, *, path: Any, query: Any, **rest: Any) -> Any:
         namespace = ids.check_namespace(path.namespace)
         _check_agrees(namespace, query.namespace or namespace, "query")
         if "path" in declared.inputs:
             rest["path"] = path
         return await declared.handle(
-            kudo, call, query=msgspec.structs.replace(query, namespace=namespace), **rest
+            context, call, query=msgspec.structs.replace(query, namespace=namespace), **rest
         )
 
     return replace(
