@@ -6,7 +6,7 @@ decided on whichever server leads. Nothing here makes or stops an instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -113,7 +113,7 @@ class ServiceRegistry:
                     f"service {name} exists with another spec; change it instead (`skerry service update`)"
                 )
             puts, expect = await self._memos.note(request, service.id)
-            ops: list[Op] = [*self._ops(ServiceChange(service, "created"), actor), *puts]
+            ops: Sequence[Op] = [*self._ops(ServiceChange(service, "created"), actor), *puts]
             try:
                 await table.commit(
                     [table.put(key, service), *ops, self._put_revision(service)],
@@ -231,7 +231,7 @@ class ServiceRegistry:
         page = paging.paginate_sorted(there, _place, limit=limit, offset=offset, cursor=cursor)
         return ListPage(page.total, tuple(map(self.state, page.items)), page.cursor)
 
-    async def revisions(self, name: str, namespace: Namespace | None = None) -> list[ServiceRevision]:
+    async def revisions(self, name: str, namespace: Namespace | None = None) -> Sequence[ServiceRevision]:
         """The revisions that are kept, the oldest first."""
         service = (await self.find(name, namespace)).value
         page = await self._store.range(f"{self.tables.revisions.prefix}{service.id}/")
@@ -270,10 +270,10 @@ class ServiceRegistry:
         key = service_key(found.namespace, found.name)
         return await self.tables.services.update(key, write, missing=unknown_service(name, namespace))
 
-    def _ops(self, change: ServiceChange, actor: str) -> list[Op]:
+    def _ops(self, change: ServiceChange, actor: str) -> Sequence[Op]:
         """The event, a new revision, and without those that are too old."""
         service = change.service
-        ops: list[Op] = [
+        ops: MutableSequence[Op] = [
             self._events.put(
                 f"service.{change.kind}",
                 self._subject(service),

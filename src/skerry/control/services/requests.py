@@ -228,9 +228,7 @@ def _last_good(service: Service, revisions: Sequence[ServiceRevision]) -> Servic
     if service.stable is not None and service.stable.number != service.target.number:
         return service.stable
     good = [
-        one
-        for one in revisions
-        if one.outcome is RevisionOutcome.GOOD and one.number < service.target.number
+        one for one in revisions if one.outcome is RevisionOutcome.GOOD and one.number < service.target.number
     ]
     if not good:
         raise errors.FailedPrecondition(
